@@ -1,0 +1,28 @@
+"""`python -m autograder COMMAND`: release, run, audit and grade, each in a module of its own."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+#: Each module adds one subcommand with `add_parser(subparsers)`, and imports what is slow only when it runs.
+COMMANDS = ("release", "execute", "audit", "grading")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; its exit status. What a person can mend is told in one line."""
+    parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__.split(":")[0])
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        importlib.import_module(f"autograder.{name}").add_parser(subparsers)
+    arguments = parser.parse_args(argv)
+    try:
+        return arguments.run(arguments) or 0
+    except (ValueError, OSError) as error:
+        print(f"autograder: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""`python -m autograder audit`: is the grading itself right?
+
+For each lesson, four claims are tried: the solution gets full marks; the unedited student notebook gets
+none; every known wrong answer loses its marks in exactly the grade cells that it says it breaks, and the
+message shows its hint; every known other right answer keeps full marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import copy
+import multiprocessing
+import re
+import sys
+from dataclasses import dataclass
+
+from autograder import notebook
+
+_SOLUTION = re.compile(r"^(\s*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One notebook to grade: a lesson, with one cell swapped in the mutants and variants."""
+
+    lesson: str
+    kind: str  # "solution", "unedited", "mutant" or "variant"
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong with the grading of a case, one sentence each; an empty list is a case that holds."""
+
+    case: Case
+    complaints: tuple[str, ...]
+
+
+def cases(lesson: str) -> list[Case]:
+    """Everything that is tried for one lesson."""
+    from autograder import mutants, variants
+
+    return [
+        Case(lesson, "solution"),
+        Case(lesson, "unedited"),
+        *(Case(lesson, "mutant", mutant.name) for mutant in mutants.of_lesson(lesson)),
+        *(Case(lesson, "variant", variant.name) for variant in variants.of_lesson(lesson)),
+    ]
+
+
+def examine(case: Case) -> Verdict:
+    """Grade one case in this process and compare the outcome with the claim."""
+    from autograder import mutants, variants
+
+    nb = notebook.read(case.lesson)
+    if case.kind in ("solution", "unedited"):
+        nb = unedited(nb) if case.kind == "unedited" else nb
+        outcome = notebook.grade(nb)
+        should_fail = set(outcome.max_points) if case.kind == "unedited" else set()
+        return Verdict(case, tuple(_differences(outcome, should_fail)))
+    answers = (mutants if case.kind == "mutant" else variants).of_lesson(case.lesson)
+    answer = next(answer for answer in answers if answer.name == case.name)
+    outcome = notebook.grade(nb, swap={answer.cell: answer.source})
+    complaints = _differences(outcome, set(answer.breaks))
+    own_test = f"{answer.cell}-test"
+    if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
+        complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
+    return Verdict(case, tuple(complaints))
+
+
+def unedited(nb):
+    """The student's notebook as released, with the hidden tests put back as grading does."""
+    nb = copy.deepcopy(nb)
+    for cell in nb.cells:
+        cell.source = _SOLUTION.sub(r"\1raise NotImplementedError", cell.source)
+    return nb
+
+
+def _differences(outcome: notebook.Outcome, should_fail: set[str]) -> list[str]:
+    unknown = [f"there is no grade cell {cell}" for cell in sorted(should_fail - set(outcome.max_points))]
+    kept = [f"{cell} kept its marks" for cell in sorted(should_fail - outcome.failed - set(unknown))]
+    lost = [f"{cell} lost its marks: {outcome.messages[cell]}" for cell in sorted(outcome.failed - should_fail)]
+    return [*unknown, *(line for line in kept if line.split()[0] in outcome.max_points), *lost]
+
+
+def audit(lessons: list[str], jobs: int = 2) -> list[Verdict]:
+    """Examine every case of the lessons, `jobs` at a time, each worker with torch loaded once."""
+    from tqdm import tqdm
+
+    todo = [case for lesson in lessons for case in cases(lesson)]
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        done = pool.map(examine, todo)
+        return list(tqdm(done, total=len(todo), desc="audit", unit="case", disable=not sys.stderr.isatty()))
+
+
+def add_parser(subparsers) -> None:
+    """`audit [LESSON…] [--jobs N]`."""
+    parser = subparsers.add_parser("audit", help="try known wrong and known right answers on the checks")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="notebooks graded at once (default: 2)")
+    parser.set_defaults(run=_main)
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    lessons = arguments.lessons or notebook.lessons()
+    for lesson in lessons:
+        notebook.solution_path(lesson)  # an unknown name ends here, before any work
+    verdicts = audit(lessons, arguments.jobs)
+    _print_matrix(lessons, verdicts)
+    wrong = [verdict for verdict in verdicts if verdict.complaints]
+    for verdict in wrong:
+        print(f"\n{verdict.case.lesson} · {verdict.case.kind} {verdict.case.name}")
+        for complaint in verdict.complaints:
+            print(f"  {complaint}")
+    print(f"\n{len(verdicts) - len(wrong)} of {len(verdicts)} cases hold")
+    return 1 if wrong else 0
+
+
+def _print_matrix(lessons: list[str], verdicts: list[Verdict]) -> None:
+    """A row a lesson: full marks for the solution, none for the stub, caught mutants, spared variants."""
+    print(f"{'lesson':<18}{'solution':>12}{'unedited':>12}{'mutants':>12}{'variants':>12}")
+    for lesson in lessons:
+        row = f"{lesson:<18}"
+        for kind in ("solution", "unedited", "mutant", "variant"):
+            of_kind = [v for v in verdicts if (v.case.lesson, v.case.kind) == (lesson, kind)]
+            row += f"{f'{sum(not v.complaints for v in of_kind)}/{len(of_kind)}':>12}"
+        print(row)

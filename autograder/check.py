@@ -1,0 +1,189 @@
+"""What a check is: a property of a student's functions, tried on fresh inputs, that names the mistake.
+
+A check is an ordinary function over the student's objects, decorated with the exercise it grades::
+
+    @check("13-ex1-worker-gradient")
+    def worker_gradient_follows_the_formula(worker_gradient, *, rng):
+        x, y, w = ...                                   # fresh inputs, drawn from rng
+        got = worker_gradient(x, y, w)                  # run the student's function
+        expect_close("B = 3, d = 4", got, oracle(...), rtol=1e-9, hint="...")
+
+Its positional parameters carry the notebook's names. That is what makes hints possible: when the property
+fails, the same check is run once more, with the same inputs, on every known wrong answer to that exercise
+(`autograder/mutants`), and the hints of those that fail *in the same way, with the same evidence* are added
+to the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import io
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+#: At most so many hints are shown: two wrong answers can look alike from outside.
+MAX_HINTS = 2
+
+
+class CheckFailed(AssertionError):
+    """A property does not hold.
+
+    message: what the student reads. case: on which input. got: what was observed, as plain data; two
+    failures with the same case and the same `got` are taken for the same mistake. hints: the docstrings of
+    the known wrong answers that match.
+    """
+
+    def __init__(self, message: str, case: str = "", got: Any = None, hints: tuple[str, ...] = ()):
+        self.message, self.case, self.got, self.hints = message, case, got, tuple(hints)
+        super().__init__("\n".join([message, *(f"Hint: {hint}" for hint in self.hints)]))
+
+
+def check(exercise: str) -> Callable[[Callable], Callable]:
+    """Make a property of `exercise` (the grade_id of its solution cell) callable from a grade cell.
+
+    The decorated function takes the student's objects by position and draws its inputs from `rng`.
+    Whatever it raises reaches the caller as one `CheckFailed` whose text is meant for the student.
+    """
+
+    def decorate(body: Callable) -> Callable:
+        @functools.wraps(body)
+        def run(*subjects: Any) -> None:
+            seed = secrets.randbits(64)
+            failure = _failure(body, subjects, seed)
+            if failure is None:
+                return
+            hints = _matching_hints(exercise, body, seed, failure)
+            raise CheckFailed(failure.message, failure.case, failure.got, hints) from failure.__cause__
+
+        run.exercise = exercise
+        return run
+
+    return decorate
+
+
+def fail(message: str, case: str, got: Any) -> None:
+    """Report a property that does not hold: `message` for the student, `got` what was observed in `case`."""
+    raise CheckFailed(f"{message} (case: {case})" if case else message, case, got)
+
+
+def expect_close(
+    case: str,
+    got: Any,
+    expected: np.ndarray,
+    *,
+    what: str,
+    rtol: float,
+    atol: float = 0.0,
+    show_expected: bool = True,
+    because: str = "",
+) -> None:
+    """`got` must have the shape of `expected` and its values within `atol + rtol * max|expected|`.
+
+    what: the quantity, as the subject of a sentence ("the gradient"). because: one clause that helps,
+    never the answer. Comparing against the largest entry keeps entries that happen to be near zero from
+    being judged by their own size.
+    """
+    got_array = as_array(case, got, what)
+    if got_array.shape != expected.shape:
+        fail(f"{what} has shape {got_array.shape}, expected {expected.shape}", case, got_array)
+    bad = got_array[~np.isfinite(got_array)]
+    if bad.size and np.all(np.isfinite(expected)):
+        fail(f"{what} contains {bad.flat[0]}", case, got_array)
+    bound = atol + rtol * float(np.max(np.abs(expected), initial=0.0))
+    worst = np.abs(got_array.astype(np.float64) - expected.astype(np.float64))
+    if np.max(worst, initial=0.0) > bound:
+        at = np.unravel_index(int(np.argmax(worst)), worst.shape)
+        place = f" at index {tuple(int(i) for i in at)}" if worst.ndim else ""
+        values = f"got {got_array[at]:.6g}" + (f", expected {expected[at]:.6g}" if show_expected else "")
+        fail(f"{what} is wrong{place}: {values}{'; ' + because if because else ''}", case, got_array)
+
+
+def as_array(case: str, got: Any, what: str) -> np.ndarray:
+    """`got` as a numeric numpy array; a tensor, a list or a number will do. Anything else fails the check."""
+    if got is None:
+        fail(f"{what} is None: does the function return it?", case, "None")
+    try:
+        array = np.asarray(got.detach().cpu() if hasattr(got, "detach") else got)
+        if array.dtype == object or not np.issubdtype(array.dtype, np.number):
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError):
+        fail(f"{what} should be an array of numbers, got {type(got).__name__}", case, type(got).__name__)
+    return array
+
+
+def expect_unchanged(case: str, before: Any, after: Any, *, what: str) -> None:
+    """An input must still hold the bytes that it held before the call."""
+    before, after = np.asarray(before), np.asarray(after)
+    if before.dtype != after.dtype or before.tobytes() != after.tobytes():
+        fail(f"{what} was changed in place: work on a copy", case, ("changed", what))
+
+
+def expect_raises(case: str, function: Callable, *args: Any, error: type[Exception], mentions: str = "") -> None:
+    """`function(*args)` must raise `error`, and its text must contain `mentions`."""
+    try:
+        function(*args)
+    except error as raised:
+        if mentions and mentions not in str(raised):
+            fail(f"the {error.__name__} should name {mentions!r}, it says {str(raised)!r}", case, "unnamed")
+    except NotImplementedError:
+        raise
+    except Exception as raised:
+        fail(f"expected {error.__name__}, got {type(raised).__name__}: {raised}", case, type(raised).__name__)
+    else:
+        fail(f"expected {error.__name__}, but nothing was raised", case, "nothing raised")
+
+
+def _failure(body: Callable, subjects: tuple, seed: int) -> CheckFailed | None:
+    """Run a check's body; how it failed, or None. A student's prints and warnings stay out of the feedback."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            body(*subjects, rng=np.random.default_rng(seed))
+    except CheckFailed as failure:
+        return failure
+    except NotImplementedError:
+        return CheckFailed("This exercise is not written yet.", "not written", "not written")
+    except Exception as error:
+        # `evidence` is set by ranks' own errors: what happened on each rank, without times and paths.
+        got = getattr(error, "evidence", (type(error).__name__, str(error)))
+        failure = CheckFailed(f"Your code raised {type(error).__name__}: {error}", "raised", got)
+        failure.__cause__ = error
+        return failure
+    return None
+
+
+def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFailed) -> tuple[str, ...]:
+    """The hints of the known wrong answers that fail this check, on these inputs, as the student's did."""
+    from autograder import mutants, notebook  # both import this module's names
+
+    if failure.got == "not written":
+        return ()
+    names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    hints = []
+    for mutant in mutants.of_exercise(exercise):
+        space = notebook.functions(mutant.lesson, swap={mutant.cell: mutant.source})
+        twin = _failure(body, tuple(space[name] for name in names), seed)
+        if twin is not None and twin.case == failure.case and same_evidence(twin.got, failure.got):
+            hints.append(mutant.hint)
+    return tuple(hints[:MAX_HINTS])
+
+
+def same_evidence(a: Any, b: Any) -> bool:
+    """Are two observations the same, numbers up to rounding? Arrays, numbers, strings, and lists of them."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_evidence(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(same_evidence(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        a, b = np.asarray(a), np.asarray(b)
+        if a.shape != b.shape or not all(np.issubdtype(x.dtype, np.number) for x in (a, b)):
+            return False
+        scale = float(np.max(np.abs(b), initial=0.0)) if b.size else 0.0
+        return bool(np.allclose(a, b, rtol=1e-5, atol=1e-6 * scale, equal_nan=True))
+    if isinstance(a, float) or isinstance(b, float):
+        return bool(np.isclose(a, b, rtol=1e-5, equal_nan=True))
+    return type(a) is type(b) and a == b

@@ -1,0 +1,32 @@
+"""Known wrong answers: the mistakes that people really make, each with the hint that helps.
+
+`autograder/mutants/<topic>.py` holds those of lesson `NN_<topic>`, the subtle ones first. A mutant is the
+body of a decorated function: it replaces one solution cell whole, and its docstring is the hint::
+
+    @mutant(cell="13-ex1-worker-gradient", breaks=["13-ex1-worker-gradient-test", ...])
+    def sums_the_micro_batches():
+        '''You added the gradients of the micro-batches; the batch gradient is their mean. Divide by ...'''
+        def worker_gradient(x, y, w):
+            ...
+
+`breaks` lists every grade cell that loses its marks: the exercise itself and those that build on it.
+`make audit` checks that these fail, that no other does, and that the message shows this very hint.
+"""
+
+from __future__ import annotations
+
+from autograder.answers import Answer, decorator, load
+
+mutant = decorator("mutants")
+
+
+def of_lesson(lesson: str) -> list[Answer]:
+    """All mutants of a lesson, in the order in which they are written."""
+    return load("mutants", lesson)
+
+
+def of_exercise(exercise: str) -> list[Answer]:
+    """The mutants that replace the solution cell `exercise`."""
+    from autograder.notebook import lesson_of
+
+    return [mutant for mutant in of_lesson(lesson_of(exercise)) if mutant.cell == exercise]

@@ -1,0 +1,244 @@
+"""Why a run does not go on: who waits for whom, and where what the ranks did stopped fitting together.
+
+`stuck` answers from the ranks' records alone, and only when it is certain: a message counts as on its way
+as soon as its sender has begun the call, and a rank whose background threads talk counts as able to do
+anything. `explain` turns the answer into sentences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ranks.ledger import Message, Record, pairs
+from ranks.source import place
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Rank `rank` is blocked in `message` and cannot go on before all of `on` have done something."""
+
+    rank: int
+    message: Message
+    on: tuple[int, ...]
+    mismatch: bool = False  # everybody came, but with calls that do not fit
+
+
+def blocked(records: list[Record], finished: set[int]) -> dict[int, Waits]:
+    """The ranks that wait for something that nobody has begun to send."""
+    result = {}
+    for rank, record in enumerate(records):
+        message = record.waiting
+        if rank in finished or message is None or record.threaded:
+            continue
+        waits = _collective_waits(records, message) if message.is_collective else _peer_waits(records, message)
+        if waits is not None:
+            result[rank] = waits
+    return result
+
+
+def stuck(records: list[Record], finished: set[int]) -> dict[int, Waits]:
+    """The ranks that can never go on: everyone they wait for is stuck or finished itself."""
+    waiting = blocked(records, finished)
+    able = {rank for rank in range(len(records)) if rank not in waiting and rank not in finished}
+    while True:
+        freed = {
+            rank
+            for rank, waits in waiting.items()
+            if rank not in able and not waits.mismatch and _may_come(waits, able)
+        }
+        if not freed:
+            return {rank: waits for rank, waits in waiting.items() if rank not in able}
+        able |= freed
+
+
+def _may_come(waits: Waits, able: set[int]) -> bool:
+    if waits.message.from_any:
+        return any(rank in able for rank in waits.on)
+    return all(rank in able for rank in waits.on)
+
+
+def _peer_waits(records: list[Record], message: Message) -> Waits | None:
+    """A send waits for its receive, a receive for its send; None when the counterpart has been begun."""
+    mine = records[message.rank].messages
+    others = [rank for rank in range(len(records)) if rank != message.rank]
+    if message.from_any:
+        begun = sum(m.is_send and m.peer == message.rank for rank in others for m in records[rank].messages)
+        wanted = sum(m.is_receive for m in mine)
+        return None if begun >= wanted else Waits(message.rank, message, tuple(others))
+    if message.peer == message.rank or not 0 <= message.peer < len(records):
+        return Waits(message.rank, message, ())  # nobody else can end this
+    counterpart = [
+        m
+        for m in records[message.peer].messages
+        if (m.is_receive if message.is_send else m.is_send)
+        and m.tag == message.tag
+        and (m.peer == message.rank or (m.from_any and m.completed is None))
+    ]
+    same_kind = [
+        m
+        for m in mine
+        if m.is_send == message.is_send
+        and not m.is_collective
+        and m.tag == message.tag
+        and m.peer == message.peer
+        and m.posted <= message.posted
+    ]
+    return None if len(counterpart) >= len(same_kind) else Waits(message.rank, message, (message.peer,))
+
+
+def _collective_waits(records: list[Record], message: Message) -> Waits | None:
+    """A collective waits for the members of its group that have not come to it, or came to another one."""
+    members = message.group or tuple(range(len(records)))
+    place = _collectives(records[message.rank], message.group).index(message)
+    absent, differs = [], False
+    for member in members:
+        calls = _collectives(records[member], message.group)
+        if len(calls) <= place:
+            absent.append(member)
+        elif _signature(calls[place]) != _signature(message):
+            differs = True
+    if differs:
+        return Waits(message.rank, message, tuple(m for m in members if m != message.rank), mismatch=True)
+    return Waits(message.rank, message, tuple(absent)) if absent else None
+
+
+def _collectives(record: Record, group: tuple[int, ...] | None) -> list[Message]:
+    return [m for m in record.messages if m.is_collective and m.group == group]
+
+
+def _signature(message: Message) -> tuple:
+    """What must be the same on every rank for a collective to work: call, root, and mostly the size."""
+    if message.call in ("barrier", "monitored_barrier") or message.call.endswith(("_object", "_object_list")):
+        return (message.call, message.root)
+    if message.call in ("gather", "scatter", "all_to_all", "all_to_all_single", "reduce_scatter", "all_gather"):
+        return (message.call, message.root, message.dtype if message.call != "scatter" else None)
+    return (message.call, message.root, message.dtype, message.bytes)
+
+
+def parted(records: list[Record], states: dict[int, str]) -> str:
+    """The first place where what the ranks did no longer fits together, as a sentence; "" if there is none.
+
+    states: for each rank what it does now if it is not in a call ("has returned", "is computing").
+    """
+    return _parted_collectives(records, states) or _cycle(records, states) or _unmatched(records, states)
+
+
+def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
+    groups = {m.group for record in records for m in record.messages if m.is_collective}
+    for group in sorted(groups, key=lambda g: (g is not None, g or ())):
+        members = group or tuple(range(len(records)))
+        sequences = {rank: _collectives(records[rank], group) for rank in members}
+        place = 0
+        while all(len(calls) > place for calls in sequences.values()) and (
+            len({_signature(calls[place]) for calls in sequences.values()}) == 1
+        ):
+            place += 1
+        if all(len(calls) == place for calls in sequences.values()):
+            continue
+        what: dict[str, list[int]] = {}
+        for rank, calls in sequences.items():
+            if len(calls) > place:
+                text = f"called {_describe(calls[place])} {_at(calls[place].file, calls[place].line)}"
+            else:
+                text = f"called none: it {_doing(records[rank], states, rank)}"
+            what.setdefault(text, []).append(rank)
+        sides = "; ".join(f"{_ranks(ranks)} {text}" for text, ranks in what.items())
+        inside = "" if group is None else f" of the group {list(group)}"
+        return f"The ranks parted at collective number {place + 1}{inside}: {sides}."
+    return ""
+
+
+def _cycle(records: list[Record], states: dict[int, str]) -> str:
+    waiting = blocked(records, set(states))
+    for start in waiting:
+        path = [start]
+        while path[-1] in waiting and len(waiting[path[-1]].on) == 1:
+            following = waiting[path[-1]].on[0]
+            if following in path:
+                circle = path[path.index(following) :]
+                kinds = {"sends" if waiting[r].message.is_send else "receives" for r in circle}
+                kind = kinds.pop() if len(kinds) == 1 else "sends and receives"
+                chain = " → ".join(str(r) for r in [*circle, following])
+                return f"A cycle of {kind}, each waiting for the next: {chain}. Somebody must do the opposite first."
+            path.append(following)
+    return ""
+
+
+def _unmatched(records: list[Record], states: dict[int, str]) -> str:
+    for rank, waits in sorted(blocked(records, set(states)).items()):
+        for other in waits.on:
+            if other in states:
+                verb = "receives" if waits.message.is_send else "sends"
+                nth = sum(
+                    m.is_send == waits.message.is_send and m.peer == other and not m.is_collective
+                    for m in records[rank].messages
+                )
+                return (
+                    f"Rank {rank}'s {_describe(waits.message)} is number {nth} between them, but rank {other} "
+                    f"{verb} only {nth - 1}: it {states[other]}."
+                )
+    return ""
+
+
+def describe_wait(records: list[Record], rank: int, states: dict[int, str]) -> str:
+    """One sentence: what a rank is doing, in which call, with whom, at which line."""
+    message = records[rank].waiting
+    if message is None or rank in states:
+        return f"rank {rank} {_doing(records[rank], states, rank)}"
+    file, line = message.waiting_at
+    waiting = blocked(records, set(states)).get(rank)
+    on = ""
+    if waiting is not None and message.is_collective and not waiting.mismatch:
+        on = f", for {_ranks(list(waiting.on))}"
+    return f"rank {rank} waits in {_describe(message)}{on} {_at(file, line)}"
+
+
+def shape_of(records: list[Record], states: dict[int, str]) -> tuple:
+    """The hang as plain data that two runs of the same program share: (rank, call, peer) or (rank, state)."""
+    return tuple(
+        (rank, record.waiting.call, record.waiting.peer)
+        if record.waiting and rank not in states
+        else (rank, states.get(rank, "computing").split(" at ")[0])
+        for rank, record in enumerate(records)
+    )
+
+
+def oversized(records: list[Record]) -> str:
+    """A message that was longer than the buffer that it met, which ends the receiver; "" if there is none."""
+    for send, receive in pairs([m for record in records for m in record.messages]):
+        if send.bytes > receive.bytes and receive.completed is None:
+            return (
+                f"rank {send.rank} sent {send.bytes} bytes {_at(send.file, send.line)}, but rank {receive.rank}'s "
+                f"buffer holds {receive.bytes} bytes {_at(receive.file, receive.line)}"
+            )
+    return ""
+
+
+def _doing(record: Record, states: dict[int, str], rank: int) -> str:
+    if rank in states:
+        return states[rank]
+    if record.waiting:
+        message = record.waiting
+        return f"waits in {_describe(message)} {_at(*message.waiting_at)}"
+    return "is computing"
+
+
+def _describe(message: Message) -> str:
+    size = f", {message.bytes} bytes" if message.bytes or not message.is_collective else ""
+    if message.is_collective:
+        root = f" from rank {message.root}" if message.root is not None else ""
+        return f"{message.call}{root}{size}"
+    preposition = "to" if message.is_send else "from"
+    peer = "any rank" if message.peer is None else f"rank {message.peer}"
+    return f"{message.call} {preposition} {peer}{size}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    """'rank 2' or 'ranks 0, 1 and 3'."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _at(file: str, line: int) -> str:
+    return f"at {place(file, line)}"

@@ -1,0 +1,146 @@
+"""A process with torch loaded, from which ranks are forked: `python -m ranks.server FD`.
+
+Starting Python and importing torch costs seconds; forking a process that has done so costs milliseconds.
+The server imports, stays single-threaded, and waits. For each run it forks a supervisor, which forks the
+ranks, reports how they end, and ends whatever is left when the run is over or the notebook's kernel dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def main(fd: int) -> None:
+    """Serve runs until the other end of the socket `fd` is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests = socket.socket(fileno=fd)
+    _preload()
+    gc.collect()
+    gc.freeze()  # the collector would touch, and so copy, every page in every rank
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are not waited for
+    while True:
+        try:
+            header, fds, _, _ = socket.recv_fds(requests, 4096, 256)
+        except ConnectionError:
+            return
+        if not header:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _supervise(json.loads(header)["world_size"], fds)
+        for received in fds:
+            os.close(received)
+
+
+def _preload() -> None:
+    import torch
+    import torch.distributed
+    import torch.nn.parallel
+
+    import ranks.rank  # noqa: F401
+
+    # The first optimizer of a process imports another large part of torch.
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+
+
+def _supervise(world_size: int, fds: list[int]) -> None:
+    """Fork the ranks, report their ends over the control connection, and leave nothing behind."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    control = Connection(fds[0])
+    pids = []
+    for rank, fd in enumerate(fds[1 : 1 + world_size]):
+        pid = os.fork()
+        if pid == 0:
+            _be_rank(rank, fd, [*(f for f in fds if f != fd), wake_read, wake_write])
+        pids.append(pid)
+    for fd in fds[1:]:
+        os.close(fd)
+    try:
+        control.send(("started", pids))
+        _report_ends(control, wake_read, pids)
+    finally:
+        _end_descendants()
+        os._exit(0)
+
+
+def _be_rank(rank: int, fd: int, others: list[int]) -> None:
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for other in others:
+            os.close(other)
+        gc.unfreeze()
+        from ranks import rank as rank_module
+
+        rank_module.main(Connection(fd), rank)
+    finally:
+        os._exit(1)
+
+
+def _report_ends(control: Connection, wake: int, pids: list[int]) -> None:
+    """Tell ("exit", rank, status) for each rank that ends, until told to stop or the parent is gone."""
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] in pids:
+                    control.send(("exit", pids.index(ended[0]), os.waitstatus_to_exitcode(ended[1])))
+        readable, _, _ = select.select([control, wake], [], [])
+        if wake in readable:
+            os.read(wake, 4096)
+        if control in readable:
+            return  # "stop", or end of file: the kernel has gone
+
+
+def _end_descendants() -> None:
+    """Kill every process below this one, daemons too: as subreaper we inherit them."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return  # none left
+        time.sleep(0.002)
+
+
+def _children() -> list[int]:
+    """This process's children, from /proc where there is one, else from ps."""
+    me = os.getpid()
+    listing = Path(f"/proc/{me}/task/{me}/children")
+    if listing.exists():
+        return [int(pid) for pid in listing.read_text().split()]
+    rows = os.popen("ps -A -o ppid= -o pid=").read().splitlines()
+    return [int(row.split()[1]) for row in rows if row.split()[0] == str(me)]
+
+
+def _prctl(option: int, value: int) -> None:
+    """Linux only; elsewhere the supervisor still ends its own children."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

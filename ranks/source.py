@@ -1,0 +1,45 @@
+"""Where code is, in words that a notebook's reader knows: `Cell In[5], line 3: dist.recv(x, src=1)`."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import traceback
+
+
+def place(file: str, line: int) -> str:
+    """A file's name, or the cell's number, with the line and its text."""
+    text = linecache.getline(file, line).strip()
+    return f"{name_of(file)}, line {line}" + (f": {text}" if text else "")
+
+
+def name_of(file: str) -> str:
+    """`Cell In[5]` for a notebook cell, the file's last name for a file."""
+    cell = _cell_number(file)
+    return f"Cell In[{cell}]" if cell is not None else os.path.basename(file) or "unknown place"
+
+
+def stack_text(chain: list[dict]) -> str:
+    """A chain of exceptions from another process as a traceback, with the source that this process knows."""
+    parts = []
+    for link in chain:
+        frames = traceback.StackSummary.from_list(
+            [traceback.FrameSummary(name_of(f), n, fn, line=linecache.getline(f, n)) for f, n, fn in _own(link)]
+        )
+        parts.append("".join(frames.format()) + f"{link['type']}: {link['text']}")
+    return "\n\nwhich led to\n\n".join(parts)
+
+
+def _own(link: dict) -> list[tuple]:
+    """The frames from the worker on: how the runtime called it does not help anybody."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    return [frame for frame in link["stack"] if not frame[0].startswith(here)]
+
+
+def _cell_number(file: str) -> int | None:
+    """IPython gives each cell a file name; its shell knows which execution that was."""
+    try:
+        shell = get_ipython()
+    except NameError:
+        return None
+    return getattr(shell.compile, "_filename_map", {}).get(file)
