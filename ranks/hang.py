@@ -142,9 +142,9 @@ def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
             else:
                 text = f"called none: it {_doing(records[rank], states, rank)}"
             what.setdefault(text, []).append(rank)
-        sides = "; ".join(f"{_ranks(ranks)} {text}" for text, ranks in what.items())
+        sides = "".join(f"\n  {_ranks(ranks)} {text}" for text, ranks in what.items())
         inside = "" if group is None else f" of the group {list(group)}"
-        return f"The ranks parted at collective number {place + 1}{inside}: {sides}."
+        return f"The ranks parted at collective number {place + 1}{inside}:{sides}"
     return ""
 
 
@@ -166,6 +166,9 @@ def _cycle(records: list[Record], states: dict[int, str]) -> str:
 
 def _unmatched(records: list[Record], states: dict[int, str]) -> str:
     for rank, waits in sorted(blocked(records, set(states)).items()):
+        if waits.message.from_any:
+            count = sum(m.is_receive for m in records[rank].messages)
+            return f"Rank {rank} receives from any rank for the {_ordinal(count)} time, but only {count - 1} were sent."
         for other in waits.on:
             if other in states:
                 verb = "receives" if waits.message.is_send else "sends"
@@ -174,10 +177,15 @@ def _unmatched(records: list[Record], states: dict[int, str]) -> str:
                     for m in records[rank].messages
                 )
                 return (
-                    f"Rank {rank}'s {_describe(waits.message)} is number {nth} between them, but rank {other} "
+                    f"Rank {rank}'s {_describe(waits.message)}, is number {nth} between the two, but rank {other} "
                     f"{verb} only {nth - 1}: it {states[other]}."
                 )
     return ""
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{ending}"
 
 
 def describe_wait(records: list[Record], rank: int, states: dict[int, str]) -> str:
@@ -229,8 +237,9 @@ def _describe(message: Message) -> str:
         root = f" from rank {message.root}" if message.root is not None else ""
         return f"{message.call}{root}{size}"
     preposition = "to" if message.is_send else "from"
-    peer = "any rank" if message.peer is None else f"rank {message.peer}"
-    return f"{message.call} {preposition} {peer}{size}"
+    peer = "any rank" if message.from_any else f"rank {message.peer}"
+    tag = f", tag {message.tag}" if message.tag else ""
+    return f"{message.call} {preposition} {peer}{size}{tag}"
 
 
 def _ranks(ranks: list[int]) -> str:

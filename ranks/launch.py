@@ -69,8 +69,9 @@ def run(
     _check(worker, world_size, args, timeout)
     payload = _pack(worker, args)
     folder = Path(tempfile.mkdtemp(prefix="ranks-"))
-    started = processes.start(world_size)
+    started = None
     try:
+        started = processes.start(world_size, str(folder))
         job = {
             "payload": payload,
             "world_size": world_size,
@@ -83,7 +84,8 @@ def run(
         }
         return _Run(started, job, echo).follow()
     finally:
-        started.end()
+        if started is not None:
+            started.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -69,14 +69,14 @@ def _stop_server(owner: int, process: subprocess.Popen, requests: socket.socket)
 class ForkedRanks:
     """The processes of one run, forked from the server. `connections[r]` talks to rank r."""
 
-    def __init__(self, world_size: int):
+    def __init__(self, world_size: int, folder: str):
         self.connections, theirs = _pairs(world_size)
         self._control, control = multiprocessing.Pipe()
         self.pids: list[int] = []
         self.exits: dict[int, int] = {}
         fds = [control.fileno(), *(end.fileno() for end in theirs)]
         with _lock:
-            socket.send_fds(_ensure_server(), [json.dumps({"world_size": world_size}).encode()], fds)
+            socket.send_fds(_ensure_server(), [json.dumps({"world_size": world_size, "folder": folder}).encode()], fds)
         for end in (control, *theirs):
             end.close()
 
@@ -101,7 +101,7 @@ class ForkedRanks:
 
     def end(self) -> None:
         """End every process of the run; return when they are gone."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, EOFError):
             if not self._control.closed:
                 self._control.send("stop")
                 while True:
@@ -152,9 +152,9 @@ class SpawnedRanks:
             connection.close()
 
 
-def start(world_size: int) -> ForkedRanks | SpawnedRanks:
-    """Start `world_size` processes that wait for a job on their connections."""
-    return ForkedRanks(world_size) if can_fork() else SpawnedRanks(world_size)
+def start(world_size: int, folder: str) -> ForkedRanks | SpawnedRanks:
+    """Start `world_size` processes that wait for a job on their connections; `folder` is the run's own."""
+    return ForkedRanks(world_size, folder) if can_fork() else SpawnedRanks(world_size)
 
 
 def _pairs(count: int) -> tuple[list[Connection], list[Connection]]:

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -40,7 +41,7 @@ def main(fd: int) -> None:
             return
         if os.fork() == 0:
             requests.close()
-            _supervise(json.loads(header)["world_size"], fds)
+            _supervise(fds=fds, **json.loads(header))
         for received in fds:
             os.close(received)
 
@@ -56,7 +57,7 @@ def _preload() -> None:
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])
 
 
-def _supervise(world_size: int, fds: list[int]) -> None:
+def _supervise(world_size: int, folder: str, fds: list[int]) -> None:
     """Fork the ranks, report their ends over the control connection, and leave nothing behind."""
     os.setsid()
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -73,11 +74,14 @@ def _supervise(world_size: int, fds: list[int]) -> None:
         pids.append(pid)
     for fd in fds[1:]:
         os.close(fd)
+    told_to_stop = False
     try:
         control.send(("started", pids))
-        _report_ends(control, wake_read, pids)
+        told_to_stop = _report_ends(control, wake_read, pids)
     finally:
         _end_descendants()
+        if not told_to_stop:  # the kernel is gone and cannot tidy up itself
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
 
@@ -97,8 +101,8 @@ def _be_rank(rank: int, fd: int, others: list[int]) -> None:
         os._exit(1)
 
 
-def _report_ends(control: Connection, wake: int, pids: list[int]) -> None:
-    """Tell ("exit", rank, status) for each rank that ends, until told to stop or the parent is gone."""
+def _report_ends(control: Connection, wake: int, pids: list[int]) -> bool:
+    """Tell ("exit", rank, status) for each rank that ends. True when told to stop, False when the parent is gone."""
     while True:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -108,7 +112,10 @@ def _report_ends(control: Connection, wake: int, pids: list[int]) -> None:
         if wake in readable:
             os.read(wake, 4096)
         if control in readable:
-            return  # "stop", or end of file: the kernel has gone
+            try:
+                return control.recv() == "stop"
+            except (EOFError, OSError):
+                return False
 
 
 def _end_descendants() -> None:

@@ -1,0 +1,236 @@
+"""Every hang that a beginner can build is explained within seconds, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import ranks
+
+LIMIT = 6.0  # seconds for a hang that can be seen from the messages alone; the time-out would be 30
+
+
+def everybody_receives_first(rank, world_size):
+    buffer = torch.zeros(4)
+    dist.recv(buffer, src=(rank - 1) % world_size)
+    dist.send(buffer, dst=(rank + 1) % world_size)
+
+
+def everybody_sends_first(rank, world_size):
+    big = torch.zeros(4 * 2**20)
+    dist.send(big, dst=(rank + 1) % world_size)
+    dist.recv(big, src=(rank - 1) % world_size)
+
+
+def one_rank_skips_a_collective(rank, world_size):
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    if rank != 2:
+        dist.all_reduce(x)
+
+
+def different_collectives(rank, world_size):
+    x = torch.ones(2)
+    if rank == 1:
+        dist.broadcast(x, src=0)
+    else:
+        dist.all_reduce(x)
+
+
+def different_roots(rank, world_size):
+    dist.broadcast(torch.ones(2), src=rank % 2)
+
+
+def a_receive_without_a_send(rank, world_size):
+    if rank == 0:
+        dist.recv(torch.zeros(1), src=3)
+
+
+def a_send_without_a_receive(rank, world_size):
+    if rank == 1:
+        dist.send(torch.zeros(1), dst=0)
+
+
+def one_receive_too_many(rank, world_size):
+    if rank == 0:
+        for _ in range(3):
+            dist.send(torch.zeros(1), dst=1)
+    if rank == 1:
+        for _ in range(4):
+            dist.recv(torch.zeros(1), src=0)
+
+
+def different_tags(rank, world_size):
+    if rank == 0:
+        dist.send(torch.zeros(1), dst=1, tag=1)
+    if rank == 1:
+        dist.recv(torch.zeros(1), src=0, tag=2)
+
+
+def waits_for_an_isend(rank, world_size):
+    work = dist.isend(torch.zeros(8), dst=(rank + 1) % world_size)
+    work.wait()
+    dist.recv(torch.zeros(8), src=(rank - 1) % world_size)
+
+
+def receives_from_anybody(rank, world_size):
+    if rank == 0:
+        for _ in range(world_size):  # one more than there are others
+            dist.recv(torch.zeros(1))
+    else:
+        dist.send(torch.zeros(1), dst=0)
+
+
+def a_barrier_in_one_branch(rank, world_size):
+    if rank == 0:
+        dist.barrier()
+    dist.all_reduce(torch.ones(1))
+
+
+def collectives_in_another_order(rank, world_size):
+    a, b = torch.ones(2), torch.ones(6)
+    for x in (a, b) if rank else (b, a):
+        dist.all_reduce(x)
+
+
+def a_group_that_one_member_forgets(rank, world_size):
+    group = dist.new_group([0, 1, 2])
+    if rank in (0, 1):
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+#: worker → what the explanation must say, besides the state of every rank.
+HANGS = {
+    everybody_receives_first: ["cycle of receives", "recv from rank 3", "dist.recv(buffer, src=(rank - 1)"],
+    everybody_sends_first: ["cycle of sends", "send to rank 1, 16777216 bytes"],
+    one_rank_skips_a_collective: ["collective number 2", "rank 2 called none: it has returned"],
+    different_collectives: ["collective number 1", "broadcast from rank 0", "ranks 0, 2 and 3 called all_reduce"],
+    different_roots: ["collective number 1", "broadcast from rank 1"],
+    a_receive_without_a_send: ["recv from rank 3", "rank 3 sends only 0", "has returned"],
+    a_send_without_a_receive: ["send to rank 0", "rank 0 receives only 0"],
+    one_receive_too_many: ["number 4 between the two", "rank 0 sends only 3"],
+    different_tags: ["recv from rank 0, 4 bytes, tag 2", "send to rank 1, 4 bytes, tag 1"],
+    waits_for_an_isend: ["cycle of sends", "work.wait()"],
+    receives_from_anybody: ["recv from any rank", "for the 4th time, but only 3 were sent"],
+    a_barrier_in_one_branch: ["collective number 1", "rank 0 called barrier"],
+    collectives_in_another_order: ["collective number 1", "8 bytes", "24 bytes"],
+    a_group_that_one_member_forgets: ["of the group [0, 1, 2]", "rank 2 called none"],
+}
+
+
+@pytest.mark.parametrize("worker", HANGS, ids=lambda worker: worker.__name__)
+def test_a_hang_is_explained_at_once(worker, no_leftovers):
+    begin = time.monotonic()
+    with pytest.raises(ranks.HangError) as caught:
+        ranks.run(worker, world_size=4, timeout=30)
+    assert time.monotonic() - begin < LIMIT
+    text = str(caught.value)
+    for expected in [*HANGS[worker], *(f"rank {rank} " for rank in range(4)), "test_hangs.py, line"]:
+        assert expected in text, text
+    assert len(caught.value.waits) == 4
+    assert ranks.run(rank_of, world_size=2) == [0, 1], "the next run works as ever"
+
+
+def rank_of(rank, world_size):
+    return rank
+
+
+def an_endless_loop(rank, world_size):
+    while rank == 1:
+        pass
+    dist.barrier()
+
+
+def test_an_endless_loop_is_named_with_its_line(no_leftovers):
+    begin = time.monotonic()
+    with pytest.raises(ranks.HangError) as caught:
+        ranks.run(an_endless_loop, world_size=3, timeout=2)
+    assert time.monotonic() - begin < 2 + 2
+    text = str(caught.value)
+    assert "did not finish within 2 s" in text
+    assert "rank 1 is computing at test_hangs.py, line" in text and "while rank == 1" in text
+    assert "rank 0 waits in barrier, for rank 1" in text, text
+
+
+def an_endless_loop_in_torch(rank, world_size):
+    x = torch.ones(300, 300)
+    while rank == 0:
+        x = x @ x / 300
+
+
+def test_an_endless_loop_that_calls_torch_is_named(no_leftovers):
+    with pytest.raises(ranks.HangError, match=r"rank 0 is computing at test_hangs.py, line \d+: .*"):
+        ranks.run(an_endless_loop_in_torch, world_size=2, timeout=1.5)
+
+
+def swallows_interrupts(rank, world_size):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        try:
+            time.sleep(1)
+        except BaseException:
+            continue
+
+
+def test_a_rank_that_swallows_everything_is_ended(no_leftovers):
+    with pytest.raises(ranks.HangError):
+        ranks.run(swallows_interrupts, world_size=2, timeout=1.5)
+
+
+def one_rank_dies(rank, world_size):
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def test_a_rank_that_dies_is_the_one_that_is_blamed(no_leftovers):
+    begin = time.monotonic()
+    with pytest.raises(ranks.RankError) as caught:
+        ranks.run(one_rank_dies, world_size=4, timeout=30)
+    assert time.monotonic() - begin < LIMIT
+    assert (caught.value.rank, "SIGKILL" in str(caught.value)) == (2, True), str(caught.value)
+
+
+def different_sizes(rank, world_size):
+    if rank == 0:
+        dist.send(torch.zeros(8), dst=1)
+    if rank == 1:
+        dist.recv(torch.zeros(4), src=0)
+
+
+def test_a_message_longer_than_its_buffer_is_explained(no_leftovers):
+    with pytest.raises(ranks.RankError) as caught:
+        ranks.run(different_sizes, world_size=2, timeout=30)
+    assert "sent 32 bytes" in str(caught.value) and "holds 16 bytes" in str(caught.value), str(caught.value)
+
+
+def collectives_of_different_sizes(rank, world_size):
+    dist.all_reduce(torch.ones(4 if rank else 6))
+
+
+def test_collectives_of_different_sizes_are_explained(no_leftovers):
+    with pytest.raises((ranks.HangError, ranks.RankError)) as caught:
+        ranks.run(collectives_of_different_sizes, world_size=3, timeout=30)
+    assert "24 bytes" in str(caught.value) and "16 bytes" in str(caught.value), str(caught.value)
+
+
+def slow_but_fine(rank, world_size):
+    x = torch.ones(2)
+    if rank == 0:
+        time.sleep(1.5)
+    dist.all_reduce(x)
+    if rank == 1:
+        time.sleep(1.0)
+        dist.send(x, dst=0)
+    if rank == 0:
+        dist.recv(x, src=1)
+    return x.sum().item()
+
+
+def test_a_slow_run_is_not_taken_for_a_hang():
+    assert ranks.run(slow_but_fine, world_size=3) == [6.0] * 3

@@ -1,0 +1,358 @@
+"""What `ranks.run` promises: by value, fast, isolated, nothing lost, nothing left, and errors for people."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import ranks
+from ranks import processes
+
+pytestmark = pytest.mark.usefixtures("no_leftovers")
+
+
+def ring_step(rank, world_size, numel):
+    """Pass a vector on to the right neighbor and add what comes from the left."""
+    mine, got = torch.full((numel,), float(rank)), torch.empty(numel)
+    work = dist.isend(mine, dst=(rank + 1) % world_size)
+    dist.recv(got, src=(rank - 1) % world_size)
+    work.wait()
+    return mine + got
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
+def test_results_come_in_rank_order(world_size):
+    results = ranks.run(all_reduced_rank, world_size=world_size)
+    assert results == [(rank, sum(range(world_size))) for rank in range(world_size)]
+
+
+def all_reduced_rank(rank, world_size):
+    x = torch.tensor([rank])
+    dist.all_reduce(x)
+    return rank, x.item()
+
+
+def test_functions_travel_by_value():
+    offset = 7
+    space = {"__name__": "__main__"}
+    exec("def helper(x):\n    return x * 10\n\ndef worker(rank, world_size):\n    return helper(rank)", space)
+    assert ranks.run(space["worker"], world_size=3) == [0, 10, 20]
+    assert ranks.run(lambda rank, world_size: rank + offset, world_size=2) == [7, 8]
+
+
+def test_results_are_whole_however_large():
+    sent = ranks.run(large_result, world_size=2)
+    assert all(torch.equal(x, torch.arange(2_000_000) + rank) for rank, x in enumerate(sent))
+
+
+def large_result(rank, world_size):
+    return torch.arange(2_000_000) + rank
+
+
+def test_the_ledger_has_every_message():
+    ledger = ranks.run(ring_step, world_size=4, args=(6,)).ledger
+    assert ledger.bytes_sent() == [24] * 4 and ledger.messages_sent() == [1] * 4
+    assert sorted((m.rank, m.call, m.peer, m.bytes) for m in ledger) == sorted(
+        row for r in range(4) for row in [(r, "isend", (r + 1) % 4, 24), (r, "recv", (r - 1) % 4, 24)]
+    )
+    assert all(0 <= m.start <= m.end for m in ledger) and min(m.start for m in ledger) == 0
+    assert {Path(m.file).name for m in ledger} == {Path(__file__).name} and all(m.line for m in ledger)
+    assert ledger.rounds() == 1
+
+
+def chain(rank, world_size):
+    x = torch.zeros(2)
+    if rank:
+        dist.recv(x, src=rank - 1)
+    if rank < world_size - 1:
+        dist.send(x, dst=rank + 1)
+
+
+def fan_out(rank, world_size):
+    x = torch.zeros(2)
+    if rank:
+        dist.recv(x, src=0)
+    else:
+        for other in range(1, world_size):
+            dist.send(x, dst=other)
+
+
+def tree(rank, world_size):
+    x, reach = torch.zeros(2), 1
+    while reach < world_size:
+        if rank < reach and rank + reach < world_size:
+            dist.send(x, dst=rank + reach)
+        elif reach <= rank < 2 * reach:
+            dist.recv(x, src=rank - reach)
+        reach *= 2
+
+
+@pytest.mark.parametrize(("worker", "rounds"), [(chain, 7), (fan_out, 7), (tree, 3)])
+def test_rounds_count_the_longest_dependence(worker, rounds):
+    assert ranks.run(worker, world_size=8).ledger.rounds() == rounds
+
+
+def many_collectives(rank, world_size):
+    x = torch.ones(4)
+    dist.all_reduce(x)
+    dist.broadcast(x, src=1)
+    parts = [torch.empty(4) for _ in range(world_size)]
+    dist.all_gather(parts, x)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(x, group=group)
+    objects = [None] * world_size
+    dist.all_gather_object(objects, rank)
+    return objects
+
+
+def test_collectives_are_in_the_ledger_once():
+    results = ranks.run(many_collectives, world_size=3)
+    assert results == [[0, 1, 2]] * 3
+    calls = [m.call for m in results.ledger.of(0)]
+    assert calls == ["all_reduce", "broadcast", "all_gather", "all_reduce", "all_reduce", "all_gather_object"]
+    assert [m.group for m in results.ledger.of(0)].count((0, 1)) == 1
+    assert all(m.end is not None for m in results.ledger)
+
+
+def prints(rank, world_size):
+    print(f"line one of {rank}")
+    print("to stderr", file=sys.stderr)
+    os.system("echo from a child process")
+
+
+def test_output_is_captured_and_shown_with_its_rank(capsys):
+    results = ranks.run(prints, world_size=2)
+    assert results.stdout[1].splitlines() == ["line one of 1", "to stderr", "from a child process"]
+    assert "[rank 1] line one of 1" in capsys.readouterr().out
+    ranks.run(prints, world_size=2, echo=False)
+    assert capsys.readouterr().out == ""
+
+
+def fails_at_home(rank, world_size):
+    if rank == 1:
+        return {}["no such key"]
+    dist.barrier()
+
+
+def test_a_failing_rank_is_told_with_its_line():
+    begin = time.monotonic()
+    with pytest.raises(ranks.RankError) as caught:
+        ranks.run(fails_at_home, world_size=4)
+    assert time.monotonic() - begin < 5
+    error = caught.value
+    assert (error.rank, error.type_name) == (1, "KeyError")
+    assert 'return {}["no such key"]' in error.traceback and "ranks/rank.py" not in error.traceback
+
+
+def fails_because(rank, world_size):
+    try:
+        int("four")
+    except ValueError as error:
+        raise RuntimeError("no number of heads") from error
+
+
+def test_the_cause_of_an_error_is_told_too():
+    with pytest.raises(ranks.RankError, match=r"rank 0 raised RuntimeError: no number of heads") as caught:
+        ranks.run(fails_because, world_size=2)
+    assert "invalid literal for int" in caught.value.traceback
+
+
+def leaves_a_daemon(rank, world_size):
+    subprocess.Popen(["sleep", "300"], start_new_session=True)
+    if rank == 0:
+        raise ValueError("end here")
+    time.sleep(60)
+
+
+def test_daemons_of_a_rank_are_ended():
+    with pytest.raises(ranks.RankError):
+        ranks.run(leaves_a_daemon, world_size=2)
+    assert "sleep 300" not in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"world_size": 0}, "world_size must be a whole number of ranks, at least 1, got 0"),
+        ({"world_size": 2.0}, "got 2.0"),
+        ({"world_size": True}, "got True"),
+        ({"world_size": 1000}, "at most 128"),
+        ({"timeout": 0}, "timeout must be a positive number"),
+        ({"args": 5}, r"write args=\(x,\)"),
+        ({"worker": 5}, "worker must be a function"),
+        ({"args": (threading.Lock(),)}, "cannot be sent to the ranks"),
+    ],
+)
+def test_arguments_that_cannot_work_are_told_in_one_line(arguments, says):
+    arguments = {"worker": all_reduced_rank, "world_size": 2, **arguments}
+    with pytest.raises(ValueError, match=says) as caught:
+        ranks.run(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_result_that_cannot_be_sent_is_told_in_one_line():
+    with pytest.raises(ranks.RankError, match="returned a generator, which cannot be sent back") as caught:
+        ranks.run(lambda rank, world_size: (i for i in range(3)), world_size=2)
+    assert "\n" not in str(caught.value)
+
+
+def noisy(rank, world_size):
+    x = torch.rand(1000) + torch.from_numpy(np.random.rand(1000))
+    dist.all_reduce(x)
+    return x.numpy().tobytes()
+
+
+def test_the_same_call_gives_the_same_bytes():
+    first, second = (ranks.run(noisy, world_size=4) for _ in range(2))
+    assert first == second
+    assert ranks.run(noisy, world_size=4, seed=1) != first
+
+
+def test_ranks_draw_different_numbers():
+    drawn = ranks.run(lambda rank, world_size: torch.rand(1).item(), world_size=4)
+    assert len(set(drawn)) == 4
+
+
+def test_runs_at_the_same_time_do_not_meet():
+    results = {}
+
+    def launch(k):
+        results[k] = ranks.run(lambda rank, world_size: (k, all_reduced_rank(rank, world_size)[1]), world_size=3)
+
+    threads = [threading.Thread(target=launch, args=(k,)) for k in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert results == {k: [(k, 3)] * 3 for k in range(4)}
+
+
+def listening(rank, world_size):
+    dist.barrier()
+    lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+    mine = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and _exists(fd)}
+    return [line.split()[1] for line in lines if line.split()[3] == "0A" and f"socket:[{line.split()[9]}]" in mine]
+
+
+def _exists(fd):
+    return os.path.exists(f"/proc/self/fd/{fd}") or os.path.islink(f"/proc/self/fd/{fd}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ranks_listen_on_loopback_only():
+    for addresses in ranks.run(listening, world_size=2):
+        assert all(address.startswith("0100007F:") for address in addresses), addresses  # 127.0.0.1
+
+
+def test_the_server_has_one_thread_and_comes_back_when_killed():
+    ranks.run(all_reduced_rank, world_size=2)
+    server = processes._server[1]
+    if sys.platform == "linux":
+        assert len(os.listdir(f"/proc/{server.pid}/task")) == 1  # forking a process with threads is not safe
+    server.kill()
+    server.wait()
+    assert ranks.run(all_reduced_rank, world_size=2) == [(0, 1), (1, 1)]
+
+
+def test_a_kernel_that_is_killed_takes_its_ranks_along(tmp_path):
+    script = tmp_path / "kernel.py"
+    script.write_text(
+        "import os, time, ranks\n"
+        "def worker(rank, world_size):\n"
+        f"    open(r'{tmp_path}/pid' + str(rank), 'w').write(str(os.getpid()))\n"
+        "    time.sleep(60)\n"
+        "ranks.run(worker, world_size=2)\n"
+    )
+    kernel = subprocess.Popen([sys.executable, str(script)])
+    pids = [tmp_path / "pid0", tmp_path / "pid1"]
+    _until(lambda: all(p.exists() and p.read_text() for p in pids), 30)
+    kernel.kill()
+    kernel.wait()
+    _until(lambda: not any(_alive(int(p.read_text())) for p in pids), 5)
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _until(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+def test_an_interrupt_ends_the_run(tmp_path):
+    timer = threading.Timer(0.8, lambda: os.kill(os.getpid(), 2))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run(lambda rank, world_size: time.sleep(30), world_size=2)
+    assert ranks.run(all_reduced_rank, world_size=1) == [(0, 0)]
+
+
+def test_a_rank_does_not_start_ranks():
+    with pytest.raises(ranks.RankError, match="inside a rank"):
+        ranks.run(lambda rank, world_size: ranks.run(all_reduced_rank, world_size=2), world_size=2)
+
+
+def test_too_much_output_ends_the_run():
+    def endless(rank, world_size):
+        while True:
+            print("x" * 10_000)
+
+    with pytest.raises(ranks.RankError, match="printed more than 16 MiB"):
+        ranks.run(endless, world_size=2, echo=False)
+
+
+@pytest.mark.slow
+def test_without_fork_ranks_are_spawned(monkeypatch):
+    monkeypatch.setenv("RANKS_START", "spawn")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        results = ranks.run(ring_step, world_size=2, args=(3,))
+    assert torch.equal(results[0], torch.full((3,), 1.0)) and results.ledger.bytes_sent() == [12, 12]
+    assert any("seconds each" in str(warning.message) for warning in said)
+
+
+@pytest.mark.slow
+def test_torchrun_runs_the_same_worker(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch.distributed as dist\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_ranks import ring_step\n"
+        "dist.init_process_group('gloo')\n"
+        "rank, world_size = dist.get_rank(), dist.get_world_size()\n"
+        "print('RESULT', rank, ring_step(rank, world_size, 2).tolist(), flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    here = ranks.run(ring_step, world_size=2, args=(2,))
+    for rank in range(2):
+        assert f"RESULT {rank} {here[rank].tolist()}" in done.stdout
+
+
+def test_the_timeline_is_a_described_picture():
+    results = ranks.run(ring_step, world_size=3, args=(4,))
+    figure = results.timeline()
+    assert "rank 2: 1 sends, 1 receives" in figure.alt
+    shown = figure._repr_html_()
+    assert shown.startswith('<img src="data:image/png;base64,') and 'alt="Timeline of 3 ranks' in shown
+    assert figure.axes[0].get_xlabel() == "time (ms)" and figure.axes[0].get_title()
