@@ -116,6 +116,22 @@ def as_array(case: str, got: Any, what: str) -> np.ndarray:
     return array
 
 
+def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 20.0) -> Any:
+    """`ranks.run` for a check: a hang or a failing rank is a failed property, told with the number of ranks."""
+    import ranks
+
+    case = f"{world_size} ranks"
+    try:
+        return ranks.run(worker, world_size=world_size, args=args, timeout=timeout, echo=False)
+    except ranks.RankError as error:
+        if error.type_name == "NotImplementedError":
+            raise
+        where = f" ({error.where})" if error.where else ""
+        raise CheckFailed(f"With {case}, {error.headline}{where}", case, error.evidence) from error
+    except ranks.HangError as error:
+        raise CheckFailed(f"With {case}, {error}", case, error.evidence) from error
+
+
 def expect_unchanged(case: str, before: Any, after: Any, *, what: str) -> None:
     """An input must still hold the bytes that it held before the call."""
     before, after = np.asarray(before), np.asarray(after)

@@ -13,14 +13,15 @@ class RankError(RuntimeError):
     """One rank failed; the others were ended.
 
     rank: which one. type_name: the class of its exception, or "" when the process died without one.
-    reason: the exception's text, or how the process died. traceback: its stack, cell lines included.
+    reason: the exception's text, or how the process died. where: the innermost line that is not torch's, if
+    there is one. traceback: its whole stack, cell lines included. headline: all of this but the stack.
     """
 
-    def __init__(self, rank: int, type_name: str, reason: str, traceback: str = "", evidence: Any = None):
-        self.rank, self.type_name, self.reason, self.traceback = rank, type_name, reason, traceback
-        self.evidence = evidence if evidence is not None else ("rank failed", rank, type_name, reason)
-        headline = f"rank {rank} raised {type_name}: {reason}" if type_name else f"rank {rank} {reason}"
-        super().__init__(f"{headline}\n{traceback}".rstrip() if traceback else headline)
+    def __init__(self, rank: int, type_name: str, reason: str, traceback: str = "", where: str = ""):
+        self.rank, self.type_name, self.reason, self.traceback, self.where = rank, type_name, reason, traceback, where
+        self.evidence: Any = ("rank failed", rank, type_name, reason)
+        self.headline = f"rank {rank} raised {type_name}: {reason}" if type_name else f"rank {rank} {reason}"
+        super().__init__(f"{self.headline}\n{traceback}".rstrip())
 
 
 class HangError(RuntimeError):

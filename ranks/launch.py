@@ -166,7 +166,7 @@ class _Run:
         for output in self.output:
             output.read()
         rank, (_, type_name, reason, chain) = min(self._failures().items(), key=self._blame)
-        raise RankError(rank, type_name, reason, source.stack_text(chain) if chain else "")
+        raise RankError(rank, type_name, reason, source.stack_text(chain), source.where(chain))
 
     def _failures(self) -> dict[int, tuple]:
         failures = {rank: answer for rank, answer in self.answers.items() if answer[0] == "error"}
@@ -312,8 +312,7 @@ def _innermost_own_frame(path: Path) -> tuple[str, int] | None:
     """From a faulthandler dump: the innermost frame that is neither torch's nor ours."""
     if not path.exists():
         return None
-    inside = re.compile(r"[/\\](torch|ranks|multiprocessing|lib[/\\]python[^/\\]*)[/\\]")
     for file, line in re.findall(r'File "(.*)", line (\d+) in', path.read_text(errors="replace")):
-        if not inside.search(file):
+        if not source.foreign(file):
             return file, int(line)
     return None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import traceback
+
+_FOREIGN = re.compile(r"[/\\](torch|ranks|multiprocessing|lib[/\\]python[^/\\]*)[/\\]|^<frozen|^<string>")
 
 
 def place(file: str, line: int) -> str:
@@ -28,6 +31,17 @@ def stack_text(chain: list[dict]) -> str:
         )
         parts.append("".join(frames.format()) + f"{link['type']}: {link['text']}")
     return "\n\nwhich led to\n\n".join(parts)
+
+
+def where(chain: list[dict]) -> str:
+    """The innermost line of the last exception that is neither torch's nor the standard library's; "" if none."""
+    frames = [frame for link in chain[-1:] for frame in _own(link) if not foreign(frame[0])]
+    return place(frames[-1][0], frames[-1][1]) if frames else ""
+
+
+def foreign(file: str) -> bool:
+    """Is this file part of torch, of Python or of this runtime?"""
+    return bool(_FOREIGN.search(file))
 
 
 def _own(link: dict) -> list[tuple]:
