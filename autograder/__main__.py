@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 
 #: Each module adds one subcommand with `add_parser(subparsers)`, and imports what is slow only when it runs.
@@ -25,4 +26,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that workers and files are tidied up
     sys.exit(main())

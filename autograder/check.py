@@ -177,7 +177,7 @@ def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFail
     """The hints of the known wrong answers that fail this check, on these inputs, as the student's did."""
     from autograder import mutants, notebook  # both import this module's names
 
-    if failure.got == "not written":
+    if failure.case == "not written":
         return ()
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     hints = []
@@ -199,7 +199,7 @@ def same_evidence(a: Any, b: Any) -> bool:
         a, b = np.asarray(a), np.asarray(b)
         if a.shape != b.shape or not all(np.issubdtype(x.dtype, np.number) for x in (a, b)):
             return False
-        scale = float(np.max(np.abs(b), initial=0.0)) if b.size else 0.0
+        scale = np.max(np.abs(b[np.isfinite(b)]), initial=0.0)
         return bool(np.allclose(a, b, rtol=1e-5, atol=1e-6 * scale, equal_nan=True))
     if isinstance(a, float) or isinstance(b, float):
         return bool(np.isclose(a, b, rtol=1e-5, equal_nan=True))

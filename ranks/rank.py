@@ -73,6 +73,7 @@ def _join(job: dict, rank: int) -> None:
     if hasattr(signal, "SIGUSR1"):
         # Prints the stack even from inside a C++ call, where no Python signal handler would run.
         faulthandler.register(signal.SIGUSR1, (folder / f"stack.{rank}").open("w"), all_threads=False)
+    dist.barrier()  # all start together, so that the times of the first messages mean something
     record.install(str(folder / f"events.{rank}"))
 
 

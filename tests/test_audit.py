@@ -1,0 +1,79 @@
+"""The grading is right: every lesson's solution, stub, known mistakes and known other answers get what they deserve."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autograder import audit, mutants, notebook, variants
+from autograder.__main__ import main
+
+#: At least so many known wrong and other right answers a lesson.
+LEAST = {"01_collectives": (12, 4), "13_step": (15, 4)}
+
+
+@pytest.mark.slow
+def test_every_case_of_every_lesson_holds():
+    verdicts = audit.audit(notebook.lessons())
+    assert {verdict.case.lesson for verdict in verdicts} == set(notebook.lessons())
+    wrong = {f"{v.case.lesson} {v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
+    assert not wrong
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_there_are_enough_answers_to_try(lesson):
+    least_mutants, least_variants = LEAST.get(lesson, (10, 3))
+    assert len(mutants.of_lesson(lesson)) >= least_mutants
+    assert len(variants.of_lesson(lesson)) >= least_variants
+    names = [answer.name for answer in mutants.of_lesson(lesson) + variants.of_lesson(lesson)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_every_exercise_has_a_known_mistake(lesson):
+    exercises = {c.id for c in notebook.read(lesson).cells if notebook.nbgrader_role(c) == "solution"}
+    assert {mutant.cell for mutant in mutants.of_lesson(lesson)} == exercises
+
+
+def _examine_with(monkeypatch, **changes):
+    """The verdict on lesson 13's first mutant after changing what is said of it."""
+    lesson = "13_step"
+    first = dataclasses.replace(mutants.of_lesson(lesson)[0], **changes)
+    monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson: [first])
+    return audit.examine(audit.Case(lesson, "mutant", first.name)).complaints
+
+
+def test_the_audit_notices_a_mistake_that_keeps_its_marks(monkeypatch):
+    first = mutants.of_lesson("13_step")[0]
+    solution = next(c for c in notebook.read("13_step").cells if c.id == first.cell)
+    complaints = _examine_with(monkeypatch, source=solution.source)
+    assert f"{first.cell}-test kept its marks" in complaints
+
+
+def test_the_audit_notices_marks_lost_elsewhere(monkeypatch):
+    first = mutants.of_lesson("13_step")[0]
+    complaints = _examine_with(monkeypatch, breaks=(f"{first.cell}-test", "13-no-such-test"))
+    assert "there is no grade cell 13-no-such-test" in complaints
+
+
+def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):
+    complaints = _examine_with(monkeypatch, hint="A hint that nobody shows.")
+    # The hint shown is the one of the list that is patched, so nothing is wrong ...
+    assert not any("does not show the hint" in line for line in complaints)
+    # ... but when the list of known mistakes does not hold it, it cannot be shown.
+    monkeypatch.setattr("autograder.mutants.of_exercise", lambda exercise: [])
+    complaints = _examine_with(monkeypatch)
+    assert any("does not show the hint" in line for line in complaints)
+
+
+def test_an_unknown_lesson_is_one_line(capsys):
+    assert main(["audit", "99_nothing"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "99_nothing" in said and "13_step" in said
+
+
+def test_the_variants_are_not_the_solution():
+    for lesson in notebook.lessons():
+        sources = {c.id: c.source for c in notebook.read(lesson).cells}
+        assert all(variant.source.strip() != sources[variant.cell].strip() for variant in variants.of_lesson(lesson))

@@ -1,0 +1,147 @@
+"""The pieces that checks are made of, and the mechanism that finds the right hint."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autograder import answers, check
+from autograder.check import CheckFailed, expect_close, expect_raises, expect_unchanged, same_evidence
+
+
+def test_close_arrays_pass_and_others_are_told_where_they_differ():
+    expected = np.array([1.0, 2.0, 3.0])
+    expect_close("case", [1.0, 2.0, 3.0 + 1e-12], expected, what="the mean", rtol=1e-9)
+    with pytest.raises(CheckFailed, match=r"the mean is wrong at index \(2,\): got 4, expected 3"):
+        expect_close("case", np.array([1.0, 2.0, 4.0]), expected, what="the mean", rtol=1e-9)
+    with pytest.raises(CheckFailed, match="shape"):
+        expect_close("case", expected[None], expected, what="the mean", rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [(None, "does the function return it"), ("text", "array of numbers"), ([1.0, float("nan")], "contains nan")],
+)
+def test_what_is_no_array_of_numbers_is_told(got, says):
+    with pytest.raises(CheckFailed, match=says):
+        expect_close("case", got, np.array([1.0, 2.0]), what="the mean", rtol=1e-9)
+
+
+class EqualToAll:
+    """An answer that compares equal to everything, as a cheat would."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+def test_an_object_that_equals_everything_is_no_array():
+    with pytest.raises(CheckFailed):
+        expect_close("case", EqualToAll(), np.array([1.0]), what="the mean", rtol=1e-9)
+
+
+def test_changed_inputs_are_noticed_to_the_bit():
+    expect_unchanged("case", np.array([0.0]), np.array([0.0]), what="w")
+    with pytest.raises(CheckFailed, match="w was changed in place"):
+        expect_unchanged("case", np.array([0.0]), np.array([-0.0]), what="w")
+
+
+def test_expected_errors_are_of_one_kind_and_name_what_is_wrong():
+    def refuse(x):
+        raise ValueError(f"x must be positive, got {x}")
+
+    expect_raises("case", refuse, -1, error=ValueError, mentions="x")
+    with pytest.raises(CheckFailed, match="should name 'y'"):
+        expect_raises("case", refuse, -1, error=ValueError, mentions="y")
+    with pytest.raises(CheckFailed, match="nothing was raised"):
+        expect_raises("case", abs, -1, error=ValueError)
+    with pytest.raises(CheckFailed, match="expected ValueError, got TypeError"):
+        expect_raises("case", abs, "text", error=ValueError)
+
+
+def test_evidence_is_compared_by_value_and_up_to_rounding():
+    assert same_evidence([np.array([1.0, 2.0]), "sent", 3], [np.array([1.0, 2.0 + 1e-9]), "sent", 3])
+    assert not same_evidence([np.array([1.0, 2.0])], [np.array([1.0, 2.1])])
+    assert not same_evidence(np.zeros(2), np.zeros(3))
+    assert not same_evidence(np.array([1.0, np.inf]), np.array([2.0, np.inf]))
+    assert not same_evidence(1, True) and not same_evidence("1", 1)
+    assert same_evidence({"a": 1.0}, {"a": 1.0}) and not same_evidence({"a": 1}, {"b": 1})
+
+
+def solution():
+    """The right answer of the little exercise below."""
+
+    def double(x):
+        return 2 * x
+
+
+def forgets(x):
+    return x
+
+
+def adds_two(x):
+    return x + 2
+
+
+@pytest.fixture
+def doubling(monkeypatch):
+    """A check of an exercise with two known mistakes that live only in this test."""
+    known = [
+        answers.Answer("forgets", "L", "00-double", "forgets", "You returned x.", ("00-double-test",)),
+        answers.Answer("adds_two", "L", "00-double", "adds_two", "You added two.", ("00-double-test",)),
+    ]
+    by_source = {"forgets": forgets, "adds_two": adds_two}
+    monkeypatch.setattr("autograder.mutants.of_exercise", lambda exercise: known)
+    monkeypatch.setattr("autograder.notebook.functions", lambda lesson, swap: {"double": by_source[swap["00-double"]]})
+
+    @check.check("00-double")
+    def doubles(double, *, rng):
+        for case in ("first", "second"):
+            x = float(rng.integers(3, 100))
+            expect_close(case, double(x), np.array(2 * x), what="the double", rtol=1e-12)
+
+    return doubles
+
+
+def test_the_hint_of_the_mistake_that_was_made_is_shown(doubling):
+    doubling(lambda x: x + x)
+    with pytest.raises(CheckFailed) as caught:
+        doubling(lambda y: y)
+    assert caught.value.hints == ("You returned x.",) and "Hint: You returned x." in str(caught.value)
+    with pytest.raises(CheckFailed) as caught:
+        doubling(lambda y: 2 + y)
+    assert caught.value.hints == ("You added two.",)
+
+
+def test_an_unknown_mistake_gets_no_hint(doubling):
+    with pytest.raises(CheckFailed) as caught:
+        doubling(lambda y: 3 * y)
+    assert caught.value.hints == () and "Hint" not in str(caught.value)
+
+
+def test_an_exercise_that_is_not_written_is_told_so_without_a_hint(doubling):
+    def stub(x):
+        raise NotImplementedError
+
+    with pytest.raises(CheckFailed, match="not written yet") as caught:
+        doubling(stub)
+    assert caught.value.hints == ()
+
+
+def test_what_a_student_prints_stays_out_of_the_feedback(doubling, capsys):
+    def chatty(x):
+        print("the answer is", x)
+        return 2 * x
+
+    doubling(chatty)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_body_of_an_answer_is_its_source():
+    read = answers.decorator("variants")
+    assert answers._body(solution) == "def double(x):\n    return 2 * x\n"
+    with pytest.raises(ValueError, match="docstring"):
+        read("01-ex1-broadcast")(forgets)
+    with pytest.raises(ValueError, match="names the grade cells"):
+        answers.decorator("mutants")("01-ex1-broadcast")
