@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # for `browser`, which the Makefile runs too
+
+import browser
+
+SKIPPED = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)  # after what -k and -m leave out
+def pytest_collection_modifyitems(config, items):
+    """Without Chromium the browser tests are skipped, except in CI, where they fail."""
+    if browser.find() or os.environ.get("CI"):
+        return
+    skipped = [item for item in items if item.get_closest_marker("browser")]
+    for item in skipped:
+        item.add_marker(pytest.mark.skip(reason="no Chromium"))
+    config.stash[SKIPPED] = len(skipped)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say what was left out and what would put it back in."""
+    if count := config.stash.get(SKIPPED, 0):
+        terminalreporter.line(f"{count} browser tests were skipped: {browser.INSTALL}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def book() -> Path:
+    """The built book's folder; built now when something changed since it was built."""
+    root = Path(__file__).resolve().parent.parent
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    made = subprocess.run(["make", "book"], cwd=root, env=environment, capture_output=True, text=True)
+    if made.returncode:
+        pytest.fail("the book does not build:\n" + made.stderr[-3000:], pytrace=False)
+    return root / "_build" / "html"
+
 
 @pytest.fixture
-def no_leftovers():
+def no_leftovers(tmp_path, monkeypatch):
     """After the test there is no process of a run and no file of one."""
     from ranks import processes
 
-    folders = set(Path(tempfile.gettempdir()).glob("ranks-*"))
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # nobody else's runs are in there
     yield
-    server = processes._server
     until = time.monotonic() + 2
-    while (left := _children(server[1].pid)) and time.monotonic() < until:
+    while (left := _children(processes._server[1].pid)) and time.monotonic() < until:
         time.sleep(0.02)
     assert not left, f"processes left behind: {left}"
-    assert set(Path(tempfile.gettempdir()).glob("ranks-*")) <= folders, "a folder was left behind"
+    assert not list(folder.iterdir()), "files were left behind"
 
 
 def _children(pid: int) -> list[str]:

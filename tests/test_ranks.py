@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -274,7 +275,7 @@ def test_a_kernel_that_is_killed_takes_its_ranks_along(tmp_path):
         "    time.sleep(60)\n"
         "ranks.run(worker, world_size=2)\n"
     )
-    kernel = subprocess.Popen([sys.executable, str(script)])
+    kernel = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "TMPDIR": tempfile.gettempdir()})
     pids = [tmp_path / "pid0", tmp_path / "pid1"]
     _until(lambda: all(p.exists() and p.read_text() for p in pids), 30)
     kernel.kill()

@@ -1,0 +1,121 @@
+# `make` does everything; `make help` lists the rest. What has not changed is not done again.
+
+PYTHON ?= python3
+LESSONS ?=
+
+BIN := .venv/bin
+STAMPS := _build/stamps
+STEP := $(BIN)/python .ci/step.py
+
+# This environment's programs and kernels, whatever else the machine has.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export JUPYTER_PREFER_ENV_PATH := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport JUPYTER_PATH PYTHONPATH PYTHONHOME
+
+files = $(shell find $(1) -type f ! -name '*.pyc' ! -name '.*' ! -path '*/.ipynb_checkpoints/*' 2>/dev/null | LC_ALL=C sort)
+SOLUTIONS := $(call files,solutions)
+NOTEBOOKS := $(patsubst solutions/%,notebooks/%,$(SOLUTIONS))
+RANKS := $(call files,ranks)
+AUTOGRADER := $(call files,autograder)
+BOOK := $(call files,book) _config.yml _toc.yml
+CLASS := $(call files,examples)
+# The folders do not matter, the list of files does: a file that was removed is a change too.
+INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: all book lab notebooks run grade audit check test clean help browser FORCE
+
+all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## set up, run the solutions, build the book, grade the example class
+	@echo
+	@echo "The grades of the made-up class in examples/class:"
+	@echo
+	@cat _build/example-grades.txt
+	@echo
+	@echo "The book:       $(CURDIR)/_build/html/index.html"
+	@echo "The notebooks:  make lab   (opens JupyterLab on notebooks/)"
+
+book: $(STAMPS)/book ## build the book
+	@echo "The book: $(CURDIR)/_build/html/index.html"
+
+lab: .venv/.ready ## open JupyterLab, with nbgrader's extensions, on notebooks/
+	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+
+notebooks: .venv/.ready ## make notebooks/ anew from solutions/
+	@$(BIN)/python -m autograder release $(LESSONS)
+
+run: .venv/.ready ## run the solution notebooks with papermill
+	@$(BIN)/python -m autograder run $(LESSONS)
+
+grade: .venv/.ready ## grade your class: submitted/ into gradebook.db, feedback/ and grades.csv
+	@$(BIN)/python -m autograder grade
+
+audit: .venv/.ready ## grade every known wrong and right answer; print the matrix
+	@$(BIN)/python -m autograder audit $(LESSONS)
+
+check: .venv/.ready ## the quick checks: style, stale notebooks, stray outputs
+	@$(BIN)/ruff check --quiet --extend-exclude examples .
+	@$(BIN)/python -m autograder release --check
+	@$(BIN)/python -m pytest -q tests/test_style.py
+
+test: .venv/.ready browser ## run all tests
+	@$(MAKE) --no-print-directory book || true
+	@$(BIN)/python -m pytest
+
+clean: ## remove everything that is generated
+	@rm -rf _build .venv .pytest_cache .ruff_cache .jupyter_cache *.egg-info .nbgrader.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# The tests that look at the book need Chromium. Where it may be installed, it is; elsewhere they are skipped and say so.
+browser: .venv/.ready
+	@$(BIN)/python tests/browser.py --find >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  $(STEP) "installing Chromium" _build/apt.log -- \
+	    sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium'; } || true
+
+.venv/.ready: requirements.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; Python 3.11 or newer is needed (make PYTHON=/path/to/python3)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -c 'import platform; print(platform.python_version())'); name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@[ -x $(BIN)/python ] && $(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear .venv
+	@$(STEP) "installing into .venv (a few minutes the first time)" _build/pip.log -- $(BIN)/python -m pip install -r requirements.txt
+	@touch $@
+
+# The list of all inputs, written only when it differs.
+$(STAMPS)/inputs: FORCE
+	@mkdir -p $(STAMPS)
+	@printf '%s\n' $(INPUTS) | cmp -s - $@ || printf '%s\n' $(INPUTS) > $@
+
+$(STAMPS)/notebooks: $(SOLUTIONS) autograder/release.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+	@$(BIN)/python -m autograder release
+	@touch $@
+
+$(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.ready
+	@$(BIN)/python -m autograder run
+	@touch $@
+
+# A chapter's cells are run again when they change, but also when what they import does.
+$(STAMPS)/runtime: $(RANKS) $(SOLUTIONS) autograder/notebook.py .venv/.ready
+	@mkdir -p $(STAMPS)
+	@rm -rf _build/jupyter_cache
+	@touch $@
+
+# Built beside the old one, which goes only when the new one is whole.
+$(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebooks $(STAMPS)/runtime $(STAMPS)/inputs .venv/.ready
+	@rm -rf _build/book.new
+	@$(STEP) "building the book" _build/book.log -- $(BIN)/jupyter-book build . --all -n -W --keep-going --path-output _build/book.new
+	@rm -rf _build/html
+	@mv _build/book.new/_build/html _build/html
+	@rm -rf _build/book.new
+	@touch $@
+
+$(STAMPS)/graded: $(CLASS) $(SOLUTIONS) $(RANKS) $(AUTOGRADER) nbgrader_config.py $(STAMPS)/inputs .venv/.ready
+	@$(BIN)/python -m autograder grade --example > _build/example-grades.txt.new
+	@mv _build/example-grades.txt.new _build/example-grades.txt
+	@touch $@

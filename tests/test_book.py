@@ -1,0 +1,256 @@
+"""The built book, as a reader has it: opened from disk, with the network off, in a real browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+from browser import Browser
+from bs4 import BeautifulSoup
+
+from autograder import notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: A shorter line of code ("return total") says nothing about where it comes from.
+TELLING = 25
+
+
+def pages(book: Path) -> list[Path]:
+    """Every page of the book."""
+    return sorted(page for page in book.rglob("*.html") if not page.is_relative_to(book / "_static"))
+
+
+def soup(page: Path) -> BeautifulSoup:
+    return BeautifulSoup(page.read_text(), "html.parser")
+
+
+def chapters(book: Path) -> list[Path]:
+    """The pages of the lessons' chapters."""
+    return [book / "book" / f"{lesson}.html" for lesson in notebook.lessons()]
+
+
+# In the browser
+
+
+@pytest.fixture(scope="module")
+def tab():
+    """One browser for all tests of this file."""
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.mark.browser
+def test_the_browser_sees_what_goes_wrong(tab, tmp_path):
+    """The tests below would pass on anything if this one did not."""
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<img src="https://example.org/a.png"><script>undefined_function()</script>'
+        '<script>console.error("said so")</script><div style="width: 2000px">wide</div>'
+    )
+    tab.resize(390, 844)
+    tab.open(page.as_uri())
+    assert [url for url in tab.requests if not url.startswith(("file:", "data:"))] == ["https://example.org/a.png"]
+    assert any("undefined_function" in error for error in tab.errors)
+    assert "said so" in tab.errors
+    assert tab.evaluate(OVERFLOW)
+
+
+#: What is wider than the window, unless it scrolls inside something.
+OVERFLOW = """(() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width) return [];
+  const scrolls = e => e && (getComputedStyle(e).overflowX !== 'visible' || scrolls(e.parentElement));
+  return [...document.body.querySelectorAll('*')]
+    .filter(e => e.getBoundingClientRect().right > width + 1 && !scrolls(e.parentElement))
+    .slice(0, 5).map(e => e.outerHTML.slice(0, 120)).concat(['the page is wider than the window']);
+})()"""
+
+#: Formulas that were not drawn, or drawn as an error.
+BAD_MATH = """[...document.querySelectorAll('.math')].filter(e => !e.querySelector('mjx-container svg'))
+  .concat([...document.querySelectorAll('[data-mjx-error], mjx-merror')])
+  .map(e => e.textContent.slice(0, 80) || e.getAttribute('data-mjx-error'))"""
+
+BAD_IMAGES = """[...document.querySelectorAll('img')]
+  .filter(e => !(e.alt || '').trim() || (e.loading !== 'lazy' && !e.naturalWidth)).map(e => e.src.slice(0, 80))"""
+
+NAMELESS = """[...document.querySelectorAll('button, a[href]')].filter(e => e.offsetParent &&
+  !(e.textContent.trim() || e.getAttribute('aria-label') || e.title || e.dataset.bsTitle
+    || e.querySelector('img[alt], svg title')))
+  .map(e => e.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_works_with_the_network_off(tab, book, width):
+    problems = []
+    formulas = 0
+    tab.resize(width, 900)
+    for page in pages(book):
+        name = page.relative_to(book)
+        tab.open(page.as_uri())
+        outside = [url for url in tab.requests if not url.startswith(("file:", "data:"))]
+        problems += [f"{name} asks for {url}" for url in outside]
+        problems += [f"{name}: {error}" for error in tab.errors]
+        problems += [f"{name}: a formula is not drawn: {text}" for text in tab.evaluate(BAD_MATH)]
+        problems += [f"{name}: no text alternative, or no picture: {src}" for src in tab.evaluate(BAD_IMAGES)]
+        problems += [f"{name}: a control without a name: {html}" for html in tab.evaluate(NAMELESS)]
+        problems += [f"{name}, {width} wide: {element} sticks out" for element in tab.evaluate(OVERFLOW)]
+        formulas += tab.evaluate("document.querySelectorAll('mjx-container svg').length")
+    assert not problems, "\n".join(problems)
+    assert formulas > 20
+
+
+@pytest.mark.browser
+def test_search_finds_a_word(tab, book):
+    tab.resize(1280, 900)
+    tab.open((book / "search.html").as_uri() + "?q=gradient")
+    tab.wait("document.querySelectorAll('#search-results li').length > 0")
+    assert "13_step" in tab.evaluate("document.querySelector('#search-results').innerHTML")
+    assert not tab.errors
+    tab.open((book / "search.html").as_uri() + "?q=xyzzyplugh")
+    tab.wait("/did not match/.test(document.querySelector('#search-results').innerText)")
+
+
+@pytest.mark.browser
+def test_the_dark_mode_switch_works_and_is_remembered(tab, book):
+    brightness = """(() => {
+      const [r, g, b] = getComputedStyle(document.%s).%s.match(/[0-9.]+/g).map(Number);
+      return (r + g + b) / 765;
+    })()"""
+    ground, text = brightness % ("body", "backgroundColor"), brightness % ("querySelector('article p')", "color")
+    tab.resize(1280, 900)
+    tab.open((book / "book" / "index.html").as_uri())
+    tab.evaluate("localStorage.setItem('mode', 'light'); localStorage.setItem('theme', 'light')")
+    tab.open((book / "book" / "index.html").as_uri())
+    assert tab.evaluate(ground) > 0.9 and tab.evaluate(text) < 0.4
+    for _ in range(3):
+        if tab.evaluate("document.documentElement.dataset.mode") != "dark":
+            tab.evaluate("document.querySelector('.theme-switch-button').click()")
+    try:
+        tab.wait(f"{ground} < 0.2 && {text} > 0.6", seconds=5)  # colors fade from one to the other
+        tab.open((book / "book" / "start" / "reader.html").as_uri())
+        assert tab.evaluate(ground) < 0.2 and tab.evaluate(text) > 0.6
+    finally:
+        tab.evaluate("localStorage.clear()")
+
+
+@pytest.mark.browser
+def test_a_quiz_opens_with_the_keyboard(tab, book):
+    tab.resize(1280, 900)
+    for page in chapters(book):
+        tab.open(page.as_uri())
+        assert tab.evaluate("document.querySelectorAll('.quiz-option[open]').length") == 0
+        tab.evaluate("document.querySelector('.quiz-option summary').focus()")
+        for kind in ("keyDown", "keyUp"):
+            tab.call(
+                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
+            )
+        tab.wait("document.querySelector('.quiz-option[open] .quiz-feedback').offsetHeight > 0", seconds=5)
+
+
+# In the files
+
+
+def test_links_resolve(book):
+    anchors = {page: {tag["id"] for tag in soup(page).find_all(id=True)} for page in pages(book)}
+    broken = []
+    for page in pages(book):
+        for tag in soup(page).find_all(["a", "link", "script", "img"]):
+            url = urlsplit(tag.get("href") or tag.get("src") or "")
+            if url.scheme or url.netloc or not (url.path or url.fragment):
+                continue
+            target = (page.parent / unquote(url.path)).resolve() if url.path else page
+            lost = url.fragment and target in anchors and unquote(url.fragment) not in anchors[target]
+            if not target.is_file() or lost:
+                broken.append(f"{page.relative_to(book)}: {url.geturl()}")
+    assert not broken, "\n".join(broken)
+
+
+def test_no_markup_is_left_raw(book):
+    """A table that was not recognized, a fence, a role: readers would see its signs."""
+    raw = []
+    for page in pages(book):
+        html = soup(page)
+        for tag in html.select("pre, code, script, style, title, .math"):
+            tag.decompose()
+        text = html.get_text()
+        raw += [f"{page.relative_to(book)}: {sign} {text[at : at + 60]!r}" for sign, at in _signs(text)]
+    assert not raw, "\n".join(raw)
+
+
+def _signs(text):
+    found = re.finditer(r"\|\s*[-—–]+\s*\||```|:::|\$\$|\{[a-z:]+\}`|\]\(|\*\*\w", text)
+    return [(match.group(), match.start()) for match in found]
+
+
+def test_each_assignment_has_a_page_with_its_file(book):
+    for lesson in notebook.lessons():
+        page = book / "notebooks" / lesson / f"{lesson}.html"
+        offer = soup(page).select_one(".assignment-offer a.download")
+        offered = (page.parent / unquote(offer["href"])).resolve()
+        released = notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb"
+        assert offered.name == released.name
+        assert offered.read_bytes() == released.read_bytes()
+
+
+def test_each_chapter_has_its_parts(book):
+    for lesson, page in zip(notebook.lessons(), chapters(book), strict=True):
+        html = soup(page)
+        quizzes = html.select(".quiz")
+        assert len(quizzes) >= 3, f"{lesson}: at least three quiz questions"
+        for option in html.select(".quiz-option"):
+            verdict = option.select_one(".quiz-verdict").get_text()
+            feedback = option.select_one(".quiz-feedback").get_text().removeprefix(verdict).strip()
+            assert len(feedback) > 20, f"{lesson}: an option without feedback: {option.get_text()[:60]}"
+        assert html.select("details.sd-dropdown"), f"{lesson}: folded interview answers"
+        assert html.select(".proof.theorem"), f"{lesson}: a theorem with its proof"
+        assert html.select("div.cell_output img[alt]"), f"{lesson}: a figure from a cell"
+        links = [tag["href"] for tag in html.select("article a[href]")]
+        assert any(f"notebooks/{lesson}/{lesson}.html" in link for link in links), f"{lesson}: a link to the notebook"
+        assert any("bibliography.html" in link for link in links), f"{lesson}: cites a source"
+
+
+def secrets(lesson: str) -> set[str]:
+    """The lines of a lesson's answers and hidden tests that occur nowhere else in its notebook."""
+    hidden, shown = set(), set()
+    for cell in notebook.read(lesson).cells:
+        inside = False
+        for line in cell.source.splitlines():
+            if re.match(r"\s*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)", line):
+                inside = "BEGIN" in line
+            else:
+                (hidden if inside else shown).add(" ".join(line.split()))
+    return {line for line in hidden - shown if len(line) >= TELLING}
+
+
+def test_no_answer_is_in_the_book(book):
+    texts = {page: soup(page).get_text() for page in pages(book)}
+    for path in book.rglob("*"):
+        if path.suffix in (".ipynb", ".md", ".txt") or path.name == "searchindex.js":
+            texts[path] = path.read_text()
+            if path.suffix == ".ipynb":
+                texts[path] = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
+    texts = {path: " ".join(text.split()) for path, text in texts.items()}
+    assert any(path.suffix == ".ipynb" for path in texts), "downloads are looked into"
+    leaks = []
+    for lesson in notebook.lessons():
+        lines = secrets(lesson)
+        assert len(lines) >= 10, f"{lesson}: nothing to look for"
+        leaks += [f"{path.relative_to(book)}: {line}" for path, text in texts.items() for line in lines if line in text]
+    assert not leaks, "\n".join(sorted(leaks))
+
+
+def test_only_the_pages_of_the_book_are_in_it(book):
+    """Neither solutions nor tests are built or copied along."""
+    assert {path.name for path in book.iterdir() if path.is_dir()} <= {
+        *("_downloads", "_images", "_sources", "_sphinx_design_static", "_static"),
+        *("book", "mathjax", "notebooks"),
+    }
+    sources = {
+        path.relative_to(book / "_sources").parts[0] for path in (book / "_sources").rglob("*") if path.is_file()
+    }
+    assert sources <= {"book", "notebooks"}

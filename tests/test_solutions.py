@@ -1,0 +1,104 @@
+"""Every solution notebook runs from its first cell to its last in a fresh kernel; what stops one is told in a line."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+import tiny
+
+from autograder import execute, notebook
+from autograder.__main__ import main
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_the_solution_runs(lesson):
+    done = execute.EXECUTED / f"{lesson}.ipynb"
+    if not execute.is_current(lesson):
+        execute.run(lesson, progress=False)
+    code = [cell for cell in nbformat.read(done, as_version=4).cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code if cell.source)
+    streams = [(cell.id, out.text) for cell in code for out in cell.outputs if out.get("name") == "stderr"]
+    assert not streams, "a solution notebook writes to stderr"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_the_solution_runs_on_another_number_of_ranks(lesson, tmp_path, monkeypatch):
+    monkeypatch.setattr(execute, "EXECUTED", tmp_path)
+    executed = execute.run(lesson, {"WORLD_SIZE": 3}, progress=False)
+    assert "WORLD_SIZE = 3" in executed.read_text()
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of one tiny lesson, whose executed copies go to a folder of its own."""
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
+    monkeypatch.setattr(execute, "EXECUTED", tmp_path / "executed")
+    monkeypatch.setattr(execute, "_fingerprint", lambda lesson: notebook.solution_path(lesson).read_text())
+    tiny.lesson(tmp_path / "solutions")
+    return tmp_path
+
+
+def test_what_has_not_changed_is_not_run_again(course, capsys):
+    assert main(["run"]) == 0
+    assert "unchanged" not in capsys.readouterr().out
+    assert main(["run"]) == 0
+    assert capsys.readouterr().out == "98_tiny: unchanged since it last ran\n"
+    tiny.lesson(course / "solutions", hidden="assert twice(0) == 0")
+    assert not execute.is_current("98_tiny")
+
+
+def test_parameters_reach_the_notebook_and_do_not_count_as_its_run(course):
+    assert main(["run", "98_tiny", "-p", "WORLD_SIZE", "2"]) == 0
+    cells = nbformat.read(course / "executed" / "98_tiny.ipynb", as_version=4).cells
+    shown = next(cell for cell in cells if cell.id == "98-show")
+    assert shown.outputs[0].text == "2\n"
+    assert not execute.is_current("98_tiny")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("doubled_value_of_the_input = 3 * x", "cell 98-ex1-twice-test: AssertionError"),
+        ("raise ValueError('first line\\nsecond line')", "cell 98-ex1-twice-test: ValueError: first line;"),
+        ("os._exit(1)", "cell 98-ex1-twice-test: the kernel died"),
+    ],
+)
+def test_the_cell_that_fails_is_named(course, capsys, answer, told):
+    assert main(["run"]) == 0
+    tiny.lesson(course / "solutions", answer=answer)
+    assert main(["run"]) == 1
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("autograder: solutions/98_tiny") and told in line
+    assert (course / "executed" / "98_tiny.failed.ipynb").exists()
+    assert not execute.is_current("98_tiny")
+
+
+def test_the_kernel_is_this_environments_own(course, monkeypatch):
+    """A machine may have another kernel under the name python3, and tell Jupyter to look there first."""
+    folder = course / "jupyter" / "kernels" / "python3"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text('{"argv": ["false"], "display_name": "Another", "language": "python"}')
+    for variable in ("JUPYTER_PATH", "JUPYTER_DATA_DIR"):
+        monkeypatch.setenv(variable, str(course / "jupyter"))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
+    assert main(["run"]) == 0
+
+
+def test_an_endless_cell_is_stopped(course, capsys, monkeypatch):
+    monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
+    tiny.lesson(course / "solutions", answer="while True: pass")
+    assert main(["run"]) == 1
+    assert "cell 98-ex1-twice-test: no end after 2 s" in capsys.readouterr().err
+
+
+def test_mistakes_are_told_in_one_line(course, capsys):
+    assert main(["run", "99_nothing"]) == 2
+    assert capsys.readouterr().err == "autograder: no lesson '99_nothing'; there are: 98_tiny\n"
+    assert main(["run", "-p", "WORLD", "2"]) == 1
+    assert capsys.readouterr().err == "autograder: 98_tiny has no parameter 'WORLD'; it has: SEED, WORLD_SIZE\n"
+    notebook.solution_path("98_tiny").write_text("{")
+    assert main(["run"]) == 1
+    error = capsys.readouterr().err
+    assert "solutions/98_tiny/98_tiny.ipynb is not a notebook" in error and error.count("\n") == 1

@@ -1,0 +1,190 @@
+"""What every lesson and every page has in common; quick enough to run after each change (`make check`)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from autograder import notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+LESSONS = notebook.lessons()
+TEXTS = {".md", ".py", ".toml", ".yml", ".txt", ".ipynb", ".css", ".bib", ".svg"}
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+each_lesson = pytest.mark.parametrize("lesson", LESSONS)
+
+
+def cells(lesson, role=None):
+    """A lesson's cells, or those with one role in nbgrader."""
+    return [cell for cell in notebook.read(lesson).cells if role is None or notebook.nbgrader_role(cell) == role]
+
+
+def ours():
+    """Every text file that we wrote."""
+    folders = ("autograder", "benchmarks", "book", "examples", "notebooks", "ranks", "solutions", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    files += [path for path in ROOT.iterdir() if path.is_file()]
+    return [path for path in files if path.suffix in TEXTS and "_vendor" not in path.parts]
+
+
+# Notebooks
+
+
+def test_there_are_lessons():
+    assert LESSONS
+
+
+@each_lesson
+def test_a_solution_is_stored_without_outputs_in_one_form(lesson):
+    text = notebook.solution_path(lesson).read_text()
+    nb = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
+    assert (nb.nbformat, nb.nbformat_minor) == (4, 5)
+    nbformat.validate(nb)
+    assert text == nbformat.writes(nb) + "\n", "not as nbformat writes it: nbformat.write(nbformat.read(path, 4), path)"
+    assert nb.metadata.kernelspec in (KERNEL, {k: v for k, v in KERNEL.items() if k != "language"})
+    assert nb.metadata.language_info == {"name": "python"}
+    assert set(nb.metadata) == {"kernelspec", "language_info"}
+    for cell in nb.cells:
+        assert cell.cell_type in ("code", "markdown")
+        assert cell.source.strip(), f"{cell.id} is empty"
+        assert set(cell.metadata) <= {"tags", "nbgrader"}, f"{cell.id}: {set(cell.metadata)}"
+        if cell.cell_type == "code":
+            assert not cell.outputs and cell.execution_count is None, f"{cell.id} has outputs"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*/*.ipynb")), ids=lambda path: path.stem)
+def test_a_released_notebook_has_no_outputs_and_the_same_cells(path):
+    released = nbformat.read(path, as_version=4)
+    assert not [cell.id for cell in released.cells if cell.get("outputs") or cell.get("execution_count")]
+    assert [cell.id for cell in released.cells] == [cell.id for cell in cells(path.stem)]
+
+
+@each_lesson
+def test_cells_are_named(lesson):
+    number = lesson.split("_")[0]
+    ids = [cell.id for cell in cells(lesson)]
+    assert len(set(ids)) == len(ids)
+    for name in ids:
+        assert re.fullmatch(rf"{number}-[a-z0-9]+(-[a-z0-9]+)*", name), name
+
+
+@each_lesson
+def test_each_exercise_has_one_answer_and_one_test(lesson):
+    graded = [cell for cell in cells(lesson) if "nbgrader" in cell.metadata]
+    answers, tests = graded[::2], graded[1::2]
+    assert 3 <= len(answers) <= 6 and len(answers) == len(tests)
+    for number, (answer, test) in enumerate(zip(answers, tests, strict=True), start=1):
+        assert f"-ex{number}-" in answer.id
+        assert answer.metadata.nbgrader == {
+            "grade": False,
+            "grade_id": answer.id,
+            "locked": False,
+            "schema_version": 3,
+            "solution": True,
+            "task": False,
+        }
+        assert test.id == f"{answer.id}-test"
+        assert test.metadata.nbgrader == {
+            "grade": True,
+            "grade_id": test.id,
+            "locked": True,
+            "points": test.metadata.nbgrader.points,
+            "schema_version": 3,
+            "solution": False,
+            "task": False,
+        }
+        assert test.metadata.nbgrader.points > 0
+
+
+@each_lesson
+def test_answers_and_hidden_tests_stand_in_their_regions(lesson):
+    for cell in cells(lesson):
+        role = notebook.nbgrader_role(cell)
+        wanted = {"solution": ["SOLUTION"], "grade": ["HIDDEN TESTS"]}.get(role, [])
+        marks = re.findall(r"^\s*### (BEGIN|END) (.*)$", cell.source, flags=re.MULTILINE)
+        assert marks == [(word, region) for region in wanted for word in ("BEGIN", "END")], cell.id
+        if role:
+            before = cell.source.split("### BEGIN")[0]
+            assert '"""' in before, f"{cell.id}: a docstring says what is asked"
+        if role == "solution":
+            assert all(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in ast.parse(cell.source).body), (
+                cell.id
+            )
+
+
+@each_lesson
+def test_a_lesson_can_be_read_in_a_sitting(lesson):
+    assert 35 <= len(cells(lesson)) <= 60
+    long = {cell.id: cell.source.count("\n") + 1 for cell in cells(lesson) if cell.cell_type == "code"}
+    assert not {name: lines for name, lines in long.items() if lines > 25}
+    tags = [tag for cell in cells(lesson) for tag in cell.metadata.get("tags", [])]
+    assert tags.count("parameters") == 1
+    for cell in cells(lesson):
+        assert not re.search(r"^:::|^```{", cell.source, flags=re.MULTILINE), f"{cell.id}: JupyterLab shows this raw"
+
+
+# Pages
+
+
+def lesson_rows(page):
+    """The rows of the table of lessons: number → (name, link or None, whether it is there)."""
+    rows = re.findall(r"^\| (\d\d) \| (?:\[(.*?)\]\((.*?)\)|(.*?)) \| .* \| (.*?) \|$", page.read_text(), re.MULTILINE)
+    return {number: (linked or plain, link, state == "**here**") for number, linked, link, plain, state in rows}
+
+
+def test_both_tables_of_lessons_say_what_is_there():
+    home, readme = lesson_rows(ROOT / "book" / "index.md"), lesson_rows(ROOT / "README.md")
+    assert list(home) == [f"{number:02d}" for number in range(1, 14)]
+    there = {lesson.split("_")[0]: lesson for lesson in LESSONS}
+    for number, (name, link, here) in home.items():
+        assert readme[number] == (name, f"book/{link}" if link else "", here)
+        assert here == (number in there), f"{number}: the table of lessons is out of date"
+        assert link == (f"{there[number]}.md" if here else "")
+
+
+def test_the_book_holds_every_lesson_and_its_notebook():
+    toc = (ROOT / "_toc.yml").read_text()
+    for lesson in LESSONS:
+        assert f"file: book/{lesson}\n" in toc
+        assert f"file: notebooks/{lesson}/{lesson}\n" in toc
+    for name in re.findall(r"file: (\S+)", toc):
+        assert (ROOT / f"{name}.md").is_file() or (ROOT / f"{name}.ipynb").is_file(), name
+
+
+@each_lesson
+def test_a_chapter_is_neither_a_note_nor_a_book(lesson):
+    text = (ROOT / "book" / f"{lesson}.md").read_text()
+    prose = re.sub(r"^---\n.*?^---\n|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert 1800 <= len(prose.split()) <= 4200
+
+
+def test_every_source_is_complete_and_listed_once():
+    text = (ROOT / "book" / "references.bib").read_text()
+    keys = re.findall(r"^@\w+\{([^,]+),", text, flags=re.MULTILINE)
+    assert len(set(keys)) == len(keys)
+    for entry in re.split(r"^@", text, flags=re.MULTILINE)[1:]:
+        fields = set(re.findall(r"^\s*(\w+)\s*=", entry, flags=re.MULTILINE))
+        # Documentation that is rewritten all the time has no year.
+        wanted = {"author", "title"} if entry.startswith("misc{") else {"author", "title", "year"}
+        assert wanted <= fields, entry
+        assert fields & {"doi", "url", "eprint"}, f"where is it to be found? {entry}"
+
+
+def test_no_file_names_the_folder_it_was_made_in():
+    found = [path for path in ours() if str(ROOT) in path.read_text() or str(Path.home()) + "/" in path.read_text()]
+    assert not found
+
+
+def test_files_end_with_a_line_break_and_have_no_stray_spaces():
+    problems = []
+    for path in ours():
+        if path.suffix in (".ipynb", ".txt") or not (text := path.read_text()) or "examples" in path.parts:
+            continue
+        if not text.endswith("\n") or re.search(r"[ \t]+$", text, flags=re.MULTILINE):
+            problems.append(path)
+    assert not problems
