@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ranks import hang, processes, source
 from ranks.errors import HangError, RankError
 from ranks.ledger import Ledger, read_records
+
+if TYPE_CHECKING:
+    from ranks.figure import Figure
 
 #: How often the records of a silent run are looked at, in seconds; two equal looks make it "quiet".
 _LOOK_EVERY = 0.15
@@ -41,11 +44,18 @@ class Results(list):
         super().__init__(values)
         self.ledger, self.stdout = ledger, stdout
 
-    def timeline(self, title: str = "What each rank did"):
-        """A figure of the ledger: one row and one color a rank, time in milliseconds, arrows for messages."""
-        from ranks.timeline import draw
+    def timeline(self, title: str | None = None, by: str = "time") -> Figure:
+        """A figure of the ledger, with one row and one color a rank.
 
-        return draw(self.ledger, world_size=len(self), title=title)
+        by: "time" puts every call on an axis in milliseconds, with an arrow for each message; "round" has one
+        column a round of point-to-point messages (see `Ledger.rounds`), the same in every run.
+        """
+        from ranks import timeline  # matplotlib is slow to import
+
+        if by not in ("time", "round"):
+            raise ValueError(f'by must be "time" or "round", got {by!r}')
+        draw = timeline.draw if by == "time" else timeline.draw_rounds
+        return draw(self.ledger, world_size=len(self), **({} if title is None else {"title": title}))
 
 
 def run(

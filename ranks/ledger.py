@@ -98,7 +98,7 @@ class Ledger(list[Message]):
         In a round a rank sends at most one message and receives at most one. A rank can only send after
         it has received what it received before in its program, and keeps the order of its sends.
         """
-        return max((number for _, number in _schedule(self)), default=0)
+        return max((number for _, number in schedule(self)), default=0)
 
     def _ranks(self, world_size: int | None) -> range:
         return range(world_size if world_size is not None else max((m.rank for m in self), default=-1) + 1)
@@ -172,8 +172,8 @@ def pairs(ledger: Iterable[Message]) -> list[tuple[Message, Message]]:
     return [(m, queues[key].pop()) for m in sends if queues.get(key := (m.rank, m.peer, m.tag))]
 
 
-def _schedule(ledger: Iterable[Message]) -> list[tuple[Message, int]]:
-    """Each matched send with its round, as early as the rule of `Ledger.rounds` allows."""
+def schedule(ledger: Iterable[Message]) -> list[tuple[Message, int]]:
+    """Each send that met a receive, with the number of its round, as early as `Ledger.rounds` allows."""
     todo = pairs(ledger)
     rounds: dict[int, int] = {}  # id(send) → round
 

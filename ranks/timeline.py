@@ -1,4 +1,4 @@
-"""A ledger as a picture: when each rank sent, received or took part in a collective."""
+"""A ledger as a picture: when each rank sent, received or took part in a collective, or in which round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from matplotlib.patches import Patch
 
 from ranks.figure import Figure, color
-from ranks.ledger import Message, pairs
+from ranks.ledger import Message, pairs, schedule
 
 #: With more messages than this, arrows would hide the bars.
 _MAX_ARROWS = 120
@@ -46,6 +46,46 @@ def draw(ledger: Iterable[Message], world_size: int, title: str = "What each ran
             )
     _label(ax, messages, world_size, title)
     return fig
+
+
+def draw_rounds(ledger: Iterable[Message], world_size: int, title: str = "Who sent to whom") -> Figure:
+    """One row and one color a rank, one column a round: an arrow for each message in the round it belongs to.
+
+    Rounds are those of `Ledger.rounds`; unlike time, they are the same in every run of the same program.
+    """
+    numbered = schedule(ledger)
+    last = max((number for _, number in numbered), default=0)
+    fig = Figure(alt=_alt_rounds(numbered, world_size), figsize=(max(3.5, 1.8 + 0.9 * last), 1.3 + 0.45 * world_size))
+    ax = fig.subplots()
+    for rank in range(world_size):
+        ax.axhline(rank, color=color(rank), lw=5, alpha=0.3, zorder=0)
+    for send, number in numbered:
+        ax.annotate(
+            "",
+            xy=(number - 0.1, send.peer),
+            xytext=(number - 0.9, send.rank),
+            arrowprops={"arrowstyle": "-|>", "color": color(send.rank), "lw": 1.6, "shrinkA": 0, "shrinkB": 0},
+        )
+    ax.set_title(title)
+    ax.set_xlabel("round")
+    ax.set_xlim(0, max(last, 1))
+    ax.set_xticks([number - 0.5 for number in range(1, last + 1)], [str(number) for number in range(1, last + 1)])
+    ax.set_yticks(range(world_size), [f"rank {rank}" for rank in range(world_size)])
+    ax.set_ylim(world_size - 0.5, -0.5)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    for number in range(1, last):
+        ax.axvline(number, color="#bbbbbb", lw=0.8, ls=":")
+    return fig
+
+
+def _alt_rounds(numbered: list[tuple[Message, int]], world_size: int) -> str:
+    """Round by round, who sent to whom."""
+    by_round: dict[int, list[str]] = {}
+    for send, number in numbered:
+        by_round.setdefault(number, []).append(f"{send.rank} to {send.peer}")
+    said = "; ".join(f"round {number}: {', '.join(sends)}" for number, sends in sorted(by_round.items()))
+    return f"Messages of {world_size} ranks by round. {said or 'No messages'}."
 
 
 def _place(message: Message) -> tuple[float, float]:

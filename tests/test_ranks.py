@@ -357,3 +357,12 @@ def test_the_timeline_is_a_described_picture():
     shown = figure._repr_html_()
     assert shown.startswith('<img src="data:image/png;base64,') and 'alt="Timeline of 3 ranks' in shown
     assert figure.axes[0].get_xlabel() == "time (ms)" and figure.axes[0].get_title()
+
+
+def test_the_rounds_are_a_described_picture_too():
+    results = ranks.run(tree, world_size=4)
+    figure = results.timeline(title="A tree", by="round")
+    assert figure.alt == "Messages of 4 ranks by round. round 1: 0 to 1; round 2: 0 to 2, 1 to 3."
+    assert figure.axes[0].get_xlabel() == "round" and figure.axes[0].get_title() == "A tree"
+    with pytest.raises(ValueError, match='by must be "time" or "round"'):
+        results.timeline(by="day")

@@ -1,0 +1,164 @@
+"""nbgrader's own front doors, its command line and its formgrader page, grade and show what `make grade` does."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from toy_course import LESSON, Toy, submission
+
+SCRIPT = "<script>document.title='planted'</script><img src=x onerror=\"document.title='planted'\">"
+NOISY = "import sys\n\ndef double(x):\n    print('noise', file=sys.stderr)\n    return 2 * x\n"
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A class of three: right but noisy, wrong, and no notebook at all."""
+    toy = Toy(tmp_path_factory.mktemp("course"))
+    toy.hand_in("noisy", submission(ex1=NOISY))
+    wrong = submission(ex2="def square(x):\n    return 0\n")
+    wrong.cells[0].source = f"{SCRIPT}\n\n[press](javascript:planted) a < b"
+    toy.hand_in("wrong", wrong)
+    toy.hand_in("broken", "no notebook")
+    return toy
+
+
+def environment(toy):
+    runtime = toy.root / "runtime"
+    own = {"JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_CONFIG_DIR": str(runtime), "HOME": str(toy.root)}
+    return {**os.environ, **own}
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["in the course", "from elsewhere"])
+def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
+    where = [] if here else [f"--course-dir={toy.root}"]
+    for command in ("autograde", "generate_feedback"):
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", command, LESSON, "--force", *where],
+            cwd=toy.root if here else tmp_path,
+            env=environment(toy),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+    assert toy.points("noisy") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
+    assert toy.points("wrong") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
+    assert toy.points("broken") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0}
+    assert "Content-Security-Policy" in toy.page("wrong")
+    assert "secret_inputs" not in toy.page("wrong")
+
+
+class Server:
+    """A Jupyter server on the course, on a free port of the loopback."""
+
+    def __init__(self, toy):
+        self.token = secrets.token_hex(8)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        options = {
+            "ip": "127.0.0.1",
+            "port": self.url.rsplit(":", 1)[1],
+            "port_retries": "0",
+            "root_dir": str(toy.root),
+            "open_browser": "False",
+            "disable_check_xsrf": "True",
+            "allow_root": "True",
+        }
+        self.log = open(toy.root / "server.log", "w")  # noqa: SIM115 (closed in stop)
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "jupyter_server", f"--IdentityProvider.token={self.token}"),
+                *(f"--ServerApp.{key}={value}" for key, value in options.items()),
+            ],
+            cwd=toy.root,
+            env=environment(toy),
+            stdout=self.log,
+            stderr=self.log,
+        )
+        for _ in range(150):
+            try:
+                self.get("/api/status")
+                return
+            except OSError:
+                assert self.process.poll() is None, (toy.root / "server.log").read_text()
+                time.sleep(0.2)
+        raise AssertionError("the server does not answer")
+
+    def get(self, path, method="GET"):
+        request = urllib.request.Request(
+            self.url + path, method=method, data=b"{}" if method == "POST" else None,
+            headers={"Authorization": f"token {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read().decode()
+
+    def json(self, path, method="GET"):
+        return json.loads(self.get(path, method))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=20)
+        self.log.close()
+
+
+@pytest.fixture(scope="module")
+def server(toy):
+    for student in ("noisy", "wrong", "broken"):
+        assert not toy.course.grade_one(student, LESSON)
+    server = Server(toy)
+    yield server
+    server.stop()
+
+
+def test_formgrader_lists_the_lesson_and_its_scores(server):
+    (assignment,) = server.json("/formgrader/api/assignments")
+    assert (assignment["name"], assignment["max_score"], assignment["num_submissions"]) == (LESSON, 6.0, 3)
+    submissions = server.json(f"/formgrader/api/submitted_notebooks/{LESSON}/{LESSON}")
+    assert {s["student"]: s["score"] for s in submissions} == {"noisy": 6.0, "wrong": 4.0, "broken": 0.0}
+    assert not any(s["needs_manual_grade"] for s in submissions)
+
+
+PAGES = ["", "manage_assignments", f"gradebook/{LESSON}/{LESSON}", f"manage_submissions/{LESSON}"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_formgrader_pages_load(server, page):
+    assert "formgrader" in server.get(f"/formgrader/{page}")
+
+
+def test_grading_from_the_page_uses_our_steps(server, toy):
+    with toy.course._gradebook() as gradebook:  # something to replace
+        for grade in gradebook.find_submission_notebook(LESSON, LESSON, "noisy").grades:
+            grade.auto_score, grade.needs_manual_grade = 0.0, True
+        gradebook.db.commit()
+    for student, score in {"noisy": 6.0, "broken": 0.0}.items():
+        answer = server.json(f"/formgrader/api/submission/{LESSON}/{student}/autograde", "POST")
+        assert answer["success"], answer
+        assert server.json(f"/formgrader/api/submission/{LESSON}/{student}")["score"] == score
+    toy.points("noisy")  # asserts that nothing waits for a person
+
+
+def test_feedback_from_the_page_is_ours(server, toy):
+    for path in (toy.root / "feedback").rglob("*.html"):
+        path.unlink()
+    assert server.json(f"/formgrader/api/assignment/{LESSON}/wrong/generate_feedback", "POST")["success"]
+    assert "think of square" in toy.page("wrong")
+    assert "secret_inputs" not in toy.page("wrong")
+
+
+def test_the_page_on_a_submission_runs_nothing_from_it(server):
+    submissions = server.json(f"/formgrader/api/submitted_notebooks/{LESSON}/{LESSON}")
+    for one in submissions:
+        html = server.get(f"/formgrader/submissions/{one['id']}/")
+        assert "<script>document.title" not in html
+        assert "onerror=\"document" not in html
+        assert 'href="javascript' not in html
+        assert "07-ex2-square-test" in html
+    assert any("a &lt; b" in server.get(f"/formgrader/submissions/{one['id']}/") for one in submissions)

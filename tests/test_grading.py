@@ -1,0 +1,422 @@
+"""`python -m autograder grade`: the example class gets the expected points, and a course survives its instructor."""
+
+import csv
+import html.parser
+import json
+import os
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import browser
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
+
+from autograder import grading, notebook, safe
+from autograder.__main__ import main
+
+WRONG = "def square(x):\n    return 0\n"
+
+
+def grade(*arguments, cwd=None):
+    """Run the command as a person would; (exit status, stdout, stderr)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "autograder", "grade", *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, timeout=600,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+# --- the example class ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def example():
+    """The example class, graded in its scratch folder: (exit status, stdout, stderr, the course)."""
+    own = notebook.ROOT / "gradebook.db"
+    before = own.read_bytes() if own.exists() else None
+    status, out, err = grade("--example")
+    assert (own.read_bytes() if own.exists() else None) == before, "the instructor's gradebook was touched"
+    return status, out, err, grading.Course(grading.EXAMPLE_COURSE, 20)
+
+
+@pytest.mark.slow
+def test_the_example_class_gets_the_expected_points(example):
+    status, out, err, course = example
+    assert status == 0, err
+    expected = grading.read_expected(grading.EXAMPLE / "expected.csv")
+    assert {key: score for key, (score, _) in course.scores().items()} == expected
+    assert len({student for student, _, _ in expected}) >= 10
+    assert "student-01  20/20" in re.sub(r" +", "  ", out)
+
+
+@pytest.mark.slow
+def test_a_second_run_grades_nothing_and_is_quick(example):
+    started = time.monotonic()
+    status, out, err = grade("--example")
+    assert (status, out) == (0, example[1])
+    assert "%|" not in err
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.slow
+def test_every_lost_mark_of_the_example_class_is_explained(example):
+    course = example[3]
+    lost = {row[:3] for row in course._rows() if row.score < row.max_score}
+    assert lost
+    with course._gradebook() as gradebook:
+        for student, name, exercise in lost:
+            comment = gradebook.find_comment(exercise, name, name, student)
+            assert len(comment.auto_comment) > 20, (student, exercise)
+
+
+@pytest.mark.slow
+def test_the_feedback_names_the_mistake(example):
+    page = (grading.EXAMPLE_COURSE / "feedback/student-03/13_step/13_step.html").read_text()
+    assert "You added up the gradients of the micro-batches" in page
+
+
+@pytest.mark.slow
+def test_no_feedback_shows_a_hidden_test_or_runs_anything(example):
+    pages = sorted(grading.EXAMPLE_COURSE.glob("feedback/*/*/*.html"))
+    assert len(pages) >= 10
+    for path in pages:
+        text = path.read_text()
+        assert_harmless(text)
+        plain = html.unescape(re.sub(r"<[^>]*>", "", text))
+        for line in hidden_lines(path.stem):
+            assert line not in plain, (path, line)
+
+
+def hidden_lines(name):
+    """What stands between the marks of hidden tests and nowhere in the released notebook."""
+    lines, hidden, shown = [], False, set()
+    for one in notebook.read(name).cells:
+        for line in map(str.strip, one.source.split("\n")):
+            if "HIDDEN TESTS" in line:
+                hidden = "BEGIN" in line
+            elif hidden:
+                lines.append(line)
+            else:
+                shown.add(line)
+    return [line for line in lines if len(line) >= 8 and line not in shown]
+
+
+def test_the_example_class_follows_from_the_lessons(tmp_path):
+    runpy.run_path(str(grading.EXAMPLE / "make.py"))["make"](tmp_path)
+    for folder in (tmp_path, grading.EXAMPLE):
+        assert sorted(folder.glob("submitted/*/*/*.ipynb"))
+    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name, content in made.items():
+        assert (grading.EXAMPLE / name).read_bytes() == content, f"{name}: run examples/class/make.py"
+    kept = {path.relative_to(grading.EXAMPLE) for path in grading.EXAMPLE.glob("submitted/*/*/*")}
+    assert kept == {name for name in made if name.parts[0] == "submitted"}
+
+
+# --- the feedback page ----------------------------------------------------------------------------------
+
+PLANTED = "document.title='planted'"
+ATTACKS = [
+    f"<script>{PLANTED}</script>",
+    f'<img src=x onerror="{PLANTED}">',
+    f'<svg onload="{PLANTED}"><a xlink:href="javascript:{PLANTED}">x</a></svg>',
+    f'<a href="javascript:{PLANTED}">press</a>',
+    f'<a href="  jAvA\tscript:{PLANTED}">press</a>',
+    f'<iframe srcdoc="<script>parent.{PLANTED}</script>"></iframe>',
+    f'<details open ontoggle="{PLANTED}">x</details>',
+    f'<body onload="{PLANTED}"><style>@import "http://planted.invalid/x.css";</style>',
+    '<img src="http://planted.invalid/x.png"><link rel="stylesheet" href="http://planted.invalid/x.css">',
+    '<div style="background: url(http://planted.invalid/y.png)">x</div>',
+    '<meta http-equiv="refresh" content="0; url=http://planted.invalid/">',
+    f"[press](javascript:{PLANTED}) ![x](http://planted.invalid/z.png) ![x](attachment:none.png)",
+    f"`[press](javascript:{PLANTED})`",
+    f'</pre></main></title><script>{PLANTED}</script>',
+]
+
+
+class Harmful(html.parser.HTMLParser):
+    """Collects what a page would run or fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        if tag in ("script", "iframe", "object", "embed", "link", "base", "form", "svg", "math", "body2"):
+            self.found.append(tag)
+        for name, value in attributes:
+            value = re.sub(r"\s", "", (value or "").lower())
+            if name.startswith("on") or name in ("srcdoc", "srcset", "formaction"):
+                self.found.append((tag, name))
+            if name in ("href", "src", "action", "xlink:href") and not value.startswith(("#", "data:image/", "http")):
+                self.found.append((tag, name, value))
+            if name == "src" and value.startswith("http"):
+                self.found.append((tag, name, value))
+            if name == "style" and "url" in value:
+                self.found.append((tag, name, value))
+            if tag == "meta" and (name, value) == ("http-equiv", "refresh"):
+                self.found.append((tag, value))
+
+
+def assert_harmless(page):
+    parser = Harmful()
+    parser.feed(page)
+    assert not parser.found
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return Toy(tmp_path_factory.mktemp("course"))
+
+
+@pytest.fixture(scope="module")
+def hostile_page(toy):
+    """The feedback on a notebook that plants every attack everywhere it can."""
+    nb = submission(ex2=f"def square(x):\n    raise ValueError({''.join(ATTACKS)!r})\n")
+    nb.metadata.title = ATTACKS[0]
+    for number, attack in enumerate(ATTACKS):
+        kinds = ["text/html", "image/svg+xml", "text/markdown", "application/javascript", "text/latex", "text/plain"]
+        data = dict.fromkeys(kinds, attack) | {"image/png": f'"{attack}'}
+        source = (
+            f"from IPython.display import display\ndisplay({data!r}, raw=True)\n"
+            + "".join(f"display({{{kind!r}: {attack!r}}}, raw=True)\n" for kind in kinds)
+            + f"print({attack!r})\n# {attack.splitlines()[0]}\nraise RuntimeError({attack!r})"
+        )
+        nb.cells += [
+            new_markdown_cell(attack, id=f"m{number}"),
+            new_markdown_cell(attack, id=f"r{number}", metadata={"tags": [attack]}),
+            new_code_cell(source, id=f"c{number}", metadata={"tags": [f'x" onclick="{PLANTED}']}),
+        ]
+        nb.cells[-2].cell_type = "raw"
+    assert toy.grade(nb, "hostile") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
+    return toy.page("hostile")
+
+
+def test_the_page_of_a_hostile_notebook_is_harmless(hostile_page):
+    assert_harmless(hostile_page)
+    assert "planted.invalid" in hostile_page  # as text: nothing was just dropped
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_clean_and_markdown_leave_nothing_that_acts(attack):
+    from nbconvert.filters import markdown2html
+
+    for text in (safe.clean(attack), safe.markdown(attack), markdown2html(safe.markdown(attack))):
+        assert_harmless(text)
+
+
+def test_the_harm_would_be_seen():
+    for attack in ATTACKS[:8]:
+        with pytest.raises(AssertionError):
+            assert_harmless(attack)
+
+
+@pytest.mark.browser
+def test_chromium_runs_and_fetches_nothing_from_a_hostile_notebook(hostile_page, tmp_path):
+    titled = f"{LESSON}: 4 of 6 points"
+    unguarded = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", hostile_page)
+    assert unguarded != hostile_page
+    pages = {
+        "as it is": (hostile_page, titled),
+        "without the page's own policy": (unguarded, titled),
+        "the policy alone": (hostile_page.replace("</h1>", f"</h1>{ATTACKS[0]}{ATTACKS[1]}"), titled),
+        "nothing": (unguarded.replace("</h1>", f"</h1>{ATTACKS[1]}"), "planted"),  # the attack is real
+    }
+    with browser.Browser() as tab:
+        for protection, (page, title) in pages.items():
+            path = tmp_path / "page.html"
+            path.write_text(page, encoding="utf-8")
+            tab.open(path.as_uri())
+            tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+            tab.evaluate("[...document.links].forEach(one => one.protocol == 'javascript:' && one.click())")
+            assert tab.evaluate("document.title") == title, protection
+            assert not [url for url in tab.requests if url.startswith("http")], protection
+
+
+@pytest.mark.browser
+def test_the_page_fits_a_phone(hostile_page, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(hostile_page, encoding="utf-8")
+    with browser.Browser(390, 800) as tab:
+        tab.open(path.as_uri())
+        tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_page_shows_points_reason_hint_and_code_but_no_hidden_test(toy):
+    leak = "import traceback\n\ndef square(x):\n    traceback.print_stack()\n    helper(x)\n\n"
+    leak += "def helper(x):\n    return 1 / 0\n"
+    nb = submission(ex1="def double(x):\n    return 0\n", ex2=leak)
+    assert toy.grade(nb, "shown") == {"ex1": 0, "ex2": 0, "ex3": 3}
+    page = toy.page("shown")
+    plain = html.unescape(re.sub(r"<[^>]*>", "", page))
+    assert "double(3) is 0" in plain and "think of double" in plain
+    assert "Hint: " not in plain
+    assert "ZeroDivisionError: division by zero" in plain
+    assert "return 1 / 0" in plain and "Where it happened" in plain
+    assert "3 / 6" in plain and "0 / 2" in plain and "3 / 3" in plain
+    assert HIDDEN not in plain and "secret_inputs" not in plain
+
+
+def test_a_hidden_line_that_comes_out_in_a_message_is_struck_out(toy):
+    source = f"def square(x):\n    raise ValueError('seen: {HIDDEN}')\n"
+    toy.grade(submission(ex2=source), "peeps")
+    plain = html.unescape(re.sub(r"<[^>]*>", "", toy.page("peeps")))
+    assert "seen" in plain  # in the student's own code
+    assert plain.count(HIDDEN) <= plain.count(f"raise ValueError('seen: {HIDDEN}')")
+
+
+# --- a course and its instructor ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A toy course with two submissions, not graded yet."""
+    toy = Toy(tmp_path / "class")
+    toy.hand_in("ada", submission())
+    toy.hand_in("bob", submission(ex2=WRONG))
+    return toy
+
+
+def test_grade_writes_table_csv_and_feedback_and_regrades_only_what_changed(course, capsys):
+    assert main(["grade", "--course", str(course.root)]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"ada +6/6\nbob +4/6", out)
+    assert err.count("2/2") >= 1
+    rows = list(csv.DictReader((course.root / "grades.csv").open()))
+    assert rows[1] == {
+        "student_id": "bob", "assignment": LESSON, "score": "4", "max_score": "6", "ex1": "1", "ex2": "0", "ex3": "3",
+    }  # fmt: skip
+    stamps = {student: os.stat(page(course, student)).st_mtime_ns for student in ("ada", "bob")}
+    course.hand_in("bob", submission())
+    assert main(["grade", "--course", str(course.root), LESSON]) == 0
+    assert re.search(r"bob +6/6", capsys.readouterr().out)
+    assert os.stat(page(course, "ada")).st_mtime_ns == stamps["ada"]
+    assert os.stat(page(course, "bob")).st_mtime_ns > stamps["bob"]
+    page(course, "ada").unlink()  # lost, so made again
+    shutil.rmtree(course.root / "submitted" / "bob")  # gone, so not listed
+    assert main(["grade", "--course", str(course.root)]) == 0
+    assert page(course, "ada").exists()
+    assert "bob" not in capsys.readouterr().out
+
+
+def page(course, student):
+    return course.root / "feedback" / student / LESSON / f"{LESSON}.html"
+
+
+def test_a_lost_gradebook_is_filled_again(course):
+    assert not course.course.grade()
+    (course.root / "gradebook.db").unlink()
+    assert not course.course.grade()
+    assert course.points("bob") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
+
+
+def test_a_run_that_was_killed_is_finished_by_the_next(course):
+    for number in range(3):
+        course.hand_in(f"carol-{number}", submission())
+    command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    state = course.root / "autograded" / ".graded.json"
+    deadline = time.monotonic() + 60
+    while running.poll() is None and time.monotonic() < deadline:
+        if state.exists() and "ada/" in state.read_text():
+            break
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert len(json.loads(state.read_text())) < 6
+    assert not course.course.grade()
+    assert len(course.course.totals()) == 5
+    assert course.points("carol-2") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
+
+
+def change_lesson(course, change):
+    path = course.root / "solutions" / LESSON / f"{LESSON}.ipynb"
+    nb = lesson()
+    change(nb)
+    nbformat.write(nb, path)
+
+
+def test_a_lesson_with_other_points_is_graded_anew(course):
+    course.course.grade()
+    change_lesson(course, lambda nb: cell(nb, "07-ex3-half-test").metadata.nbgrader.update(points=10))
+    assert not course.course.grade()
+    assert course.course.totals()["ada", LESSON] == (13.0, 13.0)
+
+
+def drop_exercise(nb):
+    nb.cells = [one for one in nb.cells if not one.id.startswith("07-ex3")]
+
+
+def test_a_lesson_with_other_exercises_is_graded_anew(course):
+    course.course.grade()
+    change_lesson(course, drop_exercise)
+    assert not course.course.grade()
+    assert course.course.totals() == {("ada", LESSON): (3.0, 3.0), ("bob", LESSON): (1.0, 3.0)}
+
+
+def test_points_by_hand_are_never_thrown_away(course, capsys):
+    course.course.grade()
+    with course.course._gradebook() as gradebook:
+        gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "bob").manual_score = 1.0
+        gradebook.db.commit()
+    change_lesson(course, drop_exercise)
+    capsys.readouterr()
+    assert main(["grade", "--course", str(course.root)]) == 2
+    assert "bob has points or comments by hand" in one_line(capsys.readouterr().err)
+    assert course.points("bob")["ex2"] == 1.0
+
+
+def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(course, capsys, monkeypatch):
+    from autograder import execution
+
+    course.course.grade()
+    monkeypatch.setattr(execution.LocalKernel, "start", lambda self: 1 / 0)
+    course.hand_in("ada", submission(ex3=None))
+    assert main(["grade", "--course", str(course.root), "--timeout", "5"]) == 1
+    assert "ada 07_toy: not graded, 0 points for now" in capsys.readouterr().err
+    assert course.points("ada") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0}
+    assert "ask your instructor" in course.comment("ex1")
+    assert course.points("bob")["ex1"] == 1.0
+    monkeypatch.undo()
+    assert not course.course.grade()  # tried again, although nothing changed
+    assert course.points("ada") == {"ex1": 1.0, "ex2": 2.0, "ex3": 0.0}
+
+
+def one_line(text):
+    assert text.count("\n") == 1, text
+    return text
+
+
+def test_nothing_to_grade_says_where_submissions_go(tmp_path, capsys):
+    assert main(["grade", "--course", str(tmp_path)]) == 0
+    assert f"{tmp_path}/submitted/STUDENT/LESSON/LESSON.ipynb" in one_line(capsys.readouterr().out)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_lesson_is_one_line(capsys):
+    assert main(["grade", "99_nothing"]) == 2
+    assert "no lesson '99_nothing'" in one_line(capsys.readouterr().err)
+
+
+def test_a_missing_folder_is_one_line(tmp_path, capsys):
+    assert main(["grade", "--course", str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in one_line(capsys.readouterr().err)
+
+
+def test_a_mistyped_lesson_folder_is_named(course, capsys):
+    (course.root / "submitted" / "ada" / LESSON).rename(course.root / "submitted" / "ada" / "7_toy")
+    course.course.grade()
+    assert "submitted/ada/7_toy is no lesson" in capsys.readouterr().err
+
+
+def test_names_that_a_spreadsheet_would_run_are_quoted(course):
+    course.hand_in("=1+1", submission())
+    course.course.grade()
+    assert "\n'=1+1,07_toy,6,6" in (course.root / "grades.csv").read_text()

@@ -1,0 +1,349 @@
+"""nbgrader's traps: what it does by itself (the trap is real), and what it does with our steps (it is mended)."""
+
+import copy
+import os
+import time
+
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
+
+from autograder.restore import SourceCell, restore
+
+FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
+WITHOUT_EX2 = FULL | {"ex2": 0.0}
+WRONG_SQUARE = "def square(x):\n    return 0\n"
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return Toy(tmp_path_factory.mktemp("ours"), timeout=2)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    return Toy(tmp_path_factory.mktemp("stock"), stock=True, timeout=2)
+
+
+def stock_grade(stock, nb, student):
+    """{exercise: (auto_score, needs_manual_grade)} as nbgrader leaves them, or its complaint."""
+    stock.hand_in(student, nb)
+    problem = stock.course.grade_one(student, LESSON)
+    if problem:
+        return problem
+    with stock.course._gradebook() as gradebook:
+        grades = gradebook.find_submission_notebook(LESSON, LESSON, student).grades
+        return {grade.name.split("-")[1]: (grade.auto_score, grade.needs_manual_grade) for grade in grades}
+
+
+# --- the mark itself ------------------------------------------------------------------------------------
+
+NOISY = (
+    "import sys, warnings\n\ndef double(x):\n    warnings.warn('careful')\n"
+    "    print('noise', file=sys.stderr)\n    return 2 * x\n"
+)
+DISPLAYS = "import sys\n\ndef square(x):\n    sys.displayhook(2)\n    return 0\n"
+
+
+def test_a_right_answer_that_writes_to_stderr_keeps_its_marks(toy, stock):
+    assert stock_grade(stock, submission(ex1=NOISY), "noisy")["ex1"] == (0.0, False)
+    assert toy.grade(submission(ex1=NOISY), "noisy") == FULL
+
+
+def test_a_value_displayed_before_the_error_earns_nothing(toy, stock):
+    assert stock_grade(stock, submission(ex2=DISPLAYS), "displays")["ex2"] == (2.0, False)
+    assert toy.grade(submission(ex2=DISPLAYS), "displays") == WITHOUT_EX2
+    assert toy.comment("ex2", "displays") == "square(3) is 0\nHint: think of square"
+
+
+def test_sys_exit_in_a_function_is_no_pass(toy):
+    assert toy.grade(submission(ex2="import sys\n\ndef square(x):\n    sys.exit(0)\n"), "exits") == WITHOUT_EX2
+    assert "SystemExit" in toy.comment("ex2", "exits")
+
+
+def test_an_unwritten_exercise_says_so(toy):
+    assert toy.grade(released(), "untouched") == dict.fromkeys(FULL, 0.0)
+    assert toy.comment("ex3", "untouched") == "This exercise is not written yet."
+
+
+def test_a_syntax_error_is_told_with_its_line(toy):
+    assert toy.grade(submission(ex2="def square(x)\n    return x"), "syntax") == WITHOUT_EX2
+    assert toy.comment("ex2", "syntax").startswith("Your answer cell stopped with SyntaxError: expected ':' (line 1).")
+
+
+# --- cells that were moved, changed, lost ---------------------------------------------------------------
+
+
+def deleted_test(nb):
+    del nb.cells[at(nb, "07-ex2-square-test")]
+
+
+def doubled_test(nb):
+    twin = copy.deepcopy(cell(nb, "07-ex2-square-test"))
+    twin.id = "twin"
+    nb.cells.insert(at(nb, "07-ex2-square-test") + 1, twin)
+
+
+def doubled_stub(nb):
+    twin = copy.deepcopy(cell(released(), "07-ex2-square"))
+    twin.id = "twin"
+    nb.cells.insert(at(nb, "07-ex2-square") + 1, twin)
+
+
+def retyped_test(nb):
+    old = cell(nb, "07-ex2-square-test")
+    nb.cells[at(nb, "07-ex2-square-test")] = new_markdown_cell(old.source, id=old.id, metadata=old.metadata)
+
+
+def retyped_answer(nb):
+    old = cell(nb, "07-ex2-square")
+    nb.cells[at(nb, "07-ex2-square")] = new_markdown_cell(old.source, id=old.id, metadata=old.metadata)
+
+
+def edited_test(nb):
+    cell(nb, "07-ex2-square-test").source = "pass"
+
+
+def moved_test(nb):
+    nb.cells.insert(1, nb.cells.pop(at(nb, "07-ex2-square-test")))
+
+
+def other_points(nb):
+    cell(nb, "07-ex2-square-test").metadata.nbgrader.points = 50
+
+
+def no_longer_graded(nb):
+    cell(nb, "07-ex2-square-test").metadata.nbgrader.grade = False
+
+
+def without_metadata(nb):
+    for one in nb.cells:
+        one.metadata = {}
+
+
+def unknown_metadata(nb):
+    nb.cells[0].metadata = {"nbgrader": {"grade_id": "no-such-cell", "grade": True, "points": 9}}
+    nb.cells[1].metadata = {"nbgrader": "not a dictionary"}
+
+
+def other_kernel(nb):
+    nb.metadata = {"kernelspec": {"name": "julia-1.9", "language": "julia"}, "language_info": {"name": "julia"}}
+
+
+TAMPERINGS = {
+    deleted_test: "The test cell was missing and has been put back.",
+    doubled_test: "The test cell was there several times; it was run once.",
+    doubled_stub: "The answer cell was there several times; the last one that was written counts.",
+    retyped_test: "The test cell had been turned into text; the original was run.",
+    retyped_answer: "The answer cell had been turned into text; it was run as code.",
+    edited_test: "The test cell had been changed; the original was run.",
+    moved_test: "The test cell stood before the answer; it was run after it.",
+    other_points: "",
+    no_longer_graded: "",
+    without_metadata: "",
+    unknown_metadata: "",
+    other_kernel: "",
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
+def test_a_tampered_notebook_gets_the_marks_of_its_answers(toy, tamper):
+    right, wrong = submission(), submission(ex2=WRONG_SQUARE)
+    tamper(right)
+    tamper(wrong)
+    student = tamper.__name__
+    assert toy.grade(wrong, student) == WITHOUT_EX2
+    assert toy.comment("ex2", student) == f"{TAMPERINGS[tamper]} square(3) is 0\nHint: think of square".strip()
+    assert toy.grade(right, student) == FULL
+    assert toy.comment("ex2", student) == TAMPERINGS[tamper]
+
+
+def test_what_nbgrader_does_with_tampered_notebooks(stock):
+    for tamper, what in {
+        deleted_test: (None, True),  # waits for a person
+        doubled_test: "an old version",  # aborts, and complains of something else
+        doubled_stub: "an old version",
+        moved_test: (0.0, False),
+        no_longer_graded: "Inconsistent checksums",  # aborts
+    }.items():
+        nb = submission()
+        tamper(nb)
+        got = stock_grade(stock, nb, tamper.__name__)
+        assert what in got if isinstance(what, str) else got["ex2"] == what, tamper.__name__
+
+
+def test_a_missing_answer_cell_costs_its_exercise_only(toy):
+    nb = submission()
+    del nb.cells[at(nb, "07-ex2-square")]
+    assert toy.grade(nb, "no-answer") == WITHOUT_EX2
+    assert toy.comment("ex2", "no-answer").startswith("The answer cell was missing. The test stopped with NameError")
+    nb.cells.insert(2, new_code_cell(RIGHT["07-ex2-square"]))  # written somewhere else
+    assert toy.grade(nb, "no-answer") == FULL
+
+
+def test_the_students_own_cells_stay(toy):
+    nb = submission(ex2="def square(x):\n    return helper(x, x)\n")
+    nb.cells.insert(2, new_code_cell("def helper(a, b):\n    return a * b\n"))
+    assert toy.grade(nb, "helper") == FULL
+
+
+def test_restored_cells_are_valid_whatever_comes():
+    sources = [SourceCell("07-ex1-a", "stub", False), SourceCell("07-ex1-a-test", "assert a", True, 3.0)]
+    assert [c.id for c in restore([], sources).cells] == ["07-ex1-a", "07-ex1-a-test"]
+    many = [new_code_cell("x", id="07-ex1-a-test") for _ in range(3)] + [new_code_cell("y", id="07-ex1-a")] * 2
+    ids = [c.id for c in restore(many, sources).cells]
+    assert len(set(ids)) == len(ids)
+    assert ids.index("07-ex1-a") + 1 == ids.index("07-ex1-a-test")
+
+
+# --- cells that kill ------------------------------------------------------------------------------------
+
+DIED = "Python itself ended during the test"
+STOPPED = "The test did not end in the time allowed"
+KILLERS = {
+    "exit-in-the-answer": ("import os\n\ndef square(x):\n    return x * x\n\nos._exit(1)", "Python itself ended"),
+    "exit-in-the-function": ("import os\n\ndef square(x):\n    os._exit(1)", DIED),
+    "crash": ("import ctypes\n\ndef square(x):\n    ctypes.string_at(0)", DIED),
+    "no-memory": ("def square(x):\n    return bytearray(10**15)", "The test stopped with MemoryError"),
+    "loop-in-the-answer": ("def square(x):\n    return x * x\n\nwhile True:\n    pass", "Your answer cell did not end"),
+    "loop-in-the-function": ("def square(x):\n    while True:\n        pass", STOPPED),
+    "loop-that-cannot-be-interrupted": (
+        "def square(x):\n    while True:\n        try:\n            while True:\n                pass\n"
+        "        except BaseException:\n            pass",
+        STOPPED,
+    ),
+    "loop-that-prints": ("def square(x):\n    while True:\n        print('x' * 1000)", STOPPED),
+}
+
+
+@pytest.mark.parametrize("name", KILLERS)
+def test_a_killer_costs_its_exercise_only_and_says_why(toy, name):
+    source, why = KILLERS[name]
+    started = time.monotonic()
+    assert toy.grade(submission(ex2=source), name) == WITHOUT_EX2
+    assert toy.comment("ex2", name).startswith(why)
+    assert time.monotonic() - started < 20
+
+
+def test_what_nbgrader_does_with_killers(stock):
+    assert "Kernel died" in stock_grade(stock, submission(ex2=KILLERS["exit-in-the-function"][0]), "died")
+    # The cell was interrupted, but its function is there: full marks.
+    assert stock_grade(stock, submission(ex2=KILLERS["loop-in-the-answer"][0]), "loop")["ex2"] == (2.0, False)
+
+
+def test_nbgrader_keeps_a_stale_grade_when_the_kernel_dies_and_we_do_not(toy, stock):
+    deadly = submission(ex2=KILLERS["exit-in-the-function"][0])
+    assert stock_grade(stock, submission(), "stale")["ex2"] == (2.0, False)
+    stock_grade(stock, deadly, "stale")
+    with stock.course._gradebook() as gradebook:
+        assert gradebook.find_submission_notebook(LESSON, LESSON, "stale").score == 6.0
+    assert toy.grade(submission(), "stale") == FULL
+    assert toy.grade(deadly, "stale") == WITHOUT_EX2
+
+
+def test_a_killer_between_exercises_costs_nobody_else(toy):
+    nb = submission()
+    nb.cells.insert(at(nb, "07-ex1-double-test") + 1, new_code_cell("import os; os._exit(3)"))
+    assert toy.grade(nb, "between") == FULL
+
+
+def test_what_kills_a_moment_later_is_left_out(toy):
+    later = "import os, threading, time\nthreading.Timer(0.3, os._exit, [1]).start()"
+    nb = submission()
+    nb.cells.insert(at(nb, "07-ex1-double-test") + 1, new_code_cell(later))
+    nb.cells.insert(at(nb, "07-ex2-square"), new_code_cell("import time; time.sleep(1)"))
+    assert toy.grade(nb, "later") == FULL
+
+
+def test_a_fork_changes_nothing_and_leaves_no_process(toy):
+    mark = f"fork-{os.getpid()}"
+    source = f"import os\n\ndef square(x):\n    os.fork()\n    return x * x\n\nos.environ['MARK'] = {mark!r}"
+    assert toy.grade(submission(ex2=source), "forks") == FULL
+    source = (
+        "import subprocess, sys\n\ndef square(x):\n    return x * x\n\n"
+        f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {mark!r}])"
+    )
+    assert toy.grade(submission(ex2=source), "forks") == FULL
+    assert not processes_with(mark)
+
+
+def processes_with(mark):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file, open(f"/proc/{pid}/stat") as stat:
+                if mark.encode() in file.read() and stat.read().rsplit(")", 1)[1].split()[0] != "Z":
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+# --- files that are no notebooks ------------------------------------------------------------------------
+
+BROKEN = {
+    "not-json": ("this is no notebook", "The file is not a Jupyter notebook"),
+    "cut-off": (str(submission())[:500], "The file is not a Jupyter notebook"),
+    "empty": ("", "The file is empty"),
+    "binary": (b"\xff\xfe\x00\x01" * 9, "The file is not text"),
+    "a-list": ("[1, 2]", "The file is not a Jupyter notebook"),
+    "no-cells": ('{"metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "The file is not a Jupyter notebook"),
+    "cells-of-nothing": ('{"cells": null, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "The file is not"),
+    "very-deep": ("[" * 100_000, "The file is not a Jupyter notebook"),
+    "missing": (None, f"There is no {LESSON}.ipynb (the folder holds no notebook)"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_gets_zero_and_the_reason(toy, name):
+    content, why = BROKEN[name]
+    assert toy.grade(content, name) == dict.fromkeys(FULL, 0.0)
+    assert all(toy.comment(exercise, name).startswith(why) for exercise in FULL)
+    assert why in toy.page(name)
+
+
+def test_a_broken_file_replaces_an_old_score_and_nbgrader_keeps_it(toy, stock):
+    assert stock_grade(stock, submission(), "broke")["ex3"] == (3.0, False)
+    assert "NotJSONError" in stock_grade(stock, "no notebook", "broke")
+    with stock.course._gradebook() as gradebook:
+        assert gradebook.find_submission_notebook(LESSON, LESSON, "broke").score == 6.0
+    assert toy.grade(submission(), "broke") == FULL
+    assert toy.grade("no notebook", "broke") == dict.fromkeys(FULL, 0.0)
+
+
+def test_a_notebook_under_another_name_is_named(toy):
+    path = toy.hand_in("renamed", submission())
+    path.rename(path.with_name("my solution.ipynb"))
+    assert toy.grade(None, "renamed") == dict.fromkeys(FULL, 0.0)
+    assert "found my solution.ipynb" in toy.comment("ex1", "renamed")
+
+
+ODD = """
+from IPython.display import display
+display({"text/plain": 5, "image/png": [1], 7: "x", "application/json": {"a": float("nan")}}, raw=True)
+print("half \\ud800 a character, a bell \\a, a zero \\0")
+def square(x):
+    raise ValueError("half \\ud800 a character \\0")
+"""
+
+
+def test_output_that_no_file_can_hold_costs_nothing_else(toy):
+    assert toy.grade(submission(ex2=ODD), "odd") == WITHOUT_EX2
+    assert toy.comment("ex2", "odd").startswith("The test stopped with")
+    assert toy.grade(submission(ex2=RIGHT["07-ex2-square"] + "# \ud800 \0"), "odd") == FULL
+
+
+# --- people ---------------------------------------------------------------------------------------------
+
+
+def test_points_given_by_hand_stay_and_nothing_waits_for_a_person(toy):
+    toy.grade(submission(ex2=WRONG_SQUARE), "kind")
+    with toy.course._gradebook() as gradebook:
+        gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "kind").manual_score = 1.5
+        gradebook.db.commit()
+    assert toy.grade(submission(ex2=WRONG_SQUARE), "kind") == FULL | {"ex2": 1.5}  # asserts that nothing waits
+
+
+def test_a_student_whose_name_is_a_pattern_is_one_student(toy):
+    toy.hand_in("a", submission(ex2=WRONG_SQUARE))
+    assert toy.grade(submission(), "[ab]") == FULL

@@ -1,0 +1,182 @@
+"""A lesson of three tiny exercises in a course of its own: fast, and every submission is written in a line.
+
+`submission(...)` is the released notebook with answers filled in; a test then does to it what students do.
+`Toy(folder, stock=True)` grades with nbgrader as it comes, to show what it would have given.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from autograder import grading
+
+LESSON = "07_toy"
+RIGHT = {
+    "07-ex1-double": "def double(x):\n    return 2 * x\n",
+    "07-ex2-square": "def square(x):\n    return x * x\n",
+    "07-ex3-half": "def half(x):\n    return x / 2\n",
+}
+HIDDEN = "secret_inputs = [3, 5, 8]"
+POINTS = {"07-ex1-double": 1.0, "07-ex2-square": 2.0, "07-ex3-half": 3.0}
+
+
+def _answer(name: str) -> nbformat.NotebookNode:
+    head, body = RIGHT[name].split("\n", 1)
+    source = f'{head}\n    """Of a number."""\n    ### BEGIN SOLUTION\n{body}    ### END SOLUTION'
+    role = {"grade": False, "solution": True, "locked": False, "task": False, "grade_id": name, "schema_version": 3}
+    return new_code_cell(id=name, source=source, metadata={"nbgrader": role})
+
+
+def _test(name: str) -> nbformat.NotebookNode:
+    function = name.split("-")[-1]
+    right = {"double": "2 * x", "square": "x * x", "half": "x / 2"}[function]
+    source = (
+        f'"""{function} of some numbers."""\n'
+        f"assert {function}(2) is not None\n"
+        "### BEGIN HIDDEN TESTS\n"
+        f"{HIDDEN}\n"
+        f"for x in secret_inputs:\n"
+        f'    assert {function}(x) == {right}, f"{function}({{x}}) is {{{function}(x)}}\\nHint: think of {function}"\n'
+        "### END HIDDEN TESTS"
+    )
+    role = {"grade": True, "solution": False, "locked": True, "task": False, "points": POINTS[name]}
+    role |= {"grade_id": f"{name}-test", "schema_version": 3}
+    return new_code_cell(id=f"{name}-test", source=source, metadata={"nbgrader": role})
+
+
+def lesson() -> nbformat.NotebookNode:
+    """The solution notebook."""
+    cells = [new_markdown_cell("# Toy", id="07-title"), new_code_cell("import math", id="07-imports")]
+    for name in RIGHT:
+        cells += [new_markdown_cell(f"### {name}", id=f"{name}-text"), _answer(name), _test(name)]
+    return new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+
+
+def released() -> nbformat.NotebookNode:
+    """What students get."""
+    nb = lesson()
+    for cell in nb.cells:
+        lines, skip = [], False
+        for line in cell.source.split("\n"):
+            if "BEGIN" in line:
+                skip = True
+                if "SOLUTION" in line:
+                    lines.append('    raise NotImplementedError("write this function")')
+            elif "END" in line:
+                skip = False
+            elif not skip:
+                lines.append(line)
+        cell.source = "\n".join(lines)
+    return nb
+
+
+def submission(**answers: str) -> nbformat.NotebookNode:
+    """The released notebook with right answers; `ex1="…"` puts in another one, `ex1=None` leaves the stub."""
+    nb = released()
+    for name, right in RIGHT.items():
+        source = answers.get(name.split("-")[1], right)
+        if source is not None:
+            cell(nb, name).source = source
+    return nb
+
+
+def cell(nb: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    """The cell with this id."""
+    return next(cell for cell in nb.cells if cell.id == name)
+
+
+def at(nb: nbformat.NotebookNode, name: str) -> int:
+    """The position of the cell with this id."""
+    return next(index for index, cell in enumerate(nb.cells) if cell.id == name)
+
+
+@functools.cache
+def _prepared() -> dict[str, bytes]:
+    """A gradebook that knows the lesson: nbgrader takes seconds to make one."""
+    with tempfile.TemporaryDirectory() as folder:
+        course = grading.Course(Path(folder))
+        source = course.root / "solutions" / LESSON
+        source.mkdir(parents=True)
+        nbformat.write(lesson(), source / f"{LESSON}.ipynb")
+        grading.Course(course.root).prepare(LESSON)
+        return {name: (course.root / name).read_bytes() for name in ("gradebook.db", "autograded/.graded.json")}
+
+
+class Toy:
+    """A course in `folder`; stock: with nbgrader's own preprocessors instead of ours."""
+
+    def __init__(self, folder: Path, stock: bool = False, timeout: int = 5):
+        self.root = Path(folder).resolve()
+        source = self.root / "solutions" / LESSON
+        source.mkdir(parents=True)
+        nbformat.write(lesson(), source / f"{LESSON}.ipynb")
+        if not stock:
+            shutil.copy(grading.notebook.ROOT / grading.CONFIG, self.root / grading.CONFIG)
+        self.course = (_Stock if stock else grading.Course)(self.root, timeout)
+        for name, content in _prepared().items():
+            (self.root / name).parent.mkdir(exist_ok=True)
+            (self.root / name).write_bytes(content)
+        self.course.prepare(LESSON)
+
+    def hand_in(self, student: str, nb: nbformat.NotebookNode | str | bytes | None) -> Path:
+        """Put a notebook, or the bytes of something else, into `submitted/`; None makes an empty folder."""
+        folder = self.root / "submitted" / student / LESSON
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{LESSON}.ipynb"
+        if isinstance(nb, bytes):
+            path.write_bytes(nb)
+        elif nb is not None:
+            text = nb if isinstance(nb, str) else json.dumps(nb)
+            path.write_text(text, encoding="utf-8")
+        return path
+
+    def grade(self, nb=None, student: str = "ada") -> dict[str, float]:
+        """Hand in, grade: points by exercise number, such as {"ex1": 1.0, …}."""
+        self.hand_in(student, nb)
+        problem = self.course.grade_one(student, LESSON)
+        assert not problem, problem
+        return self.points(student)
+
+    def points(self, student: str = "ada") -> dict[str, float]:
+        """The scores in the gradebook, as nbgrader itself reads them."""
+        with self.course._gradebook() as gradebook:
+            nb = gradebook.find_submission_notebook(LESSON, LESSON, student)
+            assert not nb.needs_manual_grade
+            assert all(grade.auto_score is not None for grade in nb.grades)
+            return {grade.name.split("-")[1]: grade.score for grade in sorted(nb.grades, key=lambda g: g.name)}
+
+    def comment(self, exercise: str, student: str = "ada") -> str:
+        """The sentence in the gradebook for `ex1`, `ex2` or `ex3`."""
+        with self.course._gradebook() as gradebook:
+            nb = gradebook.find_submission_notebook(LESSON, LESSON, student)
+            return next(c.auto_comment or "" for c in nb.comments if c.name.split("-")[1] == exercise)
+
+    def page(self, student: str = "ada") -> str:
+        """The feedback page."""
+        return (self.root / "feedback" / student / LESSON / f"{LESSON}.html").read_text(encoding="utf-8")
+
+
+class _Stock(grading.Course):
+    """nbgrader with our folders and nothing else of ours."""
+
+    def grade_one(self, student: str, lesson: str) -> str:
+        from nbgrader.converters import Autograde
+
+        return self._convert(Autograde, self._config(assignment_id=lesson, student_id=student))
+
+    def _config(self, **coursedir: str):
+        from traitlets.config import Config
+
+        folders = {"source_directory": "solutions", "release_directory": "notebooks"}
+        config = Config(CourseDirectory={"course_id": self.settings.CourseDirectory.course_id, **folders})
+        config.CourseDirectory.update(root=str(self.root), db_url=self._db_url())
+        config.CourseDirectory.update(coursedir)
+        config.Execute.timeout = self.timeout
+        return config
