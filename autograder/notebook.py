@@ -7,6 +7,7 @@ cells are all that a lesson's functions need; the rest shows, asks or tests.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import linecache
@@ -85,18 +86,41 @@ class Outcome:
         return {cell for cell, most in self.max_points.items() if self.points[cell] < most}
 
 
-def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None) -> Outcome:
+def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
+    """The grade cells whose outcome the cell `cell_id` can change: names lead from them to it, through other cells.
+
+    Cells are taken to talk to each other by the names that they define and read, and by nothing else.
+    """
+    cells = {cell.id: cell for cell in nb.cells if is_setup(cell) or nbgrader_role(cell) == "grade"}
+    defines, reads = {}, {}
+    for name, cell in cells.items():
+        nodes = list(ast.walk(ast.parse(cell.source)))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        defines[name] = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        defines[name] |= {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        reads[name] = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    reached = {cell_id}
+    while True:
+        known = set().union(*(defines[name] for name in reached if nbgrader_role(cells[name]) != "grade"))
+        more = {name for name in cells if reads[name] & known} - reached
+        if not more:
+            return {name for name in reached if nbgrader_role(cells[name]) == "grade"}
+        reached |= more
+
+
+def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:
     """Run a notebook's setup, solution and grade cells in this process and give full or no marks for each.
 
-    swap: cell id → other source. Cells that only show something are left out: a known wrong answer may
-    well break them. A cell that raises loses its own marks only; the later ones still run.
+    swap: cell id → other source. only: the grade cells to run; the others are not in the outcome. Cells that
+    only show something are left out: a known wrong answer may well break them. A cell that raises loses its
+    own marks only; the later ones still run.
     """
     outcome = Outcome()
     with _scratch_folder(), _quiet():
         space = _namespace()
         for cell in nb.cells:
             graded = nbgrader_role(cell) == "grade" and cell.cell_type == "code"
-            if not graded and not is_setup(cell):
+            if not is_setup(cell) and not (graded and (only is None or cell.id in only)):
                 continue
             error = _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
             if graded:

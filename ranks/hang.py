@@ -120,7 +120,10 @@ def parted(records: list[Record], states: dict[int, str]) -> str:
 
     states: for each rank what it does now if it is not in a call ("has returned", "is computing").
     """
-    return _parted_collectives(records, states) or _cycle(records, states) or _unmatched(records, states)
+    for explain in (_parted_collectives, _cycle, _unmatched, _never_waited):
+        if sentence := explain(records, states):
+            return sentence
+    return ""
 
 
 def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
@@ -159,7 +162,8 @@ def _cycle(records: list[Record], states: dict[int, str]) -> str:
                 kinds = {"sends" if waiting[r].message.is_send else "receives" for r in circle}
                 kind = kinds.pop() if len(kinds) == 1 else "sends and receives"
                 chain = " → ".join(str(r) for r in [*circle, following])
-                return f"A cycle of {kind}, each waiting for the next: {chain}. Somebody must do the opposite first."
+                advice = "Somebody must do the opposite first, or use isend, which does not wait."
+                return f"A cycle of {kind}, each waiting for the next: {chain}. {advice}"
             path.append(following)
     return ""
 
@@ -171,14 +175,30 @@ def _unmatched(records: list[Record], states: dict[int, str]) -> str:
             return f"Rank {rank} receives from any rank for the {_ordinal(count)} time, but only {count - 1} were sent."
         for other in waits.on:
             if other in states:
-                verb = "receives" if waits.message.is_send else "sends"
                 nth = sum(
                     m.is_send == waits.message.is_send and m.peer == other and not m.is_collective
                     for m in records[rank].messages
                 )
+                mine, theirs = ("send", "receives") if waits.message.is_send else ("receive", "sends")
+                towards = f"{'to' if waits.message.is_send else 'from'} rank {other}"
                 return (
-                    f"Rank {rank}'s {_describe(waits.message)}, is number {nth} between the two, but rank {other} "
-                    f"{verb} only {nth - 1}: it {states[other]}."
+                    f"Rank {rank}'s {_ordinal(nth)} {mine} {towards} has no partner: rank {other} made "
+                    f"{nth - 1} such {theirs} and {states[other]}."
+                )
+    return ""
+
+
+def _never_waited(records: list[Record], states: dict[int, str]) -> str:
+    """A message that its sender posted and never waited for may never leave."""
+    for rank, record in enumerate(records):
+        waiting = record.waiting
+        if rank in states or waiting is None or not waiting.is_receive or waiting.from_any:
+            continue
+        for m in records[waiting.peer].messages:
+            if m.call == "isend" and m.peer == rank and m.completed is None and waiting.peer in states:
+                return (
+                    f"Rank {waiting.peer}'s isend to rank {rank} {_at(m.file, m.line)} was never waited for, so its "
+                    "message may never leave: call wait() on what isend returns."
                 )
     return ""
 

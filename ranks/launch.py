@@ -76,6 +76,7 @@ def run(
     Raises RankError when a rank raises or dies, HangError when the ranks wait for one another or time is
     up, ValueError for arguments that cannot work. When it returns or raises, no process and no file is left.
     """
+    __tracebackhide__ = True  # what the reader of an error wants to see is the cell
     _check(worker, world_size, args, timeout)
     payload = _pack(worker, args)
     folder = Path(tempfile.mkdtemp(prefix="ranks-"))
@@ -114,6 +115,7 @@ class _Run:
 
     def follow(self) -> Results:
         """Hand out the job, wait for every rank, and return or raise."""
+        __tracebackhide__ = True
         for connection in self.ranks.connections:
             try:
                 connection.send(self.job)
@@ -127,7 +129,7 @@ class _Run:
         values = [pickle.loads(self.answers[rank][1]) for rank in range(self.world_size)]
         self._release()
         messages = [m for record in self._records() for m in record.messages]
-        ledger = Ledger(sorted(messages, key=lambda m: (m.start, m.rank)))
+        ledger = Ledger(sorted(messages, key=lambda m: (m.start, m.rank)), self.world_size)
         return Results(values, ledger, [output.text() for output in self.output])
 
     def _release(self) -> None:
@@ -167,6 +169,7 @@ class _Run:
 
     def _raise_for_failures(self) -> None:
         """If a rank has failed: wait a moment for the others, then blame the one that failed by itself."""
+        __tracebackhide__ = True
         if not self._failures():
             return
         until = time.monotonic() + _GRACE
@@ -201,6 +204,7 @@ class _Run:
         return f"{how} without finishing the worker"
 
     def _raise_for_hangs(self) -> None:
+        __tracebackhide__ = True
         now = time.monotonic()
         if now >= self.deadline:
             self._raise_hang(f"the ranks did not finish within {self.job['timeout']:g} s", everybody=True)
@@ -220,6 +224,7 @@ class _Run:
         self._sizes = state
 
     def _raise_hang(self, headline: str, everybody: bool) -> None:
+        __tracebackhide__ = True
         records = self._records()
         states = dict.fromkeys(self.answers, "has returned")
         computing = [r for r in range(self.world_size) if r not in states and records[r].waiting is None]
@@ -285,6 +290,7 @@ class _Output:
 
 
 def _check(worker: Any, world_size: Any, args: Any, timeout: Any) -> None:
+    __tracebackhide__ = True
     if not callable(worker):
         raise ValueError(f"worker must be a function worker(rank, world_size, *args), got {worker!r}")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:

@@ -72,25 +72,30 @@ class Record:
 class Ledger(list[Message]):
     """All messages of a run, in the order of their starts, with the sums that one asks for most."""
 
+    def __init__(self, messages: Iterable[Message] = (), world_size: int | None = None):
+        super().__init__(messages)
+        #: How many ranks the run had; those that sent nothing count too.
+        self.world_size = max((m.rank for m in self), default=-1) + 1 if world_size is None else world_size
+
     def of(self, rank: int) -> Ledger:
         """The messages of one rank."""
-        return Ledger(m for m in self if m.rank == rank)
+        return Ledger((m for m in self if m.rank == rank), self.world_size)
 
     def sends(self) -> Ledger:
         """The point-to-point sends: each message that crossed, once."""
-        return Ledger(m for m in self if m.is_send)
+        return Ledger((m for m in self if m.is_send), self.world_size)
 
     def collectives(self) -> Ledger:
         """The collective calls: one a rank for each collective."""
-        return Ledger(m for m in self if m.is_collective)
+        return Ledger((m for m in self if m.is_collective), self.world_size)
 
-    def bytes_sent(self, world_size: int | None = None) -> list[int]:
+    def bytes_sent(self) -> list[int]:
         """Bytes that each rank sent point to point, rank by rank."""
-        return [sum(m.bytes for m in self.of(rank).sends()) for rank in self._ranks(world_size)]
+        return [sum(m.bytes for m in self.of(rank).sends()) for rank in range(self.world_size)]
 
-    def messages_sent(self, world_size: int | None = None) -> list[int]:
+    def messages_sent(self) -> list[int]:
         """How many point-to-point messages each rank sent, rank by rank."""
-        return [len(self.of(rank).sends()) for rank in self._ranks(world_size)]
+        return [len(self.of(rank).sends()) for rank in range(self.world_size)]
 
     def rounds(self) -> int:
         """The least number of rounds in which these sends can happen, a measure of latency.
@@ -99,9 +104,6 @@ class Ledger(list[Message]):
         it has received what it received before in its program, and keeps the order of its sends.
         """
         return max((number for _, number in schedule(self)), default=0)
-
-    def _ranks(self, world_size: int | None) -> range:
-        return range(world_size if world_size is not None else max((m.rank for m in self), default=-1) + 1)
 
     def __str__(self) -> str:
         rows = [f"{'rank':>4}  {'call':<12}{'peer':>4}{'bytes':>10}{'start ms':>10}{'end ms':>10}  line"]

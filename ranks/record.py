@@ -134,6 +134,7 @@ def _point_to_point(recorder: _Recorder, name: str, original: Callable, *, peer:
         tag = args[2] if len(args) > 2 else kwargs.get("tag", 0)
         if other is None and kwargs.get(f"group_{peer}") is not None:
             other = dist.get_global_rank(group or dist.group.WORLD, kwargs[f"group_{peer}"])
+        _check_peer(name, other)
         number = recorder.call(name, blocking, peer=other, bytes=tensor.nbytes, dtype=str(tensor.dtype), tag=tag)
         with recorder:
             result = original(tensor, *args, **kwargs)
@@ -144,6 +145,15 @@ def _point_to_point(recorder: _Recorder, name: str, original: Callable, *, peer:
         return _RecordedWork(result, recorder, number) if result is not None else result
 
     return call
+
+
+def _check_peer(name: str, peer: int | None) -> None:
+    """gloo would wait forever for a rank that does not exist, and fail obscurely on a message to oneself."""
+    direction = "to" if "send" in name else "from"
+    if peer is not None and not 0 <= peer < dist.get_world_size():
+        raise RuntimeError(f"{name} {direction} rank {peer}: there are only ranks 0…{dist.get_world_size() - 1}")
+    if peer == dist.get_rank():
+        raise RuntimeError(f"{name} {direction} rank {peer}, which is this rank itself: no message is needed")
 
 
 def _collective(recorder: _Recorder, name: str, original: Callable, *, holds: str) -> Callable:

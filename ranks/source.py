@@ -35,7 +35,7 @@ def stack_text(chain: list[dict]) -> str:
 
 def where(chain: list[dict]) -> str:
     """The innermost line of the last exception that is neither torch's nor the standard library's; "" if none."""
-    frames = [frame for link in chain[-1:] for frame in _own(link) if not foreign(frame[0])]
+    frames = [frame for link in chain[-1:] for frame in _own(link)]
     return place(frames[-1][0], frames[-1][1]) if frames else ""
 
 
@@ -45,9 +45,8 @@ def foreign(file: str) -> bool:
 
 
 def _own(link: dict) -> list[tuple]:
-    """The frames from the worker on: how the runtime called it does not help anybody."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    return [frame for frame in link["stack"] if not frame[0].startswith(here)]
+    """The student's frames: how the runtime called them, and what torch did inside, does not help anybody."""
+    return [frame for frame in link["stack"] if not foreign(frame[0])]
 
 
 def _cell_number(file: str) -> int | None:

@@ -51,10 +51,27 @@ def test_the_audit_notices_a_mistake_that_keeps_its_marks(monkeypatch):
     assert f"{first.cell}-test kept its marks" in complaints
 
 
-def test_the_audit_notices_marks_lost_elsewhere(monkeypatch):
+def test_the_audit_notices_a_grade_cell_that_does_not_exist(monkeypatch):
     first = mutants.of_lesson("13_step")[0]
     complaints = _examine_with(monkeypatch, breaks=(f"{first.cell}-test", "13-no-such-test"))
-    assert "there is no grade cell 13-no-such-test" in complaints
+    assert "13-no-such-test kept its marks" in complaints
+
+
+def test_the_audit_notices_marks_lost_elsewhere(monkeypatch):
+    first = next(m for m in mutants.of_lesson("13_step") if len(m.breaks) > 1)
+    monkeypatch.setattr(
+        "autograder.mutants.of_lesson", lambda lesson: [dataclasses.replace(first, breaks=first.breaks[:1])]
+    )
+    complaints = audit.examine(audit.Case("13_step", "mutant", first.name)).complaints
+    assert any(line.startswith(f"{first.breaks[1]} lost its marks") for line in complaints)
+
+
+def test_only_the_grade_cells_that_an_answer_can_reach_are_run_for_it():
+    nb = notebook.read("01_collectives")
+    reach = {cell: notebook.dependents(nb, f"01-{cell}") for cell in ("ex1-broadcast", "ex3-all-gather", "imports")}
+    assert reach["ex1-broadcast"] == {"01-ex1-broadcast-test", "01-ex5-tree-all-reduce-test"}
+    assert reach["ex3-all-gather"] == {"01-ex3-all-gather-test", "01-ex4-all-reduce-test"}
+    assert len(reach["imports"]) in (0, 5)  # imports bind no name that the walk sees; nobody swaps that cell
 
 
 def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):

@@ -378,6 +378,7 @@ def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(cour
 
     course.course.grade()
     monkeypatch.setattr(execution.LocalKernel, "start", lambda self: 1 / 0)
+    monkeypatch.setattr(grading.Course, "try_solution", lambda self, lesson: None)
     course.hand_in("ada", submission(ex3=None))
     assert main(["grade", "--course", str(course.root), "--timeout", "5"]) == 1
     assert "ada 07_toy: not graded, 0 points for now" in capsys.readouterr().err
@@ -387,6 +388,17 @@ def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(cour
     monkeypatch.undo()
     assert not course.course.grade()  # tried again, although nothing changed
     assert course.points("ada") == {"ex1": 1.0, "ex2": 2.0, "ex3": 0.0}
+
+
+def test_a_broken_test_costs_no_student_anything(course, capsys):
+    assert not course.course.grade()
+    capsys.readouterr()
+    change_lesson(course, lambda nb: setattr(cell(nb, "07-ex1-double-test"), "source", "import no_such_module"))
+    assert main(["grade", "--course", str(course.root)]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert "nothing was graded: the solution of 07_toy fails its own 07-ex1-double-test here" in said
+    assert "no_such_module" in said
+    assert course.points("ada") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 
 
 def one_line(text):

@@ -111,9 +111,9 @@ HANGS = {
     one_rank_skips_a_collective: ["collective number 2", "rank 2 called none: it has returned"],
     different_collectives: ["collective number 1", "broadcast from rank 0", "ranks 0, 2 and 3 called all_reduce"],
     different_roots: ["collective number 1", "broadcast from rank 1"],
-    a_receive_without_a_send: ["recv from rank 3", "rank 3 sends only 0", "has returned"],
-    a_send_without_a_receive: ["send to rank 0", "rank 0 receives only 0"],
-    one_receive_too_many: ["number 4 between the two", "rank 0 sends only 3"],
+    a_receive_without_a_send: ["1st receive from rank 3", "rank 3 made 0 such sends and has returned"],
+    a_send_without_a_receive: ["1st send to rank 0", "rank 0 made 0 such receives and has returned"],
+    one_receive_too_many: ["4th receive from rank 0", "rank 0 made 3 such sends and has returned"],
     different_tags: ["recv from rank 0, 4 bytes, tag 2", "send to rank 1, 4 bytes, tag 1"],
     waits_for_an_isend: ["cycle of sends", "work.wait()"],
     receives_from_anybody: ["recv from any rank", "for the 4th time, but only 3 were sent"],
@@ -138,6 +138,42 @@ def test_a_hang_is_explained_at_once(worker, no_leftovers):
 
 def rank_of(rank, world_size):
     return rank
+
+
+def never_waits(rank, world_size):
+    if rank == 0:
+        dist.isend(torch.zeros(2), dst=1)
+    if rank == 1:
+        time.sleep(0.5)
+        dist.recv(torch.zeros(2), src=0)
+
+
+def test_an_isend_that_nobody_waits_for_is_explained_if_it_hangs(no_leftovers):
+    try:
+        ranks.run(never_waits, world_size=2, timeout=2)
+    except ranks.HangError as error:  # whether the message leaves is gloo's choice
+        assert "isend to rank 1" in str(error) and "was never waited for" in str(error), str(error)
+
+
+def to_nobody(rank, world_size):
+    dist.send(torch.zeros(1), dst=rank + 1)
+
+
+def to_oneself(rank, world_size):
+    dist.recv(torch.zeros(1), src=rank)
+
+
+@pytest.mark.parametrize(
+    ("worker", "says"),
+    [
+        (to_nobody, "send to rank 1: there are only ranks 0…0"),
+        (to_oneself, "recv from rank 0, which is this rank itself"),
+    ],
+)
+def test_a_peer_that_cannot_be_is_told_at_once(worker, says, no_leftovers):
+    with pytest.raises(ranks.RankError) as caught:
+        ranks.run(worker, world_size=1, timeout=30)
+    assert says in str(caught.value)
 
 
 def an_endless_loop(rank, world_size):

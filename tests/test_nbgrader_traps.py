@@ -265,6 +265,8 @@ def test_a_fork_changes_nothing_and_leaves_no_process(toy):
     )
     assert toy.grade(submission(ex2=source), "forks") == FULL
     assert not processes_with(mark)
+    assert toy.grade(submission(ex2=f"{source}\nimport os\nos._exit(1)"), "forks") == WITHOUT_EX2  # leaves an orphan
+    assert not processes_with(mark)
 
 
 def processes_with(mark):

@@ -197,8 +197,8 @@ def reduce_scatter_ends_one_chunk_too_far():
 
 @mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER))
 def reduce_scatter_adds_into_its_input():
-    """tensor_split returns views: adding into a chunk changed the tensor that the caller gave you, and your result is
-    a piece of it. Work on copies of the chunks."""
+    """tensor_split returns views: adding into a chunk changed the tensor that the caller gave you, and it must
+    stay as it was. Work on copies of the chunks."""
 
     def reduce_scatter(tensor):
         if tensor.dim() != 1:
@@ -208,11 +208,11 @@ def reduce_scatter_adds_into_its_input():
         for step in range(world_size - 1):
             mine = chunks[(rank - step - 2) % world_size]
             incoming = torch.empty_like(mine)
-            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
+            work = dist.isend(chunks[(rank - step - 1) % world_size].contiguous(), dst=(rank + 1) % world_size)
             dist.recv(incoming, src=(rank - 1) % world_size)
             work.wait()
             mine += incoming
-        return chunks[rank]
+        return chunks[rank].clone()
 
 
 @mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER))
@@ -228,7 +228,7 @@ def reduce_scatter_returns_a_view_of_its_input():
         for step in range(world_size - 1):
             place = (rank - step - 2) % world_size
             incoming = torch.empty_like(chunks[place])
-            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
+            work = dist.isend(chunks[(rank - step - 1) % world_size].contiguous(), dst=(rank + 1) % world_size)
             dist.recv(incoming, src=(rank - 1) % world_size)
             work.wait()
             chunks[place] = chunks[place] + incoming
@@ -408,7 +408,7 @@ def all_gather_always_sends_its_own():
         left = (rank - 1) % world_size
         for step in range(world_size - 1):
             incoming = torch.zeros_like(parts[left])
-            work = dist.isend(chunk, dst=(rank + 1) % world_size)
+            work = dist.isend(chunk.contiguous(), dst=(rank + 1) % world_size)
             dist.recv(incoming, src=left)
             work.wait()
             part = parts[(rank - step - 1) % world_size]
@@ -449,7 +449,7 @@ def all_gather_sends_straight_to_everybody():
             raise ValueError(f"chunk must have shape {tuple(parts[rank].shape)}, got {tuple(chunk.shape)}")
         parts[rank].copy_(chunk)
         others = [other for other in range(world_size) if other != rank]
-        works = [dist.isend(chunk, dst=other) for other in others]
+        works = [dist.isend(chunk.contiguous(), dst=other) for other in others]
         for other in others:
             dist.recv(parts[other], src=other)
         for work in works:

@@ -115,7 +115,7 @@ def all_gather_into_a_list():
         lengths = [quotient + 1 if r < rest else quotient for r in range(n)]
         if chunk.ndim != 1 or chunk.shape[0] != lengths[rank]:
             raise ValueError(f"chunk should have {lengths[rank]} elements")
-        parts = {rank: chunk}
+        parts = {rank: chunk.contiguous()}
         for step in range(n - 1):
             giving, taking = (rank - step) % n, (rank - step - 1) % n
             parts[taking] = torch.zeros(lengths[taking], dtype=chunk.dtype)
