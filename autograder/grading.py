@@ -1,0 +1,470 @@
+"""`python -m autograder grade`: a class's submissions in, grades with reasons out.
+
+A course is a folder with `submitted/STUDENT/LESSON/LESSON.ipynb`. Grading it fills `gradebook.db`, `autograded/`,
+`feedback/` and `grades.csv` beside it, through nbgrader with the settings of `nbgrader_config.py`. What did not
+change since it was graded is not graded again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import csv
+import functools
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from autograder import notebook
+
+EXAMPLE = notebook.ROOT / "examples" / "class"
+EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"
+CONFIG = "nbgrader_config.py"
+
+
+def add_parser(subparsers) -> None:
+    """Add the subcommand `grade`."""
+    parser = subparsers.add_parser("grade", help="grade a class: autograde, feedback, grades.csv")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson handed in")
+    parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
+    parser.add_argument("--example", action="store_true", help="grade the example class in a scratch folder")
+    parser.add_argument("--force", action="store_true", help="grade again what did not change")
+    parser.add_argument("--timeout", type=int, metavar="SECONDS", help="for one cell; twice that for a test cell")
+    parser.set_defaults(run=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status: 1 when something could not be graded, or differs from the expected."""
+    if arguments.example:
+        return _example(arguments)
+    folder = Path(arguments.course).expanduser() if arguments.course else Path(os.path.relpath(notebook.ROOT))
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
+    course = Course(folder, arguments.timeout)
+    course.check(arguments.lessons)
+    if not course.jobs(arguments.lessons):
+        where = folder / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
+        print(f"Nothing to grade: put each notebook at {where} and run this again.")
+        return 0
+    problems = course.grade(arguments.lessons, arguments.force)
+    print(course.table())
+    print(f"\nFeedback pages are in {folder / 'feedback'}, all points in {folder / 'grades.csv'}.")
+    return 1 if problems else 0
+
+
+def _example(arguments: argparse.Namespace) -> int:
+    course = example_course(arguments.timeout or 20)  # one of them never ends
+    course.check(arguments.lessons)
+    problems = course.grade(arguments.lessons, arguments.force)
+    print(course.table())
+    wrong = differences(course.scores(), read_expected(EXAMPLE / "expected.csv"), arguments.lessons)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    folder = EXAMPLE_COURSE.relative_to(notebook.ROOT)
+    print(f"\nThe example class is in {folder}: feedback pages in {folder / 'feedback'}.")
+    return 1 if problems or wrong else 0
+
+
+def example_course(timeout: int | None = None) -> Course:
+    """The example class, copied into a scratch folder of its own."""
+    EXAMPLE_COURSE.mkdir(parents=True, exist_ok=True)
+    for name, source in (("submitted", EXAMPLE / "submitted"), ("solutions", notebook.SOLUTIONS)):
+        shutil.rmtree(EXAMPLE_COURSE / name, ignore_errors=True)
+        shutil.copytree(source, EXAMPLE_COURSE / name, ignore=shutil.ignore_patterns(".*"))
+    shutil.copy(notebook.ROOT / CONFIG, EXAMPLE_COURSE / CONFIG)
+    return Course(EXAMPLE_COURSE, timeout)
+
+
+def read_expected(path: Path) -> dict[tuple[str, str, str], float]:
+    """(student, lesson, exercise) → points, from a file with the columns student_id, assignment, exercise, score."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return {
+            (row["student_id"], row["assignment"], row["exercise"]): float(row["score"]) for row in csv.DictReader(file)
+        }
+
+
+def differences(scores: dict, expected: dict, lessons: list[str] | None = None) -> list[str]:
+    """One line for each exercise whose points are not the expected ones."""
+    lines = []
+    for key in sorted(scores.keys() | expected.keys()):
+        if lessons and key[1] not in lessons:
+            continue
+        got = scores[key][0] if key in scores else None
+        if got != expected.get(key):
+            lines.append(f"{' '.join(key)}: got {got}, expected {expected.get(key)}")
+    return lines
+
+
+class Course:
+    """One class: a folder with `submitted/`, and what grading puts beside it.
+
+    Lessons come from `solutions/` in that folder if there is one, else from the repository.
+    """
+
+    def __init__(self, root: Path, timeout: int | None = None):
+        self.root = Path(root).resolve()  # nbgrader compares paths as text
+        own = self.root / "solutions"
+        self.solutions = own if own.is_dir() else notebook.SOLUTIONS
+        self.timeout = timeout
+        self.graded = self.root / "autograded" / ".graded.json"
+
+    def lessons(self) -> list[str]:
+        """The lessons that can be graded here."""
+        return sorted(path.parent.name for path in self.solutions.glob("*/*.ipynb") if path.stem == path.parent.name)
+
+    def check(self, lessons: list[str]) -> None:
+        """UnknownLessonError for a lesson that cannot be graded here."""
+        for lesson in lessons:
+            if lesson not in self.lessons():
+                raise notebook.UnknownLessonError(f"no lesson {lesson!r}; there are: {', '.join(self.lessons())}")
+
+    def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
+        """(student, lesson) of everything handed in."""
+        wanted = lessons or self.lessons()
+        return [
+            (path.parent.name, path.name)
+            for path in sorted((self.root / "submitted").glob("*/*"))
+            if path.is_dir() and path.name in wanted and not path.parent.name.startswith(".")
+        ]
+
+    def strangers(self) -> list[str]:
+        """Folders in `submitted/` that are no lesson: mistyped names, perhaps."""
+        folders = [path for path in sorted((self.root / "submitted").glob("*/*")) if path.is_dir()]
+        return [str(path.relative_to(self.root)) for path in folders if path.name not in self.lessons()]
+
+    def grade(self, lessons: list[str] | None = None, force: bool = False) -> list[str]:
+        """Grade what changed, write feedback and grades.csv. One line for each submission that failed to grade."""
+        from tqdm import tqdm
+
+        jobs = self.jobs(lessons)
+        for stranger in self.strangers():
+            print(f"{stranger} is no lesson and is left out: check the folder's name", file=sys.stderr)
+        for lesson in sorted({lesson for _, lesson in jobs}):
+            self.prepare(lesson)
+        done, final = self._read_graded(), self.final()
+        todo = [job for job in jobs if force or done.get("/".join(job)) != self._fingerprint(*job) or job not in final]
+        for lesson in sorted({lesson for _, lesson in todo}):
+            self.try_solution(lesson)
+        done, problems = self._read_graded(), []
+        bar = tqdm(todo, desc="grading", unit="notebook", disable=not todo, bar_format=BAR)
+        for student, lesson in bar:
+            bar.set_description_str(f"grading {student} {lesson}")
+            state = self._fingerprint(student, lesson)  # before: what changes meanwhile is graded again next time
+            problem = self.grade_one(student, lesson)
+            if problem:
+                problems.append(problem)
+            else:
+                done["/".join((student, lesson))] = state
+                write_beside(self.graded, json.dumps(done, indent=1, sort_keys=True))
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        write_beside(self.root / "grades.csv", self.csv())
+        return problems
+
+    def prepare(self, lesson: str) -> None:
+        """Bring the gradebook's version of a lesson up to date with its solution.
+
+        ValueError when its exercises are others than before and an instructor has given points by hand.
+        """
+        from nbgrader.api import MissingEntry
+        from nbgrader.converters import GenerateAssignment
+
+        source = self.solutions / lesson
+        state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes()).hexdigest()
+        done = self._read_graded()
+        with self._gradebook() as gradebook:
+            try:
+                cells = {cell.name for cell in gradebook.find_notebook(lesson, lesson).source_cells}
+            except MissingEntry:
+                cells = None
+            if cells is not None and done.get(lesson) == state:
+                return
+            nb = notebook.nbformat.read(source / f"{lesson}.ipynb", as_version=4)
+            if cells is not None and cells != {cell.id for cell in nb.cells if notebook.nbgrader_role(cell)}:
+                self._forget(gradebook, lesson)
+        with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
+            # A folder of its own: the released notebook is `make notebooks`' business.
+            scratch = Path(folder).resolve()
+            shutil.copytree(source, scratch / "solutions" / lesson, ignore=shutil.ignore_patterns(".*"))
+            config = self._config(assignment_id=lesson, root=str(scratch))
+            log = self._convert(GenerateAssignment, config)
+        if log:
+            raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
+        write_beside(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
+
+    def try_solution(self, lesson: str) -> None:
+        """Grade the solution itself, once for each state of lesson and grader.
+
+        ValueError when it loses a mark: then tests or installation are broken, and no student shall pay for it.
+        """
+        from autograder import execution, restore, scoring
+
+        state, done = self._fingerprint("", lesson), self._read_graded()
+        if done.get(f"/{lesson}") == state:
+            return
+        nb = notebook.nbformat.read(self.solutions / lesson / f"{lesson}.ipynb", as_version=4)
+        with self._gradebook() as gradebook:
+            cells = restore.restore(nb.cells, restore.source_cells(gradebook, lesson, lesson)).cells
+        for cell in cells:
+            cell.metadata["autograder"] = {}
+        with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
+            execution.run_cells(cells, lambda: execution.LocalKernel(folder), execution.Limits())
+        for test in filter(execution.is_test, cells):
+            if not scoring.passed(test):
+                why = scoring.reason(test, None).split("\n")[0]
+                raise ValueError(f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}")
+        write_beside(self.graded, json.dumps({**done, f"/{lesson}": state}, indent=1, sort_keys=True))
+
+    def grade_one(self, student: str, lesson: str) -> str:
+        """Autograde one submission and write its feedback; '' or, in one line, why that was not possible."""
+        from nbgrader.converters import Autograde, GenerateFeedback
+
+        config = self._config(assignment_id=lesson, student_id=student)
+        problem = self._convert(_exactly_one(Autograde), config)
+        problem = problem or self._convert(_exactly_one(GenerateFeedback), config)
+        if problem:
+            self._record_failure(student, lesson)
+            return f"{student} {lesson}: not graded, 0 points for now: {problem} (more in .nbgrader.log)"
+        return ""
+
+    def final(self) -> set[tuple[str, str]]:
+        """(student, lesson) of everything that has a final score for each exercise, and a feedback page."""
+        rows = self._rows()
+        unfinished = {row[:2] for row in rows if row.auto_score is None or row.needs_manual_grade}
+        found = {row[:2] for row in rows} - unfinished
+        return {
+            (student, lesson)
+            for student, lesson in found
+            if (self.root / "feedback" / student / lesson / f"{lesson}.html").is_file()
+        }
+
+    def scores(self) -> dict[tuple[str, str, str], tuple[float, float]]:
+        """(student, lesson, exercise) → (score, most), for what is in `submitted/` now."""
+        return {row[:3]: (row.score, row.max_score) for row in self._rows()}
+
+    def totals(self) -> dict[tuple[str, str], tuple[float, float]]:
+        """(student, lesson) → (score, most), late penalties taken off."""
+        totals: dict[tuple[str, str], tuple[float, float]] = {}
+        for row in self._rows():
+            score, most = totals.get(row[:2], (-(row.penalty or 0.0), 0.0))
+            totals[row[:2]] = (score + row.score, most + row.max_score)
+        return totals
+
+    def _rows(self) -> list[Row]:
+        """Every grade in the gradebook of what is in `submitted/` now."""
+        from nbgrader import api
+
+        here = set(self.jobs())
+        with self._gradebook() as gradebook:
+            found = (
+                gradebook.db.query(
+                    api.SubmittedAssignment.student_id,
+                    api.Assignment.name,
+                    api.GradeCell.name,
+                    api.Grade.score,
+                    api.GradeCell.max_score,
+                    api.Grade.auto_score,
+                    api.Grade.needs_manual_grade,
+                    api.SubmittedNotebook.late_submission_penalty,
+                )
+                .select_from(api.Grade)
+                .join(api.SubmittedNotebook, api.Grade.notebook_id == api.SubmittedNotebook.id)
+                .join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id)
+                .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
+                .join(api.GradeCell, api.Grade.cell_id == api.GradeCell.id)
+                .all()
+            )
+        rows = [Row(student, lesson, test.removesuffix("-test"), *rest) for student, lesson, test, *rest in found]
+        return [row for row in rows if row[:2] in here]
+
+    def csv(self) -> str:
+        """grades.csv: a row for each student and lesson, with a column for each exercise's points."""
+        exercises: dict[tuple[str, str], list[tuple[str, float]]] = {}
+        for (student, lesson, exercise), (score, _) in self.scores().items():
+            exercises.setdefault((student, lesson), []).append((exercise, score))
+        width = max(map(len, exercises.values()), default=0)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))])
+        for (student, lesson), (score, most) in sorted(self.totals().items()):
+            points = [f"{value:g}" for _, value in sorted(exercises[student, lesson])]
+            writer.writerow([_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
+        return text.getvalue()
+
+    def table(self) -> str:
+        """Students down, lessons across: points of points."""
+        totals = self.totals()
+        lessons = sorted({lesson for _, lesson in totals})
+        students = sorted({student for student, _ in totals})
+        rows = [["student", *lessons]]
+        for student in students:
+            cells = [totals.get((student, lesson)) for lesson in lessons]
+            rows.append([student, *(f"{cell[0]:g}/{cell[1]:g}" if cell else "–" for cell in cells)])
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+    @functools.cached_property
+    def settings(self):
+        """What `nbgrader_config.py` says."""
+        from traitlets.config import PyFileConfigLoader
+
+        return PyFileConfigLoader(CONFIG, path=str(notebook.ROOT)).load_config()
+
+    def _config(self, **coursedir: str):
+        config = copy.deepcopy(self.settings)
+        config.CourseDirectory.update(root=str(self.root), db_url=self._db_url())
+        config.CourseDirectory.source_directory = os.path.relpath(self.solutions, self.root)
+        if coursedir.get("root"):
+            config.CourseDirectory.source_directory = "solutions"
+        config.CourseDirectory.update(coursedir)
+        if self.timeout:
+            config.RunCells.update(timeout=self.timeout, test_timeout=2 * self.timeout)
+        return config
+
+    def _convert(self, converter: type, config) -> str:
+        """Run one of nbgrader's converters, as `--force` would; '' or the first line of what went wrong."""
+        from nbgrader.coursedir import CourseDirectory
+        from sqlalchemy.exc import SAWarning
+
+        log = logging.Logger("nbgrader", level=logging.INFO)
+        complaints = _Complaints()
+        log.addHandler(complaints)
+        file = logging.FileHandler(self.root / ".nbgrader.log", encoding="utf-8")
+        log.addHandler(file)
+        before = os.getcwd()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SAWarning)  # nbgrader's, about its own queries
+                coursedir = CourseDirectory(config=config, log=log)
+                running = converter(coursedir=coursedir, config=config, log=log)
+                running.force = True
+                running.start()
+        except (Exception, SystemExit) as error:
+            log.error("%s", error, exc_info=True)
+            return complaints.first or f"{type(error).__name__}: {error}"
+        finally:
+            os.chdir(before)
+            file.close()
+        return ""
+
+    def _record_failure(self, student: str, lesson: str) -> None:
+        """No old score may stand for a submission that could not be graded."""
+        from autograder import restore, scoring
+
+        why = "The autograder failed on this notebook; please ask your instructor."
+        with self._gradebook() as gradebook:
+            gradebook.update_or_create_student(student)
+            gradebook.update_or_create_submission(lesson, student)
+            empty = restore.restore([], restore.source_cells(gradebook, lesson, lesson))
+            tests = {cell.id: cell for cell in empty.cells}
+            for cell in empty.cells:
+                cell.metadata["autograder"] = {"status": "failed", "reason": why}
+            scoring.save(gradebook, lesson, lesson, student, tests)
+
+    def _forget(self, gradebook, lesson: str) -> None:
+        """Take a lesson out of the gradebook, because nbgrader cannot change the exercises of a graded one."""
+        for submission in gradebook.find_assignment(lesson).submissions:
+            for nb in submission.notebooks:
+                grades = [grade for grade in nb.grades if grade.manual_score is not None or grade.extra_credit]
+                if grades or any(comment.manual_comment for comment in nb.comments):
+                    raise ValueError(
+                        f"{lesson} has other exercises now, and {submission.student.id} has points or comments by hand "
+                        "for the old ones: save them with `nbgrader export`, then "
+                        f"`nbgrader db assignment remove {lesson} --force`"
+                    )
+        gradebook.remove_assignment(lesson)
+
+    @contextlib.contextmanager
+    def _gradebook(self) -> Iterator:
+        from nbgrader.api import Gradebook
+
+        with Gradebook(self._db_url(), self.settings.CourseDirectory.course_id) as gradebook:
+            yield gradebook
+
+    def _db_url(self) -> str:
+        return f"sqlite:///{self.root / 'gradebook.db'}"
+
+    def _read_graded(self) -> dict[str, str]:
+        try:
+            return dict(json.loads(self.graded.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def _fingerprint(self, student: str, lesson: str) -> str:
+        """A digest of all that a grade depends on: submission (of no student: none), lesson, grader."""
+        digest = hashlib.sha256(str(self.timeout).encode())
+        folders = [self.root / "submitted" / student / lesson] if student else []
+        for folder in (*folders, self.solutions / lesson, notebook.ROOT / "autograder", notebook.ROOT / "ranks"):
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    digest.update(str(path.relative_to(folder)).encode() + b"\0" + _digest(path))
+        digest.update(_digest(notebook.ROOT / CONFIG))
+        return digest.hexdigest()
+
+
+BAR = "{percentage:3.0f}%|{bar:24}| {n_fmt}/{total_fmt} [{elapsed}] {desc}"
+
+
+class Row(NamedTuple):
+    """One exercise of one submission."""
+
+    student: str
+    lesson: str
+    exercise: str
+    score: float
+    max_score: float
+    auto_score: float | None
+    needs_manual_grade: bool
+    penalty: float | None
+
+
+class _Complaints(logging.Handler):
+    """Keeps the first error that nbgrader logs: what it raises afterwards says less."""
+
+    first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage().strip()
+        if record.levelno >= logging.ERROR and not self.first and not text.startswith("There was an error"):
+            lines = text.splitlines()
+            self.first = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
+def _exactly_one(converter: type) -> type:
+    """nbgrader's converter for one student and lesson, also when the notebook is missing."""
+
+    class One(converter):
+        def init_notebooks(self) -> None:
+            lesson, student = self.coursedir.assignment_id, self.coursedir.student_id
+            folder = self._format_source(lesson, student)
+            self.assignments = {folder: [os.path.join(folder, f"{lesson}.ipynb")]}
+
+    return One
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
+def _cell(text: str) -> str:
+    """A name that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in "=+-@\t\r" else text
+
+
+def write_beside(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)

@@ -1,0 +1,274 @@
+"""What gets graded: the submission's own cells, with the instructor's test cells in their places.
+
+A submission can come in any state: test cells deleted, doubled, edited, moved, turned into Markdown, points
+changed, or no notebook at all. nbgrader stops at some of these. Here the notebook to grade is built anew:
+the student's cells in the student's order, and every test cell from the gradebook, after the answer it tests.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+#: A larger file is not read: a lesson with all its figures stays far below.
+MAX_CHARACTERS = 50_000_000
+
+NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
+
+
+class SubmissionExporter(NotebookExporter):
+    """Reads a submission whatever is in the file; what cannot be read becomes a notebook that says why."""
+
+    def from_filename(self, filename: str, resources: dict | None = None, **kwargs: Any) -> tuple[str, dict]:
+        """As nbconvert's, except that a missing file is no error."""
+        path = Path(filename)
+        if path.is_file():
+            return super().from_filename(filename, resources=resources, **kwargs)
+        others = sorted(other.name for other in path.parent.glob("*.ipynb"))
+        found = f"found {', '.join(others)}" if others else "the folder holds no notebook"
+        problem = f"There is no {path.name} ({found}): hand it in again under that name."
+        return self.from_notebook_node(unreadable(problem), resources=resources, **kwargs)
+
+    def from_file(self, file_stream: TextIO, resources: dict | None = None, **kwargs: Any) -> tuple[str, dict]:
+        """As nbconvert's, except that a broken file is no error."""
+        return self.from_notebook_node(read_submission(file_stream), resources=resources, **kwargs)
+
+
+def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
+    """A notebook of well-formed cells without outputs; `metadata.autograder.problem` if it cannot be read."""
+    try:
+        text = file_stream.read(MAX_CHARACTERS + 1)
+        if len(text) > MAX_CHARACTERS:
+            return unreadable("The file is too large: clear the outputs, save, and hand it in again.")
+        if not text.strip():
+            return unreadable("The file is empty: save the notebook in JupyterLab and hand it in again.")
+        nb = nbformat.convert(nbformat.reader.reads(text), to_version=4)
+        cells = [fresh_cell(cell) for cell in nb["cells"]]
+        problem = nb["metadata"].get("autograder", {}).get("problem", "")  # ours, read back before the run
+    except Exception as error:
+        kind = "not text" if isinstance(error, UnicodeDecodeError) else "not a Jupyter notebook"
+        return unreadable(f"The file is {kind}: save the notebook in JupyterLab and hand it in again.")
+    return notebook_of([cell for cell in cells if cell is not None], str(problem))
+
+
+def unreadable(problem: str) -> nbformat.NotebookNode:
+    """A notebook without cells that carries the reason."""
+    return notebook_of([], problem)
+
+
+def notebook_of(cells: list[nbformat.NotebookNode], problem: str) -> nbformat.NotebookNode:
+    """A notebook for this Python, whatever kernel the submission asks for."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    ours = {"kernelspec": kernel, "language_info": {"name": "python"}, "autograder": {"problem": problem}}
+    return new_notebook(cells=cells, metadata=nbformat.from_dict(ours))
+
+
+def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
+    """A valid cell with the same type, source and nbgrader metadata; None when there is nothing to keep."""
+    try:
+        kind, source, metadata = cell.get("cell_type"), cell.get("source"), cell.get("metadata")
+    except AttributeError:
+        return None
+    if kind not in NEW_CELL or not isinstance(source, str):
+        return None
+    items = metadata.items() if isinstance(metadata, dict) else ()
+    kept = {key: value for key, value in items if key in ("nbgrader", "autograder") and isinstance(value, dict)}
+    fresh = NEW_CELL[kind](source=well_formed(source), metadata=nbformat.from_dict(kept))
+    if re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", str(cell.get("id", ""))):
+        fresh.id = str(cell.id)
+    return fresh
+
+
+def well_formed(text: str) -> str:
+    """`text` as it can be written to any file: half characters and control characters become question marks."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f]", "?", text)  # but for ANSI's escape
+
+
+@dataclass(frozen=True)
+class SourceCell:
+    """A cell as the gradebook keeps it: a test with its hidden part, or an answer cell with its stub."""
+
+    name: str
+    source: str
+    is_test: bool
+    points: float = 0.0
+
+    def cell(self, source: str | None = None) -> nbformat.NotebookNode:
+        """The code cell with nbgrader's metadata; `source` is the student's text, if it counts."""
+        role = {"grade": self.is_test, "solution": not self.is_test, "locked": self.is_test, "task": False}
+        role |= {"grade_id": self.name, "schema_version": 3, "cell_type": "code"}
+        if self.is_test:
+            role["points"] = self.points
+        text = self.source if source is None else source
+        return new_code_cell(id=self.name, source=text, metadata={"nbgrader": role})
+
+
+@dataclass
+class Restored:
+    """The cells to run; for each test what was mended, a sentence each; the names of answers never written."""
+
+    cells: list[nbformat.NotebookNode]
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    unwritten: set[str] = field(default_factory=set)
+
+
+def answer_of(test: str) -> str:
+    """The answer cell that a test cell belongs to: `13-ex1-worker-gradient-test` tests `13-ex1-worker-gradient`."""
+    return test.removesuffix("-test")
+
+
+def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -> Restored:
+    """Build the cells to run from those of a submission and the gradebook's answer and test cells."""
+    known = {source.name: source for source in sources}
+    cells, names = [], []
+    for cell in submitted:
+        cells.append(NEW_CELL[cell.cell_type](source=cell.source))
+        names.append(_name(cell, known))
+
+    result = Restored(cells)
+    for source in sorted(known.values(), key=lambda source: (source.is_test, natural(source.name))):
+        (_place_test if source.is_test else _place_answer)(source, result, names)
+    taken = set(known)
+    for number, cell in enumerate(result.cells):
+        if "nbgrader" not in cell.metadata:
+            cell.id = next(name for name in _ids(number) if name not in taken)
+            taken.add(cell.id)
+    return result
+
+
+def _place_answer(source: SourceCell, result: Restored, names: list[str | None]) -> None:
+    notes = result.notes.setdefault(f"{source.name}-test", [])
+    copies = [at for at, name in enumerate(names) if name == source.name]
+    if not copies:
+        # No stub here: the student may have written the function in another cell, and a stub would undo it.
+        notes.append("The answer cell was missing.")
+        later = [at for at, name in enumerate(names) if name and natural(name) > natural(source.name)]
+        at = min(later, default=len(names))
+        result.cells.insert(at, source.cell("# This answer cell was not in the submission."))
+        names.insert(at, source.name)
+        return
+    edited = [at for at in copies if result.cells[at].source.strip() != source.source.strip()]
+    if not edited:
+        result.unwritten.add(source.name)
+    if len(copies) > 1:
+        notes.append("The answer cell was there several times; the last one that was written counts.")
+    at = (edited or copies)[-1]
+    if result.cells[at].cell_type != "code":
+        notes.append("The answer cell had been turned into text; it was run as code.")
+    result.cells[at] = source.cell(result.cells[at].source)
+    # An empty copy below the answer would undo it. Written copies stay and run as cells of the student's own.
+    for other in reversed(copies):
+        if other != at:
+            names[other] = None
+            if edited and other not in edited:
+                del result.cells[other], names[other]
+
+
+def _place_test(source: SourceCell, result: Restored, names: list[str | None]) -> None:
+    notes = result.notes.setdefault(source.name, [])
+    answer = next((at for at, name in enumerate(names) if name == answer_of(source.name)), len(names) - 1)
+    copies = [at for at, name in enumerate(names) if name == source.name]
+    if not copies:
+        notes.append("The test cell was missing and has been put back.")
+        at = answer + 1
+        result.cells.insert(at, source.cell())
+        names.insert(at, source.name)
+        return
+    released = visible_part(source.source).strip()
+    if any(result.cells[at].cell_type != "code" for at in copies):
+        notes.append("The test cell had been turned into text; the original was run.")
+    elif any(result.cells[at].source.strip() != released for at in copies):
+        notes.append("The test cell had been changed; the original was run.")
+    if len(copies) > 1:
+        notes.append("The test cell was there several times; it was run once.")
+    behind = [at for at in copies if at > answer]
+    if not behind:
+        notes.append("The test cell stood before the answer; it was run after it.")
+        result.cells.insert(answer + 1, source.cell())
+        names.insert(answer + 1, source.name)
+    else:
+        result.cells[behind[0]] = source.cell()
+    for at in reversed(copies):
+        if "nbgrader" not in result.cells[at].metadata:
+            del result.cells[at], names[at]
+
+
+def visible_part(source: str) -> str:
+    """A test cell's source without its hidden tests, as students get it."""
+    lines, hidden = [], False
+    for line in source.split("\n"):
+        if "BEGIN HIDDEN TESTS" in line:
+            hidden = True
+        elif "END HIDDEN TESTS" in line:
+            hidden = False
+        elif not hidden:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def natural(name: str) -> list:
+    """A sort key with numbers by value: ex2 before ex10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _name(cell: nbformat.NotebookNode, known: dict[str, SourceCell]) -> str | None:
+    """The answer or test that a submitted cell is: by nbgrader's metadata, or by its cell id."""
+    meta = cell.metadata.get("nbgrader")
+    claimed = meta.get("grade_id") if isinstance(meta, dict) else None
+    for name in (claimed, cell.get("id")):
+        if isinstance(name, str) and name in known:
+            return name
+    return None
+
+
+def _ids(number: int):
+    yield f"own-{number}"
+    copy = 0
+    while True:
+        copy += 1
+        yield f"own-{number}-{copy}"
+
+
+class RestoreCells(NbGraderPreprocessor):
+    """Takes the place of nbgrader's DeduplicateIds, OverwriteCells, OverwriteKernelspec and ClearOutput."""
+
+    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
+        """The notebook to grade. What was mended stays with each test, in its `metadata.autograder.notes`."""
+        where = resources["nbgrader"]
+        with Gradebook(where["db_url"]) as gradebook:
+            sources = source_cells(gradebook, where["notebook"], where["assignment"])
+        problem = nb.metadata.autograder.problem
+        restored = restore([] if problem else nb.cells, sources)
+        for cell in restored.cells:
+            name = cell.metadata.get("nbgrader", {}).get("grade_id")
+            cell.metadata["autograder"] = (
+                {}
+                if name is None
+                else {
+                    "notes": [] if problem else restored.notes.get(name, []),
+                    "unwritten": answer_of(name) in restored.unwritten,
+                }
+            )
+        nb.cells = restored.cells
+        return nb, resources
+
+
+def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:
+    """The answer and test cells of an assignment's notebook, as `nbgrader generate_assignment` stored them."""
+    stored = gradebook.find_notebook(notebook, assignment)
+    points = {cell.name: cell.max_score for cell in stored.grade_cells}
+    answers = {cell.name for cell in stored.solution_cells}
+    return [
+        SourceCell(cell.name, cell.source, cell.name in points, points.get(cell.name, 0.0))
+        for cell in stored.source_cells
+        if cell.name in points or cell.name in answers
+    ]

@@ -1,0 +1,251 @@
+"""Writes `submitted/` and `expected.csv`: a class of eleven who hand in what classes hand in.
+
+Run it when a lesson, a mutant or a variant changes (after `make notebooks`):
+
+    .venv/bin/python examples/class/make.py
+
+Each submission is the released notebook with answers put in, and then what that student did to it. The
+expected points follow from that: an exercise has no points where a mutant says that it breaks, or where the
+student left, lost or looped it; everything else has all of its points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import csv
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+
+from autograder import mutants, notebook, variants
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass
+class Paper:
+    """One student's notebook while it is made. lost: the test cells that will have no points."""
+
+    lesson: str
+    nb: nbformat.NotebookNode
+    solution: nbformat.NotebookNode
+    lost: set[str] = field(default_factory=set)
+    broken: bool = False
+
+    @property
+    def answers(self) -> list[str]:
+        """The names of the answer cells, in order."""
+        return [cell.id for cell in self.solution.cells if notebook.nbgrader_role(cell) == "solution"]
+
+    @property
+    def tests(self) -> list[nbformat.NotebookNode]:
+        """The test cells of the solution notebook, in order."""
+        return [cell for cell in self.solution.cells if notebook.nbgrader_role(cell) == "grade"]
+
+    def cell(self, name: str) -> nbformat.NotebookNode:
+        """The cell with this id in the student's notebook."""
+        return self.nb.cells[self.at(name)]
+
+    def at(self, name: str) -> int:
+        """The position of a cell."""
+        return next(at for at, cell in enumerate(self.nb.cells) if cell.id == name)
+
+    def write(self, *names: str) -> None:
+        """Put the solution's answer into these cells."""
+        for name in names:
+            source = next(cell.source for cell in self.solution.cells if cell.id == name)
+            lines = [line for line in source.split("\n") if "### BEGIN" not in line and "### END" not in line]
+            self.cell(name).source = "\n".join(lines)
+
+    def leave(self, *names: str) -> None:
+        """These exercises stay as they were released; `names` are their answer cells."""
+        self.lost |= {f"{name}-test" for name in names}
+
+    def mistake(self, name: str) -> None:
+        """Put in the mutant of this name."""
+        mutant = next(mutant for mutant in mutants.of_lesson(self.lesson) if mutant.name == name)
+        self.cell(mutant.cell).source = mutant.source.rstrip("\n")
+        self.lost |= set(mutant.breaks)
+
+
+def all_right(paper: Paper) -> None:
+    """Writes what the solution says."""
+    paper.write(*paper.answers)
+
+
+def another_way(paper: Paper) -> None:
+    """Writes every answer for which there is another right way in that way."""
+    all_right(paper)
+    for variant in reversed(variants.of_lesson(paper.lesson)):  # the first one of each exercise stays
+        paper.cell(variant.cell).source = variant.source.rstrip("\n")
+
+
+def mistakes(*names: str) -> Callable[[Paper], None]:
+    """Right but for these mutants."""
+
+    def write(paper: Paper) -> None:
+        all_right(paper)
+        for name in names:
+            paper.mistake(name)
+
+    return write
+
+
+def untouched(paper: Paper) -> None:
+    """Hands in the notebook as it was released."""
+    paper.leave(*paper.answers)
+
+
+def half_done(*written: str) -> Callable[[Paper], None]:
+    """Writes these answers and leaves the others."""
+
+    def write(paper: Paper) -> None:
+        paper.write(*written)
+        paper.leave(*(name for name in paper.answers if name not in written))
+
+    return write
+
+
+def cut_off(paper: Paper) -> None:
+    """A right answer in a file that was cut off on its way."""
+    all_right(paper)
+    paper.broken = True
+    paper.leave(*paper.answers)
+
+
+def tampers(mistake: str) -> Callable[[Paper], None]:
+    """One mistake, and hopes: deletes its test, and doubles, empties or retypes the tests of other exercises."""
+
+    def write(paper: Paper) -> None:
+        all_right(paper)
+        paper.mistake(mistake)
+        victim = f"{next(m.cell for m in mutants.of_lesson(paper.lesson) if m.name == mistake)}-test"
+        del paper.nb.cells[paper.at(victim)]
+        doubled, emptied, retyped = [test.id for test in paper.tests if test.id != victim][:3]
+        twin = copy.deepcopy(paper.cell(doubled))
+        twin.id = "copy"
+        paper.nb.cells.insert(paper.at(doubled) + 1, twin)
+        paper.cell(emptied).source = "pass"
+        before = paper.cell(retyped)
+        paper.nb.cells[paper.at(retyped)] = new_markdown_cell(before.source, id=before.id, metadata=before.metadata)
+
+    return write
+
+
+def never_ends(answer: str, *lost: str) -> Callable[[Paper], None]:
+    """The cell of this answer goes round for ever; `lost`: the answers whose tests need it."""
+
+    def write(paper: Paper) -> None:
+        all_right(paper)
+        paper.cell(answer).source += "\n\nwhile True:\n    pass"
+        paper.leave(answer, *lost)
+
+    return write
+
+
+def noisy(paper: Paper) -> None:
+    """Right, with warnings and prints, on stderr too, in every answer."""
+    all_right(paper)
+    for name in paper.answers:
+        cell = paper.cell(name)
+        noise = 'import sys\nimport warnings\n\nwarnings.warn("noise from the answer cell", stacklevel=1)\n'
+        cell.source = noise + _say_something(cell.source)
+
+
+def hostile(*killers: str) -> Callable[[Paper], None]:
+    """Shows scripts wherever a notebook can show something; functions in `killers` end Python when called."""
+
+    def write(paper: Paper) -> None:
+        all_right(paper)
+        planted = "document.title = 'planted'"
+        script = f'<script>{planted}</script><img src=x onerror="{planted}">'
+        text = f"{script} [press me](javascript:{planted.replace(' ', '')})"
+        paper.nb.cells.insert(1, new_markdown_cell(text, id="note"))
+        drawing = f'<svg xmlns="http://www.w3.org/2000/svg" onload="{planted}"><circle r="9"/></svg>'
+        shows = [
+            "from IPython.display import HTML, SVG, Javascript, display\n",
+            f"display(HTML({script!r}))",
+            f"display(Javascript({planted!r}))",
+            f"display(SVG({drawing!r}))",
+            f"print({script!r})",
+        ]
+        shown = new_code_cell("\n".join(shows), id="show")
+        shown.outputs = [new_output("display_data", data={"text/html": script})]
+        paper.nb.cells.insert(2, shown)
+        for name in killers:
+            paper.cell(name).source = _first_line_of_body(paper.cell(name).source, "import os; os._exit(1)")
+            paper.leave(name)
+
+    return write
+
+
+def _say_something(source: str) -> str:
+    return _first_line_of_body(source, 'print("called", file=sys.stderr); warnings.warn("called", stacklevel=1)')
+
+
+def _first_line_of_body(source: str, line: str) -> str:
+    """`source` with `line` as the first thing that each of its functions does."""
+    lines = source.split("\n")
+    for function in reversed([node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]):
+        first = function.body[1] if ast.get_docstring(function) and len(function.body) > 1 else function.body[0]
+        lines.insert(first.lineno - 1, " " * first.col_offset + line)
+    return "\n".join(lines)
+
+
+GRADIENT, MEAN, ADAM = "13-ex1-worker-gradient", "13-ex2-all-reduce-mean", "13-ex3-adam-update"
+EMA, STEP = "13-ex4-ema-update", "13-ex5-training-step"
+
+#: Who hands in what: student → lesson → what he or she did.
+CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
+    "student-01": {"01_collectives": all_right, "13_step": all_right},
+    "student-02": {"13_step": another_way},
+    "student-03": {
+        "01_collectives": mistakes("reduce_scatter_ends_one_chunk_too_far"),
+        "13_step": mistakes("sums_the_micro_batches"),
+    },
+    "student-04": {"13_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon")},
+    "student-05": {"13_step": untouched},
+    "student-06": {"13_step": half_done(GRADIENT, MEAN, ADAM)},
+    "student-07": {"13_step": cut_off},
+    "student-08": {"13_step": tampers("takes_worker_0")},
+    "student-09": {
+        "01_collectives": mistakes("reduce_scatter_everybody_sends_first"),  # the ranks wait for each other
+        "13_step": never_ends(EMA, STEP),
+    },
+    "student-10": {"01_collectives": noisy, "13_step": noisy},
+    "student-11": {"13_step": hostile(MEAN, STEP)},
+}
+
+
+def make(folder: Path) -> None:
+    """Write the whole class into `folder`."""
+    shutil.rmtree(folder / "submitted", ignore_errors=True)
+    rows = []
+    for student, papers in CLASS.items():
+        for lesson, write in papers.items():
+            path = notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb"
+            paper = Paper(lesson, nbformat.read(path, as_version=4), notebook.read(lesson))
+            write(paper)
+            text = nbformat.writes(paper.nb, version=nbformat.NO_CONVERT) + "\n"
+            target = folder / "submitted" / student / lesson / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text[: len(text) // 2] if paper.broken else text, encoding="utf-8")
+            for test in paper.tests:
+                points = 0 if test.id in paper.lost else test.metadata.nbgrader.points
+                rows.append([student, lesson, test.id.removesuffix("-test"), points])
+    with open(folder / "expected.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["student_id", "assignment", "exercise", "score"])
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="write the example class")
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE)
+    make(parser.parse_args().folder)
