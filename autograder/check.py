@@ -20,6 +20,7 @@ import contextlib
 import functools
 import inspect
 import io
+import math
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,20 @@ import numpy as np
 
 #: At most so many hints are shown: two wrong answers can look alike from outside.
 MAX_HINTS = 2
+
+
+class _Launches:
+    """How often the check that runs now has started ranks, and how often it may.
+
+    A known wrong answer that outlives the launch in which the student's answer failed is not the same
+    mistake; to run it to its end would only cost time.
+    """
+
+    count, most = 0, math.inf
+
+
+class _OutlivedError(Exception):
+    """The answer passed where the student's failed."""
 
 
 class CheckFailed(AssertionError):
@@ -120,7 +135,10 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
     """`ranks.run` for a check: a hang or a failing rank is a failed property, told with the number of ranks."""
     import ranks
 
-    case = f"{world_size} ranks"
+    _Launches.count += 1
+    if _Launches.count > _Launches.most:
+        raise _OutlivedError
+    case = f"{world_size} rank{'' if world_size == 1 else 's'}"
     try:
         return ranks.run(worker, world_size=world_size, args=args, timeout=timeout, echo=False)
     except ranks.RankError as error:
@@ -154,13 +172,16 @@ def expect_raises(case: str, function: Callable, *args: Any, error: type[Excepti
         fail(f"expected {error.__name__}, but nothing was raised", case, "nothing raised")
 
 
-def _failure(body: Callable, subjects: tuple, seed: int) -> CheckFailed | None:
+def _failure(body: Callable, subjects: tuple, seed: int, most_launches: float = math.inf) -> CheckFailed | None:
     """Run a check's body; how it failed, or None. A student's prints and warnings stay out of the feedback."""
+    _Launches.count, _Launches.most = 0, most_launches
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             body(*subjects, rng=np.random.default_rng(seed))
     except CheckFailed as failure:
         return failure
+    except _OutlivedError:
+        return None
     except Exception as error:
         # RankError carries the name of what was raised in the rank.
         if "NotImplementedError" in (type(error).__name__, getattr(error, "type_name", "")):
@@ -179,11 +200,12 @@ def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFail
 
     if failure.case == "not written":
         return ()
+    launches = _Launches.count
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     hints = []
     for mutant in mutants.of_exercise(exercise):
         space = notebook.functions(mutant.lesson, swap={mutant.cell: mutant.source})
-        twin = _failure(body, tuple(space[name] for name in names), seed)
+        twin = _failure(body, tuple(space[name] for name in names), seed, launches)
         if twin is not None and twin.case == failure.case and same_evidence(twin.got, failure.got):
             hints.append(mutant.hint)
     return tuple(hints[:MAX_HINTS])

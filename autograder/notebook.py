@@ -7,11 +7,11 @@ cells are all that a lesson's functions need; the rest shows, asks or tests.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import io
 import linecache
 import os
+import symtable
 import tempfile
 import traceback
 from collections.abc import Iterator
@@ -92,13 +92,12 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
     Cells are taken to talk to each other by the names that they define and read, and by nothing else.
     """
     cells = {cell.id: cell for cell in nb.cells if is_setup(cell) or nbgrader_role(cell) == "grade"}
-    defines, reads = {}, {}
-    for name, cell in cells.items():
-        nodes = list(ast.walk(ast.parse(cell.source)))
-        names = [node for node in nodes if isinstance(node, ast.Name)]
-        defines[name] = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-        defines[name] |= {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-        reads[name] = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    tables = {name: symtable.symtable(cell.source, name, "exec") for name, cell in cells.items()}
+    defines = {
+        name: {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+        for name, table in tables.items()
+    }
+    reads = {name: _global_reads(table) for name, table in tables.items()}
     reached = {cell_id}
     while True:
         known = set().union(*(defines[name] for name in reached if nbgrader_role(cells[name]) != "grade"))
@@ -106,6 +105,13 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
         if not more:
             return {name for name in reached if nbgrader_role(cells[name]) == "grade"}
         reached |= more
+
+
+def _global_reads(table: symtable.SymbolTable) -> set[str]:
+    """The names that a cell takes from the notebook, at its top or inside its functions."""
+    top = table.get_type() == "module"
+    mine = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
+    return mine.union(*(_global_reads(child) for child in table.get_children()))
 
 
 def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:
