@@ -115,6 +115,12 @@ def _signature(message: Message) -> tuple:
     return (message.call, message.root, message.dtype, message.bytes)
 
 
+def headline(stuck: list[int], world_size: int) -> str:
+    """The first line of the explanation: who is stuck."""
+    who = "every rank" if len(stuck) == world_size else _ranks(stuck)
+    return f"{who} {'wait' if who.startswith('ranks') else 'waits'} for what cannot come"
+
+
 def parted(records: list[Record], states: dict[int, str]) -> str:
     """The first place where what the ranks did no longer fits together, as a sentence; "" if there is none.
 

@@ -207,7 +207,7 @@ class _Run:
         __tracebackhide__ = True
         now = time.monotonic()
         if now >= self.deadline:
-            self._raise_hang(f"the ranks did not finish within {self.job['timeout']:g} s", everybody=True)
+            self._raise_hang(f"the ranks did not finish within {self.job['timeout']:g} s", kind="timeout")
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_EVERY
@@ -217,13 +217,10 @@ class _Run:
             self._examined = state
             stuck = hang.stuck(self._records(), set(self.answers))
             if stuck:
-                who = "every rank that is left" if len(stuck) + len(self.answers) == self.world_size else None
-                who = who or ("rank " if len(stuck) == 1 else "ranks ") + ", ".join(map(str, sorted(stuck)))
-                verb = "waits" if len(stuck) == 1 or who.startswith("every") else "wait"
-                self._raise_hang(f"{who} {verb} for what cannot come", everybody=False)
+                self._raise_hang(hang.headline(sorted(stuck), self.world_size), kind="stuck")
         self._sizes = state
 
-    def _raise_hang(self, headline: str, everybody: bool) -> None:
+    def _raise_hang(self, headline: str, kind: str) -> None:
         __tracebackhide__ = True
         records = self._records()
         states = dict.fromkeys(self.answers, "has returned")
@@ -231,7 +228,6 @@ class _Run:
         states |= self._where_they_compute(computing) if computing else {}
         waits = [hang.describe_wait(records, rank, states) for rank in range(self.world_size)]
         parted = hang.parted(records, states)
-        kind = "timeout" if everybody else "stuck"
         raise HangError(headline, waits, parted, (kind, hang.shape_of(records, states)))
 
     def _where_they_compute(self, ranks: list[int]) -> dict[int, str]:
