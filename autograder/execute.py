@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder import notebook
+from autograder.files import write_whole
 
 EXECUTED = notebook.ROOT / "_build" / "executed"
 
@@ -109,7 +110,7 @@ def run(lesson: str, parameters: dict[str, Any] | None = None, progress: bool = 
             raise _failure(lesson, _running(output), why, output, failed) from error
         except DeadKernelError as error:
             raise _failure(lesson, _running(output), "the kernel died", output, failed) from error
-        _move(output, done)
+        write_whole(done, output.read_bytes())
     if not parameters:
         record.write_text(fingerprint)
     return done
@@ -191,16 +192,9 @@ def _running(output: Path, index: int | None = None) -> str:
 def _failure(lesson: str, cell: str, why: str, output: Path, failed: Path) -> NotebookFailedError:
     """The error to raise, with the notebook as far as it ran kept for a look."""
     with contextlib.suppress(OSError):
-        _move(output, failed)
+        write_whole(failed, output.read_bytes())
     where = f"; see {os.path.relpath(failed, notebook.ROOT)}" if failed.is_file() else ""
     return NotebookFailedError(f"solutions/{lesson}, cell {cell}: {why}{where}")
-
-
-def _move(source: Path, target: Path) -> None:
-    """Put a finished file in place in one step, also from another file system."""
-    beside = target.with_name(f".{target.name}.new")
-    beside.write_bytes(source.read_bytes())
-    os.replace(beside, target)
 
 
 def _first_line(text: Any) -> str:

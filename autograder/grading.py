@@ -15,21 +15,19 @@ import functools
 import hashlib
 import io
 import json
-import logging
 import os
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from autograder import notebook
+from autograder import conversion, notebook
+from autograder.files import write_whole
 
 EXAMPLE = notebook.ROOT / "examples" / "class"
 EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"
-CONFIG = "nbgrader_config.py"
 
 
 def add_parser(subparsers) -> None:
@@ -81,7 +79,7 @@ def example_course(timeout: int | None = None) -> Course:
     for name, source in (("submitted", EXAMPLE / "submitted"), ("solutions", notebook.SOLUTIONS)):
         shutil.rmtree(EXAMPLE_COURSE / name, ignore_errors=True)
         shutil.copytree(source, EXAMPLE_COURSE / name, ignore=shutil.ignore_patterns(".*"))
-    shutil.copy(notebook.ROOT / CONFIG, EXAMPLE_COURSE / CONFIG)
+    shutil.copy(notebook.ROOT / conversion.CONFIG, EXAMPLE_COURSE / conversion.CONFIG)
     return Course(EXAMPLE_COURSE, timeout)
 
 
@@ -165,10 +163,10 @@ class Course:
                 problems.append(problem)
             else:
                 done["/".join((student, lesson))] = state
-                write_beside(self.graded, json.dumps(done, indent=1, sort_keys=True))
+                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
         for problem in problems:
             print(problem, file=sys.stderr)
-        write_beside(self.root / "grades.csv", self.csv())
+        write_whole(self.root / "grades.csv", self.csv())
         return problems
 
     def prepare(self, lesson: str) -> None:
@@ -200,7 +198,7 @@ class Course:
             log = self._convert(GenerateAssignment, config)
         if log:
             raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
-        write_beside(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
+        write_whole(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
 
     def try_solution(self, lesson: str) -> None:
         """Grade the solution itself, once for each state of lesson and grader.
@@ -223,7 +221,7 @@ class Course:
             if not scoring.passed(test):
                 why = scoring.reason(test, None).split("\n")[0]
                 raise ValueError(f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}")
-        write_beside(self.graded, json.dumps({**done, f"/{lesson}": state}, indent=1, sort_keys=True))
+        write_whole(self.graded, json.dumps({**done, f"/{lesson}": state}, indent=1, sort_keys=True))
 
     def grade_one(self, student: str, lesson: str) -> str:
         """Autograde one submission and write its feedback; '' or, in one line, why that was not possible."""
@@ -317,9 +315,7 @@ class Course:
     @functools.cached_property
     def settings(self):
         """What `nbgrader_config.py` says."""
-        from traitlets.config import PyFileConfigLoader
-
-        return PyFileConfigLoader(CONFIG, path=str(notebook.ROOT)).load_config()
+        return conversion.settings()
 
     def _config(self, **coursedir: str):
         config = copy.deepcopy(self.settings)
@@ -333,30 +329,7 @@ class Course:
         return config
 
     def _convert(self, converter: type, config) -> str:
-        """Run one of nbgrader's converters, as `--force` would; '' or the first line of what went wrong."""
-        from nbgrader.coursedir import CourseDirectory
-        from sqlalchemy.exc import SAWarning
-
-        log = logging.Logger("nbgrader", level=logging.INFO)
-        complaints = _Complaints()
-        log.addHandler(complaints)
-        file = logging.FileHandler(self.root / ".nbgrader.log", encoding="utf-8")
-        log.addHandler(file)
-        before = os.getcwd()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SAWarning)  # nbgrader's, about its own queries
-                coursedir = CourseDirectory(config=config, log=log)
-                running = converter(coursedir=coursedir, config=config, log=log)
-                running.force = True
-                running.start()
-        except (Exception, SystemExit) as error:
-            log.error("%s", error, exc_info=True)
-            return complaints.first or f"{type(error).__name__}: {error}"
-        finally:
-            os.chdir(before)
-            file.close()
-        return ""
+        return conversion.convert(converter, config, self.root / ".nbgrader.log")
 
     def _record_failure(self, student: str, lesson: str) -> None:
         """No old score may stand for a submission that could not be graded."""
@@ -409,7 +382,7 @@ class Course:
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
                     digest.update(str(path.relative_to(folder)).encode() + b"\0" + _digest(path))
-        digest.update(_digest(notebook.ROOT / CONFIG))
+        digest.update(_digest(notebook.ROOT / conversion.CONFIG))
         return digest.hexdigest()
 
 
@@ -427,18 +400,6 @@ class Row(NamedTuple):
     auto_score: float | None
     needs_manual_grade: bool
     penalty: float | None
-
-
-class _Complaints(logging.Handler):
-    """Keeps the first error that nbgrader logs: what it raises afterwards says less."""
-
-    first = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage().strip()
-        if record.levelno >= logging.ERROR and not self.first and not text.startswith("There was an error"):
-            lines = text.splitlines()
-            self.first = lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def _exactly_one(converter: type) -> type:
@@ -460,11 +421,3 @@ def _digest(path: Path) -> bytes:
 def _cell(text: str) -> str:
     """A name that no spreadsheet takes for a formula."""
     return f"'{text}" if text[:1] in "=+-@\t\r" else text
-
-
-def write_beside(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)

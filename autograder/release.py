@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
-import os
 import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autograder import notebook
-
-CONFIG = "nbgrader_config.py"
+from autograder import conversion, notebook
+from autograder.files import write_whole
 
 #: What a stub says; a solution cell without it holds somebody's work.
 STUB = "NotImplementedError"
@@ -74,7 +71,7 @@ def release(lessons: list[str] | None = None) -> list[str]:
                 if target.is_file() and _holds_answers(target):
                     kept = _keep(target)
                     said.append(f"notebooks/{lesson}: your answers are kept in {kept.name}")
-                _replace(target, path.read_bytes())
+                write_whole(target, path.read_bytes())
                 said.append(f"notebooks/{lesson}/{target.name} written")
     for name in [] if lessons else _orphans():
         if any(_holds_answers(path) for path in (notebook.NOTEBOOKS / name).glob("*.ipynb")):
@@ -103,11 +100,9 @@ def _generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
 
 def _generate_assignment(course: Path, lesson: str) -> None:
     """nbgrader's own conversion of `source/<lesson>` into `release/<lesson>`."""
-    from nbgrader.converters import GenerateAssignment, NbGraderException
-    from nbgrader.coursedir import CourseDirectory
-    from traitlets.config import PyFileConfigLoader
+    from nbgrader.converters import GenerateAssignment
 
-    config = PyFileConfigLoader(CONFIG, path=str(notebook.ROOT)).load_config()
+    config = conversion.settings()
     config.CourseDirectory.update(
         root=str(course),
         source_directory="source",
@@ -115,20 +110,9 @@ def _generate_assignment(course: Path, lesson: str) -> None:
         db_url=f"sqlite:///{course / 'gradebook.db'}",
         assignment_id=lesson,
     )
-    complaints = _Complaints()
-    log = logging.Logger("release", level=logging.WARNING)
-    log.addHandler(complaints)
-    before = os.getcwd()
-    try:
-        coursedir = CourseDirectory(config=config, log=log)
-        GenerateAssignment(coursedir=coursedir, config=config, log=log).start()
-    except (NbGraderException, RuntimeError, ValueError) as error:
-        why = complaints.first or str(error)
-        raise ValueError(f"nbgrader refuses solutions/{lesson}: {why}") from error
-    except SystemExit as error:  # what nbgrader raises for metadata in an older format
-        raise ValueError(f"nbgrader refuses solutions/{lesson}: {complaints.first}") from error
-    finally:
-        os.chdir(before)
+    problem = conversion.convert(GenerateAssignment, config)
+    if problem:
+        raise ValueError(f"nbgrader refuses solutions/{lesson}: {problem}")
 
 
 def _empty_gradebook(path: Path) -> None:
@@ -136,18 +120,6 @@ def _empty_gradebook(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         database.commit()
-
-
-class _Complaints(logging.Handler):
-    """Keeps the first error that nbgrader logs: what it raises afterwards says less."""
-
-    first = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage().strip()
-        if record.levelno >= logging.ERROR and not self.first and not text.startswith("There was an error"):
-            lines = text.splitlines()
-            self.first = lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -184,11 +156,3 @@ def _keep(path: Path) -> Path:
         if not aside.exists():
             return path.rename(aside)
     raise ValueError(f"{path.parent} holds 1,000 kept copies: remove some")
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Write beside, then rename: nobody ever sees half a notebook."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.new")
-    beside.write_bytes(content)
-    os.replace(beside, target)

@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder import grading
+from autograder import conversion, grading
 
 LESSON = "07_toy"
 RIGHT = {
@@ -118,7 +118,7 @@ class Toy:
         source.mkdir(parents=True)
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
         if not stock:
-            shutil.copy(grading.notebook.ROOT / grading.CONFIG, self.root / grading.CONFIG)
+            shutil.copy(grading.notebook.ROOT / conversion.CONFIG, self.root / conversion.CONFIG)
         self.course = (_Stock if stock else grading.Course)(self.root, timeout)
         for name, content in _prepared().items():
             (self.root / name).parent.mkdir(exist_ok=True)
