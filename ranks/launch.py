@@ -109,7 +109,7 @@ class _Run:
         self.answers: dict[int, tuple] = {}
         self.output = [_Output(self.folder / f"output.{rank}", rank, echo) for rank in range(self.world_size)]
         self.deadline = time.monotonic() + job["timeout"]
-        self._sizes: tuple | None = None
+        self._progress_before: tuple | None = None
         self._examined: tuple | None = None
         self._next_look = time.monotonic() + _LOOK_EVERY
 
@@ -211,14 +211,18 @@ class _Run:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_EVERY
-        sizes = tuple(_size(self.folder / f"events.{rank}") for rank in range(self.world_size))
-        state = (sizes, tuple(sorted(self.answers)))
-        if state == self._sizes and state != self._examined:
-            self._examined = state
+        progress = self._progress()
+        if progress == self._progress_before and progress != self._examined:
+            self._examined = progress
             stuck = hang.stuck(self._records(), set(self.answers))
-            if stuck:
+            if stuck and progress == self._progress():  # nothing has moved while the records were read
                 self._raise_hang(hang.headline(sorted(stuck), self.world_size), kind="stuck")
-        self._sizes = state
+        self._progress_before = progress
+
+    def _progress(self) -> tuple:
+        """Changes whenever a rank writes to its record or delivers its answer."""
+        sizes = tuple(_size(self.folder / f"events.{rank}") for rank in range(self.world_size))
+        return sizes, tuple(sorted(self.answers))
 
     def _raise_hang(self, headline: str, kind: str) -> None:
         __tracebackhide__ = True
