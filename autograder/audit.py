@@ -104,9 +104,7 @@ def add_parser(subparsers) -> None:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    lessons = arguments.lessons or notebook.lessons()
-    for lesson in lessons:
-        notebook.solution_path(lesson)  # an unknown name ends here, before any work
+    lessons = notebook.pick(arguments.lessons)
     verdicts = audit(lessons, arguments.jobs)
     _print_matrix(lessons, verdicts)
     wrong = [verdict for verdict in verdicts if verdict.complaints]

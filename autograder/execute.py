@@ -47,9 +47,7 @@ def add_parser(subparsers) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status: 0 when every notebook ran to its end."""
-    names = arguments.lessons or notebook.lessons()
-    for name in names:
-        notebook.solution_path(name)  # an unknown lesson is told before the first one runs
+    names = notebook.pick(arguments.lessons)
     parameters = {name: _value(text) for name, text in arguments.parameters}
     failures = 0
     for name in names:

@@ -118,13 +118,11 @@ class Course:
 
     def lessons(self) -> list[str]:
         """The lessons that can be graded here."""
-        return sorted(path.parent.name for path in self.solutions.glob("*/*.ipynb") if path.stem == path.parent.name)
+        return notebook.lessons(self.solutions)
 
     def check(self, lessons: list[str]) -> None:
         """UnknownLessonError for a lesson that cannot be graded here."""
-        for lesson in lessons:
-            if lesson not in self.lessons():
-                raise notebook.UnknownLessonError(f"no lesson {lesson!r}; there are: {', '.join(self.lessons())}")
+        notebook.pick(lessons, self.solutions)
 
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
         """(student, lesson) of everything handed in."""

@@ -14,7 +14,7 @@ import os
 import symtable
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,25 @@ class UnknownLessonError(ValueError):
     """There is no such lesson."""
 
 
-def lessons() -> list[str]:
-    """The names of all lessons, in order: `["01_collectives", …]`."""
-    return sorted(path.parent.name for path in SOLUTIONS.glob("*/*.ipynb") if path.stem == path.parent.name)
+def lessons(folder: Path | None = None) -> list[str]:
+    """The names of all lessons in `solutions/`, or in another folder, in order: `["01_collectives", …]`."""
+    found = (folder or SOLUTIONS).glob("*/*.ipynb")
+    return sorted(path.parent.name for path in found if path.stem == path.parent.name)
+
+
+def pick(names: Iterable[str] | None, folder: Path | None = None) -> list[str]:
+    """These lessons, or all where none is named. UnknownLessonError names the lessons that exist."""
+    there = lessons(folder)
+    for name in names or ():
+        if name not in there:
+            raise UnknownLessonError(f"no lesson {name!r}; there are: {', '.join(there)}")
+    return list(names or there)
 
 
 def solution_path(lesson: str) -> Path:
     """Where a lesson's solution notebook is. UnknownLessonError names the lessons that exist."""
-    path = SOLUTIONS / lesson / f"{lesson}.ipynb"
-    if not path.is_file():
-        raise UnknownLessonError(f"no lesson {lesson!r}; there are: {', '.join(lessons())}")
-    return path
+    pick([lesson])
+    return SOLUTIONS / lesson / f"{lesson}.ipynb"
 
 
 def lesson_of(cell: str) -> str:
@@ -132,7 +140,7 @@ def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: s
             if graded:
                 outcome.max_points[cell.id] = float(cell.metadata.nbgrader.points)
                 outcome.points[cell.id] = 0.0 if error else outcome.max_points[cell.id]
-                outcome.messages[cell.id] = error or ""
+                outcome.messages[cell.id] = error
     return outcome
 
 

@@ -85,8 +85,8 @@ def release(lessons: list[str] | None = None) -> list[str]:
 @contextlib.contextmanager
 def _generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
     """What nbgrader makes of these lessons now: (lesson, folder) pairs in a scratch folder."""
-    names = list(lessons) if lessons else notebook.lessons()
-    sources = [notebook.solution_path(name).parent for name in names]  # complains before anything is done
+    names = notebook.pick(lessons)
+    sources = [notebook.SOLUTIONS / name for name in names]
     # Resolved, because nbgrader compares paths as text and a temporary folder may be a link.
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         course = Path(folder).resolve()

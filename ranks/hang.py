@@ -2,7 +2,7 @@
 
 `stuck` answers from the ranks' records alone, and only when it is certain: a message counts as on its way
 as soon as its sender has begun the call, and a rank whose background threads talk counts as able to do
-anything. `explain` turns the answer into sentences.
+anything. `headline`, `describe_wait` and `parted` put the answer into sentences.
 """
 
 from __future__ import annotations
@@ -65,8 +65,6 @@ def _peer_waits(records: list[Record], message: Message) -> Waits | None:
         begun = sum(m.is_send and m.peer == message.rank for rank in others for m in records[rank].messages)
         wanted = sum(m.is_receive for m in mine)
         return None if begun >= wanted else Waits(message.rank, message, tuple(others))
-    if message.peer == message.rank or not 0 <= message.peer < len(records):
-        return Waits(message.rank, message, ())  # nobody else can end this
     counterpart = [
         m
         for m in records[message.peer].messages

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.check import check, expect_unchanged, fail, run_ranks
-from ranks.ledger import Ledger, Message
+from ranks.ledger import Ledger
 
 #: Powers of two, others, one rank alone, and enough ranks for a tree of three rounds.
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
@@ -60,21 +60,11 @@ class Outcome:
 
 @dataclass
 class Trial:
-    """A case, what each rank made of it, and the messages that each rank sent and received."""
+    """A case, what each rank made of it, and the messages that the ranks sent and received."""
 
     case: Case
     outcomes: list[Outcome]
-    messages: list[list[Message]]
-
-    @property
-    def sent(self) -> list[int]:
-        """Bytes that each rank sent."""
-        return [sum(m.bytes for m in mine if m.is_send) for mine in self.messages]
-
-    @property
-    def counts(self) -> list[int]:
-        """Messages that each rank sent."""
-        return [sum(m.is_send for m in mine) for mine in self.messages]
+    ledger: Ledger
 
 
 # ---- running ----
@@ -115,7 +105,7 @@ def _try(function: Any, cases: list[Case]) -> list[Trial]:
     """One launch that tries all cases, which are for the same number of ranks."""
     world_size = cases[0].world_size
     results = run_ranks(_drive, world_size, (function, cases))
-    trials = [Trial(case, [mine[c] for mine in results], [[] for _ in results]) for c, case in enumerate(cases)]
+    trials = [Trial(case, [mine[c] for mine in results], Ledger(world_size=world_size)) for c, case in enumerate(cases)]
     for rank in range(world_size):
         barriers = 0
         for message in sorted(results.ledger.of(rank), key=lambda m: m.posted):
@@ -124,7 +114,7 @@ def _try(function: Any, cases: list[Case]) -> list[Trial]:
             elif message.is_collective:
                 barriers += 1
             elif 0 < barriers <= len(cases):
-                trials[barriers - 1].messages[rank].append(message)
+                trials[barriers - 1].ledger.append(message)
         if barriers != len(cases) + 1:
             fail("barrier was called, but only send and receive are allowed", "collective", "barrier")
     return trials
@@ -235,28 +225,29 @@ def _expect_fresh(trial: Trial) -> None:
 def _expect_neighbors(trial: Trial, most: int) -> None:
     """Each rank sends at most `most` messages, and only to ranks next to it on the ring."""
     world_size = trial.case.world_size
-    for rank, mine in enumerate(trial.messages):
+    for rank, count in enumerate(trial.ledger.messages_sent()):
         neighbors = {(rank + 1) % world_size, (rank - 1) % world_size}
-        for message in mine:
+        for message in trial.ledger.of(rank):
             if message.peer not in neighbors:
                 verb = "sent to" if message.is_send else "received from"
-                got = [sorted({m.peer for m in each}) for each in trial.messages]
+                got = [sorted({m.peer for m in trial.ledger.of(r)}) for r in range(world_size)]
                 fail(f"rank {rank} {verb} rank {message.peer}, which is not its neighbor", trial.case.name, got)
-        if trial.counts[rank] > most:
-            text = f"rank {rank} sent {trial.counts[rank]} messages, at most {most} are needed"
-            fail(text, trial.case.name, trial.counts)
+        if count > most:
+            text = f"rank {rank} sent {count} messages, at most {most} are needed"
+            fail(text, trial.case.name, trial.ledger.messages_sent())
 
 
 def _expect_sent(trial: Trial, *allowed: list[int]) -> None:
     """Each rank sent exactly these bytes; more than one list when the ring may turn either way."""
-    if trial.sent not in allowed:
-        fail(f"the ranks sent {trial.sent} bytes, expected {allowed[0]}", trial.case.name, trial.sent)
+    sent = trial.ledger.bytes_sent()
+    if sent not in allowed:
+        fail(f"the ranks sent {sent} bytes, expected {allowed[0]}", trial.case.name, sent)
 
 
 def _expect_rounds(trial: Trial, most: int) -> None:
-    rounds = Ledger(m for mine in trial.messages for m in mine).rounds()
+    rounds = trial.ledger.rounds()
     if rounds > most:
-        peers = [sorted(m.peer for m in mine if m.is_send) for mine in trial.messages]
+        peers = [sorted(m.peer for m in trial.ledger.of(r).sends()) for r in range(trial.case.world_size)]
         fail(f"it took {rounds} rounds, {most} are enough", trial.case.name, (rounds, peers))
 
 
@@ -280,7 +271,7 @@ def _expect_refusals(function: Any, cases: list[Case], name: str) -> None:
             if name not in outcome.error[1]:
                 text = f"rank {rank}'s ValueError should name {name!r}, it says {outcome.error[1]!r}"
                 fail(text, trial.case.name, "not named")
-        if any(trial.messages):
+        if trial.ledger:
             fail("messages were sent before the ValueError", trial.case.name, "sent first")
 
 
@@ -407,10 +398,10 @@ def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
             total = _total(trial.case)
             _expect_values(trial, lambda rank, total=total: total, in_place=True)
         for trial in (trial for trial in trials if trial.case.inputs[0].size):
-            count, expected = sum(trial.counts), 2 * (world_size - 1)
+            sent, count, expected = trial.ledger.bytes_sent(), len(trial.ledger.sends()), 2 * (world_size - 1)
             if count != expected:
-                fail(f"{count} messages in all, expected {expected}", trial.case.name, (count, trial.sent))
+                fail(f"{count} messages in all, expected {expected}", trial.case.name, (count, sent))
             size = expected * trial.case.inputs[0].nbytes
-            if sum(trial.sent) != size:
-                fail(f"{sum(trial.sent)} bytes in all, expected {size}", trial.case.name, trial.sent)
+            if sum(sent) != size:
+                fail(f"{sum(sent)} bytes in all, expected {size}", trial.case.name, sent)
             _expect_rounds(trial, 2 * ceil(log2(world_size)))
