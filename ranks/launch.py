@@ -47,8 +47,9 @@ class Results(list):
     def timeline(self, title: str | None = None, by: str = "time") -> Figure:
         """A figure of the ledger, with one row and one color a rank.
 
-        by: "time" puts every call on an axis in milliseconds, with an arrow for each message; "round" has one
-        column a round of point-to-point messages (see `Ledger.rounds`), the same in every run.
+        by: "time" puts every call on an axis in milliseconds, with an arrow for each message, below the stretches
+        that the worker marked with `torch.profiler.record_function`; "round" has one column a round of
+        point-to-point messages (see `Ledger.rounds`), the same in every run.
         """
         from ranks import timeline  # matplotlib is slow to import
 
@@ -128,8 +129,10 @@ class _Run:
                 self._raise_for_hangs()
         values = [pickle.loads(self.answers[rank][1]) for rank in range(self.world_size)]
         self._release()
-        messages = [m for record in self._records() for m in record.messages]
-        ledger = Ledger(sorted(messages, key=lambda m: (m.start, m.rank)), self.world_size)
+        records = self._records()
+        messages = sorted((m for record in records for m in record.messages), key=lambda m: (m.start, m.rank))
+        spans = sorted((s for record in records for s in record.spans), key=lambda s: (s.start, s.rank))
+        ledger = Ledger(messages, self.world_size, spans)
         return Results(values, ledger, [output.text() for output in self.output])
 
     def _release(self) -> None:

@@ -16,7 +16,7 @@ class Message:
 
     rank: who called. call: the function's name in `torch.distributed`. peer: the other rank of a send or
     receive (None for a collective). bytes: what this rank put in, for a receive the size of its buffer.
-    start, end: seconds since the run's first message; end is None while the call has not ended (an `isend`
+    start, end: seconds since the run's first event; end is None while the call has not ended (an `isend`
     that was never waited for stays so). line: the line of the cell or file that made the call.
     """
 
@@ -39,6 +39,8 @@ class Message:
     waiting_at: tuple[str, int] | None = None
     #: A receive that named no source, whoever turned out to have sent.
     from_any: bool = False
+    #: When an asynchronous collective was over, in seconds; `end` is when this rank's wait for it returned.
+    over: float | None = None
 
     @property
     def is_send(self) -> bool:
@@ -57,10 +59,24 @@ class Message:
 
 
 @dataclass
+class Span:
+    """A stretch of a rank's time that its worker named with `torch.profiler.record_function(name)`.
+
+    start, end: seconds since the run's first event, on the clock of the messages; end is None if it was not left.
+    """
+
+    rank: int
+    name: str
+    start: float
+    end: float | None = None
+
+
+@dataclass
 class Record:
-    """What one rank's file says: its messages in the order of their calls, and whether threads talked too."""
+    """What one rank's file says: its messages and spans, in the order of their starts, and whether threads talked."""
 
     messages: list[Message] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     threaded: bool = False
 
     @property
@@ -72,14 +88,18 @@ class Record:
 class Ledger(list[Message]):
     """All messages of a run, in the order of their starts, with the sums that one asks for most."""
 
-    def __init__(self, messages: Iterable[Message] = (), world_size: int | None = None):
+    def __init__(
+        self, messages: Iterable[Message] = (), world_size: int | None = None, spans: Iterable[Span] = ()
+    ):
         super().__init__(messages)
+        #: The stretches of time that the workers named, in the order of their starts.
+        self.spans = list(spans)
         #: How many ranks the run had; those that sent nothing count too.
         self.world_size = max((m.rank for m in self), default=-1) + 1 if world_size is None else world_size
 
     def of(self, rank: int) -> Ledger:
-        """The messages of one rank."""
-        return Ledger((m for m in self if m.rank == rank), self.world_size)
+        """The messages and spans of one rank."""
+        return Ledger((m for m in self if m.rank == rank), self.world_size, (s for s in self.spans if s.rank == rank))
 
     def sends(self) -> Ledger:
         """The point-to-point sends: each message that crossed, once."""
@@ -129,7 +149,7 @@ def _events(path: Path) -> Iterable[dict]:
 
 
 def _record(rank: int, events: list[dict], first: float) -> Record:
-    record, by_number = Record(), {}
+    record, by_number, spans = Record(), {}, {}
     for ordinal, event in enumerate(events):
         record.threaded |= "thread" in event
         time = event["t"] - first
@@ -154,6 +174,13 @@ def _record(rank: int, events: list[dict], first: float) -> Record:
             record.messages.append(message)
         elif event["e"] == "wait":
             by_number[event["i"]].waiting_at = tuple(event["at"])
+        elif event["e"] == "begin":
+            spans[event["i"]] = Span(rank, event["name"], time)
+            record.spans.append(spans[event["i"]])
+        elif event["e"] == "end":
+            spans[event["i"]].end = time
+        elif event["e"] == "over":
+            by_number[event["i"]].over = time
         else:
             message = by_number[event["i"]]
             message.end, message.completed, message.waiting_at = time, ordinal, None

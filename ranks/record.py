@@ -7,6 +7,9 @@ that hangs or dies can still be asked what it was doing. A line is a JSON object
     {"e": "call", "i": 7, "op": "send", "peer": 1, "bytes": 64, …, "at": [file, line], "t": seconds}
     {"e": "wait", "i": 7, "at": …, "t": …}       the rank now blocks until operation 7 is done
     {"e": "done", "i": 7, "t": …}                operation 7 has ended as far as this rank can tell
+    {"e": "over", "i": 7, "t": …}                an asynchronous collective was over, waited for or not
+    {"e": "begin", "i": 8, "name": "backward", "t": …}   the worker enters a stretch that it named, with
+    {"e": "end", "i": 8, "t": …}                         torch.profiler.record_function, and leaves it
 
 What the C++ side of torch sends on its own (DistributedDataParallel's reducer) does not pass here.
 """
@@ -65,12 +68,17 @@ class _Recorder:
 
     def write(self, **event: Any) -> None:
         event["t"] = time.monotonic()
-        if threading.current_thread() is not threading.main_thread():
+        # That a collective is over is told by a thread of gloo's, not by one that talks to other ranks.
+        if event["e"] != "over" and threading.current_thread() is not threading.main_thread():
             event["thread"] = threading.get_ident()
         os.write(self._file, (json.dumps(event, separators=(",", ":")) + "\n").encode())
 
+    def number(self) -> int:
+        """A number that no other operation of this rank has."""
+        return next(self._numbers)
+
     def call(self, op: str, blocking: bool, **what: Any) -> int:
-        number = next(self._numbers)
+        number = self.number()
         self.write(e="call", i=number, op=op, blocking=blocking, at=_caller(), **what)
         return number
 
@@ -123,6 +131,28 @@ def install(path: str) -> None:
         for module in (dist, distributed_c10d):
             if getattr(module, name, None) is original:
                 setattr(module, name, recorded)
+    _record_spans(recorder)
+
+
+def _record_spans(recorder: _Recorder) -> None:
+    """Write down the stretches that a worker marks with `torch.profiler.record_function`, but not torch's own."""
+    marker = torch.profiler.record_function
+    enter, leave = marker.__enter__, marker.__exit__
+    open_spans: dict[int, int] = {}
+
+    def begin(self: Any) -> Any:
+        if not sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+            open_spans[id(self)] = number = recorder.number()
+            recorder.write(e="begin", i=number, name=str(self.name))
+        return enter(self)
+
+    def end(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        if id(self) in open_spans:
+            recorder.write(e="end", i=open_spans.pop(id(self)))
+        return result
+
+    marker.__enter__, marker.__exit__ = begin, end
 
 
 def _point_to_point(recorder: _Recorder, name: str, original: Callable, *, peer: str, blocking: bool) -> Callable:
@@ -182,7 +212,10 @@ def _collective(recorder: _Recorder, name: str, original: Callable, *, holds: st
         if blocking:
             recorder.write(e="done", i=number)
             return result
-        return _RecordedWork(result, recorder, number) if result is not None else result
+        if result is None:  # this rank is not in the group
+            return None
+        result.get_future().add_done_callback(lambda _: recorder.write(e="over", i=number))
+        return _RecordedWork(result, recorder, number)
 
     return call
 

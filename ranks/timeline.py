@@ -2,50 +2,104 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
+from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
 from ranks.figure import Figure, color
-from ranks.ledger import Message, pairs, schedule
+from ranks.ledger import Ledger, Message, Span, pairs, schedule
 
 #: With more messages than this, arrows would hide the bars.
 _MAX_ARROWS = 120
 
 
-def draw(ledger: Iterable[Message], world_size: int, title: str = "What each rank did") -> Figure:
+def draw(ledger: Ledger, world_size: int, title: str = "What each rank did") -> Figure:
     """One row and one color a rank. Upper half of a row: sends; lower half: receives; whole: collectives.
 
-    An arrow goes from the start of a send to the end of the receive that took it. Time is in milliseconds
-    from the run's first message.
+    An arrow goes from the start of a send to the end of the receive that took it. Collectives that overlap share
+    the height. Where the workers marked spans, these stand in the upper third of each row and the messages below.
+    Time is in milliseconds from the run's first event.
     """
     messages = [m for m in ledger if m.end is not None]
-    end = max((m.end for m in messages), default=0.0) * 1e3
-    fig = Figure(alt=_alt(messages, world_size, end), figsize=(7.5, 1.3 + 0.55 * world_size))
+    spans = [s for s in ledger.spans if s.end is not None]
+    end = max((event.end for event in [*messages, *spans]), default=0.0) * 1e3
+    height = 0.55 if not spans else 0.85
+    fig = Figure(alt=_alt(messages, spans, world_size, end), figsize=(7.5, 1.3 + height * world_size))
     ax = fig.subplots()
     least = end / 300  # a bar that can be seen
+    rows = _Rows(messages, bool(spans))
     for m in messages:
-        bottom, height = _place(m)
+        over = m.end if m.over is None else min(m.over, m.end)
         ax.broken_barh(
-            [(m.start * 1e3, max((m.end - m.start) * 1e3, least))],
-            (bottom, height),
+            [(m.start * 1e3, max((over - m.start) * 1e3, least))],
+            rows.place(m),
             facecolor=color(m.rank),
             alpha=0.45 if m.is_receive else 1.0,
             hatch="///" if m.is_collective else None,
             edgecolor="white",
             linewidth=0.4,
         )
+    _draw_spans(ax, spans, end)
     crossed = pairs(messages)
     if len(crossed) <= _MAX_ARROWS:
         for send, receive in crossed:
             ax.annotate(
                 "",
-                xy=(receive.end * 1e3, receive.rank + 0.18),
-                xytext=(send.start * 1e3, send.rank - 0.18),
+                xy=(receive.end * 1e3, sum(rows.place(receive)) - rows.half / 2),
+                xytext=(send.start * 1e3, rows.place(send)[0] + rows.half / 2),
                 arrowprops={"arrowstyle": "-|>", "color": color(send.rank), "lw": 0.9, "shrinkA": 0, "shrinkB": 0},
             )
     _label(ax, messages, world_size, title)
     return fig
+
+
+#: The part of a row in which spans stand, when there are any.
+_SPAN_TOP, _SPAN_HEIGHT = -0.44, 0.28
+
+
+class _Rows:
+    """Where in its rank's row a message's bar stands; the axis points down."""
+
+    def __init__(self, messages: list[Message], below_spans: bool):
+        self.top = -0.34 if not below_spans else _SPAN_TOP + _SPAN_HEIGHT + 0.02
+        #: Half of the height that messages have: sends stand above receives.
+        self.half = (0.34 - self.top) / 2
+        self._lanes = _lanes([m for m in messages if m.is_collective])
+        self._most = {m.rank: 0 for m in messages}
+        for m in messages:
+            self._most[m.rank] = max(self._most[m.rank], self._lanes.get(id(m), 0))
+
+    def place(self, message: Message) -> tuple[float, float]:
+        """Top and height of a message's bar."""
+        if message.is_collective:
+            height = 2 * self.half / (self._most[message.rank] + 1)
+            return message.rank + self.top + height * self._lanes[id(message)], height
+        return message.rank + self.top + (0 if message.is_send else self.half), self.half * 0.95
+
+
+def _lanes(collectives: list[Message]) -> dict[int, int]:
+    """id(message) → the first lane of its rank that is free when it starts."""
+    lanes: dict[int, int] = {}
+    busy_until: dict[int, list[float]] = {}
+    for m in sorted(collectives, key=lambda m: m.start):
+        mine = busy_until.setdefault(m.rank, [])
+        lane = next((k for k, end in enumerate(mine) if end <= m.start), len(mine))
+        mine[lane : lane + 1] = [m.end if m.over is None else min(m.over, m.end)]
+        lanes[id(m)] = lane
+    return lanes
+
+
+def _draw_spans(ax, spans: list[Span], end: float) -> None:
+    """Pale bars with their names in them, where these fit; a span inside another one stands out by its edge."""
+    for span in spans:
+        left, width = span.start * 1e3, (span.end - span.start) * 1e3
+        top = span.rank + _SPAN_TOP
+        pale = to_rgba(color(span.rank), 0.25)
+        ax.broken_barh([(left, width)], (top, _SPAN_HEIGHT), facecolor=pale, edgecolor=color(span.rank), lw=0.6)
+        if width > 0.011 * end * len(span.name):
+            ax.text(left + width / 2, top + _SPAN_HEIGHT / 2, span.name, ha="center", va="center", fontsize=8)
 
 
 def draw_rounds(ledger: Iterable[Message], world_size: int, title: str = "Who sent to whom") -> Figure:
@@ -88,13 +142,6 @@ def _alt_rounds(numbered: list[tuple[Message, int]], world_size: int) -> str:
     return f"Messages of {world_size} ranks by round. {said or 'No messages'}."
 
 
-def _place(message: Message) -> tuple[float, float]:
-    """Bottom and height of a message's bar in its rank's row, whose axis points down."""
-    if message.is_collective:
-        return message.rank - 0.32, 0.64
-    return (message.rank - 0.34, 0.32) if message.is_send else (message.rank + 0.02, 0.32)
-
-
 def _label(ax, messages: list[Message], world_size: int, title: str) -> None:
     ax.set_title(title)
     ax.set_xlabel("time (ms)")
@@ -115,15 +162,17 @@ def _label(ax, messages: list[Message], world_size: int, title: str) -> None:
         ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
 
 
-def _alt(messages: list[Message], world_size: int, end: float) -> str:
-    """The same in words: who made how many calls, and how long it took."""
+def _alt(messages: list[Message], spans: list[Span], world_size: int, end: float) -> str:
+    """The same in words: who made how many calls, what it marked, and how long it took."""
     rows = []
     for rank in range(world_size):
         mine = [m for m in messages if m.rank == rank]
+        marked = Counter(span.name for span in spans if span.rank == rank)
         counts = [
             (sum(m.is_send for m in mine), "sends"),
             (sum(m.is_receive for m in mine), "receives"),
             (sum(m.is_collective for m in mine), "collectives"),
+            *((count, f"times {name}") for name, count in marked.items()),
         ]
         said = ", ".join(f"{count} {what}" for count, what in counts if count) or "no messages"
         rows.append(f"rank {rank}: {said}")

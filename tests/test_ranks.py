@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.profiler import record_function
 
 import ranks
-from ranks import processes
+from ranks import processes, timeline
+from ranks.ledger import Message
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -366,3 +368,37 @@ def test_the_rounds_are_a_described_picture_too():
     assert figure.axes[0].get_xlabel() == "round" and figure.axes[0].get_title() == "A tree"
     with pytest.raises(ValueError, match='by must be "time" or "round"'):
         results.timeline(by="day")
+
+
+def marked(rank, world_size):
+    """An asynchronous all-reduce inside a stretch with a name, waited for later; torch marks its own step too."""
+    parameter = torch.zeros(2, requires_grad=True)
+    with record_function("backward"):
+        work = dist.all_reduce(torch.zeros(8), async_op=True)
+        while not work.is_completed():
+            time.sleep(0.001)
+        torch.optim.SGD([parameter], lr=0.1).step()
+    with record_function("wait"):
+        time.sleep(0.05)
+        work.wait()
+
+
+def test_what_a_worker_marks_is_on_the_clock_of_its_messages():
+    results = ranks.run(marked, world_size=2)
+    for rank in range(2):
+        mine = results.ledger.of(rank)
+        (message,) = mine
+        backward, wait = mine.spans
+        assert (backward.name, wait.name) == ("backward", "wait")
+        assert backward.start <= message.start <= message.over <= backward.end <= wait.start
+        assert message.over + 0.04 < message.end <= wait.end, "it was over before the rank waited"
+    figure = results.timeline()
+    assert "rank 1: 1 collectives, 1 times backward, 1 times wait" in figure.alt
+    assert "wait" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_collectives_that_overlap_have_lanes_of_their_own():
+    times = [(0.0, 3.0, None), (1.0, 9.0, 2.0), (2.5, 5.0, None), (3.0, 4.0, None)]
+    calls = [Message(0, "all_reduce", None, 4, start, end, over=over) for start, end, over in times]
+    lanes = timeline._lanes(calls)
+    assert [lanes[id(m)] for m in calls] == [0, 1, 1, 0]
