@@ -19,6 +19,8 @@ from typing import Any
 #: At most so many ranks: one message can carry about 250 file descriptors.
 MAX_WORLD_SIZE = 128
 
+_NO_SERVER = "no rank was started: the process that forks them has ended (with RANKS_DEBUG=1 it says why)"
+
 _lock = threading.Lock()
 _server: tuple[int, subprocess.Popen, socket.socket] | None = None  # owner's pid, process, request socket
 
@@ -45,8 +47,9 @@ def _ensure_server() -> socket.socket:
     # -c and not -m: the folder of the notebook must not shadow what the server imports.
     start = "import sys; sys.path[:] = eval(sys.argv[2]); import ranks.server as s; s.main(int(sys.argv[1]))"
     process = subprocess.Popen(
-        [sys.executable, "-c", start, str(theirs.fileno()), repr([p for p in sys.path if p])],
+        [sys.executable, "-c", start, str(theirs.fileno()), repr([os.path.abspath(p) for p in sys.path if p])],
         pass_fds=[theirs.fileno()],
+        cwd="/",  # the folder that we are in may be gone before the server has imported everything
         start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the server
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -66,6 +69,18 @@ def _stop_server(owner: int, process: subprocess.Popen, requests: socket.socket)
             process.wait(timeout=5)
 
 
+def _ask_for_ranks(request: bytes, fds: list[int]) -> None:
+    """Send a request to the server, to a new one where it has ended."""
+    with _lock:
+        for _ in range(2):
+            try:
+                socket.send_fds(_ensure_server(), [request], fds)
+                return
+            except ConnectionError:
+                _server[1].wait()
+    raise RuntimeError(_NO_SERVER)
+
+
 class ForkedRanks:
     """The processes of one run, forked from the server. `connections[r]` talks to rank r."""
 
@@ -75,8 +90,7 @@ class ForkedRanks:
         self.pids: list[int] = []
         self.exits: dict[int, int] = {}
         fds = [control.fileno(), *(end.fileno() for end in theirs)]
-        with _lock:
-            socket.send_fds(_ensure_server(), [json.dumps({"world_size": world_size, "folder": folder}).encode()], fds)
+        _ask_for_ranks(json.dumps({"world_size": world_size, "folder": folder}).encode(), fds)
         for end in (control, *theirs):
             end.close()
 
@@ -96,6 +110,8 @@ class ForkedRanks:
                     self.exits[rest[0]] = rest[1]
         except (EOFError, OSError):
             self._control.close()
+            if not self.pids:
+                raise RuntimeError(_NO_SERVER) from None
             for rank in range(len(self.connections)):
                 self.exits.setdefault(rank, -signal.SIGKILL)
 

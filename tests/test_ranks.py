@@ -268,6 +268,28 @@ def test_the_server_has_one_thread_and_comes_back_when_killed():
     assert ranks.run(all_reduced_rank, world_size=2) == [(0, 1), (1, 1)]
 
 
+def test_the_folder_in_which_ranks_was_imported_may_go(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "os.mkdir('gone')\n"
+        "os.chdir('gone')\n"
+        "import ranks\n"  # the server starts here, and goes on importing for a second
+        "os.chdir('..')\n"
+        "os.rmdir('gone')\n"
+        "print(ranks.run(lambda rank, world_size: rank, world_size=2))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stdout == "[0, 1]\n", done.stderr
+
+
+def test_a_server_that_ends_as_soon_as_it_starts_is_told_in_a_line(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.executable = '/bin/false'\nimport ranks\nranks.run(print, world_size=2)\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: no rank was started: the process that forks them")
+
+
 def test_a_kernel_that_is_killed_takes_its_ranks_along(tmp_path):
     script = tmp_path / "kernel.py"
     script.write_text(
