@@ -3,7 +3,8 @@
 For each lesson, four claims are tried: the solution gets full marks; the unedited student notebook gets
 none; every known wrong answer loses its marks in exactly the grade cells that it says it breaks, and the
 message shows its hint; every known other right answer keeps full marks. Grade cells from which no name leads
-to the cell that an answer replaces are not run again for it: they see what the solution's run has shown.
+to the cell that an answer replaces are not run again for it: they see what the solution's run has shown. Each
+process of an audit draws its inputs once, anew in every audit (`check.share_inputs`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from dataclasses import dataclass
 
 from autograder import notebook
+from autograder.check import share_inputs
 
 _SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.DOTALL | re.MULTILINE)
 
@@ -90,7 +92,7 @@ def audit(lessons: list[str], jobs: int = 2) -> list[Verdict]:
 
     todo = [case for lesson in lessons for case in cases(lesson)]
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, initializer=share_inputs) as pool:
         done = pool.map(examine, todo)
         return list(tqdm(done, total=len(todo), desc="audit", unit="case", disable=not sys.stderr.isatty()))
 

@@ -23,7 +23,7 @@ import io
 import math
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,24 @@ class _Launches:
     """
 
     count, most = 0, math.inf
+
+
+class _Shared:
+    """What the checks of this process share, once `share_inputs` was called."""
+
+    seed: int | None = None
+    #: (exercise, check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
+    twins: ClassVar[dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]]] = {}
+
+
+def share_inputs() -> None:
+    """From now on all checks of this process draw the same inputs, fresh in each process.
+
+    For whoever grades many answers in one process: what the known wrong answers make of these inputs, which
+    the hints need, is then found out once and not for each answer anew.
+    """
+    _Shared.seed = secrets.randbits(64)
+    _Shared.twins.clear()
 
 
 class _OutlivedError(Exception):
@@ -68,7 +86,7 @@ def check(exercise: str) -> Callable[[Callable], Callable]:
     def decorate(body: Callable) -> Callable:
         @functools.wraps(body)
         def run(*subjects: Any) -> None:
-            seed = secrets.randbits(64)
+            seed = secrets.randbits(64) if _Shared.seed is None else _Shared.seed
             failure = _failure(body, subjects, seed)
             if failure is None:
                 return
@@ -196,7 +214,7 @@ def _failure(body: Callable, subjects: tuple, seed: int, most_launches: float = 
 
 def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFailed) -> tuple[str, ...]:
     """The hints of the known wrong answers that fail this check, on these inputs, as the student's did."""
-    from autograder import mutants, notebook  # both import this module's names
+    from autograder import mutants  # imports this module's names
 
     if failure.case == "not written":
         return ()
@@ -204,11 +222,29 @@ def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFail
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     hints = []
     for mutant in mutants.of_exercise(exercise):
-        space = notebook.functions(mutant.lesson, swap={mutant.cell: mutant.source})
-        twin = _failure(body, tuple(space[name] for name in names), seed, launches)
+        twin = _twin(exercise, body, names, mutant, seed, launches)
         if twin is not None and twin.case == failure.case and same_evidence(twin.got, failure.got):
             hints.append(mutant.hint)
     return tuple(hints[:MAX_HINTS])
+
+
+def _twin(
+    exercise: str, body: Callable, names: list[str], mutant: Any, seed: int, launches: int
+) -> CheckFailed | None:
+    """How a known wrong answer fails a check on the inputs of `seed`, within so many launches; None if it does not."""
+    from autograder import notebook
+
+    key = (exercise, body.__name__, mutant.name)
+    if _Shared.seed is not None and key in _Shared.twins:
+        failure, took, allowed = _Shared.twins[key]
+        if failure is not None or allowed >= launches:
+            return failure if took <= launches else None
+    space = notebook.functions(mutant.lesson, swap={mutant.cell: mutant.source})
+    failure = _failure(body, tuple(space[name] for name in names), seed, launches)
+    if _Shared.seed is not None:
+        to_the_end = _Launches.count <= launches
+        _Shared.twins[key] = (failure, _Launches.count, math.inf if to_the_end else launches)
+    return failure
 
 
 def same_evidence(a: Any, b: Any) -> bool:

@@ -145,3 +145,37 @@ def test_the_body_of_an_answer_is_its_source():
         read("01-ex1-broadcast")(forgets)
     with pytest.raises(ValueError, match="names the grade cells"):
         answers.decorator("mutants")("01-ex1-broadcast")
+
+
+def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypatch):
+    monkeypatch.setattr(check._Shared, "seed", None)
+    monkeypatch.setattr(check._Shared, "twins", {})
+    seeds, run = [], check._failure
+
+    def counted(body, subjects, seed, *most):
+        seeds.append(seed)
+        return run(body, subjects, seed, *most)
+
+    monkeypatch.setattr(check, "_failure", counted)
+    check.share_inputs()
+    for _ in range(2):
+        with pytest.raises(CheckFailed) as caught:
+            doubling(lambda y: 2 + y)
+        assert caught.value.hints == ("You added two.",)
+    assert len(seeds) == 2 + 2 and len(set(seeds)) == 1, "two answers, and each of the two known mistakes once"
+
+
+def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch):
+    monkeypatch.setattr(check._Shared, "seed", 1)
+    monkeypatch.setattr(check._Shared, "twins", {})
+    monkeypatch.setattr("autograder.notebook.functions", lambda lesson, swap: {"x": None})
+    failure = CheckFailed("wrong in the third launch")
+
+    def run(body, subjects, seed, launches):
+        check._Launches.count = min(3, launches + 1)  # it stops when it asks for one too many
+        return failure if launches >= 3 else None
+
+    monkeypatch.setattr(check, "_failure", run)
+    mutant = answers.Answer("m", "L", "00-x", "", "")
+    tried = [check._twin("00-x", forgets, ["x"], mutant, 1, launches) for launches in (2, 1, 3, 2, 5)]
+    assert tried == [None, None, failure, None, failure]
