@@ -66,6 +66,7 @@ def test_evidence_is_compared_by_value_and_up_to_rounding():
     assert not same_evidence(np.zeros(2), np.zeros(3))
     assert not same_evidence(np.array([1.0, np.inf]), np.array([2.0, np.inf]))
     assert not same_evidence(1, True) and not same_evidence("1", 1)
+    assert not same_evidence(1.0, "text") and not same_evidence("nan", float("nan"))
     assert same_evidence({"a": 1.0}, {"a": 1.0}) and not same_evidence({"a": 1}, {"b": 1})
 
 
