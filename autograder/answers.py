@@ -7,6 +7,7 @@ never called: its body is read as source, so that it runs in the notebook's name
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -56,6 +57,22 @@ def decorator(kind: str) -> Callable:
     return answer
 
 
+def edit(cell: str, hint: str, *changes: tuple[str, str], breaks: list[str] | tuple[str, ...] = ()) -> Answer:
+    """An answer that is the solution with some passages changed: (old, new), each old one there exactly once.
+
+    Meant for cells that hold a whole class, of which a mistake changes a line. Its name is the one that it is
+    given in its module.
+    """
+    from autograder import notebook
+
+    source = next(c.source for c in notebook.read(notebook.lesson_of(cell)).cells if c.id == cell)
+    for old, new in changes:
+        if source.count(old) != 1:
+            raise ValueError(f"{cell}: the solution has {source.count(old)} passages {old!r}, expected one")
+        source = source.replace(old, new)
+    return Answer("", notebook.lesson_of(cell), cell, source, " ".join(hint.split()), tuple(breaks))
+
+
 @functools.cache
 def load(kind: str, lesson: str) -> list[Answer]:
     """The answers in `autograder/<kind>/<topic>.py`; an empty list when the lesson has no such file."""
@@ -66,7 +83,8 @@ def load(kind: str, lesson: str) -> list[Answer]:
         if error.name != name:
             raise
         return []
-    return [value for value in vars(module).values() if isinstance(value, Answer)]
+    answers = [(name, value) for name, value in vars(module).items() if isinstance(value, Answer)]
+    return [dataclasses.replace(answer, name=name) for name, answer in answers]
 
 
 def _body(function: Callable) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from autograder import audit, mutants, notebook, variants
+from autograder import answers, audit, mutants, notebook, variants
 from autograder.__main__ import main
 
 #: At least so many known wrong and other right answers a lesson.
@@ -82,6 +82,17 @@ def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):
     monkeypatch.setattr("autograder.mutants.of_exercise", lambda exercise: [])
     complaints = _examine_with(monkeypatch)
     assert any("does not show the hint" in line for line in complaints)
+
+
+def test_an_edit_changes_one_passage_of_the_solution():
+    cell = "13-ex4-ema-update"
+    solution = next(c.source for c in notebook.read("13_step").cells if c.id == cell)
+    answer = answers.edit(cell, "Too  slow.", ("def ", "\ndef "), breaks=[f"{cell}-test"])
+    assert answer.source == solution.replace("def ", "\ndef ") and answer.hint == "Too slow."
+    assert (answer.lesson, answer.cell, answer.breaks) == ("13_step", cell, (f"{cell}-test",))
+    for passage, count in (("no such passage", 0), ("e", solution.count("e"))):
+        with pytest.raises(ValueError, match=f"has {count} passages"):
+            answers.edit(cell, "A hint.", (passage, ""), breaks=[f"{cell}-test"])
 
 
 def test_an_unknown_lesson_is_one_line(capsys):

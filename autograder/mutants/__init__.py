@@ -9,13 +9,24 @@ body of a decorated function: it replaces one solution cell whole, and its docst
         def worker_gradient(x, y, w):
             ...
 
+Where a cell holds a whole class, a mistake is written as what it changes in the solution::
+
+    gradients_are_summed = edit(
+        "07-ex3-step",
+        '''The reduce-scatter adds the ranks' gradients up; the step needs their mean. ...''',
+        ("            self.gradient /= world_size\\n", ""),
+        breaks=["07-ex3-step-test", ...],
+    )
+
 `breaks` lists every grade cell that loses its marks: the exercise itself and those that build on it.
 `make audit` checks that these fail, that no other does, and that the message shows this very hint.
 """
 
 from __future__ import annotations
 
-from autograder.answers import Answer, decorator, load
+from autograder.answers import Answer, decorator, edit, load
+
+__all__ = ["edit", "mutant", "of_exercise", "of_lesson"]
 
 mutant = decorator("mutants")
 
