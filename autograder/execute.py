@@ -7,8 +7,10 @@ The executed copies go to `_build/executed/`. A notebook whose cells and whose c
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -42,6 +44,7 @@ def add_parser(subparsers) -> None:
         help="set a parameter, as in -p WORLD_SIZE 2; may be given again",
     )
     parser.add_argument("--force", action="store_true", help="run even what has not changed")
+    parser.add_argument("--jobs", type=int, default=2, help="notebooks at once (default: 2)")
     parser.set_defaults(run=command)
 
 
@@ -49,21 +52,49 @@ def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status: 0 when every notebook ran to its end."""
     names = notebook.pick(arguments.lessons)
     parameters = {name: _value(text) for name, text in arguments.parameters}
-    failures = 0
+    todo = []
     for name in names:
-        if not arguments.force and not parameters and is_current(name):
+        if arguments.force or parameters or not is_current(name):
+            todo.append((name, parameters))
+        else:
             print(f"{name}: unchanged since it last ran")
-            continue
-        try:
-            run(name, parameters)
-        except (NotebookFailedError, ValueError) as error:
-            print(f"autograder: {error}", file=sys.stderr)
-            failures += 1
+    failures = [error for error in run_all(todo, arguments.jobs, progress=True) if isinstance(error, Exception)]
+    for error in failures:
+        print(f"autograder: {error}", file=sys.stderr)
     return 1 if failures else 0
 
 
-def run(lesson: str, parameters: dict[str, Any] | None = None, progress: bool = True) -> Path:
-    """Run one solution notebook in a scratch folder; where its executed copy is.
+def run_all(
+    todo: list[tuple[str, dict[str, Any]]], jobs: int, folder: Path | None = None, progress: bool = False
+) -> list[Path | Exception]:
+    """Run notebooks, `jobs` at a time: for each (lesson, parameters) its executed copy or the error, in their order.
+
+    A single one runs in this process. folder: as in `run`, where two runs of one lesson must not meet.
+    """
+    if len(todo) < 2 or jobs < 2:
+        return [_attempt(lesson, parameters, folder, progress) for lesson, parameters in todo]
+    from tqdm import tqdm
+
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        futures = [pool.submit(_attempt, lesson, parameters, folder, False) for lesson, parameters in todo]
+        done = concurrent.futures.as_completed(futures)
+        for _ in tqdm(done, total=len(todo), desc="solutions", unit="notebook", disable=not progress):
+            pass
+    return [future.result() for future in futures]
+
+
+def _attempt(lesson: str, parameters: dict[str, Any], folder: Path | None, progress: bool) -> Path | Exception:
+    try:
+        return run(lesson, parameters, progress, folder)
+    except (NotebookFailedError, ValueError) as error:
+        return error
+
+
+def run(
+    lesson: str, parameters: dict[str, Any] | None = None, progress: bool = True, folder: Path | None = None
+) -> Path:
+    """Run one solution notebook in a scratch folder; where its executed copy is: in `folder`, or in EXECUTED.
 
     NotebookFailedError names the cell and its error, and where to look; ValueError for a file that is no
     notebook or a parameter that it does not have.
@@ -73,20 +104,20 @@ def run(lesson: str, parameters: dict[str, Any] | None = None, progress: bool = 
     from traitlets.config import Config
 
     _use_this_python()
-    nb = read(lesson)
-    known = {name for cell in nb.cells if "parameters" in cell.metadata.get("tags", []) for name in _assigned(cell)}
+    known = parameters_of(lesson)
     for name in sorted(set(parameters or {}) - known):
         raise ValueError(f"{lesson} has no parameter {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
-    EXECUTED.mkdir(parents=True, exist_ok=True)
-    done = EXECUTED / f"{lesson}.ipynb"
-    failed = EXECUTED / f"{lesson}.failed.ipynb"
-    record = EXECUTED / f"{lesson}.sha256"
+    executed = folder or EXECUTED
+    executed.mkdir(parents=True, exist_ok=True)
+    done = executed / f"{lesson}.ipynb"
+    failed = executed / f"{lesson}.failed.ipynb"
+    record = executed / f"{lesson}.sha256"
     for old in (failed, record):
         old.unlink(missing_ok=True)
     fingerprint = _fingerprint(lesson)
-    with tempfile.TemporaryDirectory(prefix=f"run-{lesson}-") as folder:
-        output = Path(folder) / f"{lesson}.ipynb"
-        work = Path(folder) / "work"
+    with tempfile.TemporaryDirectory(prefix=f"run-{lesson}-") as scratch:
+        output = Path(scratch) / f"{lesson}.ipynb"
+        work = Path(scratch) / "work"
         work.mkdir()
         try:
             papermill.execute_notebook(
@@ -112,6 +143,12 @@ def run(lesson: str, parameters: dict[str, Any] | None = None, progress: bool = 
     if not parameters:
         record.write_text(fingerprint)
     return done
+
+
+def parameters_of(lesson: str) -> set[str]:
+    """The names of the parameters that a solution notebook has."""
+    cells = read(lesson).cells
+    return {name for cell in cells if "parameters" in cell.metadata.get("tags", []) for name in _assigned(cell)}
 
 
 def is_current(lesson: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nbformat
 import pytest
 import tiny
@@ -9,25 +11,57 @@ import tiny
 from autograder import execute, notebook
 from autograder.__main__ import main
 
+#: Runs of each solution besides its own: an even and an odd number of ranks.
+OTHER_WORLD_SIZES = (2, 3)
+WITH_RANKS = [lesson for lesson in notebook.lessons() if "WORLD_SIZE" in execute.parameters_of(lesson)]
+#: Seconds that a solution notebook may take on 2 cores; here two of them run at the same time.
+MOST_SECONDS = 90
+
+
+@pytest.fixture(scope="session")
+def executed(tmp_path_factory):
+    """(lesson, number of ranks or None) → its executed copy, or the error that stopped it; two run at a time."""
+    lessons = notebook.lessons()
+    stale = [lesson for lesson in lessons if not execute.is_current(lesson)]
+    runs = dict(zip(stale, execute.run_all([(lesson, {}) for lesson in stale], jobs=2), strict=True))
+    outcomes = {(lesson, None): runs.get(lesson, execute.EXECUTED / f"{lesson}.ipynb") for lesson in lessons}
+    for world_size in OTHER_WORLD_SIZES:
+        todo = [(lesson, {"WORLD_SIZE": world_size}) for lesson in WITH_RANKS]
+        copies = execute.run_all(todo, jobs=2, folder=tmp_path_factory.mktemp(f"ranks-{world_size}"))
+        outcomes |= {(lesson, world_size): copy for (lesson, _), copy in zip(todo, copies, strict=True)}
+    return outcomes
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", notebook.lessons())
-def test_the_solution_runs(lesson):
-    done = execute.EXECUTED / f"{lesson}.ipynb"
-    if not execute.is_current(lesson):
-        execute.run(lesson, progress=False)
-    code = [cell for cell in nbformat.read(done, as_version=4).cells if cell.cell_type == "code"]
+def test_the_solution_runs(lesson, executed):
+    done = executed[lesson, None]
+    assert isinstance(done, Path), done
+    nb = nbformat.read(done, as_version=4)
+    code = [cell for cell in nb.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code if cell.source)
     streams = [(cell.id, out.text) for cell in code for out in cell.outputs if out.get("name") == "stderr"]
     assert not streams, "a solution notebook writes to stderr"
+    assert nb.metadata.papermill.duration < MOST_SECONDS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lesson", notebook.lessons())
-def test_the_solution_runs_on_another_number_of_ranks(lesson, tmp_path, monkeypatch):
-    monkeypatch.setattr(execute, "EXECUTED", tmp_path)
-    executed = execute.run(lesson, {"WORLD_SIZE": 3}, progress=False)
-    assert "WORLD_SIZE = 3" in executed.read_text()
+@pytest.mark.parametrize("world_size", OTHER_WORLD_SIZES)
+@pytest.mark.parametrize("lesson", WITH_RANKS)
+def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, executed):
+    done = executed[lesson, world_size]
+    assert isinstance(done, Path), done
+    assert f"WORLD_SIZE = {world_size}" in done.read_text()
+    assert nbformat.read(done, as_version=4).metadata.papermill.duration < MOST_SECONDS
+
+
+def test_of_several_notebooks_each_has_its_own_outcome(tmp_path):
+    missing = {"NO_SUCH": 1}
+    outcomes = execute.run_all([("13_step", missing), ("01_collectives", missing)], jobs=2, folder=tmp_path)
+    assert [str(error).split(";")[0] for error in outcomes] == [
+        "13_step has no parameter 'NO_SUCH'",
+        "01_collectives has no parameter 'NO_SUCH'",
+    ]
 
 
 @pytest.fixture
