@@ -169,7 +169,8 @@ def _execute(cell_id: str, source: str, space: dict[str, Any]) -> str:
     filename = f"<cell {cell_id}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
-        exec(compile(source, filename, "exec"), space)
+        # As in a kernel, where annotations are not postponed as they are in this file.
+        exec(compile(source, filename, "exec", dont_inherit=True), space)
     except Exception as error:
         return "".join(traceback.format_exception_only(error)).strip()
     return ""
