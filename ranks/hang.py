@@ -131,9 +131,7 @@ def parted(records: list[Record], states: dict[int, str]) -> str:
 
 
 def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
-    groups = {m.group for record in records for m in record.messages if m.is_collective}
-    for group in sorted(groups, key=lambda g: (g is not None, g or ())):
-        members = group or tuple(range(len(records)))
+    for group, members in _groups(records):
         sequences = {rank: _collectives(records[rank], group) for rank in members}
         place = 0
         while all(len(calls) > place for calls in sequences.values()) and (
@@ -244,6 +242,26 @@ def oversized(records: list[Record]) -> str:
                 f"buffer holds {receive.bytes} bytes {_at(receive.file, receive.line)}"
             )
     return ""
+
+
+def mismatched(records: list[Record]) -> str:
+    """The first collective for which all its members came, but with different calls; "" if there is none."""
+    for group, members in _groups(records):
+        for number, calls in enumerate(zip(*(_collectives(records[rank], group) for rank in members), strict=False)):
+            if len({_signature(call) for call in calls}) > 1:
+                sides: dict[str, list[int]] = {}
+                for rank, call in zip(members, calls, strict=True):
+                    sides.setdefault(f"{_describe(call)} {_at(call.file, call.line)}", []).append(rank)
+                said = "; ".join(f"{_ranks(ranks)} called {call}" for call, ranks in sides.items())
+                return f"for collective number {number + 1} {said}"
+    return ""
+
+
+def _groups(records: list[Record]) -> list[tuple[tuple[int, ...] | None, tuple[int, ...]]]:
+    """The groups in which there were collectives, the whole world (None) first, with their members."""
+    groups = {m.group for record in records for m in record.messages if m.is_collective}
+    in_order = sorted(groups, key=lambda group: (group is not None, group or ()))
+    return [(group, group or tuple(range(len(records)))) for group in in_order]
 
 
 def _doing(record: Record, states: dict[int, str], rank: int) -> str:

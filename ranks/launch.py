@@ -204,6 +204,8 @@ class _Run:
         records = self._records()
         if too_long := hang.oversized(records):
             return f"{how}: {too_long}; make both the same size"
+        if apart := hang.mismatched(records):
+            return f"{how}: {apart}"
         return f"{how} without finishing the worker"
 
     def _raise_for_hangs(self) -> None:

@@ -255,6 +255,20 @@ def test_collectives_of_different_sizes_are_explained(no_leftovers):
     assert "24 bytes" in str(caught.value) and "16 bytes" in str(caught.value), str(caught.value)
 
 
+def buckets_in_another_order(rank, world_size):
+    sizes = (100_000, 1000) if rank else (1000, 100_000)
+    works = [dist.all_reduce(torch.zeros(size), async_op=True) for size in sizes]
+    for work in works:
+        work.wait()
+
+
+def test_a_rank_that_a_mismatch_kills_says_what_did_not_match(no_leftovers):
+    """gloo ends a process into which more comes than it expects, and says nothing that names a line."""
+    with pytest.raises(ranks.RankError, match="was killed by SIGABRT: for collective number 1 rank 0 called") as caught:
+        ranks.run(buckets_in_another_order, world_size=2, timeout=30)
+    assert "4000 bytes" in str(caught.value) and "400000 bytes" in str(caught.value)
+
+
 def slow_but_fine(rank, world_size):
     x = torch.ones(2)
     if rank == 0:
