@@ -29,7 +29,7 @@ c.Autograde.exporter_class = SubmissionExporter
 c.Autograde.sanitize_preprocessors = [RestoreCells]
 c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, AssignLatePenalties]
 c.RunCells.timeout = 60  # seconds a cell
-c.RunCells.test_timeout = 120  # seconds a test cell
+c.RunCells.test_timeout = 240  # seconds a test cell: that of lesson 05 launches torchrun and kills one of its ranks
 
 # Feedback shows no hidden test; neither it nor the formgrader page runs a script from a submission.
 c.GenerateFeedback.preprocessors = [GetGrades]

@@ -21,6 +21,10 @@ MAX_WORLD_SIZE = 128
 
 _NO_SERVER = "no rank was started: the process that forks them has ended (with RANKS_DEBUG=1 it says why)"
 
+#: Modules that the server imports before it forks, once: what every rank of many runs would import anew. They must
+#: not change while the server lives.
+PRELOAD: set[str] = set()
+
 _lock = threading.Lock()
 _server: tuple[int, subprocess.Popen, socket.socket] | None = None  # owner's pid, process, request socket
 
@@ -90,7 +94,8 @@ class ForkedRanks:
         self.pids: list[int] = []
         self.exits: dict[int, int] = {}
         fds = [control.fileno(), *(end.fileno() for end in theirs)]
-        _ask_for_ranks(json.dumps({"world_size": world_size, "folder": folder}).encode(), fds)
+        request = {"world_size": world_size, "folder": folder, "preload": sorted(PRELOAD)}
+        _ask_for_ranks(json.dumps(request).encode(), fds)
         for end in (control, *theirs):
             end.close()
 

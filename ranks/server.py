@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -39,11 +40,21 @@ def main(fd: int) -> None:
             return
         if not header:
             return
+        request = json.loads(header)
+        _import(request.pop("preload"))
         if os.fork() == 0:
             requests.close()
-            _supervise(fds=fds, **json.loads(header))
+            _supervise(fds=fds, **request)
         for received in fds:
             os.close(received)
+
+
+def _import(modules: list[str]) -> None:
+    """Import what is not there yet. What cannot be imported here is left to the ranks, which can say so."""
+    for name in modules:
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
 def _preload() -> None:

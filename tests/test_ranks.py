@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 import ranks
+from autograder import checks
 from ranks import processes, timeline
 from ranks.ledger import Message
 
@@ -229,6 +230,22 @@ def test_ranks_draw_different_numbers():
     assert len(set(drawn)) == 4
 
 
+def ends_its_group(rank, world_size, who):
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    if rank in who:
+        dist.destroy_process_group()
+    return x.tolist(), dist.is_initialized()
+
+
+@pytest.mark.parametrize("who", [(0, 1), (0,), (1,)])
+def test_a_worker_may_end_its_group(who):
+    """A script's cleanup does so, whether or not the group is its own."""
+    results = ranks.run(ends_its_group, world_size=2, args=(who,))
+    assert results == [([2.0, 2.0], rank not in who) for rank in range(2)]
+    assert [m.call for m in results.ledger] == ["all_reduce"] * 2 and all(m.end is not None for m in results.ledger)
+
+
 def test_runs_at_the_same_time_do_not_meet():
     results = {}
 
@@ -266,6 +283,21 @@ def test_the_server_has_one_thread_and_comes_back_when_killed():
     server.kill()
     server.wait()
     assert ranks.run(all_reduced_rank, world_size=2) == [(0, 1), (1, 1)]
+
+
+def already_imported(rank, world_size, name):
+    return name in sys.modules
+
+
+def test_the_server_imports_what_every_rank_would(monkeypatch):
+    """The drivers of the checks; and it keeps its one thread, without which a fork is not safe."""
+    names = {f"autograder.checks.{path.stem}" for path in Path(checks.__path__[0]).glob("[a-z]*.py")}
+    assert len(names) > 2
+    monkeypatch.setattr(processes, "PRELOAD", {*names, "there.is.no.such.module"})
+    for name in names:
+        assert ranks.run(already_imported, world_size=1, args=(name,)) == [True]
+    if sys.platform == "linux":
+        assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1
 
 
 def test_the_folder_in_which_ranks_was_imported_may_go(tmp_path):
