@@ -65,40 +65,47 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def run_all(
-    todo: list[tuple[str, dict[str, Any]]], jobs: int, folder: Path | None = None, progress: bool = False
+    todo: list[tuple[str, dict[str, Any]]], jobs: int, progress: bool = False, **how: Any
 ) -> list[Path | Exception]:
     """Run notebooks, `jobs` at a time: for each (lesson, parameters) its executed copy or the error, in their order.
 
-    A single one runs in this process. folder: as in `run`, where two runs of one lesson must not meet.
+    A single one runs in this process. how: `folder` and `tests`, as for `run`.
     """
     if len(todo) < 2 or jobs < 2:
-        return [_attempt(lesson, parameters, folder, progress) for lesson, parameters in todo]
+        return [_attempt(lesson, parameters, progress, **how) for lesson, parameters in todo]
     from tqdm import tqdm
 
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        futures = [pool.submit(_attempt, lesson, parameters, folder, False) for lesson, parameters in todo]
+        futures = [pool.submit(_attempt, lesson, parameters, False, **how) for lesson, parameters in todo]
         done = concurrent.futures.as_completed(futures)
         for _ in tqdm(done, total=len(todo), desc="solutions", unit="notebook", disable=not progress):
             pass
     return [future.result() for future in futures]
 
 
-def _attempt(lesson: str, parameters: dict[str, Any], folder: Path | None, progress: bool) -> Path | Exception:
+def _attempt(lesson: str, parameters: dict[str, Any], progress: bool, **how: Any) -> Path | Exception:
     try:
-        return run(lesson, parameters, progress, folder)
+        return run(lesson, parameters, progress, **how)
     except (NotebookFailedError, ValueError) as error:
         return error
 
 
 def run(
-    lesson: str, parameters: dict[str, Any] | None = None, progress: bool = True, folder: Path | None = None
+    lesson: str,
+    parameters: dict[str, Any] | None = None,
+    progress: bool = True,
+    folder: Path | None = None,
+    tests: bool = True,
 ) -> Path:
     """Run one solution notebook in a scratch folder; where its executed copy is: in `folder`, or in EXECUTED.
+
+    tests: run the test cells too. They do not look at the notebook's parameters.
 
     NotebookFailedError names the cell and its error, and where to look; ValueError for a file that is no
     notebook or a parameter that it does not have.
     """
+    import nbformat
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from traitlets.config import Config
@@ -119,9 +126,13 @@ def run(
         output = Path(scratch) / f"{lesson}.ipynb"
         work = Path(scratch) / "work"
         work.mkdir()
+        source = Path(scratch) / "source.ipynb"
+        nb = read(lesson)
+        nb.cells = [cell for cell in nb.cells if tests or notebook.nbgrader_role(cell) != "grade"]
+        nbformat.write(nb, source)
         try:
             papermill.execute_notebook(
-                str(notebook.solution_path(lesson)),
+                str(source),
                 str(output),
                 parameters=parameters,
                 kernel_name="python3",

@@ -11,7 +11,7 @@ import tiny
 from autograder import execute, notebook
 from autograder.__main__ import main
 
-#: Runs of each solution besides its own: an even and an odd number of ranks.
+#: Runs of each solution besides its own, without the test cells, which choose their own numbers of ranks.
 OTHER_WORLD_SIZES = (2, 3)
 WITH_RANKS = [lesson for lesson in notebook.lessons() if "WORLD_SIZE" in execute.parameters_of(lesson)]
 #: Seconds that a solution notebook may take on 2 cores; here two of them run at the same time.
@@ -27,7 +27,8 @@ def executed(tmp_path_factory):
     outcomes = {(lesson, None): runs.get(lesson, execute.EXECUTED / f"{lesson}.ipynb") for lesson in lessons}
     for world_size in OTHER_WORLD_SIZES:
         todo = [(lesson, {"WORLD_SIZE": world_size}) for lesson in WITH_RANKS]
-        copies = execute.run_all(todo, jobs=2, folder=tmp_path_factory.mktemp(f"ranks-{world_size}"))
+        folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
+        copies = execute.run_all(todo, jobs=2, folder=folder, tests=False)
         outcomes |= {(lesson, world_size): copy for (lesson, _), copy in zip(todo, copies, strict=True)}
     return outcomes
 
