@@ -204,12 +204,18 @@ EMA, STEP = "13-ex4-ema-update", "13-ex5-training-step"
 #: Who hands in what: student → lesson → what he or she did.
 CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
     "student-01": {"01_collectives": all_right, "13_step": all_right},
-    "student-02": {"13_step": another_way},
+    "student-02": {"03_accumulation": another_way, "13_step": another_way},
     "student-03": {
         "01_collectives": mistakes("reduce_scatter_ends_one_chunk_too_far"),
+        "07_zero1": mistakes("gradients_are_summed"),
         "13_step": mistakes("sums_the_micro_batches"),
     },
-    "student-04": {"13_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon")},
+    "student-04": {
+        "02_costs": mistakes("ring_with_n_rounds", "warms_up_from_zero"),
+        "04_ddp": mistakes("buckets_count_elements"),
+        "06_bandwidth": mistakes("feedback_keeps_what_was_sent"),
+        "13_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon"),
+    },
     "student-05": {"13_step": untouched},
     "student-06": {"13_step": half_done(GRADIENT, MEAN, ADAM)},
     "student-07": {"13_step": cut_off},
