@@ -285,6 +285,7 @@ def fraction_minimizes_the_squared_errors(fit_parallel_fraction: Callable, *, rn
         ("better than linear", [1, 2, 4], [1, 2.5, 6]),
         ("slower than one process", [1, 2, 4], [1.0, 0.8, 0.5]),
         ("whole numbers", [1, 2, 8, 3], [1, 2, 4, 2]),
+        ("one slower than one process", [2, 4, 8], [0.8, 1.5, 2.0]),
     ):
         before = copy.deepcopy((given, speedups))
         got = _call(case, "fit_parallel_fraction(ns, speedups)", fit_parallel_fraction, given, speedups)

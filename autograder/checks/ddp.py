@@ -360,6 +360,7 @@ _BUCKETS: tuple[tuple[list[tuple], str, Callable[[int], tuple]], ...] = (
     ([(2, 3), (), (4,)], "float64", lambda rank: ()),
     ([(5,), (3, 2), (2,)], "float32", lambda rank: (1,) if rank == 0 else ()),
     ([(4,), (0, 2), (2, 2)], "float64", lambda rank: (0, 2)),
+    ([(3,), (2,)], "float64", lambda rank: (0, 1)),
 )
 
 
@@ -515,6 +516,10 @@ def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  t
                 early = _span(ledger, rank, f"step {step} finish").start
                 if any(m.end is not None and m.end < early for messages in calls[rank] for m in messages):
                     fail(f"on rank {rank}, mark_ready waited for an all-reduce: waiting is for finish()", case, "waits")
+                mine = [m for messages in calls[rank] for m in messages] + _inside(ledger, rank, f"step {step} finish")
+                if any(m.completed is not None and m.completed < mine[-1].posted for m in mine):
+                    text = f"on rank {rank}, finish() waited for a bucket before it had started all of them"
+                    fail(text, case, "waits between")
                 missing = sorted(
                     {(b, k) for b, s in enumerate(_STEP_SHAPES) for k in range(len(s))} - set(marks[rank % 2])
                 )
@@ -1086,8 +1091,11 @@ def ddp_counts_unused_parameters_as_zeros(DistributedDataParallel, *, rng):  # n
 def _drive_names(rank: int, world_size: int, ddp_class: Any, seed: int, cases: list[tuple], caught: bool) -> list:
     """Inside a rank: one wrapper a case, without the flag; the text of its RuntimeError, or None."""
     said = []
-    for bucket_bytes, use_of_0, use_of_others in cases:
+    for bucket_bytes, use_of_0, use_of_others, *silent in cases:
         ddp = ddp_class(_Branches(seed), bucket_bytes=bucket_bytes)
+        for use in silent:  # leaves gradients, which are not this step's
+            with ddp.no_sync():
+                ddp(_rows(seed, rank), use).sum().backward()
         out = ddp(_rows(seed, rank), use_of_others if rank else use_of_0)
         if out.requires_grad:
             out.sum().backward()
@@ -1114,12 +1122,15 @@ def ddp_never_leaves_a_mystery(DistributedDataParallel, *, rng):  # noqa: N803  
 
 def _expect_names_when_all_skip(ddp_class: Any, rng: np.random.Generator) -> None:
     """finish_gradient_sync() raises a RuntimeError that names the parameters without a gradient."""
-    cases = [(size, use, use) for size in (1, 100, 2**20) for use in ("fl", "ml", "fm", "m", "")]
+    cases: list[tuple] = [(size, use, use) for size in (1, 100, 2**20) for use in ("fl", "ml", "fm", "m", "")]
+    cases += [(size, "fl", "fl", "fml") for size in (1, 2**20)]
     for world_size in (1, 2):
         results = run_ranks(_drive_names, world_size, (ddp_class, _seed(rng), cases, True))
         for rank, said in enumerate(results):
-            for (bucket_bytes, use, _), text in zip(cases, said, strict=True):
-                case = _case(world_size, f"bucket_bytes = {bucket_bytes}, rank {rank} used layers {use or 'none'!r}")
+            for (bucket_bytes, use, _, *silent), text in zip(cases, said, strict=True):
+                before = ", after all of them in a silent backward" if silent else ""
+                used = f"rank {rank} used layers {use or 'none'!r}{before}"
+                case = _case(world_size, f"bucket_bytes = {bucket_bytes}, {used}")
                 skipped = [name for initial in "fml" if initial not in use for name in _LAYER_PARAMS[initial]]
                 others = [name for initial in use for name in _LAYER_PARAMS[initial]]
                 _expect_error(case, text, skipped, others)

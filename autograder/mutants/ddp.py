@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.mutants import mutant
+from autograder.mutants import edit, mutant
 
 BROADCAST, BUCKETS, AVERAGE = "04-ex1-broadcast-parameters", "04-ex2-make-buckets", "04-ex3-start-finish"
 REDUCER, DDP = "04-ex4-reducer", "04-ex5-ddp"
@@ -2078,3 +2078,39 @@ def ddp_stays_open_after_finish():
                 for p, anywhere in zip(self._params, has_grad.tolist()):
                     if not anywhere:
                         p.grad = None
+
+
+average_fills_in_float32 = edit(
+    AVERAGE,
+    """You made the zeros for a missing gradient with torch's default dtype. In a bucket of float64 parameters that
+    gives the flat tensor, or the gradient that is made from it, another dtype: zeros_like(p) has the parameter's.""",
+    ("torch.zeros_like(p) if p.grad is None", "torch.zeros(p.shape) if p.grad is None"),
+    breaks=_tests(AVERAGE, DDP),
+)
+
+reducer_finishes_one_bucket_after_the_other = edit(
+    REDUCER,
+    """finish() started a bucket, waited for it, and only then started the next one, so that the network rests while you
+    copy. Start everything that has not been started first, then wait.""",
+    (
+        "        while len(self._started) < len(self.buckets):\n            self._start_next()\n"
+        "        for bucket, (flat, work) in zip(self.buckets, self._started):\n"
+        "            finish_bucket(bucket, flat, work)\n",
+        "        for number, bucket in enumerate(self.buckets):\n"
+        "            if number == len(self._started):\n"
+        "                self._start_next()\n"
+        "            finish_bucket(bucket, *self._started[number])\n",
+    ),
+    breaks=_tests(REDUCER),
+)
+
+ddp_takes_a_missing_grad_for_an_unused_parameter = edit(
+    DDP,
+    """You took the parameters whose .grad is None for the unused ones. A gradient from an earlier, silent backward is
+    no gradient of this step: ask the reducer which parameters have not been marked.""",
+    (
+        "{id(p) for p in self._reducer.missing()}",
+        "{id(p) for p in self._params if p.grad is None}",
+    ),
+    breaks=_tests(DDP),
+)
