@@ -10,8 +10,14 @@ import traceback
 _FOREIGN = re.compile(r"[/\\](torch|ranks|multiprocessing|lib[/\\]python[^/\\]*)[/\\]|^<frozen|^<string>")
 
 
+#: Folders whose code is shown to nobody: that of the tests.
+HIDDEN: set[str] = set()
+
+
 def place(file: str, line: int) -> str:
     """A file's name, or the cell's number, with the line and its text."""
+    if _hidden(file):
+        return "a line of the test"
     text = linecache.getline(file, line).strip()
     return f"{name_of(file)}, line {line}" + (f": {text}" if text else "")
 
@@ -40,8 +46,12 @@ def where(chain: list[dict]) -> str:
 
 
 def foreign(file: str) -> bool:
-    """Is this file part of torch, of Python or of this runtime?"""
-    return bool(_FOREIGN.search(file))
+    """Is this file part of torch, of Python, of this runtime or of what is hidden?"""
+    return bool(_FOREIGN.search(file)) or _hidden(file)
+
+
+def _hidden(file: str) -> bool:
+    return file.startswith(tuple(HIDDEN))
 
 
 def _own(link: dict) -> list[tuple]:

@@ -148,6 +148,24 @@ def test_the_body_of_an_answer_is_its_source():
         answers.decorator("mutants")("01-ex1-broadcast")
 
 
+def hidden_oracle(rank, world_size, function):
+    """A driver in a hidden folder: it calls the student's function, or fails by itself."""
+    return function()
+
+
+@pytest.mark.parametrize(("function", "told"), [(lambda: 1 / 0, "test_check.py, line"), (int, None)])
+def test_no_line_of_a_test_is_told(monkeypatch, function, told):
+    from autograder.checks import zero1
+
+    with pytest.raises(CheckFailed) as caught:
+        if told:
+            check.run_ranks(hidden_oracle, 1, (function,))
+        else:
+            check.run_ranks(zero1._drive, 1, (function, [None]))
+    assert "zero1.py" not in str(caught.value)
+    assert (told or "raised") in str(caught.value)
+
+
 def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypatch):
     monkeypatch.setattr(check._Shared, "seed", None)
     monkeypatch.setattr(check._Shared, "twins", {})

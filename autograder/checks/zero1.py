@@ -210,9 +210,9 @@ def _run(rank: int, optimizer_class: Any, case: Case) -> Outcome:
         outcome.held.append(_bytes_held(optimizer, tensors))
         outcome.said.append(int(optimizer.state_bytes()))
         same = zip(tensors, gradients[rank], strict=True)
-        kept = [g is None or torch.equal(p.grad, torch.tensor(g).to(p.dtype)) for p, g in same]
+        kept = [p.grad is None if g is None else torch.equal(p.grad, torch.tensor(g).to(p.dtype)) for p, g in same]
         if not all(kept):
-            outcome.complaint = "step() changed a parameter's .grad"
+            outcome.complaint = "a parameter's .grad was changed"
     return outcome
 
 
@@ -594,6 +594,8 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, case: Case, when:
     for step in range(others):
         _set_gradients(other, case, step, rank)
         second.step()
+    _set_gradients(other, case, 0, rank)
+    second.reduced_gradient()  # of gradients that no step will use
     loaded = None
     for step in range(len(case.gradients)):
         if step == when:

@@ -276,6 +276,32 @@ the_master_keeps_its_gradient = edit(
     breaks=_tests(STEP),
 )
 
+missing_gradients_are_filled_in = edit(
+    STEP,
+    """You gave zeros to the parameters that had no gradient. Whoever looks at the model after the step finds
+    gradients that nobody computed, and a wrapper that asks who used what is told wrong: make the zeros for the flat
+    vector only.""",
+    (
+        "            full = torch.zeros(self.size * world_size)\n",
+        "            for p in self.params:\n"
+        "                p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
+        "            full = torch.zeros(self.size * world_size)\n",
+    ),
+    breaks=_tests(STEP),
+)
+
+the_master_is_a_view = edit(
+    STEP,
+    """The master shard is a slice of a longer vector: a slice keeps the memory of the whole vector alive, on every
+    rank. Give it memory of its own: clone it, or copy into a tensor of the shard's length.""",
+    (
+        "        self.master = nn.Parameter(torch.zeros(self.size))\n",
+        "        whole = torch.zeros(self.size * dist.get_world_size())\n"
+        "        self.master = nn.Parameter(whole[start : start + self.size])\n",
+    ),
+    breaks=_tests(STEP),
+)
+
 the_full_vector_stays = edit(
     STEP,
     """You kept the gathered vector of all parameters as an attribute. It is as large as the model in float32 and
@@ -474,6 +500,14 @@ step_is_saved_as_a_tensor = edit(
     whole, and everything else must be a plain number, equal on all ranks.""",
     ("if value.dim() else value.item()", "if value.dim() else value.clone()"),
     ("        if not isinstance(value, torch.Tensor):\n", "        if not value.dim():\n"),
+    breaks=_tests(STATE),
+)
+
+what_was_reduced_outlives_the_load = edit(
+    STATE,
+    """A gradient that had been reduced before the state was loaded was still there, and the next step used it. What
+    belongs to the time before the load must be forgotten with it: self.gradient as well.""",
+    ("        self.gradient = None\n", ""),
     breaks=_tests(STATE),
 )
 

@@ -147,6 +147,7 @@ def state_through_torchs_own():
             self.optimizer.load_state_dict(whole)
             with torch.no_grad():
                 self.master[: self.own()] = state["master"]
+            self.gradient = None
             self.gather_parameters()
 
 
