@@ -24,7 +24,7 @@ LEAST = {
 
 @pytest.mark.slow
 def test_every_case_of_every_lesson_holds():
-    verdicts = audit.audit(notebook.lessons())
+    verdicts = audit.audit(notebook.lessons(), thorough=False)  # `make audit` is thorough
     assert {verdict.case.lesson for verdict in verdicts} == set(notebook.lessons())
     wrong = {f"{v.case.lesson} {v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
     assert not wrong
@@ -73,6 +73,14 @@ def test_the_audit_notices_marks_lost_elsewhere(monkeypatch):
     )
     complaints = audit.examine(audit.Case("13_step", "mutant", first.name)).complaints
     assert any(line.startswith(f"{first.breaks[1]} lost its marks") for line in complaints)
+
+
+def test_an_audit_that_is_not_thorough_runs_what_a_mistake_claims_to_break(monkeypatch):
+    first = next(m for m in mutants.of_lesson("13_step") if len(m.breaks) > 1)
+    shorter = dataclasses.replace(first, breaks=first.breaks[:1])
+    monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson: [shorter])
+    case = audit.Case("13_step", "mutant", first.name)
+    assert audit.examine(case).complaints and not audit.examine(case, thorough=False).complaints
 
 
 def test_only_the_grade_cells_that_an_answer_can_reach_are_run_for_it():
