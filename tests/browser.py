@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -167,7 +168,8 @@ class Browser:
         while not self._loaded:
             if time.monotonic() > until:
                 raise BrowserError(f"{url} did not load within a minute")
-            self.evaluate("0")  # events come with the answer
+            with contextlib.suppress(BrowserError):  # the page that was asked may be on its way out
+                self.evaluate("0")  # events come with the answer
             time.sleep(0.02)
         self.wait("document.fonts.status === 'loaded'")
         self.wait(TYPESET)

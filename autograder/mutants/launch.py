@@ -329,15 +329,6 @@ train_renames_from_another_folder = edit(
 )
 
 
-train_saves_on_every_rank = edit(
-    TRAIN,
-    """All ranks write the checkpoint, to the same file and at the same time. They hold the same parameters: let
-    rank 0 alone save.""",
-    ("if rank == 0 and checkpoint is not None:", "if checkpoint is not None:"),
-    breaks=_tests(TRAIN),
-)
-
-
 train_saves_only_at_the_end = edit(
     TRAIN,
     """You save when all epochs are done. A run that dies before that has nothing to resume from: save after each
