@@ -111,7 +111,8 @@ def run(
     from traitlets.config import Config
 
     _use_this_python()
-    known = parameters_of(lesson)
+    nb = read(lesson)
+    known = parameters_of(nb)
     for name in sorted(set(parameters or {}) - known):
         raise ValueError(f"{lesson} has no parameter {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
     executed = folder or EXECUTED
@@ -127,7 +128,6 @@ def run(
         work = Path(scratch) / "work"
         work.mkdir()
         source = Path(scratch) / "source.ipynb"
-        nb = read(lesson)
         nb.cells = [cell for cell in nb.cells if tests or notebook.nbgrader_role(cell) != "grade"]
         nbformat.write(nb, source)
         try:
@@ -156,10 +156,9 @@ def run(
     return done
 
 
-def parameters_of(lesson: str) -> set[str]:
-    """The names of the parameters that a solution notebook has."""
-    cells = read(lesson).cells
-    return {name for cell in cells if "parameters" in cell.metadata.get("tags", []) for name in _assigned(cell)}
+def parameters_of(nb: Any) -> set[str]:
+    """The names of the parameters that a notebook has."""
+    return {name for cell in nb.cells if "parameters" in cell.metadata.get("tags", []) for name in _assigned(cell)}
 
 
 def is_current(lesson: str) -> bool:

@@ -140,14 +140,12 @@ def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
             place += 1
         if all(len(calls) == place for calls in sequences.values()):
             continue
-        what: dict[str, list[int]] = {}
-        for rank, calls in sequences.items():
-            if len(calls) > place:
-                text = f"called {_describe(calls[place])} {_at(calls[place].file, calls[place].line)}"
-            else:
-                text = f"called none: it {_doing(records[rank], states, rank)}"
-            what.setdefault(text, []).append(rank)
-        sides = "".join(f"\n  {_ranks(ranks)} {text}" for text, ranks in what.items())
+        none = "called none: it {}"
+        said = {
+            rank: _called(calls[place]) if len(calls) > place else none.format(_doing(records[rank], states, rank))
+            for rank, calls in sequences.items()
+        }
+        sides = "".join(f"\n  {side}" for side in _sides(said))
         inside = "" if group is None else f" of the group {list(group)}"
         return f"The ranks parted at collective number {place + 1}{inside}:{sides}"
     return ""
@@ -249,12 +247,21 @@ def mismatched(records: list[Record]) -> str:
     for group, members in _groups(records):
         for number, calls in enumerate(zip(*(_collectives(records[rank], group) for rank in members), strict=False)):
             if len({_signature(call) for call in calls}) > 1:
-                sides: dict[str, list[int]] = {}
-                for rank, call in zip(members, calls, strict=True):
-                    sides.setdefault(f"{_describe(call)} {_at(call.file, call.line)}", []).append(rank)
-                said = "; ".join(f"{_ranks(ranks)} called {call}" for call, ranks in sides.items())
-                return f"for collective number {number + 1} {said}"
+                said = {rank: _called(call) for rank, call in zip(members, calls, strict=True)}
+                return f"for collective number {number + 1} {'; '.join(_sides(said))}"
     return ""
+
+
+def _called(message: Message) -> str:
+    return f"called {_describe(message)} {_at(message.file, message.line)}"
+
+
+def _sides(said: dict[int, str]) -> list[str]:
+    """Ranks of which the same is said, together: "ranks 0 and 2 called …"."""
+    together: dict[str, list[int]] = {}
+    for rank, text in said.items():
+        together.setdefault(text, []).append(rank)
+    return [f"{_ranks(ranks)} {text}" for text, ranks in together.items()]
 
 
 def _groups(records: list[Record]) -> list[tuple[tuple[int, ...] | None, tuple[int, ...]]]:

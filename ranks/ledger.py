@@ -43,6 +43,11 @@ class Message:
     over: float | None = None
 
     @property
+    def until(self) -> float | None:
+        """When the operation was over: when torch said so, or its call or wait returned, whichever came first."""
+        return min((time for time in (self.over, self.end) if time is not None), default=None)
+
+    @property
     def is_send(self) -> bool:
         """A point-to-point send, blocking or not."""
         return self.call in SENDS
@@ -116,6 +121,16 @@ class Ledger(list[Message]):
     def messages_sent(self) -> list[int]:
         """How many point-to-point messages each rank sent, rank by rank."""
         return [len(self.of(rank).sends()) for rank in range(self.world_size)]
+
+    def between_barriers(self) -> list[Ledger]:
+        """One rank's messages, cut at its barriers: what came before the first, between the first two, and so on."""
+        parts = [Ledger(world_size=self.world_size)]
+        for m in sorted(self, key=lambda m: m.posted):
+            if m.call == "barrier":
+                parts.append(Ledger(world_size=self.world_size))
+            else:
+                parts[-1].append(m)
+        return parts
 
     def rounds(self) -> int:
         """The least number of rounds in which these sends can happen, a measure of latency.

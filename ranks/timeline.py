@@ -31,9 +31,8 @@ def draw(ledger: Ledger, world_size: int, title: str = "What each rank did") -> 
     least = end / 300  # a bar that can be seen
     rows = _Rows(messages, bool(spans))
     for m in messages:
-        over = m.end if m.over is None else min(m.over, m.end)
         ax.broken_barh(
-            [(m.start * 1e3, max((over - m.start) * 1e3, least))],
+            [(m.start * 1e3, max((m.until - m.start) * 1e3, least))],
             rows.place(m),
             facecolor=color(m.rank),
             alpha=0.45 if m.is_receive else 1.0,
@@ -86,7 +85,7 @@ def _lanes(collectives: list[Message]) -> dict[int, int]:
     for m in sorted(collectives, key=lambda m: m.start):
         mine = busy_until.setdefault(m.rank, [])
         lane = next((k for k, end in enumerate(mine) if end <= m.start), len(mine))
-        mine[lane : lane + 1] = [m.end if m.over is None else min(m.over, m.end)]
+        mine[lane : lane + 1] = [m.until]
         lanes[id(m)] = lane
     return lanes
 

@@ -13,7 +13,7 @@ from autograder.__main__ import main
 
 #: Runs of each solution besides its own, without the test cells, which choose their own numbers of ranks.
 OTHER_WORLD_SIZES = (2, 3)
-WITH_RANKS = [lesson for lesson in notebook.lessons() if "WORLD_SIZE" in execute.parameters_of(lesson)]
+WITH_RANKS = [lesson for lesson in notebook.lessons() if "WORLD_SIZE" in execute.parameters_of(notebook.read(lesson))]
 #: Seconds that a solution notebook may take: 90 with two cores of its own, and here two of them share these.
 MOST_SECONDS = 2 * 90
 

@@ -107,16 +107,14 @@ def _try(function: Any, cases: list[Case]) -> list[Trial]:
     results = run_ranks(_drive, world_size, (function, cases))
     trials = [Trial(case, [mine[c] for mine in results], Ledger(world_size=world_size)) for c, case in enumerate(cases)]
     for rank in range(world_size):
-        barriers = 0
-        for message in sorted(results.ledger.of(rank), key=lambda m: m.posted):
-            if message.is_collective and message.call != "barrier":
+        parts = results.ledger.of(rank).between_barriers()
+        for message in (message for part in parts for message in part):
+            if message.is_collective:
                 fail(f"{message.call} was called, but only send and receive are allowed", "collective", message.call)
-            elif message.is_collective:
-                barriers += 1
-            elif 0 < barriers <= len(cases):
-                trials[barriers - 1].ledger.append(message)
-        if barriers != len(cases) + 1:
+        if len(parts) != len(cases) + 2:
             fail("barrier was called, but only send and receive are allowed", "collective", "barrier")
+        for trial, part in zip(trials, parts[1:-1], strict=True):
+            trial.ledger.extend(part)
     return trials
 
 

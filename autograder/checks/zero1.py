@@ -306,17 +306,11 @@ def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
 def _try(optimizer_class: Any, cases: list[Case], world_size: int) -> list[tuple[Case, list[Outcome], list[list]]]:
     """One launch for all cases: for each case the outcomes by rank, and the messages by rank."""
     results = run_ranks(_drive, world_size, (optimizer_class, cases))
-    calls: list[list[list]] = [[[] for _ in range(world_size)] for _ in cases]
-    for rank in range(world_size):
-        barriers = 0
-        for message in sorted(results.ledger.of(rank), key=lambda m: m.posted):
-            if message.call == "barrier":
-                barriers += 1
-            elif 0 < barriers <= len(cases):
-                calls[barriers - 1][rank].append(message)
-        if barriers != len(cases) + 1:
-            fail("barrier was called, which no step needs", "communication", "barrier")
-    return [(case, [mine[c] for mine in results], calls[c]) for c, case in enumerate(cases)]
+    calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
+    if any(len(parts) != len(cases) + 2 for parts in calls):
+        fail("barrier was called, which no step needs", "communication", "barrier")
+    each = enumerate(cases, start=1)  # part 0 stands before the first case
+    return [(case, [mine[c - 1] for mine in results], [parts[c] for parts in calls]) for c, case in each]
 
 
 def _expect_steps(case: Case, outcomes: list[Outcome], world_size: int, rtol: float = STEP_ERROR) -> None:
@@ -446,9 +440,7 @@ def gradient_is_reduced_once(ShardedOptimizer, *, rng):  # noqa: N803
                 what = {"gradient": "self.gradient", "master": "self.master.grad"}[got["left"][0]]
                 fail(f"{what} is still there after the step", case, got["left"])
             expect_close(case, got["fresh"], 4 * want, what="the reduced gradient after zero_grad", rtol=1e-6)
-            mine = sorted(results.ledger.of(rank), key=lambda m: m.posted)
-            places = [i for i, m in enumerate(mine) if m.call == "barrier"]
-            between = [m.call for m in mine[places[0] + 1 : places[1]]]
+            between = [m.call for m in results.ledger.of(rank).between_barriers()[1]]
             if len(between) != 1:
                 fail(f"two calls of reduced_gradient() made {len(between)} collectives", case, between)
 

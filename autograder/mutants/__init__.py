@@ -26,9 +26,14 @@ from __future__ import annotations
 
 from autograder.answers import Answer, decorator, edit, load
 
-__all__ = ["edit", "mutant", "of_exercise", "of_lesson"]
+__all__ = ["edit", "mutant", "of_exercise", "of_lesson", "tests_of"]
 
 mutant = decorator("mutants")
+
+
+def tests_of(*exercises: str) -> list[str]:
+    """The grade cells of these exercises, for `breaks`."""
+    return [f"{exercise}-test" for exercise in exercises]
 
 
 def of_lesson(lesson: str) -> list[Answer]:

@@ -8,20 +8,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from autograder.mutants import mutant
+from autograder.mutants import mutant, tests_of
 
 ACCUMULATE, SHARDS = "03-ex1-accumulate-gradients", "03-ex2-shard-indices"
 LOCAL, STEP = "03-ex3-local-gradient", "03-ex4-data-parallel-step"
 
 
-def _tests(*exercises: str) -> list[str]:
-    return [f"{exercise}-test" for exercise in exercises]
-
-
 # ---- 1 · accumulate_gradients ----
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_weighs_by_rows():
     """You weighted each micro-batch by its number of rows. What must be counted are the items that enter the loss,
     which loss_fn returns: a row with six unmasked tokens weighs six times as much as a row with one."""
@@ -42,7 +38,7 @@ def accumulate_weighs_by_rows():
         return total
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_counts_a_masked_micro_batch_as_one():
     """You guarded each count against 0 with a 1, and the 1 went into the total. A micro-batch in which nothing counts
     adds nothing to the total count either; only the total itself must not be 0."""
@@ -66,7 +62,7 @@ def accumulate_counts_a_masked_micro_batch_as_one():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_meets_zero_by_zero():
     """Your weights are right, but you first divide by the count of the micro-batch and then multiply by it again. For a
     micro-batch with count 0 that is 0/0, and NaN times 0 is still NaN. Leave the sum as it is."""
@@ -88,7 +84,7 @@ def accumulate_meets_zero_by_zero():
         return total
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_takes_a_mean_of_means():
     """You averaged the means of the micro-batches. That is the mean of the whole batch only when all counts are equal:
     an item in a micro-batch with few of them weighs more than the others. Add up sums and divide once."""
@@ -114,7 +110,7 @@ def accumulate_takes_a_mean_of_means():
         return total / parts
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_divides_each_mean_by_the_number_of_micro_batches():
     """You divided each micro-batch's mean loss by the number of micro-batches, as many training loops do. Micro-batches
     with different counts then get the same weight, and one in which nothing counts makes the loss 0/0."""
@@ -135,7 +131,7 @@ def accumulate_divides_each_mean_by_the_number_of_micro_batches():
         return total
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_returns_a_mean_of_means():
     """The gradients are right, but the loss that you return is the mean of the micro-batches' means. It is wrong for
     the same reason as such a gradient would be: add up the sums and the counts, and divide once."""
@@ -159,7 +155,7 @@ def accumulate_returns_a_mean_of_means():
         return sum(losses) / len(losses)
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_returns_the_last_loss():
     """The gradients are right, but the loss that you return is that of the last micro-batch. Return the loss of the
     whole batch: the sum of all loss sums over the sum of all counts."""
@@ -181,7 +177,7 @@ def accumulate_returns_the_last_loss():
         return loss_sum.item() / max(int(count), 1)
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_returns_a_tensor():
     """You returned a tensor. Where count is a tensor, the quotient of a float and count is one, too. The function
     returns a Python float: convert what you add up with item(), int() or float()."""
@@ -204,7 +200,7 @@ def accumulate_returns_a_tensor():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_wants_counts_as_tensors():
     """You called a tensor's method on count. It may be a 0-dimensional tensor or a Python int, and an int has no
     item(): int(count) takes both."""
@@ -227,7 +223,7 @@ def accumulate_wants_counts_as_tensors():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_wants_counts_as_ints():
     """You only counted what is a Python int. count may also be a 0-dimensional tensor: int(count) takes both."""
 
@@ -249,7 +245,7 @@ def accumulate_wants_counts_as_ints():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_divides_by_the_counts_so_far():
     """You divided each sum by the count so far. The total is known only after the last micro-batch, so the first ones
     get too much weight. Count before you start, or divide the gradients at the end."""
@@ -269,7 +265,7 @@ def accumulate_divides_by_the_counts_so_far():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_divides_by_the_last_count():
     """After the loop you divided by `count`, which then is the count of the last micro-batch. Divide by the sum of all
     counts."""
@@ -292,7 +288,7 @@ def accumulate_divides_by_the_last_count():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_divides_inside_the_loop():
     """You divided the gradients inside the loop. What an earlier micro-batch left in .grad is then divided again with
     each later one. Divide once, when everything has been added up."""
@@ -315,7 +311,7 @@ def accumulate_divides_inside_the_loop():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_never_divides():
     """Your gradients are those of the summed loss. Divide them by the total count, as you did with the loss."""
 
@@ -334,7 +330,7 @@ def accumulate_never_divides():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_divides_by_the_number_of_micro_batches():
     """You divided the summed gradients by the number of micro-batches. What the sums must be divided by is the number
     of items that count in all of them."""
@@ -354,7 +350,7 @@ def accumulate_divides_by_the_number_of_micro_batches():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_divides_a_shared_parameter_twice():
     """You divided the gradient of a parameter that two modules share once for each of them. model.parameters() lists it
     once; walking over the modules, or over names without removing duplicates, meets it twice."""
@@ -378,7 +374,7 @@ def accumulate_divides_a_shared_parameter_twice():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_expects_a_gradient_everywhere():
     """You divided p.grad of every parameter, but a parameter that the model did not use, or one with
     requires_grad=False, has no gradient: .grad is None. Skip those."""
@@ -400,7 +396,7 @@ def accumulate_expects_a_gradient_everywhere():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_adds_to_old_gradients():
     """You did not drop the gradients from before: backward() adds to what is in .grad. Clear them before the first
     micro-batch."""
@@ -420,7 +416,7 @@ def accumulate_adds_to_old_gradients():
         return total
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_multiplies_old_gradients_by_zero():
     """You cleared the old gradients by multiplying them with 0. NaN times 0 is NaN: after a single bad step the
     gradients would stay NaN forever. Overwrite them, or set them to None."""
@@ -445,7 +441,7 @@ def accumulate_multiplies_old_gradients_by_zero():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_clears_between_micro_batches():
     """You cleared the gradients inside the loop, before each backward, so only the last micro-batch is left. Clear them
     once, before the first."""
@@ -468,7 +464,7 @@ def accumulate_clears_between_micro_batches():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_calls_backward_once():
     """You added up the losses and called backward() once, at the end. The numbers are right, but the graph of every
     micro-batch stays alive until then: as much memory as the big batch. Call backward() for each micro-batch."""
@@ -486,7 +482,7 @@ def accumulate_calls_backward_once():
         return loss.item()
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_lets_losses_wait_in_a_list():
     """You kept the losses in a list until the total count was known. Each of them holds the graph of its micro-batch,
     so all graphs are alive at once. Count without a graph first, or divide the gradients at the end."""
@@ -506,7 +502,7 @@ def accumulate_lets_losses_wait_in_a_list():
         return total
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_retains_the_graph():
     """You called backward(retain_graph=True). Then a graph lives as long as its loss does, while the next micro-batch
     builds its own: two at once. Nothing needs the old graph; let backward() free it."""
@@ -529,7 +525,7 @@ def accumulate_retains_the_graph():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_counts_with_a_graph():
     """You counted in a pass of its own, but without torch.no_grad(): it builds graphs that nobody needs, and the last
     one is still alive when the next forward pass begins."""
@@ -552,7 +548,7 @@ def accumulate_counts_with_a_graph():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_joins_the_micro_batches():
     """You joined the micro-batches and put them through the model at once. That is the big batch which did not fit into
     memory. Put one micro-batch at a time through the model."""
@@ -569,7 +565,7 @@ def accumulate_joins_the_micro_batches():
         return (loss_sum / count).item()
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_switches_to_eval():
     """You switched the model to eval(). That makes batch normalization harmless, but it also turns dropout off, and
     it is not for this function to decide: leave the mode as it is."""
@@ -593,7 +589,7 @@ def accumulate_switches_to_eval():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_switches_to_train():
     """You switched the model to train(). Whoever called with a model in eval() wants it so: leave the mode as it is."""
 
@@ -618,7 +614,7 @@ def accumulate_switches_to_train():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_takes_a_step():
     """You changed the parameters. This function only leaves gradients; the optimizer's step is the caller's."""
 
@@ -641,7 +637,7 @@ def accumulate_takes_a_step():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_lets_nothing_through_silently():
     """Without micro-batches, or when nothing counts, there is no mean, and you returned a number or NaN all the same.
     Raise a ValueError that says what is missing, micro_batches or a count."""
@@ -660,7 +656,7 @@ def accumulate_lets_nothing_through_silently():
         return total / max(counted, 1)
 
 
-@mutant(ACCUMULATE, breaks=_tests(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_only_refuses_an_empty_list():
     """You refused an empty list, but not micro-batches in which nothing counts. Their mean does not exist either, and a
     ZeroDivisionError or a NaN is no answer: raise a ValueError about the count."""
@@ -684,7 +680,7 @@ def accumulate_only_refuses_an_empty_list():
 # ---- 2 · shard_indices ----
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_by_one_repetition_at_most():
     """You lengthened the order with one piece of itself. When there are fewer than half as many examples as ranks, one
     repetition is not enough, and ranks get shards of different lengths: repeat as often as it takes."""
@@ -702,7 +698,7 @@ def shards_padded_by_one_repetition_at_most():
         return order[rank::world_size]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_with_the_end():
     """You lengthened the order with its last entries. The sampler repeats it from its start."""
 
@@ -719,7 +715,7 @@ def shards_padded_with_the_end():
         return order[rank : steps * world_size : world_size]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_with_the_last_entry():
     """You repeated the last entry until the length fitted. The sampler repeats the order from its start."""
 
@@ -734,7 +730,7 @@ def shards_padded_with_the_last_entry():
         return order[rank : steps * world_size : world_size]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_before_shuffling():
     """You lengthened 0…length−1 first and shuffled then. The permutation is drawn for `length` examples; what is
     repeated comes behind it."""
@@ -750,7 +746,7 @@ def shards_padded_before_shuffling():
         return order[rank::world_size]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_of_one_seed_for_all_epochs():
     """You seeded the generator with `seed` alone, so all epochs have the same order: that is a forgotten set_epoch,
     built in. The sampler's seed is seed + epoch."""
@@ -765,7 +761,7 @@ def shards_of_one_seed_for_all_epochs():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_of_the_epoch_alone():
     """You seeded the generator with `epoch` alone and ignored `seed`. The sampler's seed is seed + epoch."""
 
@@ -779,7 +775,7 @@ def shards_of_the_epoch_alone():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_of_a_product_of_seeds():
     """You multiplied seed and epoch. With seed 0 every epoch would then have the same order. The sampler adds them."""
 
@@ -793,7 +789,7 @@ def shards_of_a_product_of_seeds():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_of_a_seed_a_rank():
     """You put the rank into the seed, so each rank draws another permutation and the shards overlap. All ranks must
     draw the same order and take different entries of it."""
@@ -808,7 +804,7 @@ def shards_of_a_seed_a_rank():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_in_contiguous_blocks():
     """You gave each rank a contiguous block of the order. The sampler deals like cards: rank r takes every N-th entry,
     starting at entry r."""
@@ -823,7 +819,7 @@ def shards_in_contiguous_blocks():
         return [order[i % length] for i in range(rank * steps, (rank + 1) * steps)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_dealt_before_shuffling():
     """You dealt first and shuffled each rank's part. A rank then sees the same examples in every epoch, in another
     order. Shuffle everything, then deal."""
@@ -839,7 +835,7 @@ def shards_dealt_before_shuffling():
         return mine
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_that_never_drop():
     """You ignored drop_last: with it, the end of the order is cut off until the length divides, and nothing is
     repeated."""
@@ -854,7 +850,7 @@ def shards_that_never_drop():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_that_always_drop():
     """You cut off the end of the order also without drop_last. Then up to N−1 examples are missing from the epoch; the
     sampler repeats some instead."""
@@ -868,7 +864,7 @@ def shards_that_always_drop():
         return order[: length // world_size * world_size][rank::world_size]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_of_unequal_length():
     """You dealt the order as it is, so that some ranks get one example more than others. A rank with one step more
     would wait in its all-reduce for ranks that have finished: make the length a multiple of N first."""
@@ -884,7 +880,7 @@ def shards_of_unequal_length():
         return order[rank::world_size]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_though_it_divides():
     """You add to the order also when N divides its length already: N − length % N is N in that case, not 0."""
 
@@ -898,7 +894,7 @@ def shards_padded_though_it_divides():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_that_are_always_shuffled():
     """You shuffled although shuffle was False. Then the order is 0…length−1."""
 
@@ -910,7 +906,7 @@ def shards_that_are_always_shuffled():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_drawn_by_numpy():
     """You drew the permutation with numpy. Its generators give other numbers than torch's for the same seed: use
     torch.randperm with a torch.Generator."""
@@ -925,7 +921,7 @@ def shards_drawn_by_numpy():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_that_seed_the_world():
     """You called torch.manual_seed. That resets the random numbers of the whole program: after each epoch, dropout and
     initializations would repeat themselves. Make a torch.Generator of your own, and hand it to randperm."""
@@ -941,7 +937,7 @@ def shards_that_seed_the_world():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_made_of_tensors():
     """The entries of your list are tensors, not Python ints: a list of a tensor has 0-dimensional tensors in it, which
     are no keys and no JSON. Use tolist()."""
@@ -956,7 +952,7 @@ def shards_made_of_tensors():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_from_the_sampler():
     """You called DistributedSampler. What it does fits on three lines, and this exercise is about them."""
 
@@ -970,7 +966,7 @@ def shards_from_the_sampler():
         return list(sampler)
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_for_any_rank():
     """You did not check the rank. Rank N would get a shard that starts at entry N, which is rank 0's without its first
     example: no error, only examples that are counted twice. Raise a ValueError that names rank."""
@@ -986,7 +982,7 @@ def shards_for_any_rank():
         return order[rank::world_size]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_for_rank_n():
     """You let rank N through. Ranks are counted from 0, so the last one is N − 1."""
 
@@ -1000,7 +996,7 @@ def shards_for_rank_n():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=_tests(SHARDS))
+@mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_of_a_negative_length():
     """You did not check the length. A negative one gave an empty shard, or an error from inside torch that does not
     name it. Raise a ValueError that names length."""
@@ -1018,7 +1014,7 @@ def shards_of_a_negative_length():
 # ---- 3 · local_gradient ----
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_overflows():
     """For large positive Xw you computed exp(z) / (1 + exp(z)), which is inf/inf and hence NaN. 1 / (1 + exp(−z)) is
     the same number, and when its exp overflows, 1/inf is 0, as it should be."""
@@ -1031,7 +1027,7 @@ def local_overflows():
         return x.T @ (e / (1 + e) - y) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_clips_probabilities():
     """You kept the probability away from 0 and 1 by 1e-7. That protects a logarithm, but the gradient has none: each
     example that is far out contributes a small error. Use the probability as it is."""
@@ -1044,7 +1040,7 @@ def local_clips_probabilities():
         return x.T @ (p - y) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_clips_logits():
     """You clipped Xw to ±10 against the overflow. σ(10) is 0.99995 and not 1, which is a visible error. Clip where σ
     has reached 0 or 1 in float64, beyond ±40, or write σ so that nothing overflows."""
@@ -1057,7 +1053,7 @@ def local_clips_logits():
         return x.T @ (p - y) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_keeps_float32():
     """You computed in the dtype of the inputs. From float32 arrays a float64 gradient is asked for, computed in
     float64: convert x, y and w first."""
@@ -1070,7 +1066,7 @@ def local_keeps_float32():
         return x.T @ (p - y) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_widens_only_the_result():
     """You converted the result to float64, but computed it in float32: the digits were lost before. Convert the
     inputs."""
@@ -1083,7 +1079,7 @@ def local_widens_only_the_result():
         return np.asarray(x.T @ (p - y) / len(x), dtype=np.float64)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_lets_labels_wrap_around():
     """You computed with the labels in their own dtype. In uint8, 1 − 2·1 is 255, not −1. Convert y to float64 first."""
 
@@ -1095,7 +1091,7 @@ def local_lets_labels_wrap_around():
         return x.T @ (sign * 0.5 * (1 + np.tanh(0.5 * sign * (x @ w)))) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL, STEP))
+@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
 def local_forgets_to_divide():
     """You summed over the examples. The gradient of the mean loss is that sum divided by B."""
 
@@ -1106,7 +1102,7 @@ def local_forgets_to_divide():
         return x.T @ (0.5 * (1 + np.tanh(0.5 * (x @ w))) - y)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL, STEP))
+@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
 def local_divides_by_the_features():
     """You divided by the number of features, or by the number of all entries of x. B is the number of examples,
     len(x)."""
@@ -1118,7 +1114,7 @@ def local_divides_by_the_features():
         return np.mean(x * (0.5 * (1 + np.tanh(0.5 * (x @ w))) - y)[:, None], axis=0) / x.shape[1]
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL, STEP))
+@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
 def local_takes_labels_of_plus_and_minus_one():
     """You used the formula for labels −1 and 1. Here they are 0 and 1."""
 
@@ -1129,7 +1125,7 @@ def local_takes_labels_of_plus_and_minus_one():
         return -x.T @ (y * 0.5 * (1 + np.tanh(-0.5 * y * (x @ w)))) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL, STEP))
+@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
 def local_points_uphill():
     """Your gradient has the wrong sign: it is σ(Xw) − y, prediction minus label. Whoever subtracts it goes downhill."""
 
@@ -1140,7 +1136,7 @@ def local_points_uphill():
         return x.T @ (y - 0.5 * (1 + np.tanh(0.5 * (x @ w)))) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL, STEP))
+@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
 def local_is_a_linear_regression():
     """You left out σ: that is the gradient of a linear regression. The prediction is σ(Xw), a number between 0 and
     1."""
@@ -1152,7 +1148,7 @@ def local_is_a_linear_regression():
         return x.T @ (x @ w - y) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL, STEP))
+@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
 def local_is_that_of_squared_errors():
     """You took the gradient of the squared error of σ(Xw), with its factor σ(1 − σ). In the gradient of the
     log-likelihood that factor cancels."""
@@ -1165,7 +1161,7 @@ def local_is_that_of_squared_errors():
         return x.T @ (2 * (p - y) * p * (1 - p)) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL, STEP))
+@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
 def local_writes_into_x():
     """You changed an input in place: `w *= …` or `x -= …` on an array that was given changes the caller's array, too.
     np.asarray copies nothing when the dtype is right already."""
@@ -1179,7 +1175,7 @@ def local_writes_into_x():
         return x.mean(axis=0)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_checks_no_shapes():
     """A shape that does not fit went through, or failed inside numpy with a text that names no argument. Check before
     you compute: x must be (B, d) with B ≥ 1, y (B,), w (d,)."""
@@ -1191,7 +1187,7 @@ def local_checks_no_shapes():
         return x.T @ (0.5 * (1 + np.tanh(0.5 * (x @ w))) - y) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_checks_only_lengths():
     """You compared lengths. A y of shape (B, 1) has length B as well, and numpy then broadcasts (B,) against (B, 1) to
     (B, B) without a word. Compare whole shapes."""
@@ -1205,7 +1201,7 @@ def local_checks_only_lengths():
         return x.T @ (0.5 * (1 + np.tanh(0.5 * (x @ w))) - y) / len(x)
 
 
-@mutant(LOCAL, breaks=_tests(LOCAL))
+@mutant(LOCAL, breaks=tests_of(LOCAL))
 def local_divides_by_no_rows():
     """For B = 0 you returned NaN: 0/0, about which numpy only warns. There is no mean of nothing; raise a ValueError
     that names x."""
@@ -1220,7 +1216,7 @@ def local_divides_by_no_rows():
 # ---- 4 · data_parallel_step ----
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_counts_an_empty_shard():
     """You gave a shard without rows a gradient: 0/0, or an error. It has no part in the step; leave it out."""
 
@@ -1233,7 +1229,7 @@ def step_counts_an_empty_shard():
         return w - lr * sum(len(x) / rows * local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True))
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_averages_over_ranks():
     """You took the plain mean of the ranks' gradients, as data-parallel libraries do. It is right only when all
     shards are equally large: weight each gradient by its number of rows."""
@@ -1247,7 +1243,7 @@ def step_averages_over_ranks():
         return w - lr * np.mean(grads, axis=0)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_averages_over_all_ranks():
     """You divided the sum of the ranks' gradients by the number of ranks, those without rows included, or averaged the
     weights after a step on each rank, which is the same. Weight each gradient by its number of rows."""
@@ -1261,7 +1257,7 @@ def step_averages_over_all_ranks():
         return w - lr * sum(grads) / len(xs)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_weighs_by_rows_and_divides_by_ranks():
     """You weighted by rows and divided by the number of ranks. The weights must add up to 1: divide by the number of
     all rows."""
@@ -1275,7 +1271,7 @@ def step_weighs_by_rows_and_divides_by_ranks():
         return w - lr * total / len(xs)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_sums_over_ranks():
     """You added up the ranks' gradients without any weights, so each further rank makes the step longer. Weight each by
     its share of the rows."""
@@ -1288,7 +1284,7 @@ def step_sums_over_ranks():
         return w - lr * sum(local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x))
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_goes_from_shard_to_shard():
     """You updated w after each shard, so the next rank's gradient was taken at other weights. In one data-parallel step
     all ranks compute at the same w, and then there is one update."""
@@ -1305,7 +1301,7 @@ def step_goes_from_shard_to_shard():
         return w
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_climbs():
     """You added the gradient. It points uphill: subtract it."""
 
@@ -1318,7 +1314,7 @@ def step_climbs():
         return w + lr * sum(len(x) * local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x)) / rows
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_scales_the_rate():
     """You multiplied the learning rate by the number of ranks. That is the linear scaling rule, and a decision for the
     caller: this step must be the one that a single process takes with the same lr."""
@@ -1333,7 +1329,7 @@ def step_scales_the_rate():
         return w - lr * len(xs) * total / rows
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_writes_into_w():
     """You changed w in place: `w -= …` writes into the array that was given. All ranks, and whoever compares
     afterwards, still need the old one. Return a new array."""
@@ -1348,7 +1344,7 @@ def step_writes_into_w():
         return w
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_empties_the_lists():
     """You removed the empty shards from the lists that were given, or took entries out of them. The caller's lists
     change, too: make lists of your own."""
@@ -1366,7 +1362,7 @@ def step_empties_the_lists():
         return w - lr * total / rows
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_cuts_the_longer_list():
     """You let zip cut the longer list: a rank whose labels are missing has silently no part in the step. Compare the
     lengths of xs and ys first, and raise a ValueError."""
@@ -1378,7 +1374,7 @@ def step_cuts_the_longer_list():
         return w - lr * sum(len(x) * local_gradient(x, y, w) for x, y in zip(xs, ys) if len(x)) / rows  # noqa: B905
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def step_stands_still_without_rows():
     """Without any rows you returned w as if a step had been taken. There is no gradient of nothing: raise a ValueError
     that names xs."""

@@ -12,20 +12,16 @@ import torch.distributed as dist
 from sklearn.metrics import roc_auc_score
 
 import ranks
-from autograder.mutants import mutant
+from autograder.mutants import mutant, tests_of
 
 TOP_K, FEEDBACK, HOOK = "06-ex1-top-k", "06-ex2-error-feedback", "06-ex3-top-k-hook"
 SERVER, SCALER, BENCHMARK = "06-ex4-parameter-server", "06-ex5-loss-scaler", "06-ex6-benchmark"
 
 
-def _tests(*exercises: str) -> list[str]:
-    return [f"{exercise}-test" for exercise in exercises]
-
-
 # ---- 1 · top_k_compress, top_k_decompress ----
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK))
 def top_k_counts_in_memory_order():
     """Your indices count the elements as they lie in memory. For a transposed matrix that is another order than that
     of grad.reshape(-1), which goes through the matrix row by row, and whoever decompresses puts the values
@@ -48,7 +44,7 @@ def top_k_counts_in_memory_order():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK, BENCHMARK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK, BENCHMARK))
 def top_k_sends_magnitudes():
     """The places are right, but you sent the magnitudes: the signs are gone. Choose by magnitude, then take the
     entries themselves from the gradient."""
@@ -70,7 +66,7 @@ def top_k_sends_magnitudes():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K))
+@mutant(TOP_K, breaks=tests_of(TOP_K))
 def top_k_hands_out_a_view():
     """With everything sent, or with one entry, your values are a view of the gradient: when the optimizer zeroes the
     gradient, what you sent changes with it. reshape and slicing share memory with what they are taken from; make a
@@ -95,7 +91,7 @@ def top_k_hands_out_a_view():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, BENCHMARK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, BENCHMARK))
 def top_k_rounds_up():
     """You rounded ratio · numel up, and sent one entry more than was asked for wherever it is not whole. It is rounded
     down, but never to less than one."""
@@ -117,7 +113,7 @@ def top_k_rounds_up():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK))
 def top_k_sends_nothing_of_a_small_gradient():
     """For a small gradient ratio · numel is below 1, and you sent nothing at all: a bias vector would never be
     trained. At least one entry is sent."""
@@ -139,7 +135,7 @@ def top_k_sends_nothing_of_a_small_gradient():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK))
 def top_k_needs_an_entry():
     """You asked for at least one entry of a gradient that has none. An empty gradient gives empty values and empty
     indices."""
@@ -161,7 +157,7 @@ def top_k_needs_an_entry():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK, BENCHMARK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK, BENCHMARK))
 def top_k_takes_the_most_positive():
     """You took the largest numbers, not those of largest magnitude: a gradient of −100 matters as much as one of 100,
     and yours were never sent."""
@@ -183,7 +179,7 @@ def top_k_takes_the_most_positive():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK))
 def top_k_views_its_input():
     """view(-1) works only where the elements lie one behind the other in memory; for a transposed matrix it raises.
     reshape(-1) copies where it must."""
@@ -205,7 +201,7 @@ def top_k_views_its_input():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK, BENCHMARK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK, BENCHMARK))
 def top_k_with_short_indices():
     """Your indices are int32. That saves bytes, but it is not what was agreed: indices are int64, which is also what
     torch's indexing wants."""
@@ -227,7 +223,7 @@ def top_k_with_short_indices():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K))
+@mutant(TOP_K, breaks=tests_of(TOP_K))
 def top_k_takes_ratio_zero():
     """A ratio of 0 came through: the interval (0, 1] contains 1, but not 0."""
 
@@ -248,7 +244,7 @@ def top_k_takes_ratio_zero():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K, FEEDBACK, HOOK, BENCHMARK))
+@mutant(TOP_K, breaks=tests_of(TOP_K, FEEDBACK, HOOK, BENCHMARK))
 def decompress_in_float32():
     """torch.zeros makes float32 numbers. Put float64 values into them and half of their digits are gone; put float16
     values into them and the result has another dtype than the gradient. Make the zeros in the dtype of the values."""
@@ -270,7 +266,7 @@ def decompress_in_float32():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K))
+@mutant(TOP_K, breaks=tests_of(TOP_K))
 def decompress_counts_backwards():
     """A negative index was accepted: for Python and torch −1 is the last element. Here it is not a place in 0…numel −
     1, and a sign that something has gone wrong before."""
@@ -292,7 +288,7 @@ def decompress_counts_backwards():
         return flat.reshape(shape)
 
 
-@mutant(TOP_K, breaks=_tests(TOP_K))
+@mutant(TOP_K, breaks=tests_of(TOP_K))
 def decompress_stretches_a_value():
     """One value was written to several places: assigning a tensor with a single element fills all that is indexed, so
     nothing noticed that there were fewer values than indices. Compare the lengths."""
@@ -317,7 +313,7 @@ def decompress_stretches_a_value():
 # ---- 2 · ErrorFeedback ----
 
 
-@mutant(FEEDBACK, breaks=_tests(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
 def feedback_zeroes_the_gradient():
     """With a new key there was no residual to add, and you worked on the gradient itself: writing zeros at the places
     that were sent changed what the caller had handed in, and the residual shares its memory. Copy it first."""
@@ -335,7 +331,7 @@ def feedback_zeroes_the_gradient():
             return values, indices
 
 
-@mutant(FEEDBACK, breaks=_tests(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
 def feedback_forgets_what_is_older():
     """Your residual is what this gradient lacked after the entries that were sent, and what was left over from earlier
     steps is gone. What you keep must come from what you compressed: the gradient and the old residual together."""
@@ -352,7 +348,7 @@ def feedback_forgets_what_is_older():
             return values, indices
 
 
-@mutant(FEEDBACK, breaks=_tests(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
 def feedback_keeps_what_was_sent():
     """You kept the part that was sent and forgot the rest; it should be the other way round. With your version the
     large entries are sent again and again, and grow."""
@@ -369,7 +365,7 @@ def feedback_keeps_what_was_sent():
             return values, indices
 
 
-@mutant(FEEDBACK, breaks=_tests(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
 def feedback_is_never_added():
     """The residual is written down, but never added to the next gradient: this is plain top-k. Compress the gradient
     together with the residual."""
@@ -386,7 +382,7 @@ def feedback_is_never_added():
             return values, indices
 
 
-@mutant(FEEDBACK, breaks=_tests(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
 def feedback_adds_only_after_choosing():
     """You chose the entries by the gradient alone and added the residual to what you had chosen. An entry that is
     small in every gradient is then never chosen, however much of it is owed. Add first, then choose."""
@@ -404,7 +400,7 @@ def feedback_adds_only_after_choosing():
             return values, indices
 
 
-@mutant(FEEDBACK, breaks=_tests(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
 def feedback_shared_by_all_objects():
     """All your ErrorFeedback objects use the same dict: an attribute that is assigned in the class body belongs to the
     class. Two of them, with the same keys, add up each other's residuals. Make the dict in __init__."""
@@ -422,7 +418,7 @@ def feedback_shared_by_all_objects():
             return values, indices
 
 
-@mutant(FEEDBACK, breaks=_tests(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
 def feedback_fades():
     """You multiplied the residual by a factor below 1 before keeping it, so part of what is owed is lost in each step.
     Sent plus residual should be the sum of all gradients, without loss."""
@@ -442,7 +438,7 @@ def feedback_fades():
 # ---- 3 · top_k_hook ----
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_keyed_by_bucket():
     """You keyed the residual by the bucket's index and the place within the bucket. DDP rebuilds its buckets after the
     first step, so from the second step on a parameter gets what another one is owed. Key by something that belongs
@@ -465,7 +461,7 @@ def hook_keyed_by_bucket():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_keyed_by_shape():
     """You looked the parameter up by its shape: layers of the same shape are taken for each other, and share a
     residual. Look for the very parameter, with `is` or `id`."""
@@ -486,7 +482,7 @@ def hook_keyed_by_shape():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_compresses_the_whole_bucket():
     """You compressed the bucket as one long vector. Then the parameter with the largest gradients takes all the
     places, and the residual belongs to a bucket that DDP rebuilds after the first step. Compress each parameter by
@@ -509,7 +505,7 @@ def hook_compresses_the_whole_bucket():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_lets_the_last_rank_win():
     """Where several ranks sent the same entry, only one rank's value was left: you wrote the values of all ranks into
     one tensor by assignment, and a later one overwrites an earlier one. Add them."""
@@ -532,7 +528,7 @@ def hook_lets_the_last_rank_win():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_returns_the_sum():
     """What came back is the sum over the ranks; it should be the mean. Without a hook DDP divides by the number of
     ranks, with one it leaves that to the hook."""
@@ -554,7 +550,7 @@ def hook_returns_the_sum():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_divides_twice():
     """The result is too small by a factor of N: you divided what you sent by the number of ranks, and then the sum
     again."""
@@ -576,7 +572,7 @@ def hook_divides_twice():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_averages_over_the_senders():
     """You divided each entry by the number of ranks that sent it. A rank that did not send an entry counts too, with
     0: its part follows later, from the residual. Divide by the number of ranks."""
@@ -599,7 +595,7 @@ def hook_averages_over_the_senders():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_all_reduces_dense_vectors():
     """The numbers are right, but you decompressed first and then all-reduced whole gradients, mostly zeros: nothing is
     saved. Send values and indices, and decompress on arrival."""
@@ -618,7 +614,7 @@ def hook_all_reduces_dense_vectors():
         return future
 
 
-@mutant(HOOK, breaks=_tests(HOOK))
+@mutant(HOOK, breaks=tests_of(HOOK))
 def hook_with_another_second_name():
     """torch looks for a parameter named `bucket` and did not find one, so the hook could not be registered."""
 
@@ -643,7 +639,7 @@ def hook_with_another_second_name():
 # ---- 4 · parameter_server ----
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_divides_by_all_ranks():
     """You divided by the number of ranks. The server is one of them and has no gradient: the mean is over N − 1
     workers."""
@@ -682,7 +678,7 @@ def server_divides_by_all_ranks():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_logs_by_arrival():
     """In synchronous mode you logged the pushes as they arrived. They all belong to the same update: the log has them
     in the order of the workers' ranks."""
@@ -721,7 +717,7 @@ def server_logs_by_arrival():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_updates_within_a_round():
     """In synchronous mode each worker was sent weights that already contained the gradients of the workers before it
     in the same round. All of them must get the same weights, and the update comes when all gradients are there."""
@@ -757,7 +753,7 @@ def server_updates_within_a_round():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def staleness_counts_the_own_update():
     """Your staleness is too large by one from a worker's second push on: you took the version before that worker's
     last push was applied, but the weights that it got already contain it. A lone worker's gradients are never
@@ -797,7 +793,7 @@ def staleness_counts_the_own_update():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def staleness_counts_since_the_start():
     """You subtracted the worker's own pushes from the number of all updates. That counts all updates by others since
     the start, not only those since the worker's last pull. Remember which version it was sent last."""
@@ -836,7 +832,7 @@ def staleness_counts_since_the_start():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def staleness_counts_a_push_itself():
     """You counted the update that the push itself makes: staleness is how many updates came between pull and push, and
     the push's own comes after."""
@@ -875,7 +871,7 @@ def staleness_counts_a_push_itself():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_answers_everybody():
     """After each push you sent the new weights to all workers. The others have not asked: they find old weights in
     their queue when they pull next, and the server sends N − 1 times too much. Answer only the worker that pushed."""
@@ -915,7 +911,7 @@ def server_answers_everybody():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_takes_turns():
     """In asynchronous mode you received from worker 1, then 2, then 3, and so on: everybody waits for the slowest
     again. Receive from any source, which also tells you who it was."""
@@ -955,7 +951,7 @@ def server_takes_turns():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_is_never_asynchronous():
     """`mode="async"` did what "sync" does. In asynchronous mode a push is applied when it arrives, and nobody waits
     for anybody."""
@@ -994,7 +990,7 @@ def server_is_never_asynchronous():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_divides_single_pushes():
     """In asynchronous mode you divided each gradient by the number of workers. A push is one gradient and is applied
     by itself, with the whole learning rate."""
@@ -1033,7 +1029,7 @@ def server_divides_single_pushes():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_trains_what_it_was_given():
     """You updated the tensor that the caller passed in. It should stay as it was: train a copy."""
 
@@ -1070,7 +1066,7 @@ def server_trains_what_it_was_given():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def worker_starts_with_its_own_weights():
     """A worker computed its first gradient from the weights that it was called with. Those may be anything: the
     server's are the ones that count, and every step begins with a pull."""
@@ -1113,7 +1109,7 @@ def worker_starts_with_its_own_weights():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_by_broadcast():
     """You handed the weights out by a broadcast, which is a collective: all ranks take part in it together, which a
     worker of an asynchronous server cannot. Only sends and receives are allowed."""
@@ -1157,7 +1153,7 @@ def server_by_broadcast():
         return weights, log
 
 
-@mutant(SERVER, breaks=_tests(SERVER))
+@mutant(SERVER, breaks=tests_of(SERVER))
 def server_takes_any_mode():
     """A mode that does not exist was taken for one that does. Raise a ValueError that names `mode`, on every rank."""
 
@@ -1196,7 +1192,7 @@ def server_takes_any_mode():
 # ---- 5 · LossScaler ----
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_grows_one_step_late():
     """The factor grew one step too late: after growth_interval good steps in a row, not at the next one."""
 
@@ -1232,7 +1228,7 @@ def scaler_grows_one_step_late():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_counts_on_after_a_skip():
     """After a skipped step you went on counting where you were. The good steps must be in a row: a skip sets the count
     to 0."""
@@ -1268,7 +1264,7 @@ def scaler_counts_on_after_a_skip():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_updates_before_it_unscales():
     """The factor had already grown when you divided by it: the gradients were scaled with the old one. Update the
     factor when the step is done."""
@@ -1305,7 +1301,7 @@ def scaler_updates_before_it_unscales():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_unscales_in_fp16():
     """You divided in fp16 and converted afterwards. What the factor had lifted out of fp16's zeros fell back into
     them. Convert to fp32 first, then divide."""
@@ -1342,7 +1338,7 @@ def scaler_unscales_in_fp16():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_unscales_twice():
     """The gradients were divided by the factor twice: once where they are, and again on their way to the masters."""
 
@@ -1378,7 +1374,7 @@ def scaler_unscales_twice():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_overlooks_nan():
     """You looked for infinities only. An inf minus an inf is NaN, and one NaN in the gradients makes every later
     weight NaN: it must be skipped as well."""
@@ -1414,7 +1410,7 @@ def scaler_overlooks_nan():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_looks_at_a_sum():
     """You looked at the sum of each gradient. In fp16 a sum of finite numbers may be infinite, and the step is skipped
     for nothing. Look at every number."""
@@ -1451,7 +1447,7 @@ def scaler_looks_at_a_sum():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_looks_at_the_first_gradient():
     """You looked at the first gradient only. An overflow in any of them spoils the step."""
 
@@ -1487,7 +1483,7 @@ def scaler_looks_at_the_first_gradient():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_steps_on_infinity():
     """The factor is halved after an overflow, but the step was taken all the same: the masters are inf or NaN from
     then on. Return before the optimizer steps."""
@@ -1523,7 +1519,7 @@ def scaler_steps_on_infinity():
             return finite
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_zeroes_instead_of_skipping():
     """On an overflow you set the gradients to 0 and let the optimizer step. With momentum or Adam that is not a
     skipped step: its state moves, and Adam's step count too."""
@@ -1563,7 +1559,7 @@ def scaler_zeroes_instead_of_skipping():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_trains_the_16_bit_weights():
     """You updated the 16-bit weights and copied them into the masters. Small updates are lost that way: it is the
     masters that the optimizer trains, and the weights are copies of them."""
@@ -1603,7 +1599,7 @@ def scaler_trains_the_16_bit_weights():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_keeps_old_gradients():
     """A parameter without a gradient left its master with the one of an earlier step, and the optimizer applied it
     again. Set the master's gradient to None."""
@@ -1641,7 +1637,7 @@ def scaler_keeps_old_gradients():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_turns_none_into_zeros():
     """A parameter without a gradient gave its master a gradient of zeros. That is not the same: with momentum or
     weight decay the optimizer moves it. None stays None."""
@@ -1678,7 +1674,7 @@ def scaler_turns_none_into_zeros():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_adds_up_gradients():
     """The masters' gradients were added to those of the step before. Each step has its own: set them anew."""
 
@@ -1715,7 +1711,7 @@ def scaler_adds_up_gradients():
             return True
 
 
-@mutant(SCALER, breaks=_tests(SCALER))
+@mutant(SCALER, breaks=tests_of(SCALER))
 def scaler_scales_in_half_precision():
     """You multiplied a half-precision loss by the factor, and the product is more than fp16 can hold. Convert the loss
     to fp32 before you multiply."""
@@ -1755,7 +1751,7 @@ def scaler_scales_in_half_precision():
 # ---- 6 · benchmark ----
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def bytes_of_the_dense_vector():
     """Top-k reported the bytes of the whole gradient. Count what is sent: the values and the indices."""
 
@@ -1808,7 +1804,7 @@ def bytes_of_the_dense_vector():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def bytes_without_indices():
     """Top-k reported the bytes of its values. The indices are sent too, and in float32 they are two thirds of it."""
 
@@ -1861,7 +1857,7 @@ def bytes_without_indices():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def bytes_of_int32_indices():
     """You counted 4 bytes for an index. The indices that are sent are int64: 8 bytes each."""
 
@@ -1914,7 +1910,7 @@ def bytes_of_int32_indices():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def bytes_to_oneself():
     """A rank need not send to itself: in an all-gather its own part goes to N − 1 others, not to N."""
 
@@ -1967,7 +1963,7 @@ def bytes_to_oneself():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def bytes_of_two_whole_vectors():
     """You counted two whole vectors for an all-reduce. That is the limit for many ranks; for N ranks it is 2(N−1)/N
     vectors."""
@@ -2020,7 +2016,7 @@ def bytes_of_two_whole_vectors():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def bytes_of_the_gradient_on_the_wire():
     """An all-reduce in 16 bits reported 4 bytes for each number. What counts is what is sent, not the dtype of the
     gradient."""
@@ -2074,7 +2070,7 @@ def bytes_of_the_gradient_on_the_wire():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def rounds_after_the_sum():
     """The gradient was all-reduced in its own dtype and rounded to 16 bits afterwards. That loses precision and saves
     nothing: convert before you send."""
@@ -2127,7 +2123,7 @@ def rounds_after_the_sum():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def all_reduces_the_gradient_itself():
     """The all-reduce wrote the mean into the gradient that it was given. It should stay as it was: reduce a copy."""
 
@@ -2180,7 +2176,7 @@ def all_reduces_the_gradient_itself():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def exchange_never_remembers():
     """A new ErrorFeedback was made in every step, so nothing was ever carried over. It must live as long as the
     exchange does."""
@@ -2236,7 +2232,7 @@ def exchange_never_remembers():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def benchmark_on_all_rows():
     """Every rank computed the gradient on all the rows. Rank r has rows r, r + N, r + 2N and so on: otherwise all
     ranks do the same work, and exchange nothing that they do not know."""
@@ -2285,7 +2281,7 @@ def benchmark_on_all_rows():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def benchmark_divides_again():
     """You divided by the number of ranks what exchange had already averaged: a learning rate N times too small."""
 
@@ -2338,7 +2334,7 @@ def benchmark_divides_again():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def benchmark_carries_weights_over():
     """The second strategy started where the first one ended. Every strategy starts at w = 0, or the last one always
     wins."""
@@ -2390,7 +2386,7 @@ def benchmark_carries_weights_over():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def benchmark_counts_all_steps():
     """bytes_per_step is the sum over all steps. Divide by their number."""
 
@@ -2443,7 +2439,7 @@ def benchmark_counts_all_steps():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def benchmark_asks_rank_0():
     """bytes_per_step is what rank 0 reported. Ranks may differ, and a step waits for the one that sends most."""
 
@@ -2496,7 +2492,7 @@ def benchmark_asks_rank_0():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def gap_to_the_start():
     """loss_gap is how far the loss has come from the start. It is how far it still has to go: the loss at the end
     minus the smallest possible one."""
@@ -2550,7 +2546,7 @@ def gap_to_the_start():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def gap_on_one_shard():
     """The loss gap was taken on the rows of rank 0. Loss and AUC are to be taken on all rows."""
 
@@ -2606,7 +2602,7 @@ def gap_on_one_shard():
         return rows
 
 
-@mutant(BENCHMARK, breaks=_tests(BENCHMARK))
+@mutant(BENCHMARK, breaks=tests_of(BENCHMARK))
 def auc_of_decisions():
     """You computed the AUC of yes-or-no decisions. It is about the order of the scores: pass Xw itself."""
 

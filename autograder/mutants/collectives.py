@@ -7,20 +7,16 @@ from math import ceil, log2
 import torch
 import torch.distributed as dist
 
-from autograder.mutants import mutant
+from autograder.mutants import mutant, tests_of
 
 BROADCAST, REDUCE_SCATTER, ALL_GATHER = "01-ex1-broadcast", "01-ex2-reduce-scatter", "01-ex3-all-gather"
 ALL_REDUCE, TREE = "01-ex4-all-reduce", "01-ex5-tree-all-reduce"
 
 
-def _tests(*exercises: str) -> list[str]:
-    return [f"{exercise}-test" for exercise in exercises]
-
-
 # ---- 1 · broadcast ----
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_fills_a_copy():
     """For a tensor that is not contiguous, contiguous() made a copy; you received into the copy, and the tensor that
     the caller holds kept its old numbers. After the last message, write the copy back into the tensor."""
@@ -40,7 +36,7 @@ def broadcast_fills_a_copy():
             reach *= 2
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_swaps_ranks_instead_of_turning():
     """You counted the ranks from the source, but gave your peers' counted numbers to send and recv, which want real
     ranks. Translate back: counted number m is rank (m + src) mod N."""
@@ -61,7 +57,7 @@ def broadcast_swaps_ranks_instead_of_turning():
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST, TREE))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_only_for_powers_of_two():
     """When N is not a power of two, the last round has more senders than receivers that are left, and you sent to
     ranks that do not exist or that have the tensor already. A rank sends only if its partner's number is below N."""
@@ -82,7 +78,7 @@ def broadcast_only_for_powers_of_two():
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST, TREE))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_from_the_source_to_each():
     """The source sends every message itself, one after the other, which takes N − 1 rounds. A rank that has the
     tensor can pass it on too: let the number of ranks that have it double in each round."""
@@ -101,7 +97,7 @@ def broadcast_from_the_source_to_each():
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST, TREE))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_along_a_chain():
     """Each rank passes the tensor on to the next, so the last one waits for N − 1 messages in a row. That is a chain,
     not a tree: in each round, let every rank that has the tensor send it to one that has not."""
@@ -119,7 +115,7 @@ def broadcast_along_a_chain():
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_takes_any_source():
     """A source that is no rank was quietly taken modulo N. Somebody who passes a wrong rank wants to hear of it:
     raise the ValueError that the statement asks for before anything is sent."""
@@ -138,7 +134,7 @@ def broadcast_takes_any_source():
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_always_from_rank_0():
     """The tensor that everybody got was rank 0's, whatever `src` said. Build the tree from the source: count the
     ranks from `src` on."""
@@ -158,7 +154,7 @@ def broadcast_always_from_rank_0():
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST, TREE))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_by_torch():
     """You called torch's own broadcast. It gives the right numbers, but this exercise is about how it is made: only
     sends and receives are allowed."""
@@ -174,7 +170,7 @@ def broadcast_by_torch():
 # ---- 2 · reduce_scatter ----
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_ends_one_chunk_too_far():
     """The sums are right, but rank r ends with chunk r + 1: you started each chunk on its own rank, so after N − 1
     steps it is complete one rank before it is back home. Start chunk c on rank c + 1: shift the index of the first
@@ -195,7 +191,7 @@ def reduce_scatter_ends_one_chunk_too_far():
         return chunks[(rank + 1) % world_size]
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER))
 def reduce_scatter_adds_into_its_input():
     """tensor_split returns views: adding into a chunk changed the tensor that the caller gave you, and it must
     stay as it was. Work on copies of the chunks."""
@@ -215,7 +211,7 @@ def reduce_scatter_adds_into_its_input():
         return chunks[rank].clone()
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER))
 def reduce_scatter_returns_a_view_of_its_input():
     """With one rank there is nothing to add, and you returned the input itself or a view of it. Whoever changes the
     result then changes the input. Return memory of its own in every case, also for N = 1."""
@@ -235,7 +231,7 @@ def reduce_scatter_returns_a_view_of_its_input():
         return chunks[rank]
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_sends_the_whole_vector():
     """The numbers are right, but each message was the whole vector. Each rank needs only one chunk of the sum: let
     partial sums of single chunks travel round the ring."""
@@ -254,7 +250,7 @@ def reduce_scatter_sends_the_whole_vector():
         return total.tensor_split(world_size)[rank].clone()
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_sends_to_everybody():
     """Each rank sent its chunks straight to their owners. The bytes are right, but ranks talk to others than their
     neighbors; on a ring of links those messages would cross many links. Pass partial sums on to the right neighbor."""
@@ -274,7 +270,7 @@ def reduce_scatter_sends_to_everybody():
         return chunks[rank]
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_uses_torch_chunk():
     """torch.chunk cuts into pieces of ⌈length/N⌉, so the last ranks get short pieces or none. The statement asks for
     the pieces of tensor_split, whose lengths differ by at most one."""
@@ -295,7 +291,7 @@ def reduce_scatter_uses_torch_chunk():
         return chunks[rank]
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_averages():
     """You divided by the number of ranks. The collective returns the sum; whoever wants the mean divides afterwards."""
 
@@ -314,7 +310,7 @@ def reduce_scatter_averages():
         return chunks[rank] / world_size
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_overwrites():
     """What came from the left replaced your own part of the chunk instead of being added to it, so the result holds
     one rank's numbers. Receive into a buffer of its own and add."""
@@ -331,7 +327,7 @@ def reduce_scatter_overwrites():
         return chunks[rank]
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_stops_one_step_early():
     """One rank's part is missing from every chunk: the ring made N − 2 steps. A chunk that starts on one rank has
     N − 1 others to visit."""
@@ -351,7 +347,7 @@ def reduce_scatter_stops_one_step_early():
         return chunks[rank]
 
 
-@mutant(REDUCE_SCATTER, breaks=_tests(REDUCE_SCATTER, ALL_REDUCE))
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_everybody_sends_first():
     """Every rank waits in send until its right neighbor receives, and none does, since all of them wait in send. Use
     a send that does not wait (isend), receive, and then wait for the send."""
@@ -373,7 +369,7 @@ def reduce_scatter_everybody_sends_first():
 # ---- 3 · all_gather ----
 
 
-@mutant(ALL_GATHER, breaks=_tests(ALL_GATHER, ALL_REDUCE))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_labels_chunks_one_too_far():
     """All the chunks arrived, each one place off: in step s the chunk that comes from the left neighbor is the one
     that started s + 1 ranks back, chunk rank − s − 1. Your own chunk does not move."""
@@ -393,7 +389,7 @@ def all_gather_labels_chunks_one_too_far():
         return torch.cat(parts)
 
 
-@mutant(ALL_GATHER, breaks=_tests(ALL_GATHER, ALL_REDUCE))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_always_sends_its_own():
     """In every step you sent your own chunk again, so each rank only ever sees its left neighbor's. After the first
     step, pass on what you have just received."""
@@ -417,7 +413,7 @@ def all_gather_always_sends_its_own():
         return whole
 
 
-@mutant(ALL_GATHER, breaks=_tests(ALL_GATHER, ALL_REDUCE))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_assumes_equal_chunks():
     """You took numel // N for the length of every chunk. When N does not divide numel, the first chunks are one
     element longer: take the lengths from tensor_split or from divmod(numel, N)."""
@@ -436,7 +432,7 @@ def all_gather_assumes_equal_chunks():
         return torch.cat(parts)
 
 
-@mutant(ALL_GATHER, breaks=_tests(ALL_GATHER, ALL_REDUCE))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_sends_straight_to_everybody():
     """Each rank sent its chunk to every other rank itself. That moves the right number of bytes, but to ranks that are
     no neighbors. On a ring, pass on to the right what has just come from the left."""
@@ -457,7 +453,7 @@ def all_gather_sends_straight_to_everybody():
         return whole
 
 
-@mutant(ALL_GATHER, breaks=_tests(ALL_GATHER, ALL_REDUCE))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_passes_the_whole_vector():
     """The numbers are right, but each message was the whole vector, with mostly empty places. Send only the chunk that
     your neighbor does not have yet."""
@@ -481,7 +477,7 @@ def all_gather_passes_the_whole_vector():
         return whole
 
 
-@mutant(ALL_GATHER, breaks=_tests(ALL_GATHER))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER))
 def all_gather_takes_any_chunk():
     """A chunk whose length does not fit `numel` was accepted, cut or padded. Its sender and its receivers then disagree
     about sizes, which ends a process or leaves garbage: raise the ValueError before anything is sent."""
@@ -503,7 +499,7 @@ def all_gather_takes_any_chunk():
 # ---- 4 · all_reduce ----
 
 
-@mutant(ALL_REDUCE, breaks=_tests(ALL_REDUCE))
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_fills_a_copy():
     """For a tensor that is not contiguous, reshape(-1) made a copy, and the sum went into that copy. The caller looks
     at the tensor itself: copy the result into it, in its own shape."""
@@ -513,7 +509,7 @@ def all_reduce_fills_a_copy():
         flat.copy_(all_gather(reduce_scatter(flat), flat.numel()))  # noqa: F821  the student's own
 
 
-@mutant(ALL_REDUCE, breaks=_tests(ALL_REDUCE))
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_returns_the_sum():
     """You returned the sum in a new tensor and left the caller's as it was. all_reduce works in place: write the
     result into `tensor`."""
@@ -523,7 +519,7 @@ def all_reduce_returns_the_sum():
         return all_gather(chunk, tensor.numel()).view(tensor.shape)  # noqa: F821
 
 
-@mutant(ALL_REDUCE, breaks=_tests(ALL_REDUCE))
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_through_rank_0():
     """The sums are right, but everything goes through one rank, which sends and receives N − 1 whole vectors while its
     links are the bottleneck. Use your two ring functions, in which all ranks carry the same."""
@@ -545,7 +541,7 @@ def all_reduce_through_rank_0():
             tensor.copy_(data)
 
 
-@mutant(ALL_REDUCE, breaks=_tests(ALL_REDUCE))
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_gathers_whole_vectors():
     """Every rank's whole vector went round the whole ring, and each rank added all of them up itself: (N − 1)·T bytes
     a rank. Reduce first, chunk by chunk, and gather only the finished chunks."""
@@ -563,7 +559,7 @@ def all_reduce_gathers_whole_vectors():
         tensor.copy_(total)
 
 
-@mutant(ALL_REDUCE, breaks=_tests(ALL_REDUCE))
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_averages():
     """You divided by the number of ranks: that is the mean. all_reduce adds up; data-parallel training divides
     afterwards."""
@@ -574,7 +570,7 @@ def all_reduce_averages():
         tensor.copy_(total / dist.get_world_size())
 
 
-@mutant(ALL_REDUCE, breaks=_tests(ALL_REDUCE))
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_needs_contiguous_memory():
     """view(-1) cannot flatten a tensor that is not contiguous and raises. reshape(-1) can, if you copy the result back
     into the tensor afterwards."""
@@ -587,7 +583,7 @@ def all_reduce_needs_contiguous_memory():
 # ---- 5 · tree_all_reduce ----
 
 
-@mutant(TREE, breaks=_tests(TREE))
+@mutant(TREE, breaks=tests_of(TREE))
 def tree_loses_ranks_beyond_a_power_of_two():
     """When N is not a power of two, some ranks' numbers are missing from the sum: your tree starts at the largest
     power of two below N and never asks the ranks behind it. Go on until the distance reaches N."""
@@ -609,7 +605,7 @@ def tree_loses_ranks_beyond_a_power_of_two():
         tensor.copy_(total)
 
 
-@mutant(TREE, breaks=_tests(TREE))
+@mutant(TREE, breaks=tests_of(TREE))
 def tree_all_send_to_the_root():
     """All ranks send to the root, which takes their messages one after the other: N − 1 rounds on the way up. Let
     pairs of ranks add at the same time, then pairs of pairs."""
@@ -628,7 +624,7 @@ def tree_all_send_to_the_root():
         tensor.copy_(total)
 
 
-@mutant(TREE, breaks=_tests(TREE))
+@mutant(TREE, breaks=tests_of(TREE))
 def tree_is_the_ring():
     """This is the ring again: right numbers, few bytes, but 2(N − 1) rounds of small messages. The point of the tree
     is fewer rounds with whole vectors: reduce to a root along a tree, then broadcast."""
@@ -637,7 +633,7 @@ def tree_is_the_ring():
         all_reduce(tensor)  # noqa: F821  the student's own
 
 
-@mutant(TREE, breaks=_tests(TREE))
+@mutant(TREE, breaks=tests_of(TREE))
 def tree_exchanges_in_every_round():
     """In every round you exchanged whole vectors in both directions with a partner. That needs only ⌈log2 N⌉ rounds
     when N is a power of two, but sends N·log2 N messages, more than the 2(N − 1) of a tree. Send up only, then
@@ -659,7 +655,7 @@ def tree_exchanges_in_every_round():
         tensor.copy_(total)
 
 
-@mutant(TREE, breaks=_tests(TREE))
+@mutant(TREE, breaks=tests_of(TREE))
 def tree_forgets_the_way_down():
     """Only the root has the sum: the others kept what they had on the way up. After the reduction, broadcast the
     root's tensor."""

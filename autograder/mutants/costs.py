@@ -9,20 +9,16 @@ import math
 
 import numpy as np
 
-from autograder.mutants import mutant
+from autograder.mutants import mutant, tests_of
 
 TIMES, CROSSOVER, FIT = "02-ex1-ring-and-tree", "02-ex2-crossover", "02-ex3-fit"
 AMDAHL, STEP, RATE = "02-ex4-amdahl", "02-ex5-step", "02-ex6-scaled-lr"
 
 
-def _tests(*exercises: str) -> list[str]:
-    return [f"{exercise}-test" for exercise in exercises]
-
-
 # ---- 1 · ring_time, tree_time ----
 
 
-@mutant(TIMES, breaks=_tests(TIMES, STEP))
+@mutant(TIMES, breaks=tests_of(TIMES, STEP))
 def ring_with_whole_bytes():
     """You rounded the chunk to whole bytes, with // or int. The model takes T/N as it is: with 10 bytes on 4 ranks a
     chunk has 2.5. Divide with a single slash."""
@@ -40,7 +36,7 @@ def ring_with_whole_bytes():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES, STEP))
+@mutant(TIMES, breaks=tests_of(TIMES, STEP))
 def ring_with_n_rounds():
     """Each half of your ring has N rounds; it needs N − 1. A chunk starts on one rank and must visit the N − 1
     others: it does not have to come back."""
@@ -58,7 +54,7 @@ def ring_with_n_rounds():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES, STEP))
+@mutant(TIMES, breaks=tests_of(TIMES, STEP))
 def ring_in_one_half():
     """You counted one half of the all-reduce. After N − 1 rounds every rank has its own chunk of the sum and nothing
     else; the all-gather takes N − 1 rounds more."""
@@ -76,7 +72,7 @@ def ring_in_one_half():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES, STEP))
+@mutant(TIMES, breaks=tests_of(TIMES, STEP))
 def ring_starts_one_message():
     """Your ring pays alpha once, but every round starts a message of its own. Multiply the whole price of a message,
     alpha included, by the number of rounds."""
@@ -94,7 +90,7 @@ def ring_starts_one_message():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES, STEP))
+@mutant(TIMES, breaks=tests_of(TIMES, STEP))
 def ring_of_whole_vectors():
     """Your ring sends the whole vector in every round. The point of the ring is that a message is one chunk, an N-th
     of the vector."""
@@ -112,7 +108,7 @@ def ring_of_whole_vectors():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES, STEP))
+@mutant(TIMES, breaks=tests_of(TIMES, STEP))
 def ring_of_2n_minus_1():
     """Your ring has 2N − 1 rounds. It has two halves of N − 1 rounds each: mind the brackets in 2(N − 1)."""
 
@@ -129,7 +125,7 @@ def ring_of_2n_minus_1():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def tree_without_rounding_up():
     """You used log2 of N as it is. There is no half round: for 5 ranks log2 gives 2.32, and three rounds are needed.
     Round up."""
@@ -147,7 +143,7 @@ def tree_without_rounding_up():
         return 2 * math.log2(n) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def tree_rounds_down():
     """You rounded log2 of N down. After k rounds at most 2^k ranks have been reached, so for a fifth rank two rounds
     are not enough. Round up."""
@@ -165,7 +161,7 @@ def tree_rounds_down():
         return 2 * int(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def tree_one_level_too_deep():
     """For powers of two your tree has a level too many: 4 ranks are reached in 2 rounds, since in each round the
     number of those that have the vector doubles. (N − 1).bit_length() would be right where N.bit_length() is not."""
@@ -184,7 +180,7 @@ def tree_one_level_too_deep():
         return 2 * levels * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def tree_up_only():
     """You counted the tree once. After the way up only the root has the sum; the way down to the others takes as
     many rounds again."""
@@ -202,7 +198,7 @@ def tree_up_only():
         return math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def tree_of_chunks():
     """Your tree sends chunks of T/N bytes. Chunks belong to the ring: here nothing is cut, every message is the
     whole vector."""
@@ -220,7 +216,7 @@ def tree_of_chunks():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes / n)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def tree_starts_one_message_a_way():
     """Your tree pays alpha only twice, once up and once down. Every round starts a message: alpha is multiplied by
     the number of rounds, as the bytes are."""
@@ -238,7 +234,7 @@ def tree_starts_one_message_a_way():
         return 2 * alpha + 2 * math.ceil(math.log2(n)) * beta * nbytes if n > 1 else 0.0
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def nothing_to_send_costs_nothing():
     """For 0 bytes you returned 0. A message without content must still be started: with T = 0 the rounds cost alpha
     each."""
@@ -258,7 +254,7 @@ def nothing_to_send_costs_nothing():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES, STEP))
+@mutant(TIMES, breaks=tests_of(TIMES, STEP))
 def refuses_zero():
     """You refuse zeros. Only negative numbers are wrong: 0 bytes, a free start of messages and free bytes are border
     cases that the model can answer. Compare with <, not with <=."""
@@ -276,7 +272,7 @@ def refuses_zero():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def ring_refuses_nothing():
     """You return a time for arguments that make no sense. Before anything else, raise a ValueError with the
     argument's name in its text for n below 1 and for a negative nbytes, alpha or beta."""
@@ -291,7 +287,7 @@ def ring_refuses_nothing():
         return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
-@mutant(TIMES, breaks=_tests(TIMES))
+@mutant(TIMES, breaks=tests_of(TIMES))
 def tree_refuses_less_than_the_ring():
     """ring_time refuses wrong arguments, tree_time does not, or not all of them. Both must refuse the same: n below
     1, a negative nbytes, alpha or beta."""
@@ -309,7 +305,7 @@ def tree_refuses_less_than_the_ring():
 # ---- 2 · crossover_bytes ----
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def infinite_before_zero():
     """You return infinity for free bytes before you have looked at the rest. For N ≤ 3, and when starting a message
     is free as well, the ring is never slower than the tree, and the answer is 0.0. Ask the questions in the other
@@ -324,7 +320,7 @@ def infinite_before_zero():
         return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def rounded_to_whole_bytes():
     """You rounded the crossover to whole bytes. It is a point on an axis of the model: leave it as the float that it
     is."""
@@ -338,7 +334,7 @@ def rounded_to_whole_bytes():
         return round(alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n))
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def free_bytes_divide_by_zero():
     """With beta = 0 you divide by zero. If bytes are free only rounds count, and from 4 ranks on the ring has more
     of them: it never catches up, and the answer is math.inf."""
@@ -350,7 +346,7 @@ def free_bytes_divide_by_zero():
         return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def one_rank_divides_by_zero():
     """For one rank you divide by zero: L and (N − 1)/N are both 0. Nobody has to send anything, so the ring is never
     slower: return 0.0 for every N up to 3 before you divide."""
@@ -364,7 +360,7 @@ def one_rank_divides_by_zero():
         return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def forgets_the_bytes_of_the_ring():
     """You left out the bytes that the ring sends, (N − 1)/N of a vector in each half. Both sides of the equation
     have a beta: bring them to one side."""
@@ -378,7 +374,7 @@ def forgets_the_bytes_of_the_ring():
         return alpha / beta * (n - 1 - levels) / levels
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def prices_upside_down():
     """You divided beta by alpha. The dearer it is to start a message, the longer the tree stays ahead, so alpha
     belongs on top; the unit tells, too: seconds over seconds a byte are bytes."""
@@ -392,7 +388,7 @@ def prices_upside_down():
         return beta / alpha * (n - 1 - levels) / (levels - (n - 1) / n)
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def twice_the_rounds_of_the_ring():
     """You gave the ring 2(N − 1) rounds and the tree L. Both go through two halves: 2(N − 1) against 2L, and the
     twos cancel."""
@@ -406,7 +402,7 @@ def twice_the_rounds_of_the_ring():
         return alpha / beta * (2 * (n - 1) - levels) / (levels - (n - 1) / n)
 
 
-@mutant(CROSSOVER, breaks=_tests(CROSSOVER))
+@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
 def levels_not_rounded():
     """You used log2 of N without rounding it up. For N = 5 the tree needs three rounds, not 2.32. Where N is a power
     of two you are right by luck."""
@@ -423,7 +419,7 @@ def levels_not_rounded():
 # ---- 3 · fit_alpha_beta ----
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def in_the_order_of_polyfit():
     """You returned (beta, alpha). np.polyfit gives the highest power first, so the slope comes before the constant;
     the exercise asks for alpha first."""
@@ -436,7 +432,7 @@ def in_the_order_of_polyfit():
         return beta, alpha
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def errors_in_percent():
     """You weighted the points, so that errors count relative to the time. That is a sensible thing to do, and
     another line. Here every point counts alike and errors are in seconds."""
@@ -449,7 +445,7 @@ def errors_in_percent():
         return alpha, beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def clipped_at_zero():
     """You clip a negative alpha to 0. A latency cannot be negative, but a best fit to noisy points can, and whoever
     called should see that. Return what least squares gives."""
@@ -462,7 +458,7 @@ def clipped_at_zero():
         return max(0.0, alpha), beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def halves_again():
     """You halved the times. They are one way already: whoever timed the round trip has divided by two. Halving again
     makes both prices half of what they are."""
@@ -475,7 +471,7 @@ def halves_again():
         return alpha, beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def whole_numbers_overflow():
     """You calculated with whole numbers of numpy's. The square of 4 GB does not fit into 64 bits, and numpy wraps it
     round without a word. Convert the sizes to float64 first."""
@@ -489,7 +485,7 @@ def whole_numbers_overflow():
         return np.mean(t) - beta * np.mean(m), beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def latency_is_the_smallest_message():
     """You took the time of the smallest message for alpha and fitted only beta. One point decides over alpha then,
     with all its noise. Let all points decide over both numbers at once."""
@@ -505,7 +501,7 @@ def latency_is_the_smallest_message():
         return alpha, beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def line_through_the_ends():
     """You drew the line through the smallest and the largest message. What lies between has no say then. Least
     squares listens to all points."""
@@ -519,7 +515,7 @@ def line_through_the_ends():
         return t[low] - beta * m[low], beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def line_through_the_origin():
     """Your line passes through the origin, so alpha is always 0. A message of 0 bytes is not free: the constant must
     be fitted as well."""
@@ -531,7 +527,7 @@ def line_through_the_origin():
         return 0.0, m @ t / (m @ m)
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def on_logarithms():
     """You fitted a line to the logarithms. A straight line there is a power of the size, not a constant plus a
     slope: figures have logarithmic axes, the model does not."""
@@ -544,7 +540,7 @@ def on_logarithms():
         return np.exp(constant), power
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def bandwidth_for_beta():
     """Your second number is a bandwidth, bytes per second. beta is the other way up: seconds per byte."""
 
@@ -556,7 +552,7 @@ def bandwidth_for_beta():
         return alpha, 1 / beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def means_of_neighbors():
     """You averaged the slopes between neighboring points. Two sizes that are close together then count as much as
     two that are far apart, and their noise is divided by a small number. Use all points in one least-squares fit."""
@@ -572,7 +568,7 @@ def means_of_neighbors():
         return np.mean(t) - beta * np.mean(m), beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def sorts_the_callers_sizes():
     """You sorted the arguments themselves, or changed them in another way. The caller's list is still needed, and
     sizes that were sorted alone no longer stand beside their times. Work on copies; a fit needs no order."""
@@ -587,7 +583,7 @@ def sorts_the_callers_sizes():
         return alpha, beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def two_points_of_one_size():
     """You counted points, not distinct sizes. Three messages of the same size say nothing about the slope: the
     denominator is zero. Fewer than two different sizes are a ValueError."""
@@ -601,7 +597,7 @@ def two_points_of_one_size():
         return t.mean() - beta * m.mean(), beta
 
 
-@mutant(FIT, breaks=_tests(FIT))
+@mutant(FIT, breaks=tests_of(FIT))
 def lengths_may_differ():
     """Lists of different lengths went through. Somebody paired the wrong measurements: say so with a ValueError that
     names sizes, before numpy broadcasts or zip drops what is left over."""
@@ -618,7 +614,7 @@ def lengths_may_differ():
 # ---- 4 · amdahl_speedup, fit_parallel_fraction ----
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def speedup_of_numbers_only():
     """Your speedup takes a number, but not an array or a list: an if or a float() cannot decide over many numbers at
     once. Use np.asarray and np.any."""
@@ -638,7 +634,7 @@ def speedup_of_numbers_only():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def arrays_but_no_lists():
     """You divide by n as it comes: an array can do that, a list or a tuple cannot. Make an array of it first."""
 
@@ -657,7 +653,7 @@ def arrays_but_no_lists():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def serial_for_parallel():
     """You divided the serial part by n. parallel_fraction is the part that is shared; what is left over, one minus
     it, stays whole."""
@@ -677,7 +673,7 @@ def serial_for_parallel():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def gustafson_for_amdahl():
     """That is Gustafson's formula: the speedup when the parallel work grows with n. Amdahl's keeps the work: the
     time is (1 − p) + p/n, and the speedup is one over it."""
@@ -697,7 +693,7 @@ def gustafson_for_amdahl():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def time_for_speedup():
     """You returned the time that is left, as a part of the time on one process. The speedup is one over that."""
 
@@ -716,7 +712,7 @@ def time_for_speedup():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def every_n_must_be_wrong():
     """You complain only if all n are below 1. A single one is enough: ask whether any is."""
 
@@ -735,7 +731,7 @@ def every_n_must_be_wrong():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def the_ends_are_refused():
     """You refuse 0 or 1 as a parallel fraction. Both make sense: nothing can be shared, and everything can. Only
     what lies outside is wrong."""
@@ -755,7 +751,7 @@ def the_ends_are_refused():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def any_fraction_will_do():
     """A parallel fraction outside [0, 1] went through. 1.01 of a job is not a part of it: raise a ValueError that
     names parallel_fraction."""
@@ -775,7 +771,7 @@ def any_fraction_will_do():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def serial_part_fitted_freely():
     """You fitted a line with a constant of its own to 1/S against 1/n. Amdahl's line has one number, not two: its
     constant is 1 − p, so that one process has the speedup 1. Minimize over p alone."""
@@ -795,7 +791,7 @@ def serial_part_fitted_freely():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def mean_of_single_fits():
     """You solved for p at each point and took the mean. Where n is small, a little noise moves such a p far, and the
     mean counts it like the others. Minimize the sum of squares over all points instead."""
@@ -815,7 +811,7 @@ def mean_of_single_fits():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def ratio_of_sums():
     """You divided the sum of (1 − 1/S) by the sum of (1 − 1/n). That makes the errors add up to zero; it does not
     make their squares small. Each term has a further factor (1 − 1/n)."""
@@ -835,7 +831,7 @@ def ratio_of_sums():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def last_point_only():
     """You solved for p at the largest n. That is one measurement's p, with its noise; the fit listens to all of
     them."""
@@ -856,7 +852,7 @@ def last_point_only():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def errors_in_the_speedup():
     """You made the errors of the speedup small. The sum in the exercise has the errors of 1/S, the relative time: a
     miss at a large speedup counts much less there."""
@@ -877,7 +873,7 @@ def errors_in_the_speedup():
         return float(grid[np.argmin(errors), 0])
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def fraction_not_clipped():
     """Your p can leave [0, 1]. If the measurement is better than linear, or slower than one process, the best p *in*
     [0, 1] is the nearer end."""
@@ -897,7 +893,7 @@ def fraction_not_clipped():
         return float(p)
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def one_process_divides_by_zero():
     """A measurement with n = 1 made you divide by zero: 1 − 1/n is 0 there. In the least-squares formula that is
     harmless, since only sums are divided; do not divide point by point."""
@@ -919,7 +915,7 @@ def one_process_divides_by_zero():
         return min(1.0, max(0.0, p))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def fraction_from_any_lists():
     """Lists that do not fit went through: of different lengths, or without any n above 1. The first is a mistake in
     the caller's bookkeeping, the second leaves no p to be found. Both are a ValueError that names ns."""
@@ -938,7 +934,7 @@ def fraction_from_any_lists():
         return float(np.clip(p, 0, 1))
 
 
-@mutant(AMDAHL, breaks=_tests(AMDAHL))
+@mutant(AMDAHL, breaks=tests_of(AMDAHL))
 def a_speedup_of_zero():
     """A speedup of 0 or less went through. It would mean that the job never ends, and 1/S has no value: raise a
     ValueError that names speedups."""
@@ -960,7 +956,7 @@ def a_speedup_of_zero():
 # ---- 5 · scaling_efficiency, step_time ----
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def relative_to_the_first():
     """You compared with the first measurement in the list. It need not be the one with the smallest n: look for that
     one."""
@@ -975,7 +971,7 @@ def relative_to_the_first():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def smallest_n_taken_for_one():
     """You compared n · t with t₀ alone, as if the smallest n were always 1. With n₀ processes perfect scaling would
     cost n₀ · t₀."""
@@ -990,7 +986,7 @@ def smallest_n_taken_for_one():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def in_the_order_of_n():
     """You sorted the result by n. It has to stand in the order in which the measurements were given, so that the
     caller can put the two side by side."""
@@ -1006,7 +1002,7 @@ def in_the_order_of_n():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def writes_into_the_times():
     """You changed the arrays that were given. np.asarray makes no copy of an array of floats, so multiplying its
     result in place changes the caller's. Write a = a * b, not a *= b, or make a copy."""
@@ -1022,7 +1018,7 @@ def writes_into_the_times():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def never_above_one():
     """You cut efficiencies off at 1. Measurements can be better than linear, for example when the data of each
     process fits into its cache, and whoever reads them should see it."""
@@ -1037,7 +1033,7 @@ def never_above_one():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def weak_for_strong_scaling():
     """You divided times only, t₀/t. That is a speedup, and in weak scaling the efficiency. In strong scaling the
     processes have to be counted as well: compare n · t."""
@@ -1052,7 +1048,7 @@ def weak_for_strong_scaling():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def efficiency_upside_down():
     """Your efficiency is upside down: it grows as scaling gets worse. What perfect scaling would cost belongs on
     top, what was paid below."""
@@ -1067,7 +1063,7 @@ def efficiency_upside_down():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def relative_to_the_slowest():
     """You compared with the longest time. The measurement to compare with is the one with the smallest n, whether it
     is the slowest or not."""
@@ -1082,7 +1078,7 @@ def relative_to_the_slowest():
         return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def less_than_nothing_sticks_out():
     """When the ring is shorter than the time in which it can hide, you subtract the difference from the step. A
     message cannot make the computation shorter: what sticks out is at least 0."""
@@ -1098,7 +1094,7 @@ def less_than_nothing_sticks_out():
         return compute + ring - overlap * compute
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def a_part_of_the_ring_is_hidden():
     """You took overlap for the part of the *messages* that is hidden. It is the part of the *computation* behind
     which they can hide: of a ring that is longer than that, everything beyond sticks out; a shorter one is hidden
@@ -1115,7 +1111,7 @@ def a_part_of_the_ring_is_hidden():
         return compute + (1 - overlap) * ring
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def overlap_the_other_way_round():
     """You let messages hide behind 1 − overlap of the computation. 0 means that nothing can be hidden and 1 that all
     of the computation can hide messages."""
@@ -1131,7 +1127,7 @@ def overlap_the_other_way_round():
         return compute + max(0.0, ring - (1 - overlap) * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def the_longer_of_the_two():
     """You took the longer of computation and communication. That is right if messages can travel during the whole
     computation, overlap = 1; for less, part of them must wait."""
@@ -1147,7 +1143,7 @@ def the_longer_of_the_two():
         return max(compute, ring)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def no_overlap_at_all():
     """You added the ring to the computation whatever the overlap is. What can hide behind the computation costs
     nothing."""
@@ -1163,7 +1159,7 @@ def no_overlap_at_all():
         return compute + ring
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def a_tree_for_the_ring():
     """You used the tree's time. The gradients of the step go round the ring: ring_time."""
 
@@ -1177,7 +1173,7 @@ def a_tree_for_the_ring():
         return compute + max(0.0, tree_time(nbytes, n, alpha, beta) - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def only_what_sticks_out():
     """You returned only the part of the communication that stays visible. The step takes the computation, too."""
 
@@ -1192,7 +1188,7 @@ def only_what_sticks_out():
         return max(0.0, ring - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def any_overlap_will_do():
     """An overlap outside [0, 1] went through. More than the whole computation cannot hide anything: raise a
     ValueError that names overlap."""
@@ -1206,7 +1202,7 @@ def any_overlap_will_do():
         return compute + max(0.0, ring - overlap * compute)
 
 
-@mutant(STEP, breaks=_tests(STEP))
+@mutant(STEP, breaks=tests_of(STEP))
 def overlap_strictly_inside():
     """You refuse an overlap of 0 or 1. Both are allowed: nothing can be hidden, or everything."""
 
@@ -1224,7 +1220,7 @@ def overlap_strictly_inside():
 # ---- 6 · scaled_lr ----
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def one_step_ahead():
     """Your warm-up is one step ahead: step 0 should have base_lr itself, and step warmup_steps is the first with the
     target. Steps are counted from 0."""
@@ -1241,7 +1237,7 @@ def one_step_ahead():
         return base_lr + (target - base_lr) * (step + 1) / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def target_in_the_last_warmup_step():
     """Your warm-up reaches the target one step too early: you divide by warmup_steps − 1. The last of the warm-up
     steps is still one increment below the target."""
@@ -1258,7 +1254,7 @@ def target_in_the_last_warmup_step():
         return base_lr + (target - base_lr) * step / max(1, warmup_steps - 1)
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def warms_up_from_zero():
     """Your warm-up starts at 0. Other schedules do that; the gradual warm-up of Goyal et al. starts at base_lr,
     which is known to work, and climbs from there."""
@@ -1275,7 +1271,7 @@ def warms_up_from_zero():
         return target * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def no_warmup_divides_by_zero():
     """With warmup_steps = 0 you divide by zero. No warm-up means the target at once: ask whether the warm-up is over
     before you divide."""
@@ -1290,7 +1286,7 @@ def no_warmup_divides_by_zero():
         return base_lr + (target - base_lr) * min(1.0, step / warmup_steps)
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def never_below_base_lr():
     """You keep the learning rate from falling below base_lr. The rule works in both directions: a batch that is half
     as large gets half the learning rate."""
@@ -1307,7 +1303,7 @@ def never_below_base_lr():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def whole_k_only():
     """You divided the batch sizes without remainder. k need not be a whole number: 384 is one and a half times 256.
     Divide with a single slash."""
@@ -1324,7 +1320,7 @@ def whole_k_only():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def climbs_forever():
     """Your learning rate goes on climbing when the warm-up is over. From step warmup_steps on it is the target and
     stays there."""
@@ -1341,7 +1337,7 @@ def climbs_forever():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def constant_warmup():
     """You stay at base_lr during the warm-up and jump to the target at its end. That is the constant warm-up, which
     Goyal et al. compare with; the gradual one climbs in equal increments."""
@@ -1358,7 +1354,7 @@ def constant_warmup():
         return base_lr
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def climbs_by_factors():
     """You multiply by the same factor in each step. The warm-up adds the same amount in each step: a straight line,
     not an exponential."""
@@ -1375,7 +1371,7 @@ def climbs_by_factors():
         return base_lr * (batch / base_batch) ** (step / warmup_steps)
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def square_root_scaling():
     """You scaled the learning rate with the square root of k. That is another rule; the linear one multiplies by k
     itself."""
@@ -1392,7 +1388,7 @@ def square_root_scaling():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def k_upside_down():
     """You divided base_batch by batch. A larger batch gets a larger learning rate: k is the new batch over the old."""
 
@@ -1408,7 +1404,7 @@ def k_upside_down():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def no_scaling():
     """Your learning rate is base_lr in every step, whatever the batch. The target is k times base_lr."""
 
@@ -1421,7 +1417,7 @@ def no_scaling():
         return base_lr
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def zero_warmup_is_refused():
     """You refuse warmup_steps = 0. It is allowed, and means that there is no warm-up: the target from step 0 on.
     Only a negative number is wrong."""
@@ -1438,7 +1434,7 @@ def zero_warmup_is_refused():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def refuses_no_batch():
     """A batch size of 0 or less went through, or failed with another error. Raise a ValueError that names base_batch
     or batch for sizes below 1, before you divide."""
@@ -1452,7 +1448,7 @@ def refuses_no_batch():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
-@mutant(RATE, breaks=_tests(RATE))
+@mutant(RATE, breaks=tests_of(RATE))
 def refuses_no_step():
     """A negative step, or a negative number of warm-up steps, went through. Raise a ValueError that names step or
     warmup_steps: training starts with step 0."""

@@ -11,20 +11,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.mutants import edit, mutant
+from autograder.mutants import edit, mutant, tests_of
 
 BROADCAST, BUCKETS, AVERAGE = "04-ex1-broadcast-parameters", "04-ex2-make-buckets", "04-ex3-start-finish"
 REDUCER, DDP = "04-ex4-reducer", "04-ex5-ddp"
 
 
-def _tests(*exercises: str) -> list[str]:
-    return [f"{exercise}-test" for exercise in exercises]
-
-
 # ---- 1 · broadcast_parameters ----
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_what_state_dict_holds():
     """You took the tensors from state_dict(). That leaves out buffers which were registered with persistent=False,
     and they are part of what the module computes with. Walk through parameters() and buffers()."""
@@ -40,7 +36,7 @@ def broadcast_what_state_dict_holds():
             tensor.copy_(flat.view(tensor.shape))
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_takes_strided_memory_for_contiguous():
     """You handed each tensor to dist.broadcast as it is. It copies memory from the first element on, whatever the
     strides, so a parameter that is every second element of something gets wrong numbers and its neighbors are
@@ -60,7 +56,7 @@ def broadcast_takes_strided_memory_for_contiguous():
                 dist.broadcast(data, src)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_forgets_to_copy_back():
     """For a tensor that is not contiguous, contiguous() made a copy. You broadcast into the copy and left the
     parameter as it was. Copy the result back into the tensor."""
@@ -75,7 +71,7 @@ def broadcast_forgets_to_copy_back():
             dist.broadcast(flat.view(torch.uint8), src)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_through_float32():
     """You sent everything as float32. Large integers and float64 numbers lose digits on the way, and then the ranks
     start from numbers that are only nearly rank src's. Send the bytes as they are."""
@@ -90,7 +86,7 @@ def broadcast_through_float32():
             tensor.detach().copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_each_tensor_as_it_is():
     """gloo's broadcast has no int16, so a buffer of that dtype raised "Invalid scalar type". A broadcast does not
     calculate: any tensor can travel as bytes."""
@@ -105,7 +101,7 @@ def broadcast_each_tensor_as_it_is():
             tensor.detach().copy_(data)
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_replaces_the_data():
     """You put new memory under the parameters (p.data = …) instead of writing into the memory that they have. Whoever
     holds a view of it, such as a flat copy of all parameters, still sees the old numbers. Use copy_()."""
@@ -120,7 +116,7 @@ def broadcast_replaces_the_data():
             tensor.data = flat.view(tensor.shape).clone()
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST, DDP))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, DDP))
 def broadcast_without_buffers():
     """The parameters are the same now, the buffers are not: each rank kept its own. A buffer, such as a running mean,
     is part of what the model computes, so broadcast module.buffers() too."""
@@ -136,7 +132,7 @@ def broadcast_without_buffers():
             tensor.copy_(flat.view(tensor.shape))
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST, DDP))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, DDP))
 def broadcast_only_what_is_trained():
     """You left out the parameters with requires_grad=False. A frozen layer is not trained, but the model computes
     with it: it must start with the same numbers everywhere."""
@@ -152,7 +148,7 @@ def broadcast_only_what_is_trained():
             tensor.copy_(flat.view(tensor.shape))
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_always_from_rank_0():
     """Everybody got rank 0's numbers whatever `src` said. Hand `src` on to the broadcast."""
 
@@ -167,7 +163,7 @@ def broadcast_always_from_rank_0():
             tensor.copy_(flat.view(tensor.shape))
 
 
-@mutant(BROADCAST, breaks=_tests(BROADCAST))
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_takes_any_source():
     """A source that is no rank was not refused as the statement asks: raise the ValueError that names `src`, on every
     rank, before any message."""
@@ -184,7 +180,7 @@ def broadcast_takes_any_source():
 # ---- 2 · make_buckets ----
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_close_at_an_exact_fit():
     """A parameter that fills the bucket exactly still fits: the bucket closes before a parameter that would take it
     over bucket_bytes, not up to it. Compare with > instead of >=."""
@@ -203,7 +199,7 @@ def buckets_close_at_an_exact_fit():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_close_after_overflowing():
     """You closed a bucket after the parameter that took it over the limit. It must close before: that parameter opens
     the next bucket."""
@@ -222,7 +218,7 @@ def buckets_close_after_overflowing():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_keep_one_open_for_each_dtype():
     """You kept one open bucket for each dtype and went on filling it later. A parameter of another dtype closes the
     bucket, and a closed bucket is not opened again, or else it could only start when much later gradients have
@@ -242,7 +238,7 @@ def buckets_keep_one_open_for_each_dtype():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS))
 def buckets_forget_to_start_from_zero():
     """When another dtype opened a new bucket you went on counting from the bytes of the old one, so the new bucket
     closed too early. A new bucket is empty."""
@@ -263,7 +259,7 @@ def buckets_forget_to_start_from_zero():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_mix_dtypes():
     """A bucket of yours holds two dtypes. It becomes one flat tensor, and that has one dtype: a bucket is closed
     before a parameter of another one."""
@@ -282,7 +278,7 @@ def buckets_mix_dtypes():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_count_elements():
     """You compared the number of elements with bucket_bytes. A float32 has four bytes and a float64 eight: use
     p.nbytes."""
@@ -301,7 +297,7 @@ def buckets_count_elements():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_from_the_first_parameter_on():
     """You filled the buckets from the first parameter to the last. Backward computes the gradients of the last layers
     first, so the first bucket would be complete only at the very end. Walk through the parameters backwards."""
@@ -320,7 +316,7 @@ def buckets_from_the_first_parameter_on():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS))
 def buckets_hold_tied_parameters_twice():
     """A parameter that occurs twice in the list is in two places of your buckets. It has one gradient, which must be
     sent and averaged once: keep its first occurrence only."""
@@ -339,7 +335,7 @@ def buckets_hold_tied_parameters_twice():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS))
 def buckets_keep_the_last_occurrence():
     """Of a parameter that occurs twice, you kept the last occurrence. The statement counts the first one, as
     module.parameters() does: remove repetitions before you turn the order round."""
@@ -358,7 +354,7 @@ def buckets_keep_the_last_occurrence():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_hold_frozen_parameters():
     """Your buckets hold parameters with requires_grad=False. No gradient ever arrives for them, so their bucket would
     never be complete."""
@@ -377,7 +373,7 @@ def buckets_hold_frozen_parameters():
         return buckets
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS, DDP))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_may_be_empty():
     """Before a parameter that is larger than bucket_bytes you closed a bucket that was still empty. Close a bucket
     only if there is something in it."""
@@ -396,7 +392,7 @@ def buckets_may_be_empty():
         return buckets if trainable else []
 
 
-@mutant(BUCKETS, breaks=_tests(BUCKETS))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS))
 def buckets_of_any_size():
     """A bucket_bytes below 1 was accepted. Raise the ValueError that the statement asks for, also when there are no
     parameters."""
@@ -416,7 +412,7 @@ def buckets_of_any_size():
 # ---- 3 · start_bucket and finish_bucket ----
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE))
 def average_replaces_the_gradient():
     """You made a new tensor the gradient although there was one. Somebody may hold the old tensor, and goes on seeing
     this rank's own numbers: write the mean into it with copy_()."""
@@ -433,7 +429,7 @@ def average_replaces_the_gradient():
             p.grad = mean.view(p.shape).clone()
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, REDUCER, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_without_waiting():
     """You wrote the gradients back without work.wait(). The numbers may be right when the network happens to be fast,
     and a mixture of old and new when it is not. Nothing may be read from the flat tensor before the wait has
@@ -452,7 +448,7 @@ def average_without_waiting():
             p.grad.copy_(mean.view(p.shape))
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, REDUCER, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_waits_at_the_start():
     """Your start_bucket waited until the all-reduce was over. Then no time is saved: backward stands still while the
     bucket travels. Start it with async_op=True, and leave the wait to finish_bucket."""
@@ -473,7 +469,7 @@ def average_waits_at_the_start():
             p.grad.copy_(mean.view(p.shape))
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE))
 def average_in_the_gradients_own_memory():
     """With a single gradient in the bucket, your flat tensor was a view of it. The all-reduce then changes the
     gradient while backward and hooks may still read it. flat must be memory of its own, as torch.cat gives it."""
@@ -492,7 +488,7 @@ def average_in_the_gradients_own_memory():
             p.grad.copy_(mean.view(p.shape))
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, REDUCER, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_divides_twice():
     """You divided by the number of ranks twice: once before the all-reduce and once after it."""
 
@@ -511,7 +507,7 @@ def average_divides_twice():
             p.grad.copy_(mean.view(p.shape))
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, REDUCER, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_is_a_sum():
     """You left the sum over the ranks. The gradient of the whole batch's mean loss is the mean of the ranks'
     gradients: divide by the number of ranks."""
@@ -529,7 +525,7 @@ def average_is_a_sum():
             p.grad.copy_(mean.view(p.shape))
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, DDP))
 def average_leaves_out_missing_gradients():
     """You left a gradient that is None out of the flat tensor. Then the ranks bring tensors of different lengths, and
     the pieces behind it belong to other parameters. It counts as zeros of its parameter's shape."""
@@ -546,7 +542,7 @@ def average_leaves_out_missing_gradients():
             p.grad.copy_(mean.view(p.shape))
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, DDP))
 def average_leaves_missing_gradients_none():
     """Where this rank had no gradient you wrote none. But other ranks had one, so the mean is not nothing, and a rank
     that skips the update drifts away from the others."""
@@ -564,7 +560,7 @@ def average_leaves_missing_gradients_none():
                 p.grad.copy_(mean.view(p.shape))
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, REDUCER, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_sends_each_gradient_by_itself():
     """You started one all-reduce for each gradient. That is what a bucket is there to avoid: copy the gradients into
     one flat tensor and all-reduce that."""
@@ -583,7 +579,7 @@ def average_sends_each_gradient_by_itself():
             p.grad.copy_(mean.view(p.shape) / dist.get_world_size())
 
 
-@mutant(AVERAGE, breaks=_tests(AVERAGE, REDUCER, DDP))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_in_float32():
     """You made the flat tensor float32 whatever the gradients are. float64 gradients lose half of their digits. The
     flat tensor has the bucket's dtype."""
@@ -605,7 +601,7 @@ def average_in_float32():
 # ---- 4 · Reducer ----
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER))
+@mutant(REDUCER, breaks=tests_of(REDUCER))
 def reducer_starts_one_bucket_a_mark():
     """When a mark completed the bucket for which others had been waiting, you started that one only. The full buckets
     behind it now wait for another mark that may not come before finish(). Go on as long as the next bucket in line is
@@ -644,7 +640,7 @@ def reducer_starts_one_bucket_a_mark():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_starts_in_order_of_completion():
     """You started a bucket when it was complete, without looking at those before it. On another rank other buckets
     may be complete first, and then the ranks add up different buckets. Bucket k waits until buckets 0 to k − 1 have
@@ -682,7 +678,7 @@ def reducer_starts_in_order_of_completion():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_counts_marks_only():
     """You counted how many marks a bucket has had, and did not notice that one parameter was marked twice. The bucket
     then starts before the last of its gradients is there. Remember which parameters were marked, and refuse the
@@ -719,7 +715,7 @@ def reducer_counts_marks_only():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_ignores_a_second_mark():
     """A second mark of the same parameter was dropped silently. It means that backward has run twice, and that the
     bucket which is on its way holds the first gradient only: the second is never averaged. Raise the RuntimeError."""
@@ -757,7 +753,7 @@ def reducer_ignores_a_second_mark():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_never_begins_a_new_step():
     """After finish() your reducer still remembers the marks of the step before. The second step's first gradient
     looks like a second one to it. Forget marks, counts and handles at the end of finish()."""
@@ -794,7 +790,7 @@ def reducer_never_begins_a_new_step():
                 finish_bucket(bucket, flat, work)
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_waits_in_mark_ready():
     """You finished each bucket in mark_ready as soon as it was started. Backward then stands still until the bucket
     has arrived, and nothing overlaps. Keep what start_bucket returns, and wait in finish()."""
@@ -832,7 +828,7 @@ def reducer_waits_in_mark_ready():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_starts_everything_in_finish():
     """All your all-reduces start in finish(), when backward has ended. Start a bucket in mark_ready, at the moment at
     which it is complete and its turn has come."""
@@ -868,7 +864,7 @@ def reducer_starts_everything_in_finish():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_leaves_incomplete_buckets():
     """finish() only waited for the buckets that had been started. A bucket in which a gradient is missing, and all
     after it, were never averaged. Start the rest in finish(), in their order."""
@@ -904,7 +900,7 @@ def reducer_leaves_incomplete_buckets():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_starts_the_rest_before_looking_in_order():
     """finish() started the buckets that nothing is missing from first and the others after them. Another rank, where
     nothing is missing, starts them in the order of their numbers, so the two add up different buckets. There is one
@@ -945,7 +941,7 @@ def reducer_starts_the_rest_before_looking_in_order():
             self._begin_step()
 
 
-@mutant(REDUCER, breaks=_tests(REDUCER, DDP))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_misses_whole_buckets():
     """missing() gave every parameter of the buckets that have not started. Some of them have their gradients and only
     wait for others. Give those that were not marked."""
@@ -986,7 +982,7 @@ def reducer_misses_whole_buckets():
 # ---- 5 · DistributedDataParallel ----
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_asks_who_used_what_before_the_buckets():
     """You all-reduced who used which parameter before the buckets that were still to be started. A rank on which
     nothing was missing has started them all in backward already, so on it that call comes last, and on another rank
@@ -1041,7 +1037,7 @@ def ddp_asks_who_used_what_before_the_buckets():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_asks_only_itself_who_used_what():
     """You set the gradients back to None that were None on this rank. Other ranks used these parameters and keep a
     mean; then one rank skips an update that the others make. Ask all ranks: only what is None everywhere stays
@@ -1094,7 +1090,7 @@ def ddp_asks_only_itself_who_used_what():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_gives_zeros_to_what_nobody_used():
     """A parameter that no rank used got a gradient of zeros. That is not the same as None: an optimizer with momentum
     or weight decay moves a parameter whose gradient is zero, and leaves one alone whose gradient is None."""
@@ -1141,7 +1137,7 @@ def ddp_gives_zeros_to_what_nobody_used():
             self._reducer.finish()
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_drops_what_unused_parameters_had():
     """A parameter that the last micro-batch did not use may hold a gradient from the micro-batches before, inside
     no_sync(). You counted it as zeros, so what had accumulated was lost. An unused parameter brings the .grad that it
@@ -1197,7 +1193,7 @@ def ddp_drops_what_unused_parameters_had():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_skips_a_rank_without_gradients():
     """finish_gradient_sync() returned at once on a rank where no gradient had arrived. The other ranks wait there for
     its zeros. What decides is whether a forward outside no_sync() has begun a step, not whether gradients came."""
@@ -1250,7 +1246,7 @@ def ddp_skips_a_rank_without_gradients():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_syncs_in_finish_whatever_no_sync_said():
     """finish_gradient_sync() averaged after a silent backward too: it asked whether it was called outside no_sync(),
     or did not ask at all. Remember what the last forward was, and do nothing after a silent one."""
@@ -1304,7 +1300,7 @@ def ddp_syncs_in_finish_whatever_no_sync_said():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_lets_no_grad_forwards_decide():
     """A forward under torch.no_grad(), to look at the model between forward and backward, changed what the coming
     backward does. Such a forward has no backward: let only forwards with gradients enabled decide."""
@@ -1356,7 +1352,7 @@ def ddp_lets_no_grad_forwards_decide():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_no_sync_without_finally():
     """After an exception inside no_sync() your wrapper stayed silent for ever. What comes after the yield must happen
     in any case: put it into a finally."""
@@ -1407,7 +1403,7 @@ def ddp_no_sync_without_finally():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_no_sync_always_ends_in_sync():
     """At its end your no_sync() switched synchronization on, also when it stood inside another no_sync(). Restore
     what was there before."""
@@ -1460,7 +1456,7 @@ def ddp_no_sync_always_ends_in_sync():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_no_sync_does_nothing():
     """Your no_sync() changes nothing: every micro-batch was averaged by itself, for k times the communication. Inside
     it nothing is sent, and the gradients add up on each rank."""
@@ -1513,7 +1509,7 @@ def ddp_no_sync_does_nothing():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_hooks_on_tensors():
     """register_hook has your function called before the gradient is added to p.grad, so the bucket was filled with
     None or with old numbers. Use register_post_accumulate_grad_hook, which is called after it."""
@@ -1566,7 +1562,7 @@ def ddp_hooks_on_tensors():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_without_hooks():
     """You marked all parameters in finish_gradient_sync(), when backward had ended. The numbers are right, but no
     communication is hidden behind backward. Register a hook on each parameter and mark it there."""
@@ -1613,7 +1609,7 @@ def ddp_without_hooks():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_counts_unused_as_zeros_without_the_flag():
     """Without the flag, a parameter that got no gradient was silently counted as zeros. That hides a mistake in the
     model: raise the RuntimeError that names it, and count zeros only with find_unused_parameters=True."""
@@ -1660,7 +1656,7 @@ def ddp_counts_unused_as_zeros_without_the_flag():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_does_not_name_the_unused():
     """Your error says that a parameter was not used, but not which. Whoever reads it has hundreds of them: put the
     names from module.named_parameters() into it."""
@@ -1710,7 +1706,7 @@ def ddp_does_not_name_the_unused():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_names_all_parameters():
     """Your error names every parameter, also those that got their gradients. Name only the ones that are missing;
     id(p) tells parameters apart."""
@@ -1763,7 +1759,7 @@ def ddp_names_all_parameters():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_raises_after_sending_the_rest():
     """You started the remaining buckets before you raised. Where one rank alone skips a parameter, the others then
     get means with its zeros and go on, while it stops: look at what is missing before you start anything more."""
@@ -1817,7 +1813,7 @@ def ddp_raises_after_sending_the_rest():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_without_a_broadcast():
     """Each rank kept its own random parameters. The gradients are averaged, but they belong to different models.
     Broadcast parameters and buffers when the wrapper is made."""
@@ -1869,7 +1865,7 @@ def ddp_without_a_broadcast():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_broadcasts_in_every_forward():
     """You broadcast the parameters in each forward. Once is enough: ranks that start equal and apply equal gradients
     stay equal, and the broadcast costs as much as half of the gradients' all-reduce."""
@@ -1923,7 +1919,7 @@ def ddp_broadcasts_in_every_forward():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_hooks_on_frozen_parameters():
     """You registered a hook on a frozen parameter, which torch refuses: it will never have a gradient. Only
     parameters with requires_grad get one."""
@@ -1976,7 +1972,7 @@ def ddp_hooks_on_frozen_parameters():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_hands_on_positional_arguments_only():
     """forward dropped the keyword arguments. Hand on everything: *args and **kwargs."""
 
@@ -2028,7 +2024,7 @@ def ddp_hands_on_positional_arguments_only():
                         p.grad = None
 
 
-@mutant(DDP, breaks=_tests(DDP))
+@mutant(DDP, breaks=tests_of(DDP))
 def ddp_stays_open_after_finish():
     """After finish_gradient_sync() the step was not over for your wrapper, so calling it a second time sent
     everything again, or complained about missing gradients. Close the step when it is finished."""
@@ -2085,7 +2081,7 @@ average_fills_in_float32 = edit(
     """You made the zeros for a missing gradient with torch's default dtype. In a bucket of float64 parameters that
     gives the flat tensor, or the gradient that is made from it, another dtype: zeros_like(p) has the parameter's.""",
     ("torch.zeros_like(p) if p.grad is None", "torch.zeros(p.shape) if p.grad is None"),
-    breaks=_tests(AVERAGE, DDP),
+    breaks=tests_of(AVERAGE, DDP),
 )
 
 reducer_finishes_one_bucket_after_the_other = edit(
@@ -2101,7 +2097,7 @@ reducer_finishes_one_bucket_after_the_other = edit(
         "                self._start_next()\n"
         "            finish_bucket(bucket, *self._started[number])\n",
     ),
-    breaks=_tests(REDUCER),
+    breaks=tests_of(REDUCER),
 )
 
 ddp_takes_a_missing_grad_for_an_unused_parameter = edit(
@@ -2112,5 +2108,5 @@ ddp_takes_a_missing_grad_for_an_unused_parameter = edit(
         "{id(p) for p in self._reducer.missing()}",
         "{id(p) for p in self._params if p.grad is None}",
     ),
-    breaks=_tests(DDP),
+    breaks=tests_of(DDP),
 )

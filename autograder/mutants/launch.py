@@ -11,14 +11,10 @@ from datetime import timedelta
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from autograder.mutants import edit, mutant
+from autograder.mutants import edit, mutant, tests_of
 
 SETUP, CLEANUP = "05-ex1-setup-ddp", "05-ex2-cleanup-ddp"
 TRAIN, LAUNCH = "05-ex3-train-ddp", "05-ex4-launch-distributed"
-
-
-def _tests(*exercises: str) -> list[str]:
-    return [f"{exercise}-test" for exercise in exercises]
 
 
 # ---- 1 · setup_ddp ----
@@ -30,11 +26,11 @@ setup_without_a_prefix = edit(
     under which the ranks of the first have left their addresses. Wrap the store in a PrefixStore whose prefix is
     another one in each attempt.""",
     ("""        store = dist.PrefixStore(f"attempt_{attempt}", store)\n""", "        pass\n"),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
-@mutant(SETUP, breaks=_tests(SETUP))
+@mutant(SETUP, breaks=tests_of(SETUP))
 def setup_leaves_the_store_to_torch():
     """You let torch make the store from the environment. Under torchrun that is the agent's store, which outlives
     the ranks: a second attempt uses the very keys under which the dead ranks have left their addresses. Connect to
@@ -59,7 +55,7 @@ setup_with_a_constant_prefix = edit(
     """Your prefix is the same in every attempt, so a second attempt finds the keys of the first after all. Take
     something into it that changes with every restart: TORCHELASTIC_RESTART_COUNT.""",
     ("""f"attempt_{attempt}\"""", '"attempt"'),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
@@ -68,7 +64,7 @@ setup_with_the_run_as_prefix = edit(
     """TORCHELASTIC_RUN_ID names the run, and the run is the same after a restart: all attempts share your prefix.
     The variable that counts the attempts is TORCHELASTIC_RESTART_COUNT.""",
     ("""f"attempt_{attempt}\"""", '"run_" + os.environ["TORCHELASTIC_RUN_ID"]'),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
@@ -77,7 +73,7 @@ setup_waits_for_half_an_hour = edit(
     """Your group has torch's own timeout, 30 minutes for gloo. When a rank dies, the others may wait that long
     before anybody notices, on machines that cost money. Give init_process_group a timeout of at most 60 seconds.""",
     ("rank=rank, world_size=world_size, timeout=timeout)", "rank=rank, world_size=world_size)"),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
@@ -87,11 +83,11 @@ setup_looks_at_the_environment_first = edit(
     be done. You looked at the environment before you asked whether there is a group: ask first.""",
     ("    if dist.is_initialized():\n        return\n", ""),
     ("    backend, timeout", "    if dist.is_initialized():\n        return\n    backend, timeout"),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
-@mutant(SETUP, breaks=_tests(SETUP))
+@mutant(SETUP, breaks=tests_of(SETUP))
 def setup_starts_a_second_group():
     """There was a group already, and you started another one: torch refuses that. Where a group is up, for example
     in ranks.run, setup_ddp has nothing to do; dist.is_initialized() tells."""
@@ -102,7 +98,7 @@ def setup_starts_a_second_group():
         dist.init_process_group("gloo", rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
 
 
-@mutant(SETUP, breaks=_tests(SETUP))
+@mutant(SETUP, breaks=tests_of(SETUP))
 def setup_falls_back_to_a_port():
     """Where the launcher had not said where the store is, you took an address and a port of your own. Then every rank
     that was started without a launcher is alone, or meets whoever else uses that port. Raise a ValueError that names
@@ -122,7 +118,7 @@ setup_shows_torchs_own_error = edit(
     log of a job wants one line that names MASTER_PORT. Catch dist.DistNetworkError where the store is made, and
     raise a RuntimeError of your own, `from None`.""",
     ("except dist.DistNetworkError:", "except KeyError:"),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
@@ -132,7 +128,7 @@ setup_believes_any_world_size = edit(
     rank fewer than planned everybody waits until the timeout; with one more, the batches are not those you think.
     Compare RANK and WORLD_SIZE with the arguments, and raise a ValueError that names the one that differs.""",
     ("if not value or (expected is not None and value != str(expected)):", "if not value:"),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
@@ -141,7 +137,7 @@ setup_raises_a_key_error = edit(
     """Where a variable is missing, os.environ[...] raises a KeyError with nothing but the variable's name. Look
     with os.environ.get, and raise a ValueError that says what is missing.""",
     ("value = os.environ.get(name)", "value = os.environ[name]"),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
@@ -150,7 +146,7 @@ setup_always_takes_gloo = edit(
     """NCCL was asked for, and you started gloo without a word. A job that was meant for GPUs would run on CPUs, and
     nobody would know why it is slow. Take the backend that choose_backend returns, and let its error through.""",
     ("choose_backend(rank, world_size)", '"gloo"'),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
@@ -159,14 +155,14 @@ setup_opens_a_store_on_every_rank = edit(
     """Without a launcher's store, every rank of yours tried to open one at the same port. Only one can: rank 0
     opens it, and the others are its clients.""",
     ("is None and rank == 0, timeout", "is None, timeout"),
-    breaks=_tests(SETUP),
+    breaks=tests_of(SETUP),
 )
 
 
 # ---- 2 · cleanup_ddp ----
 
 
-@mutant(CLEANUP, breaks=_tests(CLEANUP))
+@mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_waits_at_a_barrier():
     """A barrier before the end waits for every rank. When one of them has failed, it never comes, and those that
     are well hang in their cleanup. End the group without waiting for anybody."""
@@ -177,7 +173,7 @@ def cleanup_waits_at_a_barrier():
             dist.destroy_process_group()
 
 
-@mutant(CLEANUP, breaks=_tests(CLEANUP))
+@mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_only_once():
     """You remember that cleanup_ddp has run and do nothing the second time. But there may be a new group by then.
     Do not remember: ask torch whether there is a group."""
@@ -188,7 +184,7 @@ def cleanup_only_once():
             dist.destroy_process_group()
 
 
-@mutant(CLEANUP, breaks=_tests(CLEANUP))
+@mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_fails_the_second_time():
     """Where there is no group, destroy_process_group raises an error. A cleanup often runs after something went
     wrong, perhaps before there was a group; its own error would then hide the real one. Ask dist.is_initialized()
@@ -199,7 +195,7 @@ def cleanup_fails_the_second_time():
             dist.destroy_process_group()
 
 
-@mutant(CLEANUP, breaks=_tests(CLEANUP))
+@mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_ends_nothing():
     """After your cleanup_ddp the group is still there: a barrier lets all ranks arrive, and ends nothing.
     dist.destroy_process_group() does."""
@@ -217,7 +213,7 @@ train_forgets_the_optimizer = edit(
     """After a restart your optimizer starts anew: SGD's momentum is zero again, and the run goes another way from
     there. The optimizer has a state_dict too: save it with the model's, and load both.""",
     ('        optimizer.load_state_dict(saved["optimizer"])\n', ""),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -226,7 +222,7 @@ train_never_tells_the_epoch = edit(
     """Every epoch of yours has the order of epoch 0: the sampler seeds its shuffle with seed + epoch, and it learns
     the epoch only from sampler.set_epoch(epoch).""",
     ("        sampler.set_epoch(epoch)\n", ""),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -238,7 +234,7 @@ train_counts_epochs_from_one = edit(
         "for epoch in range(len(losses), epochs):\n        sampler.set_epoch(epoch)",
         "for epoch in range(len(losses), epochs):\n        sampler.set_epoch(epoch + 1)",
     ),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -247,7 +243,7 @@ train_takes_the_mean_of_batch_means = edit(
     """Your loss is the mean of the batches' means. The last batch of an epoch is smaller, so its examples count for
     more than the others. Sum up loss times examples and the examples, and divide once at the end.""",
     ("[loss.item() * len(y), len(y)]", "[loss.item(), 1]"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -256,7 +252,7 @@ train_reports_its_own_loss = edit(
     """Each rank returns the loss of its own examples only, so the ranks disagree. Add up the sums and the counts of
     all ranks before you divide.""",
     ("        dist.all_reduce(total)\n", ""),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -266,7 +262,7 @@ train_divides_by_the_datasets_length = edit(
     divide by N, and some count twice: 101 become 104 on 4 ranks. Divide by the number of examples that were
     seen.""",
     ("(total[0] / total[1]).item()", "(total[0] / len(data)).item()"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -275,7 +271,7 @@ train_repeats_the_last_epoch = edit(
     """You resumed one epoch too early: the last epoch that the checkpoint holds was run again. After k epochs are
     done, the next one has the number k when one counts from 0.""",
     ("range(len(losses), epochs)", 'range(saved["epoch"] - 1 if losses else 0, epochs)'),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -286,7 +282,7 @@ train_forgets_the_earlier_losses = edit(
     ('losses = saved["losses"][: saved["epoch"]]', 'first = saved["epoch"]'),
     ("    losses = []\n", "    losses, first = [], 0\n"),
     ("range(len(losses), epochs)", "range(first, epochs)"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -299,7 +295,7 @@ train_saves_in_place = edit(
         '            torch.save({**state, "losses": losses}, checkpoint)\n',
     ),
     ('            os.replace(f"{checkpoint}.tmp", checkpoint)\n', ""),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -311,7 +307,7 @@ train_removes_before_it_renames = edit(
         "            os.replace(f",
         "            os.path.exists(checkpoint) and os.remove(checkpoint)\n            os.replace(f",
     ),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -325,7 +321,7 @@ train_renames_from_another_folder = edit(
         'os.replace(f"{checkpoint}.tmp", checkpoint)',
         'os.replace(tempfile.gettempdir() + f"/{os.getpid()}", checkpoint)',
     ),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -337,7 +333,7 @@ train_saves_only_at_the_end = edit(
         "        if rank == 0 and checkpoint is not None:",
         "        if rank == 0 and checkpoint is not None and epoch == epochs - 1:",
     ),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -346,7 +342,7 @@ train_trusts_the_checkpoint = edit(
     """With weights_only=False, loading a checkpoint runs whatever program somebody has put into it. Tensors,
     numbers, strings, lists and dicts are all that yours needs, and weights_only=True lets in nothing else.""",
     ("weights_only=True", "weights_only=False"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -355,7 +351,7 @@ train_returns_ddps_names = edit(
     """Your state_dict has DDP's names, with `module.` before each, and a plain model does not accept them. Take the
     state_dict of the model inside: ddp.module, which is the model that you wrapped.""",
     ("in model.state_dict().items()}", "in ddp.state_dict().items()}"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -364,7 +360,7 @@ train_returns_views = edit(
     """state_dict() returns the model's own tensors and no copies: whoever trains the model further changes what you
     have returned. Clone each tensor.""",
     ("{name: value.detach().cpu().clone() for name, value in model.state_dict().items()}", "model.state_dict()"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -373,7 +369,7 @@ train_returns_only_parameters = edit(
     """A state_dict holds the buffers too, such as BatchNorm's statistics; you returned the parameters alone, and
     load_state_dict misses the rest. Start from model.state_dict().""",
     ("in model.state_dict().items()}", "in model.named_parameters()}"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -382,7 +378,7 @@ train_returns_on_rank_0_only = edit(
     """Only rank 0 returned the result. All ranks hold the same parameters and the same losses, and the statement
     asks for the dict on every rank.""",
     ('    return {"losses": losses', '    return None if rank else {"losses": losses'),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -390,7 +386,7 @@ train_prints_on_every_rank = edit(
     TRAIN,
     """Every rank prints its line, so the log has each epoch N times. Let rank 0 speak for all.""",
     ("        if rank == 0:\n            print", "        if True:\n            print"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -398,7 +394,7 @@ train_without_momentum = edit(
     TRAIN,
     """Your SGD has no momentum; the statement asks for 0.9.""",
     (", momentum=0.9", ""),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -407,7 +403,7 @@ train_shuffles_without_the_seed = edit(
     """The sampler has a seed of its own, 0 unless you say otherwise: with seed 0 your run is right, with another it
     sees the examples in the order of seed 0. Hand `seed` to the sampler too.""",
     ("shuffle=True, seed=seed)", "shuffle=True)"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -416,7 +412,7 @@ train_without_manual_seed = edit(
     """The model's first parameters came from whatever random numbers were next. Call torch.manual_seed(seed) before
     you make the model.""",
     ("    torch.manual_seed(seed)\n", ""),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -425,7 +421,7 @@ train_drops_examples = edit(
     """The sampler with drop_last=True leaves out the examples that do not divide by N, instead of filling up. No
     example of the dataset is to be left out.""",
     ("shuffle=True, seed=seed)", "shuffle=True, seed=seed, drop_last=True)"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -437,7 +433,7 @@ train_divides_the_batch = edit(
         "DataLoader(data, batch_size, sampler=sampler)",
         "DataLoader(data, batch_size // world_size or 1, sampler=sampler)",
     ),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -446,7 +442,7 @@ train_without_the_sampler = edit(
     """Each rank went through the whole dataset in an order of its own. A DataLoader knows nothing of ranks: give it
     a DistributedSampler.""",
     ("DataLoader(data, batch_size, sampler=sampler)", "DataLoader(data, batch_size, shuffle=True)"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -455,7 +451,7 @@ train_calls_the_plain_model = edit(
     """You wrapped the model but called the unwrapped one. DDP sets up the averaging of the gradients in its own
     forward, so the ranks drift apart. Call the wrapped one.""",
     ("cross_entropy(ddp(x.to(device))", "cross_entropy(model(x.to(device))"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -464,7 +460,7 @@ train_never_clears_gradients = edit(
     """The gradients of all steps add up, since nobody sets them to zero. Call optimizer.zero_grad() in every
     step.""",
     ("            optimizer.zero_grad()\n", ""),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
@@ -472,14 +468,14 @@ train_ends_the_group = edit(
     TRAIN,
     """train_ddp ended the process group. Its caller started it and may still need it: leave that to cleanup_ddp.""",
     ("    state_dict = {", "    dist.destroy_process_group()\n    state_dict = {"),
-    breaks=_tests(TRAIN),
+    breaks=tests_of(TRAIN),
 )
 
 
 # ---- 4 · launch_distributed ----
 
 
-@mutant(LAUNCH, breaks=_tests(LAUNCH))
+@mutant(LAUNCH, breaks=tests_of(LAUNCH))
 def launch_returns_what_spawn_returns():
     """mp.spawn waits for the processes and returns None: what the function returned in them is lost with them. Let
     rank 0 save it in a file, and load it when mp.spawn is back."""
@@ -497,7 +493,7 @@ def launch_returns_what_spawn_returns():
         return result
 
 
-@mutant(LAUNCH, breaks=_tests(LAUNCH))
+@mutant(LAUNCH, breaks=tests_of(LAUNCH))
 def launch_brings_the_result_through_a_queue():
     """The result came through a queue. A tensor in a queue is a handle to memory of the process that put it there,
     and that process has ended by the time you look. Let rank 0 save the result in a file."""
@@ -526,7 +522,7 @@ launch_at_a_port = edit(
         'address = choose_backend(rank, world_size), f"file://{folder}/rendezvous"',
         'address = choose_backend(rank, world_size), f"tcp://127.0.0.1:{20000 + os.getppid() % 9000}"',
     ),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -535,7 +531,7 @@ launch_meets_in_one_place = edit(
     """All your launches meet in the same file. Two at the same time would disturb each other, and one that was
     killed leaves its file to the next. Take a new folder for each launch.""",
     ('f"file://{folder}/rendezvous"', '"file://" + tempfile.gettempdir() + "/rendezvous"'),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -544,7 +540,7 @@ launch_leaves_its_folder = edit(
     """Every launch leaves a folder behind. tempfile.TemporaryDirectory() in a `with` statement takes it away again,
     also when something goes wrong.""",
     ("    with tempfile.TemporaryDirectory() as folder:\n", "    folder = tempfile.mkdtemp()\n    if True:\n"),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -556,7 +552,7 @@ launch_drops_arguments = edit(
         "result = train_ddp(rank, world_size, **kwargs)",
         'result = train_ddp(rank, world_size, kwargs["model_class"], kwargs["data"], kwargs["epochs"])',
     ),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -568,7 +564,7 @@ launch_starts_no_group = edit(
         "    dist.init_process_group(backend, init_method=address, rank=rank, world_size=world_size)\n",
         "    setup_ddp(rank, world_size)\n",
     ),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -576,7 +572,7 @@ launch_never_cleans_up = edit(
     LAUNCH,
     """The processes end with their group still open. Call cleanup_ddp() in each of them after training.""",
     ("    cleanup_ddp()\n", ""),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -589,7 +585,7 @@ launch_hides_what_went_wrong = edit(
         "        try:\n            mp.spawn(train_in_process, args=(world_size, folder, kwargs), nprocs=world_size)\n"
         '        except Exception:\n            raise RuntimeError("training has failed") from None\n',
     ),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -598,7 +594,7 @@ launch_does_not_wait = edit(
     """With join=False mp.spawn returns at once, and the result is not there yet. Let it wait for the processes;
     then it also raises what went wrong in them.""",
     ("nprocs=world_size)\n        return", "nprocs=world_size, join=False)\n        return"),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -606,7 +602,7 @@ launch_returns_the_last_ranks_dict = edit(
     LAUNCH,
     """The dict that you returned is the last rank's. The statement asks for rank 0's.""",
     ("    if rank == 0:\n", "    if rank == world_size - 1:\n"),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
@@ -615,11 +611,11 @@ launch_takes_any_world_size = edit(
     """With world_size = 0 nothing is started, and the error that follows is about a file that is missing. Raise a
     ValueError that names world_size before anything else.""",
     ('    if world_size < 1:\n        raise ValueError(f"world_size must be at least 1, got {world_size}")\n', ""),
-    breaks=_tests(LAUNCH),
+    breaks=tests_of(LAUNCH),
 )
 
 
-@mutant(LAUNCH, breaks=_tests(LAUNCH))
+@mutant(LAUNCH, breaks=tests_of(LAUNCH))
 def launch_spawns_a_function_inside():
     """The function that you spawn is defined inside launch_distributed. A new process imports it by its name from
     the module, and inside a function it has none: move it to the top level of the cell."""

@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from autograder.mutants import edit, mutant
+from autograder.mutants import edit, mutant, tests_of
 
 BOUNDS, FLATTEN, STEP = "07-ex1-shard-bounds", "07-ex2-flatten", "07-ex3-step"
 CLIP, STATE, MEMORY = "07-ex4-clip", "07-ex5-state", "07-ex6-memory"
@@ -18,14 +18,10 @@ CLIP, STATE, MEMORY = "07-ex4-clip", "07-ex5-state", "07-ex6-memory"
 ON_BOUNDS, ON_STEP = (BOUNDS, STEP, CLIP, STATE), (STEP, CLIP, STATE)
 
 
-def _tests(*exercises: str) -> list[str]:
-    return [f"{exercise}-test" for exercise in exercises]
-
-
 # ---- 1 · shard_bounds ----
 
 
-@mutant(BOUNDS, breaks=_tests(BOUNDS))
+@mutant(BOUNDS, breaks=tests_of(BOUNDS))
 def bounds_in_floating_point():
     """math.ceil(numel / world_size) divides in floating point, which has 53 bits: for very long vectors the shards
     come out too short or too long. Round up in integers."""
@@ -41,7 +37,7 @@ def bounds_in_floating_point():
         return min(rank * size, numel), min((rank + 1) * size, numel)
 
 
-@mutant(BOUNDS, breaks=_tests(BOUNDS))
+@mutant(BOUNDS, breaks=tests_of(BOUNDS))
 def bounds_clip_the_end_only():
     """You clipped the end but not the start. Where a rank owns nothing, its start lies beyond the vector, the end
     before the start, and its length comes out negative."""
@@ -57,7 +53,7 @@ def bounds_clip_the_end_only():
         return rank * size, min((rank + 1) * size, numel)
 
 
-@mutant(BOUNDS, breaks=_tests(*ON_BOUNDS))
+@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
 def bounds_as_tensor_split_cuts():
     """This is how tensor_split cuts: the first shards one longer than the rest. The collectives that carry one
     vector want shards of equal length, all rounded up, with the padding at the very end."""
@@ -74,7 +70,7 @@ def bounds_as_tensor_split_cuts():
         return start, start + quotient + (rank < rest)
 
 
-@mutant(BOUNDS, breaks=_tests(*ON_BOUNDS))
+@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
 def bounds_round_down():
     """You rounded the shard's length down: the numbers at the end of the vector then belong to no rank, or all to
     the last one. Round up, and let the last ranks be padded."""
@@ -90,7 +86,7 @@ def bounds_round_down():
         return rank * size, (rank + 1) * size if rank < world_size - 1 else numel
 
 
-@mutant(BOUNDS, breaks=_tests(BOUNDS))
+@mutant(BOUNDS, breaks=tests_of(BOUNDS))
 def bounds_accept_any_rank():
     """A rank outside 0…N−1 got bounds all the same. A negative one silently names another rank's numbers: raise a
     ValueError that names rank."""
@@ -107,7 +103,7 @@ def bounds_accept_any_rank():
 # ---- 2 · flatten and unflatten_into ----
 
 
-@mutant(FLATTEN, breaks=_tests(FLATTEN))
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
 def flatten_gives_a_view_of_a_single_tensor():
     """For a list of one tensor you returned that tensor's own memory: reshape makes a view where it can. Whoever
     writes into the flat vector then changes the parameter. Copy always."""
@@ -129,7 +125,7 @@ def flatten_gives_a_view_of_a_single_tensor():
                 p.copy_(piece.view(p.shape))
 
 
-@mutant(FLATTEN, breaks=_tests(FLATTEN))
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
 def flatten_keeps_the_dtype():
     """You left the numbers in the tensors' own dtype. The masters and what is reduced must be float32: in bf16 the
     sums would lose what the masters are there to keep."""
@@ -149,7 +145,7 @@ def flatten_keeps_the_dtype():
                 p.copy_(piece.view(p.shape))
 
 
-@mutant(FLATTEN, breaks=_tests(FLATTEN))
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
 def flatten_loses_the_empty_list():
     """torch.cat of an empty list is an error. An empty list of tensors must give a vector of length 0."""
 
@@ -166,7 +162,7 @@ def flatten_loses_the_empty_list():
                 p.copy_(piece.view(p.shape))
 
 
-@mutant(FLATTEN, breaks=_tests(FLATTEN))
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
 def unflatten_replaces_the_data():
     """You gave the parameters new memory (p.data = …) instead of writing into theirs. What looks at the old memory,
     a tied weight or a view, does not see the new numbers, and a bf16 parameter becomes float32."""
@@ -186,7 +182,7 @@ def unflatten_replaces_the_data():
                 p.data = piece.view(p.shape)
 
 
-@mutant(FLATTEN, breaks=_tests(FLATTEN))
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
 def unflatten_ignores_the_length():
     """A flat vector of the wrong length was written as far as it went. That hides a mistake in the shards; raise a
     ValueError that names flat, before anything is written."""
@@ -217,7 +213,7 @@ masters_are_read_back_from_the_parameters = edit(
         "        self.master.data[: end - start] = flatten(self.params)[start:end]\n"
         "        self.master.grad = self.reduced_gradient()\n",
     ),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 gradients_are_summed = edit(
@@ -225,7 +221,7 @@ gradients_are_summed = edit(
     """The reduce-scatter adds the ranks' gradients up; the step needs their mean. Adam hides a constant factor, SGD
     takes steps that are N times too long.""",
     ("            self.gradient /= world_size\n", ""),
-    breaks=_tests(*ON_STEP),
+    breaks=tests_of(*ON_STEP),
 )
 
 all_reduces_then_cuts = edit(
@@ -238,7 +234,7 @@ all_reduces_then_cuts = edit(
         "            dist.all_reduce(full)\n"
         "            self.gradient = full.view(world_size, -1)[dist.get_rank()].clone()\n",
     ),
-    breaks=_tests(*ON_STEP[:2]),
+    breaks=tests_of(*ON_STEP[:2]),
 )
 
 every_rank_keeps_everything = edit(
@@ -257,7 +253,7 @@ every_rank_keeps_everything = edit(
     ("            dist.reduce_scatter_single(self.gradient, full)\n", "            dist.all_reduce(full)\n"),
     ("        full = torch.empty(self.size * dist.get_world_size())\n", "        full = self.master.detach()\n"),
     ("        dist.all_gather_single(full, self.master.detach())\n", ""),
-    breaks=_tests(*ON_STEP),
+    breaks=tests_of(*ON_STEP),
 )
 
 the_first_gradient_is_kept = edit(
@@ -265,7 +261,7 @@ the_first_gradient_is_kept = edit(
     """self.gradient still held the first step's gradient, so every later step used it again. What was reduced is
     used up by the step: forget it there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.master.grad = None\n"),
-    breaks=_tests(*ON_STEP[::2]),
+    breaks=tests_of(*ON_STEP[::2]),
 )
 
 the_master_keeps_its_gradient = edit(
@@ -273,7 +269,7 @@ the_master_keeps_its_gradient = edit(
     """After the step the master still has its .grad: a fourth copy of the shard, 4 more bytes for each of its
     numbers. The gradient is used up by the step, so set it to None there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.gradient = None\n"),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 missing_gradients_are_filled_in = edit(
@@ -287,7 +283,7 @@ missing_gradients_are_filled_in = edit(
         "                p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
         "            full = torch.zeros(self.size * world_size)\n",
     ),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 the_master_is_a_view = edit(
@@ -299,7 +295,7 @@ the_master_is_a_view = edit(
         "        whole = torch.zeros(self.size * dist.get_world_size())\n"
         "        self.master = nn.Parameter(whole[start : start + self.size])\n",
     ),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 the_full_vector_stays = edit(
@@ -310,7 +306,7 @@ the_full_vector_stays = edit(
         "        unflatten_into(self.params, full[: self.numel])\n",
         "        unflatten_into(self.params, full[: self.numel])\n        self.full = full\n",
     ),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 missing_gradients_close_the_gap = edit(
@@ -323,7 +319,7 @@ missing_gradients_close_the_gap = edit(
         "            flat = flatten([p.grad for p in self.params if p.grad is not None])\n"
         "            full[: len(flat)] = flat\n",
     ),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 frozen_parameters_are_stepped = edit(
@@ -331,7 +327,7 @@ frozen_parameters_are_stepped = edit(
     """You took the frozen parameters in. Their gradient is missing and counts as zeros, but weight decay moves them
     all the same, and they take a share of every shard's memory.""",
     ("[p for p in dict.fromkeys(params) if p.requires_grad]", "list(dict.fromkeys(params))"),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 tied_parameters_count_twice = edit(
@@ -339,7 +335,7 @@ tied_parameters_count_twice = edit(
     """A parameter that was given twice has two places in your flat vector. Two masters then step with the same
     gradient, and the memory is paid for twice; keep each parameter once.""",
     ("[p for p in dict.fromkeys(params) if p.requires_grad]", "[p for p in params if p.requires_grad]"),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 nobody_gathers = edit(
@@ -353,7 +349,7 @@ nobody_gathers = edit(
         "        full = flatten(self.params)\n"
         "        full[start:end] = self.master.detach()[: end - start]\n",
     ),
-    breaks=_tests(*ON_STEP),
+    breaks=tests_of(*ON_STEP),
 )
 
 arguments_do_not_arrive = edit(
@@ -361,7 +357,7 @@ arguments_do_not_arrive = edit(
     """The keyword arguments (lr, momentum, weight_decay, …) never reached the wrapped optimizer: it ran with its
     defaults. Pass **kwargs on.""",
     ("optimizer_class([self.master], **kwargs)", "optimizer_class([self.master])"),
-    breaks=_tests(*ON_STEP),
+    breaks=tests_of(*ON_STEP),
 )
 
 state_bytes_counts_all_parameters = edit(
@@ -371,7 +367,7 @@ state_bytes_counts_all_parameters = edit(
         "        return sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
         "        return sum(4 * self.numel for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
     ),
-    breaks=_tests(STEP),
+    breaks=tests_of(STEP),
 )
 
 
@@ -382,7 +378,7 @@ each_shard_has_its_own_norm = edit(
     """You took the norm of this rank's shard alone. Every rank then scales by another factor, and the direction of
     the gradient changes. Add the squares of all shards first.""",
     ("        dist.all_reduce(norm)\n", ""),
-    breaks=_tests(CLIP),
+    breaks=tests_of(CLIP),
 )
 
 norms_are_added = edit(
@@ -391,7 +387,7 @@ norms_are_added = edit(
     then take the root once.""",
     ("gradient.square().sum()", "gradient.square().sum().sqrt()"),
     ("        norm = norm.sqrt()\n", ""),
-    breaks=_tests(CLIP),
+    breaks=tests_of(CLIP),
 )
 
 short_gradients_are_stretched = edit(
@@ -402,7 +398,7 @@ short_gradients_are_stretched = edit(
         "torch.clamp(max_norm / (norm + 1e-6), max=1.0)",
         'max_norm / (norm + 1e-6) if max_norm < float("inf") else 1.0',
     ),
-    breaks=_tests(CLIP),
+    breaks=tests_of(CLIP),
 )
 
 the_ranks_own_gradients_are_clipped = edit(
@@ -413,7 +409,7 @@ the_ranks_own_gradients_are_clipped = edit(
         "        gradient = self.reduced_gradient()\n",
         "        return nn.utils.clip_grad_norm_(self.params, max_norm)\n",
     ),
-    breaks=_tests(CLIP),
+    breaks=tests_of(CLIP),
 )
 
 the_step_reduces_again = edit(
@@ -421,7 +417,7 @@ the_step_reduces_again = edit(
     """After clipping you forgot what had been reduced, so the step reduced the unclipped gradients anew: the
     clipping had no effect and the bytes were paid twice. Scale the shard that the step will use.""",
     ("        return norm\n", "        self.gradient = None\n        return norm\n"),
-    breaks=_tests(CLIP),
+    breaks=tests_of(CLIP),
 )
 
 the_norm_after_clipping_is_returned = edit(
@@ -429,7 +425,7 @@ the_norm_after_clipping_is_returned = edit(
     """You returned the norm after clipping, which is max_norm whenever it matters. What one watches during training
     is the norm before.""",
     ("        return norm\n", "        return norm * torch.clamp(max_norm / (norm + 1e-6), max=1.0)\n"),
-    breaks=_tests(CLIP),
+    breaks=tests_of(CLIP),
 )
 
 
@@ -439,7 +435,7 @@ state_is_a_view = edit(
     STATE,
     """The state holds views of the optimizer's own tensors: the next step changes what was saved. Take copies.""",
     ("value[: end - start].clone() if", "value[: end - start] if"),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 padding_is_saved = edit(
@@ -448,7 +444,7 @@ padding_is_saved = edit(
     another number of ranks every number after the first padding stands in the wrong place.""",
     ("value[: end - start].clone() if", "value.clone() if"),
     ('state["master"].shape != (end - start,)', 'state["master"].shape != (self.size,)'),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 step_count_starts_anew = edit(
@@ -456,7 +452,7 @@ step_count_starts_anew = edit(
     """The moments were restored, but not the step count. Adam divides by 1 − β^t: with t = 1 again the first steps
     after loading are far too long.""",
     ("            return torch.tensor(float(value))", "            return torch.tensor(0.0)"),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 moments_are_forgotten = edit(
@@ -464,7 +460,7 @@ moments_are_forgotten = edit(
     """Only the master was restored. Momentum and Adam go on with what the new optimizer had: other steps from the
     first on.""",
     ("        self.optimizer.state[self.master] = restored\n", ""),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 old_moments_survive = edit(
@@ -475,7 +471,7 @@ old_moments_survive = edit(
         "        self.optimizer.state[self.master] = restored\n",
         "        self.optimizer.state[self.master].update(restored)\n",
     ),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 parameters_are_not_gathered = edit(
@@ -483,7 +479,7 @@ parameters_are_not_gathered = edit(
     """The masters were restored, the parameters not: until the first step the model computes with its old numbers.
     Gather after loading.""",
     ("        self.gather_parameters()\n", ""),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 learning_rate_is_forgotten = edit(
@@ -491,7 +487,7 @@ learning_rate_is_forgotten = edit(
     """The learning rate is part of the state: it may have been changed since the optimizer was built, and the one
     that loads must go on with it.""",
     ('        self.param_groups[0]["lr"] = state["lr"]\n', ""),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 step_is_saved_as_a_tensor = edit(
@@ -500,7 +496,7 @@ step_is_saved_as_a_tensor = edit(
     whole, and everything else must be a plain number, equal on all ranks.""",
     ("if value.dim() else value.item()", "if value.dim() else value.clone()"),
     ("        if not isinstance(value, torch.Tensor):\n", "        if not value.dim():\n"),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 what_was_reduced_outlives_the_load = edit(
@@ -508,7 +504,7 @@ what_was_reduced_outlives_the_load = edit(
     """A gradient that had been reduced before the state was loaded was still there, and the next step used it. What
     belongs to the time before the load must be forgotten with it: self.gradient as well.""",
     ("        self.gradient = None\n", ""),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 a_wrong_length_is_cut = edit(
@@ -520,14 +516,14 @@ a_wrong_length_is_cut = edit(
         '        state = {**state, "master": state["master"][: end - start]}\n'
         '        if state["master"].shape != (end - start,):\n',
     ),
-    breaks=_tests(STATE),
+    breaks=tests_of(STATE),
 )
 
 
 # ---- 6 · memory_per_rank ----
 
 
-@mutant(MEMORY, breaks=_tests(MEMORY))
+@mutant(MEMORY, breaks=tests_of(MEMORY))
 def memory_without_padding():
     """You divided by N without rounding up. The last shards are padded, and every rank stores ⌈P/N⌉ numbers."""
 
@@ -542,7 +538,7 @@ def memory_without_padding():
         return whole * parameters + sharded * parameters // world_size
 
 
-@mutant(MEMORY, breaks=_tests(MEMORY))
+@mutant(MEMORY, breaks=tests_of(MEMORY))
 def memory_in_floating_point():
     """The sizes were computed in floating point, which has 53 bits. Stay with integers, and round up with integer
     division."""
@@ -559,7 +555,7 @@ def memory_in_floating_point():
         return whole * parameters + sharded * shard
 
 
-@mutant(MEMORY, breaks=_tests(MEMORY))
+@mutant(MEMORY, breaks=tests_of(MEMORY))
 def memory_without_masters():
     """You counted 8 bytes for the optimizer: the two moments. In mixed precision it also keeps a float32 master
     copy, 4 more."""
@@ -576,7 +572,7 @@ def memory_without_masters():
         return whole * parameters + sharded * shard
 
 
-@mutant(MEMORY, breaks=_tests(MEMORY))
+@mutant(MEMORY, breaks=tests_of(MEMORY))
 def stages_are_one_off():
     """Stage 0 shards nothing, stage 1 the optimizer, stage 2 the gradients as well, stage 3 the parameters too.
     Yours are shifted by one."""
@@ -593,7 +589,7 @@ def stages_are_one_off():
         return whole * parameters + sharded * shard
 
 
-@mutant(MEMORY, breaks=_tests(MEMORY))
+@mutant(MEMORY, breaks=tests_of(MEMORY))
 def stage_two_shards_the_parameters():
     """Stage 2 shards the gradients, stage 3 the parameters: both take 2 bytes each, so the sum for stage 2 is right
     only if the other is left whole. You sharded both already at stage 2."""

@@ -1,0 +1,19 @@
+"""Every grading draws new inputs: a right answer must keep all its marks however often it is graded."""
+
+from __future__ import annotations
+
+from autograder import notebook, variants
+
+
+def right_answers(lesson: str) -> list[str]:
+    """The names of the answers that `keeps_all_marks` takes."""
+    return ["solution", *(variant.name for variant in variants.of_lesson(lesson))]
+
+
+def keeps_all_marks(lesson: str, name: str, times: int = 10) -> None:
+    """The solution, or the variant of that name, is graded so often, and never loses a mark."""
+    swap = {v.cell: v.source for v in variants.of_lesson(lesson) if v.name == name}
+    nb = notebook.read(lesson)
+    for _ in range(times):
+        outcome = notebook.grade(nb, swap)
+        assert not outcome.failed, outcome.messages
