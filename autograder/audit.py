@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import copy
-import functools
 import multiprocessing
 import re
 import sys
 from dataclasses import dataclass
 
 from autograder import notebook
-from autograder.check import share_inputs
+from autograder.check import hints_only_for, share_inputs
 
 _SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.DOTALL | re.MULTILINE)
 
@@ -71,7 +70,8 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     answer = next(answer for answer in answers if answer.name == case.name)
     reached = notebook.dependents(nb, answer.cell)
     only = reached if thorough or not answer.breaks else set(answer.breaks)
-    outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
+    with hints_only_for(answer.cell):
+        outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
     complaints = _differences(outcome, set(answer.breaks))
     own_test = f"{answer.cell}-test"
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
@@ -97,11 +97,35 @@ def audit(lessons: list[str], jobs: int = 2, thorough: bool = True) -> list[Verd
     """Examine every case of the lessons, `jobs` at a time, each worker with torch loaded once."""
     from tqdm import tqdm
 
-    todo = [case for lesson in lessons for case in cases(lesson)]
+    todo = [batch for lesson in lessons for batch in _batches(lesson)]
+    todo.sort(key=len, reverse=True)  # the long ones first, so that no worker ends long after the others
+    verdicts: list[Verdict] = []
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, initializer=share_inputs) as pool:
-        done = pool.map(functools.partial(examine, thorough=thorough), todo)
-        return list(tqdm(done, total=len(todo), desc="audit", unit="case", disable=not sys.stderr.isatty()))
+    with (
+        concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, initializer=share_inputs) as pool,
+        tqdm(total=sum(map(len, todo)), desc="audit", unit="case", disable=not sys.stderr.isatty()) as bar,
+    ):
+        for done in concurrent.futures.as_completed([pool.submit(_examine_all, batch, thorough) for batch in todo]):
+            verdicts += done.result()
+            bar.update(len(done.result()))
+    order = {case: place for place, case in enumerate(case for lesson in lessons for case in cases(lesson))}
+    return sorted(verdicts, key=lambda verdict: order[verdict.case])
+
+
+def _batches(lesson: str) -> list[list[Case]]:
+    """The cases of a lesson, the mistakes of one exercise together: one process then finds their hints once for all."""
+    from autograder import mutants
+
+    exercise = {mutant.name: mutant.cell for mutant in mutants.of_lesson(lesson)}
+    batches: dict[str, list[Case]] = {}
+    for case in cases(lesson):
+        key = exercise[case.name] if case.kind == "mutant" else f"{case.kind} {case.name}"
+        batches.setdefault(key, []).append(case)
+    return list(batches.values())
+
+
+def _examine_all(batch: list[Case], thorough: bool) -> list[Verdict]:
+    return [examine(case, thorough) for case in batch]
 
 
 def add_parser(subparsers) -> None:

@@ -23,7 +23,7 @@ import io
 import math
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,8 @@ class _Shared:
     """What the checks of this process share, once `share_inputs` was called."""
 
     seed: int | None = None
+    #: The exercise whose hints are looked for, where it is one only.
+    hinted: str | None = None
     #: (exercise, check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
     twins: ClassVar[dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]]] = {}
 
@@ -58,6 +60,16 @@ def share_inputs() -> None:
     """
     _Shared.seed = secrets.randbits(64)
     _Shared.twins.clear()
+
+
+@contextlib.contextmanager
+def hints_only_for(exercise: str) -> Iterator[None]:
+    """Inside, checks of other exercises say what failed, and spare themselves the search for hints."""
+    _Shared.hinted = exercise
+    try:
+        yield
+    finally:
+        _Shared.hinted = None
 
 
 class _OutlivedError(Exception):
@@ -221,7 +233,7 @@ def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFail
     """The hints of the known wrong answers that fail this check, on these inputs, as the student's did."""
     from autograder import mutants  # imports this module's names
 
-    if failure.case == "not written":
+    if failure.case == "not written" or _Shared.hinted not in (None, exercise):
         return ()
     launches = _Launches.count
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]

@@ -55,17 +55,21 @@ def _import(modules: list[str]) -> None:
         if name not in sys.modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
+                gc.freeze()
 
 
 def _preload() -> None:
+    import cloudpickle  # noqa: F401
     import torch
     import torch.distributed
     import torch.nn.parallel
 
     import ranks.rank  # noqa: F401
 
-    # The first optimizer of a process imports another large part of torch.
-    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+    # The first optimizer of a process imports another large part of torch, its first step some more.
+    w = torch.zeros(1, requires_grad=True)
+    w.grad = torch.zeros(1)
+    torch.optim.Adam([w]).step()
 
 
 def _supervise(world_size: int, folder: str, fds: list[int]) -> None:
@@ -104,7 +108,6 @@ def _be_rank(rank: int, fd: int, others: list[int]) -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for other in others:
             os.close(other)
-        gc.unfreeze()
         from ranks import rank as rank_module
 
         rank_module.main(Connection(fd), rank)
