@@ -395,7 +395,8 @@ def test_torchrun_runs_the_same_worker(tmp_path):
         "from test_ranks import ring_step\n"
         "dist.init_process_group('gloo')\n"
         "rank, world_size = dist.get_rank(), dist.get_world_size()\n"
-        "print('RESULT', rank, ring_step(rank, world_size, 2).tolist(), flush=True)\n"
+        "told = f'RESULT {rank} {ring_step(rank, world_size, 2).tolist()}\\n'\n"
+        "print(told, end='', flush=True)\n"  # in one write: the ranks share the pipe
         "dist.destroy_process_group()\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]

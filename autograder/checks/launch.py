@@ -885,6 +885,12 @@ def _launch_forked(rank: int, world_size: int, folder: str, text: str, calls: li
             raise
         except Exception as error:
             record["error"] = (type(error).__name__, str(error))
+        record["running"] = bool(mp.active_children())
+        if record["running"]:  # how far they came is luck: nothing that they noted counts
+            seen.append(record)
+            for process in mp.active_children():
+                process.kill()
+            break
         record["notes"] = {int(f.name): [json.loads(line) for line in f.open()] for f in here.iterdir()}
         seen.append(record)
     # What multiprocessing and mp.spawn themselves leave begins with these names.
@@ -922,6 +928,8 @@ def launching_brings_back_what_rank_0_returns(launch_distributed, *, rng):
 
 def _expect_launch(nprocs: int, kwargs: dict, record: dict) -> None:
     case = f"{nprocs} processes" if nprocs > 1 else "1 process"
+    if record["running"]:
+        fail("launch_distributed ended while its processes were still running", case, "still running")
     notes = record["notes"]
     if set(notes) == set(range(nprocs)) and all("arguments" in mine[0] for mine in notes.values()):
         for rank, mine in notes.items():
@@ -930,8 +938,9 @@ def _expect_launch(nprocs: int, kwargs: dict, record: dict) -> None:
         name, text = record["error"]
         lines = [line for line in text.splitlines() if line.strip()]
         last = lines[-1] if lines else ""
-        # A rank's own error comes as text; the texts of others may hold the names of temporary files.
-        fail(f"launch_distributed raised {name}: {last}", case, (name, last if name.startswith("Process") else ""))
+        # A rank's own error comes as text, in which a port differs; those of others may name temporary files.
+        told = re.sub(r"\d+", "#", last) if name.startswith("Process") else ""
+        fail(f"launch_distributed raised {name}: {last}", case, (name, told))
     if set(notes) != set(range(nprocs)):
         fail(f"train_ddp was called on the ranks {sorted(notes)}, not on all of {nprocs}", case, sorted(notes))
     got = record["result"]
