@@ -271,14 +271,6 @@ column_asserts = edit(
     breaks=tests_of(COLUMN),
 )
 
-column_error_names_nothing = edit(
-    COLUMN,
-    """Your ValueError does not say what is wrong. Its text must contain out_features, or whoever built a large model
-    has to search for the layer.""",
-    ('f"out_features = {linear.out_features} must be a multiple of the {world_size} ranks"', '"cannot be split"'),
-    breaks=tests_of(COLUMN),
-)
-
 column_wants_a_bias = edit(
     COLUMN,
     """A layer without bias has linear.bias = None, of which there is nothing to cut. self.bias is None then, too.""",
@@ -294,22 +286,6 @@ column_keeps_the_layer = edit(
         "        self.gather_output = gather_output\n",
         "        self.gather_output, self.linear = gather_output, linear\n",
     ),
-    breaks=tests_of(*ON_COLUMN),
-)
-
-column_gathers_always = edit(
-    COLUMN,
-    """The layer gathers its outputs although nobody asked for it: gather_output is False by default. What follows,
-    GELU or attention, works on this rank's part.""",
-    ("        return Gather.apply(y) if self.gather_output else y\n", "        return Gather.apply(y)\n"),
-    breaks=tests_of(*ON_COLUMN),
-)
-
-column_bias_is_whole = edit(
-    COLUMN,
-    """The bias is whole on every rank. It has one number for each output, so each rank gets those of its own
-    outputs.""",
-    (COLUMN_BIAS, "            self.bias = nn.Parameter(linear.bias.detach().clone())\n"),
     breaks=tests_of(*ON_COLUMN),
 )
 
@@ -417,13 +393,6 @@ row_gives_its_own_part = edit(
         ROW_FORTH,
         ROW_FORTH.replace("Reduce.apply(functional.linear(x, self.weight))", "functional.linear(x, self.weight)"),
     ),
-    breaks=tests_of(*ON_ROW),
-)
-
-row_cuts_what_is_cut = edit(
-    ROW,
-    """The layer cuts its input although that is this rank's part already: input_is_parallel is True by default.""",
-    ("        if not self.input_is_parallel:\n", "        if True:\n"),
     breaks=tests_of(*ON_ROW),
 )
 
@@ -584,14 +553,6 @@ attention_cuts_a_third = edit(
     """You cut the fused qkv as it stands: the first ranks get q rows, the last ones v rows. The three parts must be cut
     one by one, so that every rank has q, k and v of its own heads.""",
     ("ColumnParallelLinear(by_rank)", "ColumnParallelLinear(attention.qkv)"),
-    breaks=tests_of(ATTENTION),
-)
-
-attention_keeps_the_copy = edit(
-    ATTENTION,
-    """You kept the reordered copy of the whole qkv as an attribute: every rank still holds, and hands to the optimizer,
-    all of it. A local variable is freed.""",
-    ("ColumnParallelLinear(by_rank)\n", "ColumnParallelLinear(by_rank)\n        self.whole = by_rank\n"),
     breaks=tests_of(ATTENTION),
 )
 
