@@ -214,17 +214,24 @@ def test_each_chapter_has_its_parts(book):
         assert any("bibliography.html" in link for link in links), f"{lesson}: cites a source"
 
 
-def secrets(lesson: str) -> set[str]:
-    """The lines of a lesson's answers and hidden tests that occur nowhere else in its notebook."""
-    hidden, shown = set(), set()
+def parts(lesson: str) -> tuple[list[str], list[str]]:
+    """The lines of a lesson's answers and hidden tests, and those that the student sees."""
+    hidden, shown = [], []
     for cell in notebook.read(lesson).cells:
         inside = False
         for line in cell.source.splitlines():
             if re.match(r"\s*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)", line):
                 inside = "BEGIN" in line
             else:
-                (hidden if inside else shown).add(" ".join(line.split()))
-    return {line for line in hidden - shown if len(line) >= TELLING}
+                (hidden if inside else shown).append(" ".join(line.split()))
+    return hidden, shown
+
+
+def secrets(lesson: str) -> set[str]:
+    """The lines of a lesson's answers and hidden tests that no notebook up to this one shows."""
+    before = [name for name in notebook.lessons() if name <= lesson]
+    shown = "\n".join(line for name in before for line in parts(name)[1])
+    return {line for line in parts(lesson)[0] if len(line) >= TELLING and line not in shown}
 
 
 def test_no_answer_is_in_the_book(book):
