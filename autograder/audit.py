@@ -55,8 +55,8 @@ def cases(lesson: str) -> list[Case]:
 def examine(case: Case, thorough: bool = True) -> Verdict:
     """Grade one case in this process and compare the outcome with the claim.
 
-    thorough: run for a known wrong answer also those grade cells that depend on it and that it does not claim to
-    break: that they keep their marks says that its list is complete.
+    thorough: run for an answer all grade cells that depend on it, to see that it breaks exactly those that it says;
+    otherwise only the test of its own exercise.
     """
     from autograder import mutants, variants
 
@@ -68,12 +68,11 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
         return Verdict(case, tuple(_differences(outcome, should_fail)))
     answers = (mutants if case.kind == "mutant" else variants).of_lesson(case.lesson)
     answer = next(answer for answer in answers if answer.name == case.name)
-    reached = notebook.dependents(nb, answer.cell)
-    only = reached if thorough or not answer.breaks else set(answer.breaks)
+    own_test = f"{answer.cell}-test"
+    only = notebook.dependents(nb, answer.cell) if thorough else {own_test}
     with hints_only_for(answer.cell):
         outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
-    complaints = _differences(outcome, set(answer.breaks))
-    own_test = f"{answer.cell}-test"
+    complaints = _differences(outcome, set(answer.breaks) if thorough else set(answer.breaks) & only)
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
         complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
     return Verdict(case, tuple(complaints))
@@ -94,10 +93,13 @@ def _differences(outcome: notebook.Outcome, should_fail: set[str]) -> list[str]:
 
 
 def audit(lessons: list[str], jobs: int = 2, thorough: bool = True) -> list[Verdict]:
-    """Examine every case of the lessons, `jobs` at a time, each worker with torch loaded once."""
+    """Examine every case of the lessons, `jobs` at a time, each worker with torch loaded once.
+
+    not thorough: as in `examine`, and without the solutions, which `python -m autograder run` runs with their tests.
+    """
     from tqdm import tqdm
 
-    todo = [batch for lesson in lessons for batch in _batches(lesson)]
+    todo = [batch for lesson in lessons for batch in _batches(lesson) if thorough or batch[0].kind != "solution"]
     todo.sort(key=len, reverse=True)  # the long ones first, so that no worker ends long after the others
     verdicts: list[Verdict] = []
     context = multiprocessing.get_context("spawn")
