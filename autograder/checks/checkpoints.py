@@ -1,8 +1,8 @@
 """Lesson 11: checkpoints that are whole or not there, and that load whole or not at all.
 
 What is on the disk is read by a reader of this module's own (`_content`), and damaged checkpoints come from a writer
-of its own (`_write`): json, hashlib and bytes, no tensors. Inside a rank `_watch` stands before every call that
-changes a folder: opening, writing (once before and once in the middle of each write), fsync, rename and the rest.
+of its own (`write_checkpoint`): json, hashlib and bytes, no tensors. Inside a rank `_watch` stands before every call
+that changes a folder: opening, writing (once before and once in the middle of each write), fsync, rename and so on.
 There a process is killed, a disk is full, a copy of the folder is taken, or a line is added to a log that all ranks
 share, whose order is that in which things happened.
 
@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.profiler import record_function
 
 from autograder.check import check, fail, run_ranks
@@ -56,7 +57,7 @@ FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="checkpoints-", dir=FAST) as folder:
         yield Path(folder).resolve()
 
@@ -85,7 +86,7 @@ def _bytes(rng: np.random.Generator, dtype: str, numel: int) -> bytes:
     return rng.bytes(numel * SIZES[dtype])
 
 
-def _saved(rng: np.random.Generator, world_size: int, step: int, numel: int = 0, tensors: bool = True) -> Saved:
+def draw(rng: np.random.Generator, world_size: int, step: int, numel: int = 0, tensors: bool = True) -> Saved:
     """Tensors of several dtypes, in pieces of any length, some empty; or one float32 tensor of `numel` a rank."""
     kinds = {
         "master": "float32",
@@ -136,18 +137,18 @@ def _manifest(saved: Saved) -> tuple[dict, list[bytes]]:
     return {**manifest, "shards": shards}, files
 
 
-def _write(root: Path, saved: Saved) -> Path:
+def write_checkpoint(root: Path, saved: Saved) -> Path:
     """A checkpoint on the disk, as it should be."""
     path = root / saved.name
     path.mkdir(parents=True)
     manifest, files = _manifest(saved)
     for entry, data in zip(manifest["shards"], files, strict=True):
         (path / entry["file"]).write_bytes(data)
-    _put_manifest(path, manifest)
+    put_manifest(path, manifest)
     return path
 
 
-def _put_manifest(path: Path, manifest: Any) -> None:
+def put_manifest(path: Path, manifest: Any) -> None:
     data = json.dumps(manifest, indent=2).encode()
     (path / "manifest.json").write_bytes(data)
     (path / "manifest.sha256").write_text(hashlib.sha256(data).hexdigest())
@@ -269,7 +270,7 @@ def _tensor(dtype: str, data: bytes) -> torch.Tensor:
 
 
 def _state(saved: Saved, rank: int) -> dict:
-    """A rank's state: values and tensors mixed; one tensor strided, some slices of longer ones, one with a gradient."""
+    """A rank's state, values and tensors mixed: one is strided, some are slices, of which one requires a gradient."""
     tensors = {name: _tensor(*piece) for name, piece in saved.pieces[rank].items()}
     for name, style in zip(list(tensors), ("strided", "slice", "plain", "slice", "gradient"), strict=False):
         numel = len(tensors[name])
@@ -282,7 +283,8 @@ def _state(saved: Saved, rank: int) -> dict:
             long[3 : 3 + numel] = tensors[name]
             tensors[name] = long[3 : 3 + numel]
         elif style == "gradient":
-            tensors[name].requires_grad_()
+            whole = torch.cat([tensors[name], tensors[name]]).requires_grad_()
+            tensors[name] = whole[:numel]  # no leaf
     values = copy.deepcopy(saved.values)
     first = next(iter(values))
     return {first: values.pop(first), **tensors, **values}
@@ -302,13 +304,14 @@ def _plain(state: Any) -> Any:
         if value.dim() != 1:
             return f"{name!r} has {value.dim()} dimensions"
     plain = {name: _piece(value) for name, value in tensors.items()}
-    for name, value in tensors.items():  # memory of its own, which can be written to
-        with torch.no_grad():
-            value.view(torch.uint8).bitwise_xor_(1) if value.numel() else None
-        if any(_piece(tensors[other]) != plain[other] for other in tensors if other != name):
+    # Memory of its own, which can be written to. Python keeps one object for each bytes of length 1, so no bytes here.
+    views = {name: value.detach().view(torch.uint8) for name, value in tensors.items() if value.numel()}
+    before = {name: view.clone() for name, view in views.items()}
+    for name, view in views.items():
+        view.bitwise_xor_(1)
+        if any(not torch.equal(views[other], before[other]) for other in views if other != name):
             return f"{name!r} shares its memory with another tensor"
-        with torch.no_grad():
-            value.view(torch.uint8).bitwise_xor_(1) if value.numel() else None
+        view.bitwise_xor_(1)
     return plain, {name: value for name, value in state.items() if name not in tensors}
 
 
@@ -602,10 +605,11 @@ def _plain_outcome(outcome: tuple[str, Any]) -> tuple[str, Any]:
 @check("11-ex1-shard")
 def shard_files_hold_the_bytes(write_durably, write_shard, read_shard, *, rng):
     """A file with the tensors' bytes end to end, fsynced, described by its entry, and read back as it was."""
-    cases = [_saved(rng, 1, 0), replace(_saved(rng, 3, 0), step=1), _saved(rng, 1, 0, tensors=False)]
+    cases = [draw(rng, 1, 0), replace(draw(rng, 3, 0), step=1), draw(rng, 1, 0, tensors=False)]
     cases[1].pieces[0] = cases[1].pieces[2]
-    names = ["six dtypes", "an empty tensor among others", "no tensors"]
-    with _folder() as folder:
+    cases.append(replace(cases[2], pieces=[{"a": ("uint8", b"\x07"), "b": ("uint8", b"\x07")}]))
+    names = ["six dtypes", "an empty tensor among others", "no tensors", "two tensors of one byte, the same"]
+    with scratch_folder() as folder:
         for number in range(len(cases)):
             (folder / "files" / str(number)).mkdir(parents=True)
         functions = (write_durably, write_shard, read_shard)
@@ -677,18 +681,21 @@ def _read_driver(rank, world_size, read_shard, cases):
 @check("11-ex1-shard")
 def damaged_shards_are_refused(read_shard, *, rng):
     """One byte more, less or other is a CheckpointError that names the file; a pickle is bytes like all others."""
-    saved = replace(_saved(rng, 2, 5), values={})
-    with _folder() as folder:
+    saved = replace(draw(rng, 2, 5), values={})
+    with scratch_folder() as folder:
         cases, names = [], ["one bit of the first byte", "one bit of the last byte", "the last byte is gone", "empty"]
         names += ["one byte more", "the file is gone", "another shard's bytes, as many"]
+        names += ["the entry has another length, and the file's digest"]
         for number, name in enumerate(names):
-            path = _write(folder / str(number), saved)
+            path = write_checkpoint(folder / str(number), saved)
             entry = _manifest(saved)[0]["shards"][1]
             _damage(path / entry["file"], name)
+            if name.startswith("the entry"):
+                entry = {**entry, "bytes": entry["bytes"] + 1}
             cases.append((str(path), entry))
         marker = folder / "marker"
         bomb = {"w": ("uint8", pickle.dumps(_Bomb(str(marker))))}
-        path = _write(folder / "bomb", replace(saved, pieces=[bomb]))
+        path = write_checkpoint(folder / "bomb", replace(saved, pieces=[bomb]))
         cases.append((str(path), _manifest(replace(saved, pieces=[bomb]))[0]["shards"][0]))
         outcomes = run_ranks(_read_driver, 1, (read_shard, cases))[0]
         for name, outcome in zip(names, outcomes, strict=False):
@@ -753,12 +760,12 @@ def _unchanged(state: dict) -> str:
 def saves_what_the_manifest_says(save_sharded, *, rng):
     """Every rank's bytes in a shard of its own, written by itself; the values; the names; nothing else in root."""
     for world_size in (3, 1, 2):
-        with _folder() as folder:
+        with scratch_folder() as folder:
             root = folder / "files" / "new" / "root"
-            cases = [(_saved(rng, world_size, 10), str(root)), (_saved(rng, world_size, 123456789), root)]
+            cases = [(draw(rng, world_size, 10), str(root)), (draw(rng, world_size, 123456789), root)]
             cases += [
-                (_saved(rng, world_size, 9, numel=60_000), root),
-                (_saved(rng, world_size, 0, tensors=False), str(root)),
+                (draw(rng, world_size, 9, numel=60_000), root),
+                (draw(rng, world_size, 0, tensors=False), str(root)),
             ]
             (folder / "files").mkdir()
             results = run_ranks(_save_driver, world_size, (folder, save_sharded, cases))
@@ -860,9 +867,9 @@ def _everybody(log: _Log, world_size: int) -> bool:
 @check("11-ex2-save")
 def commits_durably_by_one_rename(commit, save_sharded, *, rng):
     """Files, then their folder, then one rename, then the folder above; after every rank, and before any returns."""
-    with _folder() as folder:
-        saved, root = _saved(rng, 2, 10), folder / "files"
-        _write(root, saved).rename(root / ".tmp_x")
+    with scratch_folder() as folder:
+        saved, root = draw(rng, 2, 10), folder / "files"
+        write_checkpoint(root, saved).rename(root / ".tmp_x")
         for name in ("manifest.json", "manifest.sha256"):
             (root / ".tmp_x" / name).unlink()
         run_ranks(_commit_driver, 1, (folder, commit, _manifest(saved)[0]))
@@ -873,8 +880,8 @@ def commits_durably_by_one_rename(commit, save_sharded, *, rng):
             fail("commit wrote a shard anew; it only adds the manifest", "one process", "shards written")
         lines = [*_as_synced(root / "step_00000010"), *lines]
         _expect_durable("one process", lines, root / "step_00000010", "commit")
-    with _folder() as folder:
-        saved, root = _saved(rng, 3, 20), folder / "files"
+    with scratch_folder() as folder:
+        saved, root = draw(rng, 3, 20), folder / "files"
         root.mkdir()
         results = run_ranks(_slow_driver, 3, (folder, save_sharded, saved))
         case, lines = "3 ranks, one of them late", _lines(folder / "log")
@@ -933,12 +940,12 @@ def _failing_driver(rank, world_size, folder, save_sharded, cases):
 def saving_fails_on_all_ranks(save_sharded, *, rng):
     """A step that is there, a full disk, a matrix: the same error on every rank, and nothing is committed."""
     world_size = 3
-    with _folder() as folder:
+    with scratch_folder() as folder:
         root = folder / "files" / "root"
-        old = _saved(rng, 2, 20)
-        before = _fingerprint(_write(root, old))
+        old = draw(rng, 2, 20)
+        before = _fingerprint(write_checkpoint(root, old))
         wanted = [
-            ("the step is there already", {"saved": _saved(rng, 3, 20)}, "CheckpointError", "step_00000020"),
+            ("the step is there already", {"saved": draw(rng, 3, 20)}, "CheckpointError", "step_00000020"),
             ("rank 1's disk is full", {"full": {1: ".bin"}}, "CheckpointError", "No space left"),
             ("rank 0's disk is full", {"full": {0: ".bin"}}, "CheckpointError", "No space left"),
             (
@@ -949,10 +956,10 @@ def saving_fails_on_all_ranks(save_sharded, *, rng):
             ),
             ("a matrix", {"shape": (2, 3)}, "ValueError", "matrix"),
             ("a tensor without a dimension", {"shape": ()}, "ValueError", "matrix"),
-            ("step -1", {"saved": _saved(rng, 3, -1)}, "ValueError", "step"),
+            ("step -1", {"saved": draw(rng, 3, -1)}, "ValueError", "step"),
         ]
-        cases = [{"saved": _saved(rng, 3, 30 + i), "root": root, **more} for i, (_, more, *_) in enumerate(wanted)]
-        cases.append({"saved": _saved(rng, 3, 40), "root": root})
+        cases = [{"saved": draw(rng, 3, 30 + i), "root": root, **more} for i, (_, more, *_) in enumerate(wanted)]
+        cases.append({"saved": draw(rng, 3, 40), "root": root})
         results = run_ranks(_failing_driver, world_size, (folder, save_sharded, cases))
         for number, (name, _, kind, mentions) in enumerate(wanted):
             for rank in range(world_size):
@@ -1019,12 +1026,12 @@ def _again_driver(rank, world_size, save_sharded, roots, states):
 @check("11-ex2-save")
 def leftovers_of_a_killed_save_are_cleared(save_sharded, *, rng):
     """After a save by two ranks was killed, at any moment, one rank saves: its checkpoint is right, and alone."""
-    old, new = _saved(rng, 2, 10), _saved(rng, 2, 20)
-    with _folder() as folder:
+    old, new = draw(rng, 2, 10), draw(rng, 2, 20)
+    with scratch_folder() as folder:
         (folder / "copies").mkdir()
         run_ranks(_copying_driver, 2, (folder, save_sharded, old, new))
         roots = sorted((folder / "copies").iterdir())
-        states = [_saved(rng, 1, 30 if (root / new.name).exists() else 20) for root in roots]
+        states = [draw(rng, 1, 30 if (root / new.name).exists() else 20) for root in roots]
         outcomes = run_ranks(_again_driver, 1, (save_sharded, roots, states))[0]
         case = "a save by one rank after one by two ranks was killed"
         for root, saved, outcome in zip(roots, states, outcomes, strict=True):
@@ -1088,7 +1095,7 @@ def _finish(pids: list[int]) -> list[int]:
     return [codes[pid] for pid in pids]
 
 
-def _kill_driver(rank, world_size, folder, save_sharded, old, new):
+def kill_driver(rank, world_size, folder, save_sharded, old, new):
     """Two processes save `old` and then, once for each change of each of them, `new`, where one is killed.
 
     The places: for each process the changes that it makes, in order. Two saves run at a time.
@@ -1122,14 +1129,14 @@ def _after(base: Path, folder: Path) -> None:
 @check("11-ex2-save")
 def a_killed_save_leaves_the_last_checkpoint(save_sharded, *, rng):
     """SIGKILL at every change of the folder, on either rank: the newest is intact."""
-    old, new = _saved(rng, 2, 10), _saved(rng, 2, 20)
-    with _folder() as folder:
-        places = run_ranks(_kill_driver, 1, (folder, save_sharded, old, new), timeout=60.0)[0]
+    old, new = draw(rng, 2, 10), draw(rng, 2, 20)
+    with scratch_folder() as folder:
+        places = run_ranks(kill_driver, 1, (folder, save_sharded, old, new), timeout=60.0)[0]
         if not places:
             fail("a save in which nobody was killed did not end", "2 ranks", "not even once")
         broken = {}
         for number, (victim, _, kind) in enumerate(places):
-            text = _what_is_left(folder / str(number) / "root", old, new)
+            text = what_is_left(folder / str(number) / "root", old, new)
             if text:
                 broken.setdefault((victim, kind, text), number)
         if broken:
@@ -1138,7 +1145,7 @@ def a_killed_save_leaves_the_last_checkpoint(save_sharded, *, rng):
             fail(f"{place}: {text}", "a save over an older checkpoint", sorted({found for *_, found in broken}))
 
 
-def _what_is_left(root: Path, old: Saved, new: Saved) -> str:
+def what_is_left(root: Path, old: Saved, new: Saved) -> str:
     """What is wrong with what a killed save left; '' if the newest checkpoint is `old` or `new`."""
     found = sorted(p for p in root.iterdir() if re.fullmatch(r"step_\d{8,}", p.name))
     if not found:
@@ -1158,10 +1165,10 @@ def _what_is_left(root: Path, old: Saved, new: Saved) -> str:
 
 def _tampered(folder: Path, rng: np.random.Generator, world_size: int) -> list[tuple[str, Path, tuple[str, ...]]]:
     """Checkpoints of step 10 with which something is wrong: (what, where, what the error must contain)."""
-    saved, found = _saved(rng, world_size, 10), []
+    saved, found = draw(rng, world_size, 10), []
 
     def another(what: str, *mentions: str) -> Path:
-        path = _write(folder / str(len(found)), saved)
+        path = write_checkpoint(folder / str(len(found)), saved)
         found.append((what, path, mentions))
         return path
 
@@ -1172,6 +1179,7 @@ def _tampered(folder: Path, rng: np.random.Generator, world_size: int) -> list[t
         _damage(another(f"{name} has one byte more", name) / name, "one byte more")
     (another("a shard too many", "shard_00099.bin") / "shard_00099.bin").write_bytes(b"from elsewhere")
     (another("a file that nobody lists", "shard_00000.bin.part") / "shard_00000.bin.part").write_bytes(b"")
+    (another("a folder that nobody lists", "of_yesterday") / "of_yesterday").mkdir()
     (another("no manifest.json", "manifest") / "manifest.json").unlink()
     (another("no manifest.sha256", "manifest") / "manifest.sha256").unlink()
     shutil.rmtree(another("no folder at all", "manifest"))
@@ -1183,17 +1191,18 @@ def _tampered(folder: Path, rng: np.random.Generator, world_size: int) -> list[t
     path = another("the manifest's digest is of something else", "manifest")
     (path / "manifest.sha256").write_text(hashlib.sha256(b"").hexdigest())
     manifest = _manifest(saved)[0]
-    _put_manifest(
+    put_manifest(
         another("schema 2, which has other keys", "schema"), {"schema": 2, "ranks": 1, "shards": {"0": "zstd"}}
     )
-    _put_manifest(another("schema 2, otherwise the same", "schema"), {**manifest, "schema": 2})
-    _put_manifest(another("no schema", "schema"), {k: v for k, v in manifest.items() if k != "schema"})
+    put_manifest(another("schema 2, otherwise the same", "schema"), {**manifest, "schema": 2})
+    put_manifest(another("no schema", "schema"), {k: v for k, v in manifest.items() if k != "schema"})
     if world_size > 1:
         path = another("a shard is not listed", "shards")
-        _put_manifest(path, {**manifest, "shards": manifest["shards"][:-1]})
+        put_manifest(path, {**manifest, "shards": manifest["shards"][:-1]})
         (path / manifest["shards"][-1]["file"]).unlink()
+        put_manifest(another("rank 0 is listed last", "shards"), {**manifest, "shards": manifest["shards"][::-1]})
         path = another("a rank is listed twice", "shards")
-        _put_manifest(path, {**manifest, "shards": [manifest["shards"][0], *manifest["shards"][:-1]]})
+        put_manifest(path, {**manifest, "shards": [manifest["shards"][0], *manifest["shards"][:-1]]})
         (path / manifest["shards"][-1]["file"]).unlink()
     return found
 
@@ -1205,9 +1214,9 @@ def _manifest_driver(rank, world_size, read_manifest, paths):
 @check("11-ex3-load")
 def manifests_are_verified(read_manifest, *, rng):
     """The manifest, its schema, the list of shards and the files; each thing that is wrong is named."""
-    with _folder() as folder:
-        good = _saved(rng, 3, 10)
-        path = _write(folder / "good", good)
+    with scratch_folder() as folder:
+        good = draw(rng, 3, 10)
+        path = write_checkpoint(folder / "good", good)
         wrong = _tampered(folder, rng, 3)
         before = _fingerprint(folder)
         outcomes = run_ranks(_manifest_driver, 1, (read_manifest, [path, str(path), *(p for _, p, _ in wrong)]))[0]
@@ -1223,17 +1232,27 @@ def manifests_are_verified(read_manifest, *, rng):
 
 
 def _load_driver(rank, world_size, load_sharded, paths):
-    """Load each, with a barrier before; (kind, (state, manifest) as plain data or text) each."""
-    outcomes = []
+    """Load each, with a barrier before: (kind, (state, manifest) as plain data or text) each; the largest object sent.
+
+    A list in place of a path has one path a rank.
+    """
+    outcomes, sizes, pickled = [], [0], distributed_c10d._object_to_tensor
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        result = pickled(*args, **kwargs)
+        sizes.append(result[0].numel())
+        return result
+
+    distributed_c10d._object_to_tensor = watched  # the ledger does not know how large an object is
     for path in paths:
         dist.barrier()
-        kind, got = _try(load_sharded, path)
+        kind, got = _try(load_sharded, path[rank] if isinstance(path, list) else path)
         if kind == "returned":
             pair = isinstance(got, (tuple, list)) and len(got) == 2
             got = (_plain(got[0]), got[1]) if pair else f"a {type(got).__name__}, not a state and a manifest"
         outcomes.append((kind, got))
     dist.barrier()
-    return outcomes
+    return outcomes, max(sizes)
 
 
 def _expect_loaded(case: str, rank: int, outcome: tuple[str, Any], saved: Saved) -> None:
@@ -1262,57 +1281,70 @@ def _expect_loaded(case: str, rank: int, outcome: tuple[str, Any], saved: Saved)
 def loads_what_was_saved(load_sharded, *, rng):
     """Each rank has its own pieces, byte for byte, and the values; nothing on the disk changes, nothing is executed."""
     for world_size in (3, 1):
-        with _folder() as folder:
+        with scratch_folder() as folder:
             marker = folder / "marker"
             bomb = pickle.dumps(_Bomb(str(marker)))
-            cases = [_saved(rng, world_size, 10), _saved(rng, world_size, 20, tensors=False)]
+            cases = [draw(rng, world_size, 10), draw(rng, world_size, 20, tensors=False)]
             cases.append(replace(cases[0], step=30, pieces=[{"w": ("uint8", bomb)} for _ in range(world_size)]))
-            paths = [_write(folder / "root", saved) for saved in cases]
+            cases.append(draw(rng, world_size, 40, numel=60_000))
+            paths = [write_checkpoint(folder / "root", saved) for saved in cases]
             before = _fingerprint(folder)
             results = run_ranks(_load_driver, world_size, (load_sharded, [str(paths[0]), *paths[1:]]))
             if marker.exists():
                 fail("load_sharded executed what stood in a file", f"{world_size} ranks", "executed")
             for number, saved in enumerate(cases):
-                for rank, mine in enumerate(results):
+                for rank, (mine, _) in enumerate(results):
                     _expect_loaded(f"{world_size} ranks, step {saved.step}", rank, mine[number], saved)
             if _fingerprint(folder) != before:
                 fail("load_sharded changed a checkpoint", f"{world_size} ranks", "changed")
+            for rank, (_, largest) in enumerate(results):
+                sent = max([largest, *(m.bytes for m in results.ledger.of(rank))])
+                if sent > BOOKKEEPING:
+                    text = f"rank {rank} put {sent} bytes into one message; tensors need not be sent"
+                    fail(text, f"{world_size} ranks, step 40", "sent")
 
 
 @check("11-ex3-load")
 def refuses_damage_on_every_rank(load_sharded, *, rng):
     """Whatever is wrong, wherever it is seen: the same error on every rank; then an intact checkpoint loads."""
     world_size = 3
-    with _folder() as folder:
+    with scratch_folder() as folder:
         wrong = []
         for number, (rank, how) in enumerate(
             [(1, "one bit of the first byte"), (2, "one bit of the last byte"), (0, "one bit of the first byte")]
         ):
             path, name = (
-                _write(folder / f"flip{number}", replace(_saved(rng, 4, 10), pieces=_saved(rng, 4, 10).pieces[:3])),
+                write_checkpoint(
+                    folder / f"flip{number}", replace(draw(rng, 4, 10), pieces=draw(rng, 4, 10).pieces[:3])
+                ),
                 f"shard_{rank:05d}.bin",
             )
             _damage(path / name, how)
             wrong.append((f"{how} of {name}", path, (name,)))
         for other in (2, 4):
             mentions = ("reshard", str(other), str(world_size))
-            wrong.append((f"saved by {other} ranks", _write(folder / f"of{other}", _saved(rng, other, 10)), mentions))
+            wrong.append(
+                (f"saved by {other} ranks", write_checkpoint(folder / f"of{other}", draw(rng, other, 10)), mentions)
+            )
         wrong += _tampered(folder, rng, world_size)
-        good = _saved(rng, world_size, 20)
+        good = draw(rng, world_size, 20)
+        elsewhere = write_checkpoint(folder / "elsewhere", good)
+        apart = [elsewhere, folder / "nowhere", elsewhere]
+        wrong.append(("the folder is missing, as rank 1 sees it", apart, ("manifest",)))
         paths = [path for _, path, _ in wrong]
-        results = run_ranks(_load_driver, world_size, (load_sharded, [*paths, _write(folder / "good", good)]))
+        results = run_ranks(_load_driver, world_size, (load_sharded, [*paths, write_checkpoint(folder / "good", good)]))
         for number, (case, _, mentions) in enumerate(wrong):
             # A rank that got a state while another did not is the worst that can happen: say this first.
-            kinds = ["state" if mine[number][0] == "returned" else "error" for mine in results]
+            kinds = ["state" if mine[number][0] == "returned" else "error" for mine, _ in results]
             if len(set(kinds)) > 1:
                 which = kinds.index("state")
                 fail(f"half loaded: rank {which} has a state, rank {kinds.index('error')} an error", case, kinds)
-            for rank, mine in enumerate(results):
+            for rank, (mine, _) in enumerate(results):
                 kind, got = mine[number]
                 _expect_error(
                     case, (kind, got if kind != "returned" else ""), "CheckpointError", mentions, f"rank {rank}: "
                 )
-        for rank, mine in enumerate(results):
+        for rank, (mine, _) in enumerate(results):
             _expect_loaded("an intact checkpoint after all those", rank, mine[-1], good)
 
 
@@ -1327,7 +1359,7 @@ def _roots(folder: Path, rng: np.random.Generator) -> list[tuple[str, Path, list
         path = folder / str(len(roots))
         path.mkdir()
         for step in rng.permutation(steps):
-            _write(path, _saved(rng, 2, int(step)))
+            write_checkpoint(path, draw(rng, 2, int(step)))
         roots.append((what, path, sorted(steps), newest))
         return path
 
@@ -1353,7 +1385,7 @@ def _roots(folder: Path, rng: np.random.Generator) -> list[tuple[str, Path, list
     (path / "step_00000030" / "manifest.json").unlink()
     path = root("the newest lacks a shard, the one before is of a newer schema", [10, 20, 30], 10)
     (path / "step_00000030" / "shard_00001.bin").unlink()
-    _put_manifest(path / "step_00000020", {"schema": 2})
+    put_manifest(path / "step_00000020", {"schema": 2})
     path = root("the only one is an empty folder", [10], None)
     shutil.rmtree(path / "step_00000010")
     (path / "step_00000010").mkdir()
@@ -1374,7 +1406,7 @@ def _latest_driver(rank, world_size, checkpoints, latest, roots):
 @check("11-ex4-latest")
 def newest_by_number_that_is_complete(checkpoints, latest, *, rng):
     """Folders by number, whatever else is there; the newest of them that is complete, or None."""
-    with _folder() as folder:
+    with scratch_folder() as folder:
         roots = _roots(folder, rng)
         given = [str(root) if i % 2 else root for i, (_, root, *_) in enumerate(roots)]
         outcomes = run_ranks(_latest_driver, 1, (checkpoints, latest, given))[0]
@@ -1449,12 +1481,12 @@ def _rotate_driver(rank, world_size, folder, rotate, keeps):
 @check("11-ex4-latest")
 def rotation_keeps_one_that_loads(rotate, *, rng):
     """The last ones stay, and the newest that loads; a folder loses its name before it loses a file."""
-    with _folder() as folder:
+    with scratch_folder() as folder:
         for number, rotation in enumerate(ROTATIONS):
             root = folder / str(number)
             root.mkdir()
             for step in rotation.steps:
-                path = _write(root, _saved(rng, 2, step))
+                path = write_checkpoint(root, draw(rng, 2, step))
                 if step in rotation.flipped:
                     _damage(path / "shard_00001.bin", "one bit of the last byte")
                 if step in rotation.headless:
@@ -1462,7 +1494,7 @@ def rotation_keeps_one_that_loads(rotate, *, rng):
             (root / "notes.txt").write_text("not ours")
             (root / "step_00000001.bak").mkdir()
         last = folder / str(len(ROTATIONS))
-        _write(last, _saved(rng, 2, 10))
+        write_checkpoint(last, draw(rng, 2, 10))
         keeps = [*(rotation.keep_last for rotation in ROTATIONS), 0]
         outcomes, torn = run_ranks(_rotate_driver, 1, (folder, rotate, keeps))[0]
         for number, rotation in enumerate(ROTATIONS):
@@ -1490,8 +1522,8 @@ def rotation_keeps_one_that_loads(rotate, *, rng):
 @check("11-ex4-latest")
 def what_a_kill_leaves_loads(save_sharded, latest, load_sharded, *, rng):
     """From what is on the disk before any change of a save, `latest` and `load_sharded` get a whole checkpoint."""
-    old, new = _saved(rng, 2, 10), _saved(rng, 2, 20)
-    with _folder() as folder:
+    old, new = draw(rng, 2, 10), draw(rng, 2, 20)
+    with scratch_folder() as folder:
         (folder / "copies").mkdir()
         results = run_ranks(_copying_driver, 2, (folder, save_sharded, old, new, (latest, load_sharded)))
         case = "every moment of a save over an older checkpoint"
@@ -1539,11 +1571,11 @@ def _reshard_driver(rank, world_size, folder, reshard, cases):
 @check("11-ex5-reshard")
 def resharding_keeps_every_byte(reshard, *, rng):
     """4 → 2 → 3 → 4 and others: the logical state's bytes, dtypes, order and values; durable, one rename."""
-    with _folder() as folder:
+    with scratch_folder() as folder:
         files, cases, wanted = folder / "files", [], []
-        first = _saved(rng, 4, 1234)
+        first = draw(rng, 4, 1234)
         for number, counts in enumerate([(2, 3, 4), (1,), (7,)]):
-            path, saved = _write(files / f"source{number}", first), first
+            path, saved = write_checkpoint(files / f"source{number}", first), first
             for hop, count in enumerate(counts):
                 target = files / f"target{number}.{hop}"
                 cases.append((path, str(target) if hop % 2 else target, count))
@@ -1553,8 +1585,8 @@ def resharding_keeps_every_byte(reshard, *, rng):
         leftover = files / "target0.0" / ".tmp_step_00001234"
         leftover.mkdir(parents=True)
         (leftover / "shard_00005.bin").write_bytes(b"of a killed save")
-        plain = replace(_saved(rng, 2, 6, tensors=False))
-        cases.append((_write(files / "plain", plain), files / "target3", 3))
+        plain = replace(draw(rng, 2, 6, tensors=False))
+        cases.append((write_checkpoint(files / "plain", plain), files / "target3", 3))
         wanted.append(("no tensors, 2 to 3 ranks", files / "target3" / plain.name, replace(plain, pieces=[{}, {}, {}])))
         sources = list(files.glob("source*"))
         before = [_fingerprint(path) for path in sources]
@@ -1590,15 +1622,15 @@ def resharding_keeps_every_byte(reshard, *, rng):
 @check("11-ex5-reshard")
 def resharding_refuses_damage(reshard, *, rng):
     """A damaged original gets no new digests; a step that is there stays; no world size below 1."""
-    with _folder() as folder:
+    with scratch_folder() as folder:
         files = folder / "files"
         files.mkdir()
-        flipped = _write(files / "flipped", _saved(rng, 3, 10))
+        flipped = write_checkpoint(files / "flipped", draw(rng, 3, 10))
         _damage(flipped / "shard_00001.bin", "one bit of the first byte")
         wrong = [("one bit of a shard", flipped, ("shard_00001.bin",)), *_tampered(files, rng, 3)]
         cases = [(path, files / f"target{i}", 2) for i, (_, path, _) in enumerate(wrong)]
-        good = _write(files / "good", _saved(rng, 2, 20))
-        there = _write(files / "there", _saved(rng, 3, 20))
+        good = write_checkpoint(files / "good", draw(rng, 2, 20))
+        there = write_checkpoint(files / "there", draw(rng, 3, 20))
         before = _fingerprint(there)
         cases += [(good, files / "there", 3), (good, files / "none", 0), (good, files / "good", 1)]
         outcomes = run_ranks(_reshard_driver, 1, (folder, reshard, cases))[0]
@@ -1610,6 +1642,8 @@ def resharding_refuses_damage(reshard, *, rng):
         _expect_error("the step is there already", outcomes[-3], "CheckpointError", "step_00000020")
         if _fingerprint(there) != before:
             fail("the checkpoint that was there has changed", "the step is there already", "overwritten")
+        if [path.name for path in there.parent.iterdir()] != [there.name]:
+            fail("something was written before the error", "the step is there already", "written beside")
         _expect_error("world_size = 0", outcomes[-2], "ValueError", "world_size")
         _expect_error("target_root is the original's own root", outcomes[-1], "CheckpointError", "step_00000020")
 
@@ -1692,8 +1726,8 @@ def _spoil(state: dict) -> None:
 def saving_goes_on_in_the_background(AsyncSaver, *, rng):  # noqa: N803
     """`save` returns before anything is on the disk; a copy is saved; one save at a time, over a group of its own."""
     for world_size in (2, 3):
-        case, saves = f"{world_size} ranks", [_saved(rng, world_size, step) for step in (10, 20, 30)]
-        with _folder() as folder:
+        case, saves = f"{world_size} ranks", [draw(rng, world_size, step) for step in (10, 20, 30)]
+        with scratch_folder() as folder:
             (folder / "root").mkdir()
             results = run_ranks(_async_driver, world_size, (folder, AsyncSaver, saves), timeout=10.0)
             for rank, text in enumerate(results):
@@ -1722,6 +1756,8 @@ def _error_driver(rank, world_size, saver_class, root, saved):
     dist.barrier()
     outcomes.append(plain(saver.save, _state(late, rank), root, late.step))
     outcomes.append(plain(saver.wait))
+    outcomes.append(plain(saver.save, {"w": torch.ones(2, 2)}, root, late.step + 1))
+    outcomes.append(plain(saver.wait))
     return outcomes, there
 
 
@@ -1729,16 +1765,19 @@ def _error_driver(rank, world_size, saver_class, root, saved):
 def background_errors_are_told_once(AsyncSaver, *, rng):  # noqa: N803
     """What went wrong in the background is raised by the next call, as what it was, once; then all is as if new."""
     case = "saves of a step that is there"
-    with _folder() as folder:
-        saved = _saved(rng, 2, 10)
-        _write(folder, _saved(rng, 3, 10))
+    with scratch_folder() as folder:
+        saved = draw(rng, 2, 10)
+        write_checkpoint(folder, draw(rng, 3, 10))
         results = run_ranks(_error_driver, 2, (AsyncSaver, str(folder), saved))
         for rank, (outcomes, there) in enumerate(results):
             words = [("wait, before any save", None), ("the first save", None), ("wait, after a save that failed", 1)]
             words += [("a second wait", None), ("another save that fails", None), ("the save after it", 1)]
             words += [("wait, when save has raised", None), ("a good save", None), ("wait, after a good save", None)]
+            words += [("a save of a matrix", None), ("wait, after a save of a matrix", 2)]
             for (what, wrong), outcome in zip(words, outcomes, strict=True):
-                if wrong:
+                if wrong == 2:
+                    _expect_error(what, outcome, "ValueError", "w", f"rank {rank}: ")
+                elif wrong:
                     _expect_error(f"{case}: {what}", outcome, "CheckpointError", "step_00000010", f"rank {rank}: ")
                 elif outcome[0] != "returned":
                     text = f"rank {rank}: {what} raised {outcome[0].split()[0]}: {outcome[1]}"

@@ -190,6 +190,7 @@ def _partitions() -> dict[str, tuple[nn.Module, list[nn.Module], bool]]:
         "units in another order": (net, [net[2], net[0]], True),
         "a unit without parameters": (net, [net[0], net[1], net[2]], True),
         "the module itself": (net, [net], True),
+        "units inside a block": (net, [net[2], net[0][1], net[0][0]], True),
         "a tie inside a unit": (tied, [tied], True),
         "a parameter beside a layer": (gain, [gain[0]], True),
         "frozen parameters": (half, [half], True),
@@ -416,9 +417,14 @@ UNIT_BYTES = 4 * WIDTH * WIDTH
 COUNTING = 1
 
 
-def _stack(frozen: bool) -> nn.Sequential:
+def _stack(frozen: bool, pairs: bool) -> nn.Sequential:
+    """Units of one layer, or of two: then the second one's weight begins in the middle of the flat vector."""
+
+    def pair() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH // 2, bias=False), nn.Linear(WIDTH // 2, WIDTH, bias=False))
+
     torch.manual_seed(0)
-    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(UNITS)])
+    model = nn.Sequential(*[pair() if pairs else nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(UNITS)])
     if frozen:
         model[1:-1].requires_grad_(False)
     return model
@@ -461,6 +467,13 @@ class _Meter:
 # ---- 3 · the forward ----
 
 
+def _own_forward() -> nn.Module:
+    """A layer whose forward was set on the object, not in its class."""
+    layer = nn.Linear(4, 3)
+    layer.forward = lambda x: nn.functional.linear(x, layer.weight, layer.bias).tanh()
+    return layer
+
+
 @dataclass
 class _UnitCase:
     """A unit by name, called once with inputs that the driver makes."""
@@ -480,6 +493,7 @@ class _UnitCase:
             "a frozen layer": lambda: _frozen(nn.Linear(4, 3), "all"),
             "an activation": nn.Tanh,
             "one parameter": lambda: nn.Linear(1, 1, bias=False),
+            "a forward of its own": _own_forward,
         }
         return makers[self.name]()
 
@@ -494,7 +508,7 @@ class _UnitCase:
 
 def _unit_cases(rng: np.random.Generator) -> list[_UnitCase]:
     names = ["a tied weight and a frozen vector", "a layer with a frozen weight", "one parameter", "a layer"]
-    names += ["two inputs", "tokens and buffers", "a frozen layer", "an activation"]
+    names += ["two inputs", "tokens and buffers", "a frozen layer", "an activation", "a forward of its own"]
     cases = [_UnitCase(name, _seed(rng)) for name in names]
     return [*cases, _UnitCase("a layer with a frozen weight", _seed(rng), "bfloat16")]
 
@@ -614,7 +628,7 @@ def _drive_forward_memory(rank: int, world_size: int, unit_class: Any) -> list[f
     x, shards = torch.randn(1, WIDTH), UNITS / world_size
     start = _Meter(rank)
     with start:
-        model = _stack(frozen=False)
+        model = _stack(frozen=False, pairs=False)
         for layer in model:
             unit_class(layer)
     alive = [start.above(shards + 0.5) - shards]
@@ -631,7 +645,7 @@ def unit_is_freed_after_its_forward(ShardedUnit, *, rng):  # noqa: N803
     """Neither after the construction nor after its forward is anything whole alive."""
     world_size = 2
     alive = run_ranks(_drive_forward_memory, world_size, (ShardedUnit,))[COUNTING]
-    case = f"{world_size} ranks, {UNITS} layers of S bytes"
+    case = f"{world_size} ranks, {UNITS} units of S bytes"
     for number, extra in enumerate(alive):
         if extra > 0.5:
             when = f"the forward of layer {number}" if number else "the construction"
@@ -851,10 +865,10 @@ def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
 
 
 def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[list[float]]:
-    """For all units trainable and for all but two frozen: alive at the peak, after forward, after backward."""
+    """For all units trainable, all but two frozen, pairs: alive at the peak, after forward, after backward."""
     observed = []
-    for frozen, trained in ((False, UNITS), (True, 2)):
-        model, x, gradients = _stack(frozen), torch.randn(1, WIDTH), trained / world_size
+    for frozen, trained, pairs in ((False, UNITS, False), (True, 2, False), (False, UNITS, True)):
+        model, x, gradients = _stack(frozen, pairs), torch.randn(1, WIDTH), trained / world_size
         units = [unit_class(layer) for layer in model]
         meter = _Meter(rank, gradients + 5)
         with meter:
@@ -873,7 +887,8 @@ def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
     """Nothing whole between a unit's forward and backward, nor after; at most 5 S above the gradient shards."""
     world_size = 2
     got = run_ranks(_drive_backward_memory, world_size, (TrainableUnit,))[COUNTING]
-    for what, trained, (peak, between, after) in zip(("layers", "layers, 14 frozen"), (UNITS, 2), got, strict=True):
+    cases = ("units", "units, 14 frozen", "units of two layers,"), (UNITS, 2, UNITS)
+    for what, trained, (peak, between, after) in zip(*cases, got, strict=True):
         case, gradients = f"{world_size} ranks, {UNITS} {what} of S bytes", trained / world_size
         # Which bounds are broken, and not by how much: a thread may hold one tensor for longer.
         evidence = [what, peak > gradients + 5, between > 2, after > gradients + 0.9]
@@ -1027,6 +1042,33 @@ def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N
         _expect_all(FullyShardedDataParallel, cases, world_size, bare=False)
 
 
+class _Noting(nn.Module):
+    """Remembers the dtypes of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, tokens: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.seen = [str(t.dtype)[6:] for t in (x, tokens, y)]
+        return self.layer((x + y).to(torch.bfloat16))
+
+
+def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[str]:
+    module = _Noting()
+    wrapper(module, [module.layer], torch.bfloat16)(torch.ones(1, 2), torch.zeros(3, dtype=torch.int64), torch.ones(2))
+    return module.seen
+
+
+@check("08-ex6-fsdp")
+def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
+    """All floating inputs reach the module in the compute dtype, the others in their own."""
+    got, expected = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0], ["bfloat16", "int64", "bfloat16"]
+    if got != expected:
+        case = "compute_dtype=torch.bfloat16, inputs float32, int64, float32"
+        fail(f"the module was given inputs of {got}, expected {expected}", case, got)
+
+
 def _drive_state(rank: int, world_size: int, wrapper: Any, cases: list[_Case]) -> list[dict]:
     observed = []
     for case in cases:
@@ -1133,7 +1175,7 @@ def _drive_memory(rank: int, world_size: int, wrapper: Any) -> list[list[float]]
     observed = []
     for frozen, trained in ((False, UNITS), (True, 2)):
         start, x = _Meter(rank), torch.randn(1, WIDTH)
-        model = _stack(frozen)
+        model = _stack(frozen, pairs=True)
         wrapped = wrapper(model, list(model))
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
         for step in range(2):
@@ -1161,7 +1203,7 @@ def memory_stays_within_a_unit(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Between steps only shards; in a step at most the gradient shards and 5 S more."""
     world_size = 2
     got = run_ranks(_drive_memory, world_size, (FullyShardedDataParallel,))[COUNTING]
-    for what, trained, (held, peak, after) in zip(("layers", "layers, 14 frozen"), (UNITS, 2), got, strict=True):
+    for what, trained, (held, peak, after) in zip(("units", "units, 14 frozen"), (UNITS, 2), got, strict=True):
         case, allowed = f"{world_size} ranks, {UNITS} {what} of S bytes", trained / world_size + 5
         evidence = [what, held > _held(trained, world_size), peak > allowed, after > 2]
         if held > _held(trained, world_size):

@@ -271,6 +271,8 @@ def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
         "one stage lacks chunk 1": [[("F", 0, 0), ("F", 0, 1), ("B", 0, 1), ("B", 0, 0)], [("F", 0, 0), ("B", 0, 0)]],
         "F0 comes twice": [[("F", 0), *good[0]], good[1]],
         "B1 comes twice": [good[0], [*good[1], ("B", 1)]],
+        "all stages have B0 in the place of B1": [[("F", 0), ("F", 1), ("B", 0), ("B", 0)]] * 2,
+        "all stages have F0 in the place of B0": [[("F", 0), ("F", 0), ("F", 1), ("B", 1)]] * 2,
         "no entries": [[], []],
     }
     times = {
@@ -332,7 +334,7 @@ def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
 def interleaved_refuses_what_does_not_fit(interleaved_schedule, *, rng):
     """Counts below 1, and micro-batches that are not a multiple of the stages, are ValueErrors that name them."""
     wrong = [((4, 6, 2), "micro_batches"), ((4, 2, 2), "micro_batches"), ((0, 4, 2), "stages")]
-    wrong += [((4, 0, 2), "micro_batches"), ((4, 4, 0), "chunks")]
+    wrong += [((4, 0, 2), "micro_batches"), ((4, 4, 0), "chunks"), ((2, 3, 1), "micro_batches")]
     for arguments, word in wrong:
         case = f"interleaved_schedule{arguments}"
         expect_raises(case, interleaved_schedule, *arguments, error=ValueError, mentions=word)

@@ -64,9 +64,15 @@ class Passing:
         return f"{self.operator} of shape {self.x[0].shape}, {self.dtype}, {self.layout}"
 
 
-def _laid_out(array: np.ndarray, layout: str, dtype: str) -> torch.Tensor:
+#: Each rank has the same numbers' memory in another order.
+MIXED = "transposed on every second rank"
+
+
+def _laid_out(array: np.ndarray, layout: str, dtype: str, rank: int = 0) -> torch.Tensor:
     """The numbers in a memory layout; behind each there is memory enough for a write that ignores the layout."""
     numbers = torch.tensor(array, dtype=getattr(torch, dtype))
+    if layout == MIXED:
+        layout = "transposed" if rank % 2 else "contiguous"
     memory = torch.zeros(4 * numbers.numel() + 16, dtype=numbers.dtype)
     if layout == "contiguous":
         result = memory[: numbers.numel()].view(numbers.shape)
@@ -87,7 +93,7 @@ def _drive_operators(rank: int, world_size: int, operators: dict[str, Any], case
     """Inside a rank: every case forward and backward, each between barriers."""
     seen = []
     for case in cases:
-        x, grad = (_laid_out(arrays[rank], case.layout, case.dtype) for arrays in (case.x, case.grad))
+        x, grad = (_laid_out(arrays[rank], case.layout, case.dtype, rank) for arrays in (case.x, case.grad))
         before = [_array(t) for t in (x, grad)]
         x.requires_grad_()
         dist.barrier()
@@ -117,6 +123,7 @@ def _passings(rng: np.random.Generator, world_size: int, operators: tuple[str, .
         ("contiguous", "float32", (2, 3, 2)),
         ("every second column", "float32", (3, 4)),
         ("transposed", "float64", (2, 3, 2)),
+        (MIXED, "float32", (3, 2)),
         ("expanded", "float32", (3, 2)),
         ("contiguous", "float64", (3,)),
         ("contiguous", "float32", ()),

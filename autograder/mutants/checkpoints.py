@@ -94,6 +94,25 @@ only_the_length_is_verified = edit(
     breaks=tests_of(SHARD, LOAD, WHICH, RESHARD),
 )
 
+only_the_digest_is_verified = edit(
+    SHARD,
+    """You compared the digest and not the length. The entry says both, and an entry that is wrong in itself must not
+    be believed in part.""",
+    (' or len(data) != entry["bytes"]', ""),
+    breaks=tests_of(SHARD),
+)
+
+memory_of_the_file = edit(
+    SHARD,
+    """torch.frombuffer makes a tensor of the memory that it is given, and that of a bytes object belongs to Python,
+    which may use it elsewhere: tensors must have memory of their own. Copy into a bytearray.""",
+    (
+        'bytearray(data[start : start + place["numel"] * dtype.itemsize])',
+        'data[start : start + place["numel"] * dtype.itemsize]',
+    ),
+    breaks=tests_of(SHARD),
+)
+
 missing_files_raise_something_else = edit(
     SHARD,
     """A shard that is not there raised FileNotFoundError. Whoever falls back to an older checkpoint catches
@@ -276,7 +295,7 @@ any_tensor_is_taken = edit(
     """A tensor that is not 1-D was saved as if it were a piece. Its shape is lost, and laid end to end with the
     other ranks' it means nothing. Raise a ValueError that names the entry.""",
     ("        if tensor.dim() != 1:\n", "        if False:\n"),
-    breaks=tests_of(SAVE),
+    breaks=tests_of(SAVE, ASYNC),
 )
 
 a_negative_step = edit(
@@ -353,12 +372,56 @@ a_surplus_file_passes = edit(
     breaks=tests_of(LOAD, RESHARD),
 )
 
+a_surplus_folder_passes = edit(
+    LOAD,
+    """You looked at the files in the folder only. A folder in it that the manifest does not list is as foreign as a
+    file: look at every entry.""",
+    (
+        "for file in path.iterdir() if file not in files",
+        "for file in path.iterdir() if file not in files and file.is_file()",
+    ),
+    breaks=tests_of(LOAD, RESHARD),
+)
+
 missing_shards_of_others = edit(
     LOAD,
     """You did not look whether the files are there and as long as they should be. Then `latest` offers a checkpoint
     of which a shard is missing.""",
     ("        if listed.get(name) != there.get(name):\n", "        if name not in listed:\n"),
     breaks=tests_of(LOAD, WHICH),
+)
+
+the_order_is_not_looked_at = edit(
+    LOAD,
+    """The shards were counted, and their order was not compared. Whoever then takes the entry number r for rank r's
+    loads another rank's pieces.""",
+    (
+        'if [shard["rank"] for shard in manifest["shards"]] !=',
+        'if sorted(shard["rank"] for shard in manifest["shards"]) !=',
+    ),
+    breaks=tests_of(LOAD, RESHARD),
+)
+
+the_manifest_is_read_alone = edit(
+    LOAD,
+    """Every rank read the manifest by itself and told nobody. A rank that does not see the folder raises, and the
+    others wait for it. All that can fail belongs inside of what the ranks do together.""",
+    (
+        "    def load():\n        manifest, ours = read_manifest(path), dist.get_world_size()\n",
+        "    manifest, ours = read_manifest(path), dist.get_world_size()\n\n    def load():\n",
+    ),
+    breaks=tests_of(LOAD),
+)
+
+everybody_gets_everything = edit(
+    LOAD,
+    """What each rank had loaded was sent to all others with the message that all went well. That is the whole state
+    on every rank and on the wire: tell that it went well, and keep the tensors.""",
+    (
+        "        return manifest\n\n    loaded = {}\n    return loaded, together(load)[dist.get_rank()]\n",
+        "        return manifest, loaded\n\n    loaded = {}\n    return loaded, together(load)[dist.get_rank()][0]\n",
+    ),
+    breaks=tests_of(LOAD),
 )
 
 ranks_are_not_counted = edit(
@@ -512,6 +575,18 @@ zero_keeps_everything = edit(
 
 
 # ---- 5 · reshard ----
+
+the_folder_is_made_before_the_look = edit(
+    RESHARD,
+    """The temporary folder was made before you saw that the step is there, and it stays behind. Whatever can be refused
+    is refused before anything is written.""",
+    (
+        "    if final.exists():\n",
+        '    fresh_folder(target_root, manifest["step"])\n    if final.exists():\n',
+    ),
+    breaks=tests_of(RESHARD),
+)
+
 
 damage_gets_new_digests = edit(
     RESHARD,
@@ -696,6 +771,22 @@ wait_does_not_wait = edit(
     ASYNC,
     """wait looked whether something had gone wrong, and did not wait for the thread to end. Join it first.""",
     ("            self.thread.join()\n", "            pass\n"),
+    breaks=tests_of(ASYNC),
+)
+
+every_error_becomes_a_checkpoint_error = edit(
+    ASYNC,
+    """wait raised a CheckpointError with the text of what save_sharded had raised. A ValueError means that the
+    caller's own arguments were wrong, and no other checkpoint will help: raise the exception itself.""",
+    ("            raise error\n", "            raise CheckpointError(str(error))\n"),
+    breaks=tests_of(ASYNC),
+)
+
+deepcopy_of_all = edit(
+    ASYNC,
+    """copy.deepcopy refuses tensors that autograd has computed, such as a slice of a parameter. Copy the numbers:
+    detach().clone().""",
+    ("copied[name] = " + COPY, "copied[name] = copy.deepcopy(value)"),
     breaks=tests_of(ASYNC),
 )
 

@@ -65,6 +65,14 @@ no_units_divide_nothing = edit(
     breaks=tests_of(*ON_PARTITION),
 )
 
+only_children_are_units = edit(
+    PARTITION,
+    """You looked for the units among the module's children only. A layer inside a block is a submodule too, at any
+    depth: module.modules() has them all.""",
+    ("inside = set(module.modules())", "inside = {module, *module.children()}"),
+    breaks=tests_of(PARTITION),
+)
+
 ties_are_listed_twice = edit(
     PARTITION,
     """A tied parameter stands in your list once for each of its places. It is one tensor, so it must be listed, and
@@ -228,6 +236,17 @@ a_tie_has_one_place = edit(
     breaks=tests_of(*ON_UNIT),
 )
 
+the_class_is_asked_for_the_forward = edit(
+    UNIT,
+    """You called the forward of the unit's class. The unit may have one of its own, as an attribute: keep the
+    unit.forward that was there.""",
+    (
+        "self.whole, self.compute = None, unit.forward",
+        "self.whole, self.compute = None, lambda *x: type(unit).forward(unit, *x)",
+    ),
+    breaks=tests_of(UNIT),
+)
+
 places_are_numbered_in_the_units_order = edit(
     UNIT,
     """You numbered the parameters as the unit lists them, but the views come with the trainable ones first: with a
@@ -322,8 +341,8 @@ gradients_are_overwritten = edit(
 
 reduced_in_bf16 = edit(
     BACKWARD,
-    """You sent the gradients in the compute dtype, and rounded them after the sum. A sum over many ranks in bf16 loses
-    what the small gradients add: cast to float32 before the reduce-scatter.""",
+    """You sent the gradients in the compute dtype, and rounded them after the sum. A sum over many ranks in bf16
+    loses what the small gradients add: cast to float32 before the reduce-scatter.""",
     (
         "        full[: len(gradient)] = gradient\n",
         "        full[: len(gradient)] = gradient\n        full = full.to(gradient.dtype)\n",
@@ -394,11 +413,22 @@ whole_until_the_backward = edit(
 
 not_freed_after_the_backward = edit(
     BACKWARD,
-    """The unit is still whole after its backward. The next step finds it there and computes with the old numbers: free
-    it when its gradient is complete.""",
+    """The unit is still whole after its backward. The next step finds it there and computes with the old numbers:
+    free it when its gradient is complete.""",
     ("        self.free()\n        world_size", "        world_size"),
     ("lambda gradient: self.free()", "lambda gradient: None"),
     breaks=tests_of(*ON_BACKWARD),
+)
+
+pack_looks_at_the_start = edit(
+    BACKWARD,
+    """pack compared where the tensor begins with where the flat vector begins. Only the first parameter of a unit
+    begins there; every other one was kept, and with it the whole vector. Compare the storages.""",
+    (
+        "tensor.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()",
+        "tensor.data_ptr() == flat.data_ptr()",
+    ),
+    breaks=tests_of(BACKWARD, FSDP),
 )
 
 every_weight_gathers = edit(
@@ -496,8 +526,8 @@ sizes_in_floating_point = edit(
 
 unsaved_buffers_differ = edit(
     FSDP,
-    """You broadcast what is in state_dict(). Buffers with persistent=False are not in it, and still differ between the
-    ranks: broadcast module.buffers().""",
+    """You broadcast what is in state_dict(). Buffers with persistent=False are not in it, and still differ between
+    the ranks: broadcast module.buffers().""",
     ("[*module.parameters(), *module.buffers()]", "list(module.state_dict().values())"),
     breaks=tests_of(FSDP),
 )
@@ -526,6 +556,13 @@ the_ranks_start_apart = edit(
     """Each rank cut its piece out of its own parameters. Built from different seeds, the pieces make a patchwork of
     all ranks' initializations, and nothing reports an error: broadcast rank 0's before you cut.""",
     ("[*module.parameters(), *module.buffers()]", "module.buffers()"),
+    breaks=tests_of(FSDP),
+)
+
+one_input_is_cast = edit(
+    FSDP,
+    """Only the first input was cast to the compute dtype. A module may take several.""",
+    ("self.module(*[self.cast(x) for x in inputs])", "self.module(self.cast(inputs[0]), *inputs[1:])"),
     breaks=tests_of(FSDP),
 )
 
@@ -563,8 +600,8 @@ state_is_made_of_views = edit(
 
 state_knows_one_name_of_a_tie = edit(
     FSDP,
-    """You collected named_parameters() and buffers. It yields a tied parameter under one of its names only, and a plain
-    module's strict load misses the other. Ask the module for its state_dict().""",
+    """You collected named_parameters() and buffers. It yields a tied parameter under one of its names only, and a
+    plain module's strict load misses the other. Ask the module for its state_dict().""",
     ("self.module.state_dict().items()}", "[*self.module.named_parameters(), *self.module.named_buffers()]}"),
     breaks=tests_of(FSDP),
 )
@@ -579,8 +616,8 @@ everybody_gets_the_state = edit(
 
 gathered_once_for_all = edit(
     FSDP,
-    """You gathered all units at the beginning of the forward. Each is freed after it has computed, but at the start all
-    of them are there: the peak is the whole model. Gather each just before its forward.""",
+    """You gathered all units at the beginning of the forward. Each is freed after it has computed, but at the start
+    all of them are there: the peak is the whole model. Gather each just before its forward.""",
     (
         "        return self.module(*[",
         "        for unit in self.units:\n            unit.gather()\n        return self.module(*[",
@@ -635,8 +672,8 @@ modes_do_not_arrive = edit(
 
 sent_before_it_is_checked = edit(
     FSDP,
-    """You broadcast before you looked at the units. Units that do not divide the model must be refused before anything
-    is sent or changed.""",
+    """You broadcast before you looked at the units. Units that do not divide the model must be refused before
+    anything is sent or changed.""",
     ("        partition(module, units)\n", ""),
     (
         "        self.compute_dtype = compute_dtype\n",

@@ -188,6 +188,15 @@ repeated_entries_pass = edit(
     breaks=tests_of(SIMULATE),
 )
 
+entries_are_counted = edit(
+    SIMULATE,
+    """You compared how many entries a stage has, not which. One that comes twice in the place of another makes the
+    number right and the schedule wrong.""",
+    ("any(sorted(entries) != wanted for entries in full)", "any(len(entries) != len(wanted) for entries in full)"),
+    ("if len(over) < stages * len(wanted):", "if len(over) < len({(s, *e) for s in range(stages) for e in full[s]}):"),
+    breaks=tests_of(SIMULATE),
+)
+
 lacking_entries_pass = edit(
     SIMULATE,
     """A schedule that lacks entries was simulated as far as it goes. A stage without one of its backwards has no
@@ -318,17 +327,17 @@ interleaved_runs_all_forwards_first = edit(
 
 interleaved_warms_up_as_plain_1f1b = edit(
     INTERLEAVED,
-    """You warm up as plain 1F1B does. The last stage then wants a backward right after its first forward, but that was
-    only chunk 0: (C − 1)N forwards come first, which bring the first micro-batches to the last chunk.""",
+    """You warm up as plain 1F1B does. The last stage then wants a backward right after its first forward, but that
+    was only chunk 0: (C − 1)N forwards come first, which bring the first micro-batches to the last chunk.""",
     ("min(total, 2 * (stages - 1 - stage) + (chunks - 1) * stages)", "min(total, stages - 1 - stage)"),
     breaks=tests_of(INTERLEAVED),
 )
 
 the_warmup_does_not_see_who_is_behind = edit(
     INTERLEAVED,
-    """Your warm-up brings the first micro-batches to the last chunk and ends there, on every stage. Their activations
-    must still pass the stages behind, and the gradients come back: until then each stage needs more forwards, the more
-    stages are behind it.""",
+    """Your warm-up brings the first micro-batches to the last chunk and ends there, on every stage. Their
+    activations must still pass the stages behind, and the gradients come back: until then each stage needs more
+    forwards, the more stages are behind it.""",
     ("min(total, 2 * (stages - 1 - stage) + (chunks - 1) * stages)", "min(total, (chunks - 1) * stages)"),
     breaks=tests_of(INTERLEAVED),
 )
@@ -367,6 +376,14 @@ one_chunk_has_two_parts = edit(
         "    return schedule\n",
         "    return schedule if chunks > 1 else [[entry[:2] for entry in mine] for mine in schedule]\n",
     ),
+    breaks=tests_of(INTERLEAVED),
+)
+
+one_chunk_takes_any_number = edit(
+    INTERLEAVED,
+    """With one chunk you let any number of micro-batches through. The order is made of groups of as many micro-
+    batches as there are stages, with one chunk too.""",
+    ("    if micro_batches % stages:", "    if chunks > 1 and micro_batches % stages:"),
     breaks=tests_of(INTERLEAVED),
 )
 

@@ -52,6 +52,16 @@ reduce_keeps_gaps_in_memory = edit(
     breaks=tests_of(OPERATORS),
 )
 
+a_clone_keeps_the_layout = edit(
+    OPERATORS,
+    """clone() copies the layout too: of a transposed tensor it makes a transposed one. The all-reduce adds up
+    memory, so where one rank's tensor is transposed and another's is not, different elements are added. Ask clone
+    for contiguous memory.""",
+    (CLONE_X, "        total = x.clone()\n"),
+    (COPY_BACK, COPY_BACK.replace("memory_format=torch.contiguous_format", "")),
+    breaks=tests_of(OPERATORS),
+)
+
 reduce_adds_up_backward_too = edit(
     OPERATORS,
     """Reduce all-reduces in its backward as well, like torch's own differentiable all-reduce. All ranks compute the
@@ -226,8 +236,8 @@ column_keeps_a_whole_copy_alive = edit(
 
 column_bias_is_a_view = edit(
     COLUMN,
-    """The bias is a view of the layer's own: a step of the optimizer on one changes the other. Clone what you cut out,
-    the bias as well as the weight.""",
+    """The bias is a view of the layer's own: a step of the optimizer on one changes the other. Clone what you cut
+    out, the bias as well as the weight.""",
     (COLUMN_BIAS, COLUMN_BIAS.replace(".clone()", "")),
     breaks=tests_of(*ON_COLUMN),
 )
@@ -280,8 +290,8 @@ column_wants_a_bias = edit(
 
 column_keeps_the_layer = edit(
     COLUMN,
-    """You kept the unsplit layer as an attribute. nn.Module makes it a submodule: all its parameters stay in memory on
-    every rank, and the optimizer gets them too.""",
+    """You kept the unsplit layer as an attribute. nn.Module makes it a submodule: all its parameters stay in memory
+    on every rank, and the optimizer gets them too.""",
     (
         "        self.gather_output = gather_output\n",
         "        self.gather_output, self.linear = gather_output, linear\n",
@@ -317,8 +327,8 @@ row_bias_is_the_layers_own = edit(
 
 row_bias_in_equal_parts = edit(
     ROW,
-    """Each rank adds a part of the bias before the sum. The output is right, but the bias then gets only a part of its
-    gradient. Add it once, after the all-reduce: its gradient is whole on every rank without a message.""",
+    """Each rank adds a part of the bias before the sum. The output is right, but the bias then gets only a part of
+    its gradient. Add it once, after the all-reduce: its gradient is whole on every rank without a message.""",
     (
         ROW_FORTH,
         "        share = None if self.bias is None else self.bias / dist.get_world_size()\n"
@@ -341,8 +351,8 @@ row_bias_on_the_first_rank = edit(
 
 row_slices_outside_autograd = edit(
     ROW,
-    """You cut x with an ordinary slice. Backward, each rank then has the gradient of its own columns of x and zeros for
-    the others'. Use Cut, whose backward gathers them.""",
+    """You cut x with an ordinary slice. Backward, each rank then has the gradient of its own columns of x and zeros
+    for the others'. Use Cut, whose backward gathers them.""",
     (
         "            x = Cut.apply(x)\n",
         "            x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]\n",
@@ -363,8 +373,8 @@ row_copies_and_slices = edit(
 
 row_weight_is_a_view = edit(
     ROW,
-    """The weight is a view of the layer's: it shares, and keeps alive, the memory of the whole. Clone the columns that
-    you cut out.""",
+    """The weight is a view of the layer's: it shares, and keeps alive, the memory of the whole. Clone the columns
+    that you cut out.""",
     (ROW_WEIGHT, ROW_WEIGHT.replace(".clone()", "")),
     breaks=tests_of(*ON_ROW),
 )
@@ -447,8 +457,8 @@ mlp_forgets_gelu = edit(
 
 mlp_row_first = edit(
     BLOCK,
-    """You cut the first layer by its inputs and the second by its outputs. That also works, but the hidden numbers must
-    be added up before GELU, 4C of them a token, and the result gathered. Column first, then row.""",
+    """You cut the first layer by its inputs and the second by its outputs. That also works, but the hidden numbers
+    must be added up before GELU, 4C of them a token, and the result gathered. Column first, then row.""",
     (
         BOTH,
         "        self.fc = RowParallelLinear(mlp.fc, input_is_parallel=False)\n"
@@ -476,8 +486,8 @@ attention_bias_keeps_its_order = edit(
 
 attention_reorders_the_given_block = edit(
     ATTENTION,
-    """You brought the rows of the given block itself into another order: whoever still uses it computes something else.
-    Work on a copy.""",
+    """You brought the rows of the given block itself into another order: whoever still uses it computes something
+    else. Work on a copy.""",
     ("copy.deepcopy(attention.qkv)", "attention.qkv"),
     breaks=tests_of(ATTENTION),
 )
@@ -550,8 +560,8 @@ attention_counts_all_heads = edit(
 
 attention_cuts_a_third = edit(
     ATTENTION,
-    """You cut the fused qkv as it stands: the first ranks get q rows, the last ones v rows. The three parts must be cut
-    one by one, so that every rank has q, k and v of its own heads.""",
+    """You cut the fused qkv as it stands: the first ranks get q rows, the last ones v rows. The three parts must be
+    cut one by one, so that every rank has q, k and v of its own heads.""",
     ("ColumnParallelLinear(by_rank)", "ColumnParallelLinear(attention.qkv)"),
     breaks=tests_of(ATTENTION),
 )

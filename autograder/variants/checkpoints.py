@@ -136,7 +136,7 @@ def loads_in_two_rounds():
         if found.get("schema", None) != SCHEMA:
             raise CheckpointError(f"schema {found.get('schema')!r} is not {SCHEMA}; update this program")
         count = found["world_size"]
-        if len(found["shards"]) != count or {entry["rank"] for entry in found["shards"]} != set(range(count)):
+        if len(found["shards"]) != count or any(entry["rank"] != r for r, entry in enumerate(found["shards"])):
             raise CheckpointError("the shards are not those of all ranks")
         names = set(os.listdir(folder)) - {"manifest.json", "manifest.sha256"}
         for entry in found["shards"]:
