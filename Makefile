@@ -57,6 +57,7 @@ audit: .venv/.ready ## grade every known wrong and right answer; print the matri
 
 check: .venv/.ready ## the quick checks: style, stale notebooks, stray outputs
 	@$(BIN)/ruff check --quiet --extend-exclude examples .
+	@$(BIN)/python -m autograder pieces --check
 	@$(BIN)/python -m autograder release --check
 	@$(BIN)/python -m pytest -q tests/test_style.py
 

@@ -127,6 +127,7 @@ def run(
         output = Path(scratch) / f"{lesson}.ipynb"
         work = Path(scratch) / "work"
         work.mkdir()
+        notebook.copy_companions(notebook.solution_path(lesson).parent, work)
         source = Path(scratch) / "source.ipynb"
         nb.cells = [cell for cell in nb.cells if tests or notebook.nbgrader_role(cell) != "grade"]
         nbformat.write(nb, source)
@@ -188,6 +189,7 @@ def _fingerprint(lesson: str) -> str:
     """A hash of everything that an executed notebook depends on: its cells and our code."""
     digest = hashlib.sha256(sys.version.encode())
     files = [path for path in notebook.solution_path(lesson).parent.rglob("*") if path.is_file()]
+    files = [path for path in files if path.suffix != ".pyc"]
     for package in ("ranks", "autograder"):
         files += (notebook.ROOT / package).rglob("*.py")
     files.append(notebook.ROOT / "requirements.txt")

@@ -214,6 +214,7 @@ class Course:
         for cell in cells:
             cell.metadata["autograder"] = {}
         with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
+            notebook.copy_companions(self.solutions / lesson, folder)
             execution.run_cells(cells, lambda: execution.LocalKernel(folder), execution.Limits())
         for test in filter(execution.is_test, cells):
             if not scoring.passed(test):

@@ -11,7 +11,9 @@ import contextlib
 import io
 import linecache
 import os
+import shutil
 import symtable
+import sys
 import tempfile
 import traceback
 from collections.abc import Iterable, Iterator
@@ -63,6 +65,11 @@ def lesson_of(cell: str) -> str:
 def read(lesson: str) -> nbformat.NotebookNode:
     """A lesson's solution notebook."""
     return nbformat.read(solution_path(lesson), as_version=4)
+
+
+def copy_companions(folder: Path, target: str | Path) -> None:
+    """Copy what lies beside the notebook in a lesson's `folder`: a kernel in `target` finds it as in that folder."""
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.ipynb", ".*", "__pycache__"), dirs_exist_ok=True)
 
 
 def nbgrader_role(cell: nbformat.NotebookNode) -> str:
@@ -160,6 +167,8 @@ def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]
 
 
 def _namespace() -> dict[str, Any]:
+    # Modules beside a notebook can be imported, by the ranks too, as they can by a kernel in its folder.
+    sys.path += sorted({str(path.parent) for path in SOLUTIONS.glob("*/*.py")} - set(sys.path))
     # As in a kernel: functions defined in __main__ are sent to the ranks by value.
     return {"__name__": "__main__", "__builtins__": __builtins__}
 

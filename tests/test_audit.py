@@ -21,7 +21,8 @@ LEAST = {
     "08_fsdp": (40, 6),
     "09_pipeline": (40, 6),
     "10_tensor": (40, 7),
-    "11_checkpoints": (50, 7),
+    "11_checkpoints": (60, 7),
+    "12_capstone": (50, 7),
     "13_step": (15, 4),
 }
 

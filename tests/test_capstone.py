@@ -1,0 +1,146 @@
+"""The capstone's pieces follow from the solutions, a student's own can take their place, its script runs by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+import ranks
+from autograder import __main__, notebook, pieces, release
+from autograder.checks import capstone
+
+LESSONS = tuple(pieces.PIECES)
+
+
+@pytest.fixture
+def lessons(tmp_path):
+    """Copies of the solutions that the pieces come from, and of the capstone's folder."""
+    for lesson in (*LESSONS, pieces.LESSON):
+        shutil.copytree(notebook.SOLUTIONS / lesson, tmp_path / lesson, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def edit(folder, lesson, old, new):
+    """Change a passage of a lesson's notebook."""
+    path = folder / lesson / f"{lesson}.ipynb"
+    nb = nbformat.read(path, as_version=4)
+    assert sum(cell.source.count(old) for cell in nb.cells) == 1
+    for cell in nb.cells:
+        cell.source = cell.source.replace(old, new)
+    nbformat.write(nb, path)
+
+
+# The command
+
+
+def test_the_pieces_are_what_the_solutions_give(capsys):
+    assert __main__.main(["pieces", "--check"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_pieces_that_are_out_of_date_are_told_and_made_anew(lessons, monkeypatch, capsys):
+    monkeypatch.setattr(notebook, "SOLUTIONS", lessons)
+    edit(
+        lessons,
+        "07_zero1",
+        "size = -(-numel // world_size)  # rounded up",
+        "size = (numel + world_size - 1) // world_size",
+    )
+    assert __main__.main(["pieces", "--check"]) == 1
+    assert capsys.readouterr().out == "solutions/12_capstone/pieces.py is stale (python -m autograder pieces)\n"
+    assert __main__.main(["pieces"]) == 0
+    assert "size = (numel + world_size - 1) // world_size" in (lessons / pieces.LESSON / "pieces.py").read_text()
+    assert __main__.main(["pieces", "--check"]) == 0
+    (lessons / pieces.LESSON / "pieces.py").unlink()
+    assert __main__.main(["pieces", "--check"]) == 1
+    assert "missing" in capsys.readouterr().out
+
+
+def test_a_solution_without_a_piece_is_an_error(lessons, monkeypatch, capsys):
+    monkeypatch.setattr(notebook, "SOLUTIONS", lessons)
+    edit(lessons, "04_ddp", "def broadcast_parameters(module: nn.Module, src: int = 0)", "def broadcast(module, src=0)")
+    assert __main__.main(["pieces"]) == 2
+    assert "broadcast_parameters is missing in" in capsys.readouterr().err
+
+
+def test_students_get_the_pieces_and_no_marker():
+    text = (notebook.NOTEBOOKS / pieces.LESSON / "pieces.py").read_text()
+    assert text == pieces.source()
+    assert "###" not in text.replace('"### "', "")
+    assert not release.stale([pieces.LESSON])
+
+
+# A student's own
+
+
+def test_own_pieces_come_from_finished_notebooks(lessons, capsys):
+    edit(
+        lessons,
+        "04_ddp",
+        '    """Give every rank rank `src`\'s parameters',
+        '    print("mine")\n    """Give every rank rank `src`\'s',
+    )
+    edit(lessons, "07_zero1", "    norm = norm.sqrt()\n", '    raise NotImplementedError("write this function")\n')
+    edit(lessons, "10_tensor", "class ParallelAttention(nn.Module):", "class ParallelAttention(nn.Module:")
+    shutil.rmtree(lessons / "11_checkpoints")
+    own = capstone.PIECES.own_pieces(lessons)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 4
+    assert said[0] == "04_ddp: your own pieces"
+    assert "ClippingOptimizer" in said[1] and said[1].endswith("is not written yet")
+    assert "ParallelAttention is missing in" in said[2]
+    assert "there is no" in said[3]
+    assert set(own) == {"broadcast_parameters"}
+    results = ranks.run(broadcasts, 2, (own["broadcast_parameters"],), echo=False)
+    assert list(results) == [0.0, 0.0] and results.stdout == ["mine\n", "mine\n"]
+
+
+def broadcasts(rank, world_size, broadcast):
+    """A worker that uses a piece."""
+    import torch
+
+    layer = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(layer.weight, rank)
+    broadcast(layer)
+    return layer.weight.item()
+
+
+def test_the_switch_takes_them_and_grading_does_not(lessons, monkeypatch):
+    edit(lessons, "07_zero1", "self.gradient /= world_size", "self.gradient /= 1")  # a mistake of lesson 07
+    cell = next(cell for cell in notebook.read(pieces.LESSON).cells if cell.id == "12-pieces")
+    monkeypatch.chdir(lessons / pieces.LESSON)
+    space = notebook.functions(pieces.LESSON, {cell.id: cell.source.replace("OWN_PIECES = False", "OWN_PIECES = True")})
+    assert space["ZeroOptimizer"] is not space["pieces"].ZeroOptimizer
+    reference = notebook.functions(pieces.LESSON)
+    own, right = (ranks.run(first_norm, 2, (names["Trainer"],), echo=False)[0] for names in (space, reference))
+    assert own == pytest.approx(2 * right)  # the notebook runs with the student's own
+    capstone.steps_follow_one_process(space["Trainer"], space["make_corpus"])  # the grader with the reference
+
+
+def first_norm(rank, world_size, trainer_class):
+    """The norm of the gradient in the first step."""
+    return trainer_class(rank, world_size).gradients(1)[1]
+
+
+# As a script
+
+
+@pytest.mark.slow
+def test_the_exported_notebook_runs_under_torchrun(lessons):
+    folder = lessons / pieces.LESSON
+    subprocess.run(
+        [sys.executable, "-m", "jupytext", "--to", "py", "12_capstone.ipynb"], cwd=folder, check=True, timeout=60
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "12_capstone.py"]
+    environment = {**os.environ, "CHECKPOINT_DIR": str(folder / "checkpoints"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = [float(loss) for loss in re.findall(r"^step +\d+  loss (.*)$", done.stdout, re.MULTILINE)]
+    assert told == ranks.run(notebook.functions(pieces.LESSON)["train"], 4, (20, None, None))[0]["losses"]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_00000010"]
