@@ -237,7 +237,7 @@ def secrets(lesson: str) -> set[str]:
 def test_no_answer_is_in_the_book(book):
     texts = {page: soup(page).get_text() for page in pages(book)}
     for path in book.rglob("*"):
-        if path.suffix in (".ipynb", ".md", ".txt") or path.name == "searchindex.js":
+        if path.suffix in (".ipynb", ".md", ".txt", ".py") or path.name == "searchindex.js":
             texts[path] = path.read_text()
             if path.suffix == ".ipynb":
                 texts[path] = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells)
