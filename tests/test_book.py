@@ -228,9 +228,11 @@ def parts(lesson: str) -> tuple[list[str], list[str]]:
 
 
 def secrets(lesson: str) -> set[str]:
-    """The lines of a lesson's answers and hidden tests that no notebook up to this one shows."""
-    before = [name for name in notebook.lessons() if name <= lesson]
-    shown = "\n".join(line for name in before for line in parts(name)[1])
+    """The lines of a lesson's answers and hidden tests that neither its notebook nor an earlier lesson shows."""
+    before = [name for name in notebook.lessons() if name < lesson]
+    texts = [(ROOT / "book" / f"{name}.md").read_text() for name in before]
+    texts += [line for name in [*before, lesson] for line in parts(name)[1]]
+    shown = "\n".join(" ".join(text.split()) for text in texts)
     return {line for line in parts(lesson)[0] if len(line) >= TELLING and line not in shown}
 
 
