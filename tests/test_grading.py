@@ -28,7 +28,7 @@ def grade(*arguments, cwd=None):
     """Run the command as a person would; (exit status, stdout, stderr)."""
     done = subprocess.run(
         [sys.executable, "-m", "autograder", "grade", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, timeout=600,
+        cwd=cwd, capture_output=True, text=True, timeout=1800,
     )
     return done.returncode, done.stdout, done.stderr
 

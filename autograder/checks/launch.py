@@ -938,9 +938,11 @@ def _expect_launch(nprocs: int, kwargs: dict, record: dict) -> None:
         name, text = record["error"]
         lines = [line for line in text.splitlines() if line.strip()]
         last = lines[-1] if lines else ""
-        # A rank's own error comes as text, in which a port differs; those of others may name temporary files.
+        # A rank's own error comes as text, in which a port differs; those of others may name temporary files. In which
+        # way ranks that look for each other in an old file do not find each other is luck.
         told = re.sub(r"\d+", "#", last) if name.startswith("Process") else ""
-        fail(f"launch_distributed raised {name}: {last}", case, (name, told))
+        evidence = "no connection" if re.search("gloo|connect", text, re.IGNORECASE) else (name, told)
+        fail(f"launch_distributed raised {name}: {last}", case, evidence)
     if set(notes) != set(range(nprocs)):
         fail(f"train_ddp was called on the ranks {sorted(notes)}, not on all of {nprocs}", case, sorted(notes))
     got = record["result"]
