@@ -69,10 +69,13 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     answers = (mutants if case.kind == "mutant" else variants).of_lesson(case.lesson)
     answer = next(answer for answer in answers if answer.name == case.name)
     own_test = f"{answer.cell}-test"
-    only = notebook.dependents(nb, answer.cell) if thorough else {own_test}
+    should_fail = set(answer.breaks)
+    only = notebook.dependents(nb, answer.cell)
+    if not thorough:
+        should_fail, only = should_fail & {own_test}, {own_test}
     with hints_only_for(answer.cell):
         outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
-    complaints = _differences(outcome, set(answer.breaks) if thorough else set(answer.breaks) & only)
+    complaints = _differences(outcome, should_fail)
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
         complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
     return Verdict(case, tuple(complaints))

@@ -162,6 +162,21 @@ def as_array(case: str, got: Any, what: str) -> np.ndarray:
     return array
 
 
+class Bomb:
+    """What a file may hold that somebody else has written: whoever unpickles it makes a folder."""
+
+    def __init__(self, marker: str):
+        self.marker = marker
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (self.marker,)
+
+
+def count_of_ranks(world_size: int) -> str:
+    """How many ranks, in words: "1 rank", "3 ranks"."""
+    return f"{world_size} rank{'' if world_size == 1 else 's'}"
+
+
 def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 20.0) -> Any:
     """`ranks.run` for a check: a hang or a failing rank is a failed property, told with the number of ranks."""
     import ranks
@@ -173,7 +188,7 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
         raise _OutlivedError
     if worker.__module__.startswith("autograder."):
         processes.PRELOAD.add(worker.__module__)  # the drivers, which no rank needs to import anew
-    case = f"{world_size} rank{'' if world_size == 1 else 's'}"
+    case = count_of_ranks(world_size)
     try:
         return ranks.run(worker, world_size=world_size, args=args, timeout=timeout, echo=False)
     except ranks.RankError as error:

@@ -188,8 +188,8 @@ def _use_this_python() -> None:
 def _fingerprint(lesson: str) -> str:
     """A hash of everything that an executed notebook depends on: its cells and our code."""
     digest = hashlib.sha256(sys.version.encode())
-    files = [path for path in notebook.solution_path(lesson).parent.rglob("*") if path.is_file()]
-    files = [path for path in files if path.suffix != ".pyc"]
+    folder = notebook.solution_path(lesson).parent
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     for package in ("ranks", "autograder"):
         files += (notebook.ROOT / package).rglob("*.py")
     files.append(notebook.ROOT / "requirements.txt")

@@ -112,7 +112,7 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
         name: {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
         for name, table in tables.items()
     }
-    reads = {name: _global_reads(table) for name, table in tables.items()}
+    reads = {name: names_read_by(table) for name, table in tables.items()}
     reached = {cell_id}
     while True:
         known = set().union(*(defines[name] for name in reached if nbgrader_role(cells[name]) != "grade"))
@@ -122,11 +122,11 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
         reached |= more
 
 
-def _global_reads(table: symtable.SymbolTable) -> set[str]:
-    """The names that a cell takes from the notebook, at its top or inside its functions."""
+def names_read_by(table: symtable.SymbolTable) -> set[str]:
+    """The names that code takes from its notebook, at its top or inside its functions."""
     top = table.get_type() == "module"
     mine = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
-    return mine.union(*(_global_reads(child) for child in table.get_children()))
+    return mine.union(*(names_read_by(child) for child in table.get_children()))
 
 
 def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:

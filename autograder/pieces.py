@@ -19,6 +19,7 @@ from pathlib import Path
 
 from autograder import notebook
 from autograder.files import write_whole
+from autograder.notebook import names_read_by
 
 #: Lesson → what the capstone takes from it.
 PIECES = {
@@ -117,13 +118,6 @@ def names_set_by(statement: ast.stmt) -> set[str]:
         return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
     targets = getattr(statement, "targets", [getattr(statement, "target", None)])
     return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
-
-
-def names_read_by(table: symtable.SymbolTable) -> set[str]:
-    """The names that code takes from its notebook, at its top or inside its functions."""
-    top = table.get_type() == "module"
-    mine = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
-    return mine.union(*(names_read_by(child) for child in table.get_children()))
 
 
 def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:

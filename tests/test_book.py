@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from browser import Browser
 from bs4 import BeautifulSoup
+from regions import split
 
 from autograder import notebook
 
@@ -214,26 +215,14 @@ def test_each_chapter_has_its_parts(book):
         assert any("bibliography.html" in link for link in links), f"{lesson}: cites a source"
 
 
-def parts(lesson: str) -> tuple[list[str], list[str]]:
-    """The lines of a lesson's answers and hidden tests, and those that the student sees."""
-    hidden, shown = [], []
-    for cell in notebook.read(lesson).cells:
-        inside = False
-        for line in cell.source.splitlines():
-            if re.match(r"\s*### (BEGIN|END) (SOLUTION|HIDDEN TESTS)", line):
-                inside = "BEGIN" in line
-            else:
-                (hidden if inside else shown).append(" ".join(line.split()))
-    return hidden, shown
-
-
 def secrets(lesson: str) -> set[str]:
     """The lines of a lesson's answers and hidden tests that neither its notebook nor an earlier lesson shows."""
     before = [name for name in notebook.lessons() if name < lesson]
     texts = [(ROOT / "book" / f"{name}.md").read_text() for name in before]
-    texts += [line for name in [*before, lesson] for line in parts(name)[1]]
+    texts += [line for name in [*before, lesson] for line in split(name, "SOLUTION", "HIDDEN TESTS")[1]]
     shown = "\n".join(" ".join(text.split()) for text in texts)
-    return {line for line in parts(lesson)[0] if len(line) >= TELLING and line not in shown}
+    hidden = {" ".join(line.split()) for line in split(lesson, "SOLUTION", "HIDDEN TESTS")[0]}
+    return {line for line in hidden if len(line) >= TELLING and line not in shown}
 
 
 def test_no_answer_is_in_the_book(book):

@@ -16,6 +16,7 @@ import browser
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
+from regions import split
 from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
 from autograder import grading, notebook, safe
@@ -96,16 +97,8 @@ def test_no_feedback_shows_a_hidden_test_or_runs_anything(example):
 
 def hidden_lines(name):
     """What stands between the marks of hidden tests and nowhere in the released notebook."""
-    lines, hidden, shown = [], False, set()
-    for one in notebook.read(name).cells:
-        for line in map(str.strip, one.source.split("\n")):
-            if "HIDDEN TESTS" in line:
-                hidden = "BEGIN" in line
-            elif hidden:
-                lines.append(line)
-            else:
-                shown.add(line)
-    return [line for line in lines if len(line) >= 8 and line not in shown]
+    hidden, shown = split(name, "HIDDEN TESTS")
+    return [line for line in hidden if len(line) >= 8 and line not in shown]
 
 
 def test_the_example_class_follows_from_the_lessons(tmp_path):

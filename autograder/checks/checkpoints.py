@@ -43,7 +43,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.profiler import record_function
 
-from autograder.check import check, fail, run_ranks
+from autograder.check import Bomb, check, fail, run_ranks
 
 #: Bytes of a number, by the name of its dtype.
 SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1}
@@ -664,16 +664,6 @@ def _expect_read(case: str, outcome: tuple[str, Any], want: dict) -> None:
     _expect_pieces(case, [got[0]], [want], "read_shard")
 
 
-class _Bomb:
-    """Whoever unpickles it makes a file."""
-
-    def __init__(self, marker: str):
-        self.marker = marker
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (self.marker,)
-
-
 def _read_driver(rank, world_size, read_shard, cases):
     return [_plain_outcome(_try(read_shard, Path(folder), entry)) for folder, entry in cases]
 
@@ -694,7 +684,7 @@ def damaged_shards_are_refused(read_shard, *, rng):
                 entry = {**entry, "bytes": entry["bytes"] + 1}
             cases.append((str(path), entry))
         marker = folder / "marker"
-        bomb = {"w": ("uint8", pickle.dumps(_Bomb(str(marker))))}
+        bomb = {"w": ("uint8", pickle.dumps(Bomb(str(marker))))}
         path = write_checkpoint(folder / "bomb", replace(saved, pieces=[bomb]))
         cases.append((str(path), _manifest(replace(saved, pieces=[bomb]))[0]["shards"][0]))
         outcomes = run_ranks(_read_driver, 1, (read_shard, cases))[0]
@@ -1283,7 +1273,7 @@ def loads_what_was_saved(load_sharded, *, rng):
     for world_size in (3, 1):
         with scratch_folder() as folder:
             marker = folder / "marker"
-            bomb = pickle.dumps(_Bomb(str(marker)))
+            bomb = pickle.dumps(Bomb(str(marker)))
             cases = [draw(rng, world_size, 10), draw(rng, world_size, 20, tensors=False)]
             cases.append(replace(cases[0], step=30, pieces=[{"w": ("uint8", bomb)} for _ in range(world_size)]))
             cases.append(draw(rng, world_size, 40, numel=60_000))

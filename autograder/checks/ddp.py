@@ -19,7 +19,7 @@ from torch import nn
 from torch.profiler import record_function
 
 import ranks
-from autograder.check import CheckFailed, check, expect_close, fail, run_ranks
+from autograder.check import CheckFailed, check, count_of_ranks, expect_close, fail, run_ranks
 from ranks.ledger import Ledger, Message, Span
 
 WORLD_SIZES = (1, 2, 3, 4)
@@ -32,7 +32,7 @@ RTOL32 = 2e-5
 
 
 def _case(world_size: int, *what: object) -> str:
-    return ", ".join([f"{world_size} rank{'' if world_size == 1 else 's'}", *map(str, what)])
+    return ", ".join([count_of_ranks(world_size), *map(str, what)])
 
 
 def _seed(rng: np.random.Generator) -> int:

@@ -24,16 +24,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autograder.check import check, expect_close, expect_raises, fail, run_ranks
+from autograder.check import check, count_of_ranks, expect_close, expect_raises, fail, run_ranks
 
 #: For each number of ranks the models, by their places in MODELS: all where most goes wrong, some elsewhere.
 PLAN = {3: (0, 1, 2, 3, 4, 5), 1: (3, 1), 5: (4,), 2: (0,), 4: (4,)}
 #: Of the largest parameter or gradient, at least 1: float32 through a few layers and steps.
 ERROR = 1e-6
-
-
-def _ranks(world_size: int) -> str:
-    return f"{world_size} rank{'' if world_size == 1 else 's'}"
 
 
 def _seed(rng: np.random.Generator) -> int:
@@ -309,7 +305,7 @@ def cut_and_gather_are_inverse(cut, gather, *, rng):
         results = run_ranks(_drive_cut, world_size, (cut, gather, arrays, vectors))
         for name, parts in arrays.items():
             flat = np.concatenate([np.zeros(0, np.float32), *(a.reshape(-1) for a in parts)])
-            case, size = f"{_ranks(world_size)}, {name}", _size(len(flat), world_size)
+            case, size = f"{count_of_ranks(world_size)}, {name}", _size(len(flat), world_size)
             for rank, (pieces, _) in enumerate(results):
                 got, want = pieces[name], _padded(flat, world_size)[rank * size : (rank + 1) * size]
                 expect_close(f"{case}, rank {rank}", got["shard"], want, what="the shard", rtol=0.0)
@@ -322,9 +318,9 @@ def cut_and_gather_are_inverse(cut, gather, *, rng):
         calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
         for rank, parts in enumerate(calls):
             if any(m.bytes for m in parts[1]):
-                fail(f"cut sent something on rank {rank}", _ranks(world_size), [m.call for m in parts[1]])
+                fail(f"cut sent something on rank {rank}", count_of_ranks(world_size), [m.call for m in parts[1]])
         for number, (name, (whole, dtype)) in enumerate(vectors.items()):
-            case, itemsize = f"{_ranks(world_size)}, {name}", 2 if dtype == "bfloat16" else 4
+            case, itemsize = f"{count_of_ranks(world_size)}, {name}", 2 if dtype == "bfloat16" else 4
             for rank, (_, wholes) in enumerate(results):
                 got = wholes[name]
                 if [len(w) for w in got["whole"]] != [len(w) for w in whole]:
@@ -565,7 +561,7 @@ def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
         results = run_ranks(_drive_unit, world_size, (ShardedUnit, cases))
         calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
         for number, unit_case in enumerate(cases):
-            case = f"{_ranks(world_size)}, {unit_case.name}, {unit_case.dtype}"
+            case = f"{count_of_ranks(world_size)}, {unit_case.name}, {unit_case.dtype}"
             for rank in range(world_size):
                 # Five barriers a case: what comes after each of the first four.
                 parts = calls[rank][1 + 5 * number : 5 + 5 * number]
@@ -669,7 +665,7 @@ class _Case:
     def named(self, world_size: int) -> str:
         more = [", two backwards a step"] if self.halves else []
         more += [f", {self.dtype}"] if self.dtype != "float32" else []
-        return f"{_ranks(world_size)}, {self.model}, {self.optimizer}{''.join(more)}"
+        return f"{count_of_ranks(world_size)}, {self.model}, {self.optimizer}{''.join(more)}"
 
 
 class _Bare:
@@ -937,7 +933,7 @@ def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
     world_size, seed = 2, _seed(rng)
     results = run_ranks(_drive_noisy, world_size, (TrainableUnit, seed))
     total: list[np.ndarray] = []
-    case = f"{_ranks(world_size)}, dropout and BatchNorm"
+    case = f"{count_of_ranks(world_size)}, dropout and BatchNorm"
     for rank in range(world_size):
         module, units = _noisy(seed)
         x, y = _batch("", seed, 0, rank, count=8)
@@ -955,7 +951,7 @@ def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
     for rank, got in enumerate(results):
         module, leaf = _two_inputs(seed, rank)
         module(leaf, leaf * 2).square().sum().backward()
-        case = f"{_ranks(world_size)}, a frozen unit of two inputs"
+        case = f"{count_of_ranks(world_size)}, a frozen unit of two inputs"
         expect_close(case, got["input"], _numpy(leaf.grad), what=f"the gradient of rank {rank}'s input", rtol=1e-5)
 
 
@@ -968,7 +964,7 @@ def costs_follow_the_formulas(memory_bytes, wire_bytes, *, rng):
     lists = [[], [1], [10, 4], [0, 7, 7], [int(n) for n in rng.integers(1, 10**6, 9)], [10**17 + 3, 10**17 - 5, 8]]
     for numels in lists:
         for world_size in (3, 1, 4, 64):
-            case = f"units of {numels} on {_ranks(world_size)}"
+            case = f"units of {numels} on {count_of_ranks(world_size)}"
             sizes = [_size(n, world_size) for n in numels]
             want = [12 * sum(sizes), 16 * sum(sizes) + 8 * max(numels, default=0)]
             got = list(memory_bytes(list(numels), world_size))
@@ -1127,7 +1123,7 @@ def full_state_is_the_plain_modules(FullyShardedDataParallel, *, rng):  # noqa: 
         for number, case in enumerate(cases):
             _expect_state(case, case.named(world_size), [mine[number] for mine in results], world_size)
         want, got = results[0][0]["pair"]
-        expect_close(f"{_ranks(world_size)}, a module of two inputs", got, want, what="the output", rtol=1e-5)
+        expect_close(f"{count_of_ranks(world_size)}, a module of two inputs", got, want, what="the output", rtol=1e-5)
 
 
 def _expect_state(case: _Case, name: str, seen: list[dict], world_size: int) -> None:

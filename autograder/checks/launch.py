@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from autograder.check import CheckFailed, check, expect_raises, fail, run_ranks
+from autograder.check import Bomb, CheckFailed, check, expect_raises, fail, run_ranks
 
 LESSON = "05_launch"
 NAMES = ("setup_ddp", "cleanup_ddp", "train_ddp", "launch_distributed")
@@ -644,16 +644,6 @@ class _Watch:
         return self._save(obj, f, *args, **kwargs)
 
 
-class _Bomb:
-    """What a checkpoint may hold that somebody else has written: loading it runs a program."""
-
-    def __init__(self, marker: str):
-        self.marker = marker
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, (self.marker,)
-
-
 def _resume(rank: int, world_size: int, train_ddp: Callable, data_seed: int, root: str) -> dict:
     """One epoch, two, an interruption in the fourth, the rest, and once more; what there was to see."""
     folder = os.path.join(root, "run")
@@ -705,7 +695,7 @@ def _plant(checkpoint: str, train_ddp: Callable, data_seed: int, marker: str) ->
         saved = torch.load(checkpoint, weights_only=True)
     except Exception:
         return "cannot be loaded"
-    bomb = {**saved, "bomb": _Bomb(marker)} if isinstance(saved, dict) else [saved, _Bomb(marker)]
+    bomb = {**saved, "bomb": Bomb(marker)} if isinstance(saved, dict) else [saved, Bomb(marker)]
     torch.save(bomb, checkpoint)
     with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
         train_ddp(0, 1, Model, Examples(data_seed), 6, seed=3, checkpoint=checkpoint)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from autograder.check import check, expect_close, expect_raises, fail, run_ranks
+from autograder.check import check, count_of_ranks, expect_close, expect_raises, fail, run_ranks
 
 #: Relative, on times and fractions.
 TIME_ERROR = 1e-9
@@ -579,7 +579,7 @@ def _case(
     weights = [{key: w.astype(np.float32) for key, w in mine.items()} for mine in weights]
     inputs = [rng.integers(0, 7, n) if tokens else numbers(n, 3) for n in sizes]
     batch = [(x, numbers(len(x), width)) for x in inputs]
-    where = f"{stages} rank{'' if stages == 1 else 's'}, {count} micro-batches"
+    where = f"{count_of_ranks(stages)}, {count} micro-batches"
     return Case(f"{name}, {where}", weights, hidden, schedule, batch, **more)
 
 

@@ -19,16 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.check import check, fail, run_ranks
+from autograder.check import check, count_of_ranks, fail, run_ranks
 
 #: The world sizes of the syllabus; what goes wrong at all, goes wrong with two.
 WORLD_SIZES = (2, 4, 1)
 #: Of the largest entry: a few roundings, in another order of addition than the unsplit block's.
 BOUNDS = {"float32": 5e-6, "float64": 1e-13}
-
-
-def _ranks(world_size: int) -> str:
-    return f"{world_size} rank{'' if world_size == 1 else 's'}"
 
 
 def _array(tensor: torch.Tensor | None) -> np.ndarray | None:
@@ -180,7 +176,7 @@ def _try_operators(rng: np.random.Generator, operators: dict[str, Any]) -> None:
         results = run_ranks(_drive_operators, world_size, (operators, cases))
         calls = _stretches(results, world_size, len(cases), 3)
         for number, case in enumerate(cases):
-            name, seen = f"{_ranks(world_size)}, {case.name}", [mine[number] for mine in results]
+            name, seen = f"{count_of_ranks(world_size)}, {case.name}", [mine[number] for mine in results]
             for what in ("what comes out", "the gradient that it gives back"):
                 got = [mine["arrays"][what] for mine in seen]
                 for rank in range(world_size):
@@ -233,7 +229,7 @@ def _stretches(results: Any, world_size: int, cases: int, barriers: int) -> list
     """rank → what it sent in each stretch between the driver's barriers."""
     calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
     if any(len(parts) != cases * barriers + 1 for parts in calls):
-        fail("barrier was called, which nothing here needs", _ranks(world_size), "barrier")
+        fail("barrier was called, which nothing here needs", count_of_ranks(world_size), "barrier")
     return [[[parts[c * barriers + 1 + part] for part in range(barriers - 1)] for c in range(cases)] for parts in calls]
 
 
@@ -467,7 +463,7 @@ def _try_layers(layer_class: Any, make: Callable[[int], tuple[list[Case], list[R
 def _judge(case: Case, seen: list[dict], calls: list, number: int) -> None:
     """One case: the pieces, the numbers, what is held, what was sent."""
     world_size, whole, bound = len(seen), _oracle(case), BOUNDS[case.dtype]
-    name = f"{_ranks(world_size)}, {case.name}, {case.dtype}"
+    name = f"{count_of_ranks(world_size)}, {case.name}, {case.dtype}"
 
     def compare(what: str, axis: Any, bound: float, scale: float = -1.0) -> None:
         got = [mine["arrays"][what] for mine in seen]
@@ -560,7 +556,7 @@ def _column_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case]
         cases.append(Case(", ".join(words), linear, x, grad, axes, forward, backward, options, False, not gather))
         cases[-1].needs_grad = needs_grad
     wrong = [
-        Refused(f"{_ranks(n)}, Linear(8, {size})", nn.Linear(8, size), "out_features")
+        Refused(f"{count_of_ranks(n)}, Linear(8, {size})", nn.Linear(8, size), "out_features")
         for n, size in ((2, 7), (4, 6), (4, 3))
         if n == world_size
     ]
@@ -585,7 +581,7 @@ def _row_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case], l
         axes, forward = {"weight": 1, "bias": None}, {"all_reduce": grad.numel()}
         cases.append(Case(", ".join(words), linear, x, grad, axes, forward, backward, options, parallel, False))
     wrong = [
-        Refused(f"{_ranks(n)}, Linear({size}, 8)", nn.Linear(size, 8), "in_features")
+        Refused(f"{count_of_ranks(n)}, Linear({size}, 8)", nn.Linear(size, 8), "in_features")
         for n, size in ((2, 7), (4, 6), (4, 3))
         if n == world_size
     ]
@@ -629,7 +625,7 @@ def _attention_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Ca
     ]
     # The width can be divided, the heads cannot.
     wrong = [
-        Refused(f"{_ranks(n)}, width {12 * h}, {h} heads", _Attention(12 * h, h), "heads")
+        Refused(f"{count_of_ranks(n)}, width {12 * h}, {h} heads", _Attention(12 * h, h), "heads")
         for n, h in ((2, 3), (4, 6), (4, 1), (2, 1))
         if n == world_size
     ]
