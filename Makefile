@@ -44,6 +44,7 @@ lab: .venv/.ready ## open JupyterLab, with nbgrader's extensions, on notebooks/
 	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 notebooks: .venv/.ready ## make notebooks/ anew from solutions/
+	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder release $(LESSONS)
 
 run: .venv/.ready ## run the solution notebooks with papermill
@@ -94,6 +95,7 @@ $(STAMPS)/inputs: FORCE
 	@printf '%s\n' $(INPUTS) | cmp -s - $@ || printf '%s\n' $(INPUTS) > $@
 
 $(STAMPS)/notebooks: $(SOLUTIONS) autograder/release.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder release
 	@touch $@
 
