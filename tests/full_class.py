@@ -1,0 +1,126 @@
+"""A graded class with one of everything, made without a kernel, and its scores as the database itself has them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_notebook
+from toy_course import LESSON, Toy, lesson
+
+from autograder import restore, scoring
+from autograder.answers import Answer
+from autograder.check import CheckFailed
+from autograder.execution import is_test
+
+#: A second lesson, with the same exercises.
+MORE = "08_more"
+#: Known wrong answers to LESSON.
+TESTS = ("07-ex1-double-test", "07-ex2-square-test", "07-ex3-half-test")
+ADDS = Answer("adds", LESSON, TESTS[0][:-5], "", "You added two\n    to the number. Multiply <it> by two.", TESTS[:1])
+TWICE = Answer("twice", LESSON, TESTS[0][:-5], "", "You doubled twice.", TESTS)
+ROOT_OF = Answer("root_of", LESSON, TESTS[1][:-5], "", "You took the root.", TESTS[1:2])
+#: What must never run: a script, and the name of a student.
+SCRIPT = "<script>document.title='planted'</script>"
+EVE = "<img src=x onerror=document.title='planted'>"
+
+UNWRITTEN = {"status": "error", "error": ["NotImplementedError", "write this function"], "unwritten": True}
+WRONG = {"status": "error", "error": ["AssertionError", "double(3) is 0"]}
+
+
+def failed(*hints: str) -> dict:
+    """What is written down about a test whose check failed with these hints."""
+    return {"status": "error", "error": ["CheckFailed", str(CheckFailed("double(3) is 5", hints=hints))]}
+
+
+def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found: dict) -> None:
+    """A graded submission. found: `ex1={"status": …}`, what a run would have written down about that test."""
+    (toy.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
+    with toy.course._gradebook() as gradebook:
+        gradebook.update_or_create_student(student)
+        gradebook.update_or_create_submission(name, student)
+        cells = {cell.id: cell for cell in restore.restore([], restore.source_cells(gradebook, name, name)).cells}
+        for cell in cells.values():
+            seen = {} if problem else {"status": "ok"}
+            if is_test(cell):
+                seen |= {"notes": []} | found.get(cell.id.split("-")[1], {})
+            cell.metadata["autograder"] = nbformat.from_dict(seen)
+        tests = {name: cell for name, cell in cells.items() if is_test(cell)}
+        for test in tests.values():
+            answer = cells[restore.answer_of(test.id)]
+            test.metadata.autograder.reason = scoring.reason(test, answer, problem)
+        scoring.save(gradebook, name, name, student, tests)
+    path = toy.root / "autograded" / student / name / f"{name}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=list(cells.values()), metadata={"autograder": {"problem": problem}}), path)
+
+
+def give(toy: Toy, student: str, test: str, score: float) -> None:
+    """Points by hand."""
+    with toy.course._gradebook() as gradebook:
+        gradebook.find_grade(test, LESSON, LESSON, student).manual_score = score
+        gradebook.db.commit()
+
+
+def build(folder: Path) -> Toy:
+    """The class, in two lessons."""
+    toy = Toy(folder)
+    more = toy.root / "solutions" / MORE
+    more.mkdir()
+    nbformat.write(lesson(), more / f"{MORE}.ipynb")
+    toy.course.prepare(MORE)
+    fill(toy, "ada")
+    fill(toy, "ada", MORE)
+    fill(toy, "bob", ex1=failed(ADDS.hint), ex2={"status": "error", "error": ["TypeError", "no number"]})
+    fill(toy, "bob", MORE, ex1=failed(ADDS.hint))
+    fill(toy, "cyd", ex1=failed(ADDS.hint, TWICE.hint), ex2=WRONG, ex3=UNWRITTEN)
+    fill(toy, "dan", ex1=UNWRITTEN, ex2=UNWRITTEN, ex3=UNWRITTEN)
+    fill(toy, EVE, problem=f"The file is {SCRIPT}.")
+    hostile = {"status": "error", "error": [SCRIPT, f"{SCRIPT} Hint: {SCRIPT}"]}
+    fill(toy, "fay", ex1=hostile, ex2={"status": "timeout"}, ex3={"status": "died"})
+    (toy.root / "submitted" / "gus" / LESSON).mkdir(parents=True)
+    toy.course._record_failure("gus", LESSON)
+    missing, changed = ["The test cell was missing."], ["The test cell had been changed."]
+    fill(toy, "ivy", ex1={"notes": missing}, ex2={"notes": changed}, ex3={"notes": missing})
+    fill(toy, "jon", ex1=WRONG, ex2=WRONG, ex3=WRONG)
+    fill(toy, "kim", ex2=WRONG)
+    give(toy, "kim", "07-ex2-square-test", 1.5)
+    give(toy, "kim", "07-ex3-half-test", 2.0)
+    (toy.root / "submitted" / "mia" / LESSON).mkdir(parents=True)
+    fill(toy, "zoe")
+    (toy.root / "submitted" / "zoe" / LESSON).rmdir()  # left the class
+    with toy.course._gradebook() as gradebook:
+        gradebook.add_student(
+            "lea", first_name="Lea", last_name=f"O'Neill, {SCRIPT}", email="lea@example.org", lms_user_id="4711"
+        )
+    feedback = toy.root / "feedback" / EVE / LESSON
+    feedback.mkdir(parents=True)
+    (feedback / f"{LESSON}.html").write_text("feedback")
+    return toy
+
+
+QUERY = """
+SELECT submitted_assignment.student_id, assignment.name, base_cell.name,
+       COALESCE(grade.manual_score, grade.auto_score), grade_cells.max_score
+FROM grade JOIN submitted_notebook ON grade.notebook_id = submitted_notebook.id
+JOIN submitted_assignment ON submitted_notebook.assignment_id = submitted_assignment.id
+JOIN assignment ON submitted_assignment.assignment_id = assignment.id
+JOIN base_cell ON grade.cell_id = base_cell.id JOIN grade_cells ON grade.cell_id = grade_cells.id
+"""
+
+
+def count(toy: Toy) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """(student, lesson, test) → (score, most), without those who left."""
+    with sqlite3.connect(toy.root / "gradebook.db") as db:
+        rows = db.execute(QUERY).fetchall()
+    return {row[:3]: row[3:] for row in rows if row[0] != "zoe"}
+
+
+def totals(counted: dict, name: str) -> dict[str, float]:
+    """student → the score of one lesson."""
+    found = {}
+    for (student, where, _), (score, _) in counted.items():
+        if where == name:
+            found[student] = found.get(student, 0) + score
+    return found
