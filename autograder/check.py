@@ -40,6 +40,8 @@ class _Launches:
     """
 
     count, most = 0, math.inf
+    #: The messages that a picture of the next failure should show.
+    ledger: Any = None
 
 
 class _Shared:
@@ -86,6 +88,8 @@ class CheckFailed(AssertionError):
 
     def __init__(self, message: str, case: str = "", got: Any = None, hints: tuple[str, ...] = ()):
         self.message, self.case, self.got, self.hints = message, case, got, tuple(hints)
+        #: The messages of the ranks that failed, if any: for a picture of them.
+        self.ledger: Any = None
         super().__init__("\n".join([message, *(f"Hint: {hint}" for hint in self.hints)]))
 
 
@@ -104,7 +108,9 @@ def check(exercise: str) -> Callable[[Callable], Callable]:
             if failure is None:
                 return
             hints = _matching_hints(exercise, body, seed, failure)
-            raise CheckFailed(failure.message, failure.case, failure.got, hints) from failure.__cause__
+            told = CheckFailed(failure.message, failure.case, failure.got, hints)
+            told.ledger = failure.ledger
+            raise told from failure.__cause__
 
         run.exercise = exercise
         return run
@@ -172,9 +178,38 @@ class Bomb:
         return os.mkdir, (self.marker,)
 
 
+def picture(ledger: Any) -> None:
+    """If what follows fails, these messages are what the student should see; else all of the last launch."""
+    _Launches.ledger = ledger
+
+
 def count_of_ranks(world_size: int) -> str:
     """How many ranks, in words: "1 rank", "3 ranks"."""
     return f"{world_size} rank{'' if world_size == 1 else 's'}"
+
+
+def call_here(function: Callable, args: tuple) -> Any:
+    """`function(*args)`."""
+    return function(*args)
+
+
+#: What `call_inside` does; grading in a jail puts something else here for as long as a grade cell runs.
+call_where = call_here
+
+
+def jailed() -> bool:
+    """Does the submission run in a jail? Then only files in `tempfile`'s own folder are seen by both sides."""
+    return call_where is not call_here
+
+
+def call_inside(function: Callable, *args: Any) -> Any:
+    """`function(*args)`, in the jail if the arguments mention a submission that runs there.
+
+    For what does not cross its wall: what an object does to another one, gradients, who shares memory with whom. A
+    function of a check that watches for this is sent there, and so is a class of one: what comes back is then an
+    object whose methods are called there.
+    """
+    return call_where(function, args)
 
 
 def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 20.0) -> Any:
@@ -189,8 +224,11 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
     if worker.__module__.startswith("autograder."):
         processes.PRELOAD.add(worker.__module__)  # the drivers, which no rank needs to import anew
     case = count_of_ranks(world_size)
+    picture(None)
     try:
-        return ranks.run(worker, world_size=world_size, args=args, timeout=timeout, echo=False)
+        results = ranks.run(worker, world_size=world_size, args=args, timeout=timeout, echo=False)
+        picture(results.ledger)
+        return results
     except ranks.RankError as error:
         if error.type_name == "NotImplementedError":
             raise
@@ -224,11 +262,12 @@ def expect_raises(case: str, function: Callable, *args: Any, error: type[Excepti
 
 def _failure(body: Callable, subjects: tuple, seed: int, most_launches: float = math.inf) -> CheckFailed | None:
     """Run a check's body; how it failed, or None. A student's prints and warnings stay out of the feedback."""
-    _Launches.count, _Launches.most = 0, most_launches
+    _Launches.count, _Launches.most, _Launches.ledger = 0, most_launches, None
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             body(*subjects, rng=np.random.default_rng(seed))
     except CheckFailed as failure:
+        failure.ledger = _Launches.ledger
         return failure
     except _OutlivedError:
         return None
@@ -260,9 +299,7 @@ def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFail
     return tuple(hints[:MAX_HINTS])
 
 
-def _twin(
-    exercise: str, body: Callable, names: list[str], mutant: Any, seed: int, launches: int
-) -> CheckFailed | None:
+def _twin(exercise: str, body: Callable, names: list[str], mutant: Any, seed: int, launches: int) -> CheckFailed | None:
     """How a known wrong answer fails a check on the inputs of `seed`, within so many launches; None if it does not."""
     from autograder import notebook
 

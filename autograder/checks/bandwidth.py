@@ -26,7 +26,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from autograder.check import as_array, check, expect_close, expect_raises, expect_unchanged, fail, run_ranks
+from autograder.check import (
+    as_array,
+    call_inside,
+    check,
+    expect_close,
+    expect_raises,
+    expect_unchanged,
+    fail,
+    run_ranks,
+)
 
 GATHERS = ("all_gather", "all_gather_single", "all_gather_into_tensor")
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -185,8 +194,35 @@ def decompress_refuses_what_does_not_fit(top_k_decompress, *, rng):
 # ---- 2 · ErrorFeedback ----
 
 
-def _residual_of(case: str, feedback: Any, key: Any, grad: torch.Tensor) -> np.ndarray:
-    residual = getattr(feedback, "residual", None)
+class _Fed:
+    """An ErrorFeedback beside which the gradients that it was given are kept."""
+
+    def __init__(self, ErrorFeedback: Any, ratio: float):  # noqa: N803
+        self.feedback, self.given = ErrorFeedback(ratio), []
+
+    def compress(self, key: Any, array: np.ndarray, layout: str) -> tuple[Any, Any]:
+        """What the feedback makes of a gradient, and its residuals, as copies."""
+        self.given.append(_laid_out(array, layout))
+        sent = _copied(self.feedback.compress(key, self.given[-1]))
+        return sent, _copied(getattr(self.feedback, "residual", None))
+
+    def afterwards(self, key: Any) -> tuple[list[np.ndarray], bool]:
+        """The gradients as they are now; does the residual share memory with one of them?"""
+        return [grad.numpy().copy() for grad in self.given], _shares_memory(self.feedback.residual[key], self.given)
+
+
+def _copied(value: Any) -> Any:
+    """Tensors by copies, in the lists, tuples and dicts that they are in; all else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) is list or isinstance(value, tuple):
+        return (list if type(value) is list else tuple)(map(_copied, value))
+    return value
+
+
+def _residual_of(case: str, residual: Any, key: Any, grad: torch.Tensor) -> np.ndarray:
     if not isinstance(residual, dict):
         fail(f".residual must be a dict, got {type(residual).__name__}", case, type(residual).__name__)
     kept = residual.get(key)
@@ -211,15 +247,16 @@ def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
     ]:
         dtype = "float32" if whole else "float64"
         case = f"{layout} shape {shape}, ratio {ratio}, {'whole numbers' if whole else 'float64'}".strip()
-        feedback, numel = ErrorFeedback(ratio), math.prod(shape)
+        feedback, numel = call_inside(_Fed, ErrorFeedback, ratio), math.prod(shape)
         before, sent, total, handed_in, history = np.zeros(shape, dtype), np.zeros(numel), np.zeros(shape), [], []
         for _ in range(6):
             array = rng.integers(-9, 10, shape) if whole else rng.normal(size=shape) + 0.3
             array = np.asarray(array, dtype)
-            grad = _laid_out(array, layout)
-            handed_in.append((array, grad))
-            values, indices = _pair(case, feedback.compress("w", grad), grad.dtype)
-            kept = _residual_of(case, feedback, "w", grad)
+            grad = torch.from_numpy(array)
+            handed_in.append(array)
+            got, residual = feedback.compress("w", array, layout)
+            values, indices = _pair(case, got, grad.dtype)
+            kept = _residual_of(case, residual, "w", grad)
             history += [values, indices, kept]
             corrected = np.asarray(array + before, dtype)
             _expect_largest(case, values, indices, corrected.reshape(-1), ratio)
@@ -233,26 +270,28 @@ def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
                 says = f"{sent[at]:.6g} was sent of entry {at} and {kept.reshape(-1)[at]:.6g} is kept"
                 fail(f"{says}, but the gradients add up to {total.reshape(-1)[at]:.6g}", case, history)
             before = kept
-        for array, grad in handed_in:
-            expect_unchanged(case, array, grad.numpy(), what="a gradient that was handed in")
-        if _shares_memory(feedback.residual["w"], [grad for _, grad in handed_in]):
+        now, shares = feedback.afterwards("w")
+        for array, grad in zip(handed_in, now, strict=True):
+            expect_unchanged(case, array, grad, what="a gradient that was handed in")
+        if shares:
             fail("the residual shares its memory with a gradient", case, "shared")
 
 
 @check("06-ex2-error-feedback")
 def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
     """Each key and each object has a residual of its own; a key can be anything hashable."""
-    objects = [ErrorFeedback(0.25), ErrorFeedback(0.5)]
+    objects = [call_inside(_Fed, ErrorFeedback, ratio) for ratio in (0.25, 0.5)]
     keys = {0: (8,), 1: (8,), "layer.weight": (2, 4), (3, "b"): (4,)}
     sums = [{key: np.zeros(shape) for key, shape in keys.items()} for _ in objects]
-    history = []
+    history, residuals = [], [{}, {}]
     for step in range(4):
         for number, feedback in enumerate(objects):
             for key, shape in keys.items():
                 case = f"object {number}, key {key!r}, step {step}"
                 grad = torch.from_numpy(rng.integers(-9, 10, shape).astype(np.float64))
-                values, indices = _pair(case, feedback.compress(key, grad), grad.dtype)
-                kept = _residual_of(case, feedback, key, grad)
+                got, residuals[number] = feedback.compress(key, grad.numpy(), "")
+                values, indices = _pair(case, got, grad.dtype)
+                kept = _residual_of(case, residuals[number], key, grad)
                 history += [values, kept]
                 if len(values) != _kept(grad.numel(), (0.25, 0.5)[number]):
                     fail(f"{len(values)} entries were sent", case, history)
@@ -262,9 +301,9 @@ def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
                 if not np.array_equal(total, kept.reshape(-1)):
                     text = "what was sent and what is kept do not add up to this key's gradients of this object"
                     fail(text, case, history)
-    for feedback in objects:
-        if set(feedback.residual) != set(keys):
-            places = sorted(map(repr, feedback.residual))
+    for residual in residuals:
+        if set(residual) != set(keys):
+            places = sorted(map(repr, residual))
             fail(f".residual has the keys {places}", "the keys at the end", places)
 
 
@@ -691,14 +730,50 @@ def server_refuses_what_cannot_work(parameter_server, *, rng):
 # ---- 5 · LossScaler ----
 
 
-def _weights(rng: np.random.Generator, dtype: torch.dtype, shapes: tuple) -> tuple[list, list]:
-    """16-bit parameters and their fp32 masters, as a training program has them."""
-    masters = [nn.Parameter(torch.from_numpy(np.asarray(rng.normal(size=shape), np.float32))) for shape in shapes]
-    return [nn.Parameter(master.detach().to(dtype)) for master in masters], masters
+class _Scaled:
+    """A LossScaler with 16-bit parameters, their fp32 masters and an optimizer, as a training program has them."""
+
+    def __init__(self, LossScaler: Any, settings: dict, start: list[torch.Tensor], dtype: torch.dtype, make: Any):  # noqa: N803
+        self.scaler = LossScaler(**settings)
+        self.masters = [nn.Parameter(master.clone()) for master in start]
+        self.params = [nn.Parameter(master.detach().to(dtype)) for master in self.masters]
+        self.optimizer = make(self.masters)
+
+    def value(self) -> Any:
+        """The factor."""
+        return _copied(getattr(self.scaler, "value", None))
+
+    def state(self) -> list:
+        """Parameters, masters, and what the optimizer keeps."""
+        return copy.deepcopy([[p.detach() for p in self.params + self.masters], self.optimizer.state_dict()])
+
+    def step(self, grads: list[torch.Tensor | None]) -> tuple:
+        """What step returned with these gradients, the gradients then, masters, parameters; the state before."""
+        before = self.state()
+        for param, grad in zip(self.params, grads, strict=True):
+            param.grad = None if grad is None else grad.clone()
+        stepped = _copied(self.scaler.step(self.optimizer, self.params, self.masters))
+        masters = [m.detach().numpy().copy() for m in self.masters]
+        return stepped, [_copied(p.grad) for p in self.params], masters, [_copied(p) for p in self.params], before
 
 
-def _value(case: str, scaler: Any) -> float:
-    value = getattr(scaler, "value", None)
+def _scale(LossScaler: Any, settings: dict, number: float, dtype: torch.dtype, half: bool) -> tuple:  # noqa: N803
+    """A scaler's factor, what scale makes of a loss `number` in `dtype` or of half of it, the gradient through that."""
+    scaler = LossScaler(**settings)
+    x = torch.tensor(number, dtype=dtype, requires_grad=True)
+    factor = _copied(getattr(scaler, "value", None))
+    scaled = scaler.scale(x * 0.5 if half else x)
+    if half:
+        scaled.backward()
+    return factor, _copied(scaled), _copied(x.grad)
+
+
+def _start(rng: np.random.Generator, shapes: tuple) -> list[torch.Tensor]:
+    """Masters to start from."""
+    return [torch.from_numpy(np.asarray(rng.normal(size=shape), np.float32)) for shape in shapes]
+
+
+def _value(case: str, value: Any) -> float:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if not isinstance(value, int | float | np.number) or isinstance(value, bool):
@@ -717,61 +792,58 @@ def scaler_scales_in_fp32(LossScaler, *, rng):  # noqa: N803
     """scale converts to fp32 first, so that a half-precision loss cannot overflow, and lets gradients through."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         case = f"a loss in {dtype}"
-        scaler = LossScaler()
-        if _value(case, scaler) != 65536.0:
-            fail(f"the factor starts at {scaler.value}, expected 65536", case, ["start", _value(case, scaler)])
-        x = torch.tensor(float(rng.integers(2, 9)), dtype=dtype, requires_grad=True)
-        scaled = LossScaler(init_scale=4096.0).scale(x * 0.5)
-        wide = scaler.scale(x)
+        loss = float(rng.integers(2, 9))
+        factor, wide, _ = call_inside(_scale, LossScaler, {}, loss, dtype, False)
+        if _value(case, factor) != 65536.0:
+            fail(f"the factor starts at {factor}, expected 65536", case, ["start", _value(case, factor)])
         if not isinstance(wide, torch.Tensor) or wide.dtype != torch.float32 or wide.shape != ():
             fail("scale must return a 0-dim float32 tensor", case, ["kind", str(getattr(wide, "dtype", type(wide)))])
+        _, scaled, through = call_inside(_scale, LossScaler, {"init_scale": 4096.0}, loss, dtype, True)
         got = [wide.item(), scaled.item()]
-        if got != [65536.0 * x.item(), 2048.0 * x.item()]:
-            fail(f"the loss {x.item()} times 65536 came out as {got[0]}", case, got)
-        scaled.backward()
-        if x.grad is None or x.grad.item() != 2048.0:
-            got = None if x.grad is None else x.grad.item()
+        if got != [65536.0 * loss, 2048.0 * loss]:
+            fail(f"the loss {loss} times 65536 came out as {got[0]}", case, got)
+        if through is None or through.item() != 2048.0:
+            got = None if through is None else through.item()
             fail(f"backward through scale gave {got}, expected 2048", case, ["gradient", repr(got)])
 
 
 def _walk(case, rng, LossScaler, settings, make, grads_of, steps, dtype=torch.float16) -> None:  # noqa: N803
     """A scaler beside torch's GradScaler on fp32 copies: factors, skips, masters, params and optimizer state."""
-    params, masters = _weights(rng, dtype, ((3, 2), (4,)))
-    twins = [nn.Parameter(master.detach().clone()) for master in masters]
-    optimizer, oracle_optimizer = make(masters), make(twins)
-    scaler = LossScaler(**settings)
+    start = _start(rng, ((3, 2), (4,)))
+    twins = [nn.Parameter(master.clone()) for master in start]
+    oracle_optimizer = make(twins)
+    scaled = call_inside(_Scaled, LossScaler, settings, start, dtype, make)
     oracle = torch.amp.GradScaler("cpu", **settings)
     oracle.scale(torch.zeros(()))  # makes its scale
     history: list = []
     for step in range(steps):
         handed = []
-        for param, twin, grad in zip(params, twins, grads_of(step), strict=True):
-            param.grad = torch.from_numpy(np.asarray(grad * oracle.get_scale(), np.float32)).to(dtype)
-            twin.grad = param.grad.float()
-            handed.append(param.grad.clone())
+        for twin, grad in zip(twins, grads_of(step), strict=True):
+            handed.append(torch.from_numpy(np.asarray(grad * oracle.get_scale(), np.float32)).to(dtype))
+            twin.grad = handed[-1].float()
         finite = all(bool(grad.isfinite().all()) for grad in handed)
-        before = copy.deepcopy([[p.detach() for p in params + masters], optimizer.state_dict()])
-        stepped = _stepped(case, scaler.step(optimizer, params, masters))
+        result, grads, masters, params, before = scaled.step(handed)
+        stepped = _stepped(case, result)
         oracle.step(oracle_optimizer)
         oracle.update()
-        value = _value(case, scaler)
-        history += [stepped, value, *(m.detach().numpy().copy() for m in masters), *(_floats(p) for p in params)]
+        value = _value(case, scaled.value())
+        history += [stepped, value, *masters, *(_floats(p) for p in params)]
         if stepped != finite:
             fail(f"step {step}: returned {stepped}, the gradients are {'' if finite else 'not '}finite", case, history)
         if not math.isclose(value, oracle.get_scale(), rel_tol=1e-6):
             fail(f"after step {step} the factor is {value}, expected {oracle.get_scale()}", case, history)
-        for number, (param, master, twin) in enumerate(zip(params, masters, twins, strict=True)):
+        for number, (param, got, twin) in enumerate(zip(params, masters, twins, strict=True)):
             what = f"after step {step}, master {number}"
-            got, wanted = master.detach().numpy(), twin.detach().numpy()
+            wanted = twin.detach().numpy()
             # fp32: dividing by the factor and multiplying by its reciprocal differ by an ulp a step.
             if not np.allclose(got, wanted, rtol=1e-5, atol=1e-6):
                 at = np.unravel_index(int(np.argmax(np.abs(got - wanted))), got.shape)
                 fail(f"{what} is {got[at]:.6g}, expected {wanted[at]:.6g}", case, history)
-            if not torch.equal(param.detach(), master.detach().to(dtype)):
+            if not torch.equal(param, torch.from_numpy(got).to(dtype)):
                 fail(f"{what} and the parameter do not agree: it must be the master, rounded", case, history)
-            if not torch.equal(param.grad, handed[number]) and finite:
+            if not torch.equal(grads[number], handed[number]) and finite:
                 fail(f"step {step}: the gradient of parameter {number} was changed", case, history)
-        if not finite and not _same(before, [[p.detach() for p in params + masters], optimizer.state_dict()]):
+        if not finite and not _same(before, scaled.state()):
             text = f"step {step} was to be skipped, but masters, params or the optimizer's state have changed"
             fail(text, case, history)
 
@@ -820,14 +892,14 @@ def scaler_follows_torch(LossScaler, *, rng):  # noqa: N803
 def scaler_keeps_small_gradients(LossScaler, *, rng):  # noqa: N803
     """Gradients are divided in fp32, where what fp16 has no number for still counts; small updates add up."""
     case = "fp16 gradients of 2⁻²⁶ times a factor of 2¹⁶"
-    params, masters = _weights(rng, torch.float16, ((5,),))
-    start, whole = masters[0].detach().clone(), torch.from_numpy(rng.integers(1, 9, 5).astype(np.float32))
-    optimizer, scaler = torch.optim.SGD(masters, lr=2.0**10), LossScaler()
+    [start] = _start(rng, ((5,),))
+    whole = torch.from_numpy(rng.integers(1, 9, 5).astype(np.float32))
+    scaled = call_inside(
+        _Scaled, LossScaler, {}, [start], torch.float16, lambda masters: torch.optim.SGD(masters, lr=2.0**10)
+    )
     for _ in range(4):
-        params[0].grad = (whole * 2.0**-10).half()
-        scaler.step(optimizer, params, masters)
+        _, _, [got], _, _ = scaled.step([(whole * 2.0**-10).half()])
     expected = start - 4 * whole * 2.0**-16
-    got = masters[0].detach().numpy().copy()
     # Four fp32 subtractions of numbers of order 1: at most 4 · 2⁻²⁴ · 4.
     expect_close(case, got, expected.numpy(), what="the master", rtol=0.0, atol=2e-6)
 
@@ -844,15 +916,15 @@ def scaler_skips_whatever_is_not_finite(LossScaler, *, rng):  # noqa: N803
         ("the largest fp16 numbers, all positive", ([65504.0, 65504.0], [65504.0, 65504.0]), True),
         ("zeros", ([0.0, 0.0], [0.0, 0.0]), True),
     ]:
-        params, masters = _weights(rng, torch.float16, ((2,), (2,)))
-        for param, grad in zip(params, numbers, strict=True):
-            param.grad = torch.tensor(grad, dtype=torch.float16)
-        optimizer, scaler = torch.optim.SGD(masters, lr=0.5), LossScaler(init_scale=65536.0)
-        expected = [m.detach() - 0.5 * p.grad.float() / 65536.0 * finite for m, p in zip(masters, params, strict=True)]
-        if not finite:
-            expected = [master.detach().clone() for master in masters]
-        stepped = _stepped(name, scaler.step(optimizer, params, masters))
-        value, got = _value(name, scaler), [m.detach().numpy().copy() for m in masters]
+        start, grads = _start(rng, ((2,), (2,))), [torch.tensor(grad, dtype=torch.float16) for grad in numbers]
+        settings = {"init_scale": 65536.0}
+        scaled = call_inside(
+            _Scaled, LossScaler, settings, start, torch.float16, lambda masters: torch.optim.SGD(masters, lr=0.5)
+        )
+        expected = [m - 0.5 * g.float() / 65536.0 if finite else m for m, g in zip(start, grads, strict=True)]
+        result, _, got, _, _ = scaled.step(grads)
+        stepped = _stepped(name, result)
+        value = _value(name, scaled.value())
         evidence = [stepped, value, *got]
         if stepped != finite or value != (65536.0 if finite else 32768.0):
             fail(f"{name}: step returned {stepped}, and the factor is then {value}", name, evidence)
@@ -868,19 +940,19 @@ def scaler_passes_none_on(LossScaler, *, rng):  # noqa: N803
         "SGD with momentum": lambda masters: torch.optim.SGD(masters, lr=0.5, momentum=0.5),
         "SGD with weight decay": lambda masters: torch.optim.SGD(masters, lr=0.5, weight_decay=0.5),
     }.items():
-        params, masters = _weights(rng, torch.float16, ((2,), (3,)))
-        optimizer, scaler = make(masters), LossScaler(init_scale=8.0)
+        start = _start(rng, ((2,), (3,)))
+        scaled, before = call_inside(_Scaled, LossScaler, {"init_scale": 8.0}, start, torch.float16, make), None
         for step in range(3):
             case = f"{name}, step {step}: {'both have gradients' if step == 0 else 'the second has none'}"
-            params[0].grad = torch.from_numpy(rng.normal(size=2)).half()
-            params[1].grad = torch.from_numpy(rng.normal(size=3)).half() if step == 0 else None
-            before = masters[1].detach().numpy().copy()
-            stepped = _stepped(case, scaler.step(optimizer, params, masters))
-            got = [stepped, *(master.detach().numpy().copy() for master in masters)]
+            grads = [torch.from_numpy(rng.normal(size=size)).half() for size in (2, 3)]
+            result, _, masters, _, _ = scaled.step([grads[0], grads[1] if step == 0 else None])
+            stepped = _stepped(case, result)
+            got = [stepped, *masters]
             if not stepped:
                 fail("the step was skipped, although every gradient that is there is finite", case, got)
             if step and not np.array_equal(before, got[2]):
                 fail("the master of the parameter without a gradient has changed", case, got)
+            before = masters[1]
 
 
 # ---- 6 · benchmark ----

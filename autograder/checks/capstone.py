@@ -29,7 +29,7 @@ from torch import nn
 
 from autograder import check as checking
 from autograder import notebook
-from autograder.check import as_array, check, expect_close, expect_raises, fail
+from autograder.check import as_array, call_inside, check, expect_close, expect_raises, fail
 
 LESSON = "12_capstone"
 TOKENS, NUMEL = 64, 29_888
@@ -143,18 +143,27 @@ def _corpus(make_corpus: Any, seed: int) -> np.ndarray:
 # ---- 1 · corpus and batches ----
 
 
+def _beside_a_state(make_corpus: Any, seed: int, total: int, noise: int) -> tuple[Any, bool]:
+    """A corpus that is made while torch's global random state is some state, and whether it still is that one."""
+    before = torch.get_rng_state()
+    torch.manual_seed(noise)
+    state = torch.get_rng_state()
+    try:
+        return make_corpus(seed, total), torch.equal(state, torch.get_rng_state())
+    finally:
+        torch.set_rng_state(before)
+
+
 @check("12-ex1-batches")
 def corpus_is_one_cycle_repeated(make_corpus, *, rng):
     """A permutation of the tokens, repeated; the seed alone decides which; wrong lengths are refused."""
-    cycles, before = [], torch.get_rng_state()
+    cycles = []
     for seed in (int(s) for s in rng.integers(0, 10**6, 3)):
         for total in (64, 192, 4096):
             case = f"seed {seed}, {total} tokens"
-            torch.manual_seed(int(rng.integers(10**6)))
-            state = torch.get_rng_state()
-            got = make_corpus(seed, total)
+            got, same_state = call_inside(_beside_a_state, make_corpus, seed, total, int(rng.integers(10**6)))
             tokens = as_array(case, got, "the corpus")
-            if not torch.equal(state, torch.get_rng_state()):
+            if not same_state:
                 fail("the global random state was changed: use a torch.Generator", "global state", "global state")
             if tokens.shape != (total,) or not isinstance(got, torch.Tensor) or got.dtype != torch.int64:
                 shown = [list(tokens.shape), str(getattr(got, "dtype", type(got).__name__))]
@@ -167,7 +176,6 @@ def corpus_is_one_cycle_repeated(make_corpus, *, rng):
             cycles.append((seed, np.roll(tokens[:64], -int(np.argmax(tokens[:64] == 0)))))
         if any(not np.array_equal(cycle, cycles[-1][1]) for other, cycle in cycles if other == seed):
             fail("the same seed gave another cycle", "same seed", "differs")
-    torch.set_rng_state(before)
     if len({cycle.tobytes() for _, cycle in cycles}) < 3:
         fail("different seeds gave the same cycle", "different seeds", "same")
     for total in (0, -64, 63, 100):
@@ -884,6 +892,23 @@ def metrics_are_strict_json(append_metrics, *, rng):
                     fail(f"{row} was written as {text.splitlines()[-1]!r}", case, [str(one) for one in got])
 
 
+def _drawn(plot_metrics: Any, path: Path) -> tuple[str, list[dict]]:
+    """What kind of thing was drawn, and what there is to see on each of its axes."""
+    import ranks
+
+    figure = plot_metrics(path)
+    if not isinstance(figure, ranks.Figure) or not str(figure.alt).strip():
+        return type(figure).__name__, []
+    axes = [
+        {
+            "lines": [[np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)] for line in ax.lines],
+            "labels": [ax.get_xlabel(), ax.get_ylabel()],
+        }
+        for ax in figure.axes
+    ]
+    return "", axes
+
+
 @check("12-ex6-watch")
 def plots_show_each_step_once(plot_metrics, *, rng):
     """Loss and gradient norm over the steps in order; the last line of a step counts; events are no steps."""
@@ -904,24 +929,22 @@ def plots_show_each_step_once(plot_metrics, *, rng):
         event = {"event": "rollback", "step": 4, "to": 1, "loss": 99.0}
         lines = [event if row == "event" else dict(zip(names, (*row, 0.1), strict=True)) for row in rows]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        figure = plot_metrics(path)
-    import ranks
-
+        kind, axes = call_inside(_drawn, plot_metrics, path)
     case = "8 lines, 5 steps"
-    if not isinstance(figure, ranks.Figure) or not str(figure.alt).strip():
-        fail("expected a ranks.Figure with an alt text", case, type(figure).__name__)
-    if len(figure.axes) < 2:
-        fail(f"expected two axes, found {len(figure.axes)}", case, len(figure.axes))
-    for place, (name, ax) in enumerate(zip(("loss", "grad_norm"), figure.axes, strict=False)):
-        drawn = [[np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)] for line in ax.lines]
+    if kind:
+        fail("expected a ranks.Figure with an alt text", case, kind)
+    if len(axes) < 2:
+        fail(f"expected two axes, found {len(axes)}", case, len(axes))
+    for place, (name, ax) in enumerate(zip(("loss", "grad_norm"), axes, strict=False)):
+        drawn = ax["lines"]
         want = [np.array(sorted(wanted), float), np.array([wanted[step][place] for step in sorted(wanted)])]
         if not any(
             all(np.array_equal(a, b, equal_nan=True) for a, b in zip(line, want, strict=True)) for line in drawn
         ):
             shown = [[x.tolist(), y.tolist()] for x, y in drawn]
             fail(f"no line of axes {place} shows {name} against the steps 1 to 5", case, shown)
-        if "step" not in ax.get_xlabel() or not ax.get_ylabel().strip():
-            fail(f"axes {place} lack a label", case, [ax.get_xlabel(), ax.get_ylabel()])
+        if "step" not in ax["labels"][0] or not ax["labels"][1].strip():
+            fail(f"axes {place} lack a label", case, ax["labels"])
 
 
 def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[tuple]) -> list[list[bool]]:

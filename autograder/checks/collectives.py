@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.check import check, expect_unchanged, fail, run_ranks
+from autograder.check import check, expect_unchanged, fail, picture, run_ranks
 from ranks.ledger import Ledger
 
 #: Powers of two, others, one rank alone, and enough ranks for a tree of three rounds.
@@ -182,6 +182,7 @@ def _large_case(rng: np.random.Generator, world_size: int, **extra: int) -> list
 def _expect_values(trial: Trial, of_rank: Any, in_place: bool) -> None:
     """Bit for bit: what rank r's tensor holds, or what it returned, is `of_rank(r)`. Nothing was raised."""
     case = trial.case
+    picture(trial.ledger)
     for rank, outcome in enumerate(trial.outcomes):
         if outcome.error:
             fail(f"rank {rank} raised {outcome.error[0]}: {outcome.error[1]}", case.name, outcome.error)

@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from autograder.check import Bomb, CheckFailed, check, expect_raises, fail, run_ranks
+from autograder.check import Bomb, CheckFailed, call_inside, check, expect_raises, fail, run_ranks
 
 LESSON = "05_launch"
 NAMES = ("setup_ddp", "cleanup_ddp", "train_ddp", "launch_distributed")
@@ -50,7 +50,7 @@ LAUNCHER = (
 LAUNCH_TIMEOUT = 90.0
 
 
-# ---- the checker's own model and data, which every process can import ----
+# ---- the checker's own model and data; `_parts` makes a module of them, which new processes can import ----
 
 
 class Model(torch.nn.Module):
@@ -106,6 +106,14 @@ class Examples(torch.utils.data.Dataset):
             file.write(".")
         if (rank, attempt) == ("1", "0") and len(self.reads) == self.settings["kill_at"]:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+@functools.cache
+def _parts() -> str:
+    """Model and Examples as the text of a module."""
+    imports = ["json", "os", "signal", "numpy as np", "torch"]
+    head = "\n".join(["from __future__ import annotations", *(f"import {name}" for name in imports)])
+    return "\n\n".join([head, f"LENGTH = {LENGTH}", *map(inspect.getsource, (Model, Interrupted, Examples))])
 
 
 def _shard(rank: int, world_size: int, epoch: int, seed: int) -> list[int]:
@@ -173,14 +181,19 @@ def _solution() -> tuple[str, Callable]:
 def _script(function: Callable, extra: str = "") -> str:
     """A module with the student's function and what it uses, and the solution's other three; then `extra`."""
     text, export = _solution()
-    others = [name for name in NAMES if name != function.__name__]
+    own, name_of_it = call_inside(_exported, export, function)
+    others = [name for name in NAMES if name != name_of_it]
     keep = "\n".join(f"_{name} = {name}" for name in others)
     back = "\n".join(f"{name} = _{name}" for name in others)
+    return "\n\n".join([text, keep, own, back, extra])
+
+
+def _exported(export: Callable, function: Callable) -> tuple[str, str]:
+    """The function and what it uses as the text of a module, and its name."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         export(path, inspect.unwrap(function))
-        own = path.read_text()
-    return "\n\n".join([text, keep, own, back, extra])
+        return path.read_text(), function.__name__
 
 
 def _meet(store: dist.Store, place: str, world_size: int) -> None:
@@ -333,8 +346,12 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
             fail("a group was started all the same", case, "started")
 
 
-def _attempts(rank: int, world_size: int, setup_ddp: Callable, port: int) -> list[dict]:
-    """Two attempts under a launcher whose store outlives them: what is in the store after each."""
+def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
+    """Two attempts under a launcher whose store, here rank 0's, outlives them: what is in the store after each."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if rank == 0 else None
+    told = [store and store.port]
+    dist.broadcast_object_list(told)
+    [port] = told
     dist.destroy_process_group()
     agent = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     found = []
@@ -360,6 +377,9 @@ def _attempts(rank: int, world_size: int, setup_ddp: Callable, port: int) -> lis
         found.append({"total": total.item(), "keys": keys})
         _meet(agent, f"looked {attempt}", world_size)
         dist.destroy_process_group()
+    agent.add("gone", 1)
+    while rank == 0 and agent.add("gone", 0) < world_size:  # the store ends with this process
+        time.sleep(0.002)
     return found
 
 
@@ -370,8 +390,7 @@ def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
     One rank comes first. It connects to nobody, so that what it finds in the store cannot make it fail.
     """
     for world_size in (1, 2, 3):
-        agent = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        first, second = run_ranks(_attempts, world_size, (setup_ddp, agent.port))[0]
+        first, second = run_ranks(_attempts, world_size, (setup_ddp,))[0]
         case = f"under torchrun, {world_size} rank{'s' * (world_size > 1)}"
         if first["total"] != world_size or second["total"] != world_size:
             totals = (first["total"], second["total"])
@@ -390,14 +409,17 @@ def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
 @check("05-ex1-setup-ddp")
 def setup_survives_a_restart(setup_ddp, *, rng):
     """With torchrun's own agent, on 3 ranks: rank 1 is killed, all are started again, and the run ends well."""
-    _expect_survival(_script(setup_ddp), 3, int(rng.integers(2**31)), real=False)
+    _expect_survival(setup_ddp, 3, int(rng.integers(2**31)), real=False)
 
 
 # ---- launching ----
 
 
-def _launch(rank: int, world_size: int, nproc: int, folder: str, settings: dict, real: bool) -> dict:
-    """Inside a rank of its own, so that nothing is left behind: start `train.py` there and report."""
+def _launch(rank, world_size, whose: Callable, nproc: int, folder: str, settings: dict, real: bool) -> dict:
+    """Inside a rank of its own, so that nothing is left behind: start `train.py` there and report.
+
+    whose: the function that the script is made of. Where it lives, its script runs.
+    """
     dist.destroy_process_group()
     _forget_launcher()
     os.makedirs(os.path.join(folder, "tmp"))
@@ -409,8 +431,8 @@ def _launch(rank: int, world_size: int, nproc: int, folder: str, settings: dict,
         TMPDIR=os.path.join(folder, "tmp"),
     )
     script = os.path.join(folder, "train.py")
-    here = "autograder.checks.launch"
-    arguments = ["--model", f"{here}:Model", "--data", f"{here}:Examples", "--epochs", str(settings["epochs"])]
+    sys.path.insert(0, folder)
+    arguments = ["--model", "parts:Model", "--data", "parts:Examples", "--epochs", str(settings["epochs"])]
     arguments += ["--checkpoint", os.path.join(folder, "checkpoint"), "--out", os.path.join(folder, "result")]
     status = (_torchrun if real else _agent)(script, arguments, nproc)
     reads = {file.name[6:]: file.stat().st_size for file in Path(folder).glob("reads.*")}
@@ -461,14 +483,15 @@ def _run_script(script: str, arguments: list[str]) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def _expect_survival(text: str, nproc: int, seed: int, real: bool) -> None:
+def _expect_survival(function: Callable, nproc: int, seed: int, real: bool) -> None:
     """Rank 1 kills itself in the middle of epoch 2 of 3: the run ends as if nothing had happened."""
     case = f"{'torchrun' if real else 'torchrun’s agent'}, {nproc} ranks, rank 1 killed in epoch 2"
-    each = _per_rank(nproc)
+    each, text = _per_rank(nproc), _script(function)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         Path(folder, "train.py").write_text(f'{text}\n\nif __name__ == "__main__":\n    main()\n')
+        Path(folder, "parts.py").write_text(_parts())
         settings = {"seed": seed, "folder": folder, "kill_at": each + each * 2 // 3, "epochs": 3}
-        seen = run_ranks(_launch, 1, (nproc, folder, settings, real), timeout=LAUNCH_TIMEOUT + 10)[0]
+        seen = run_ranks(_launch, 1, (function, nproc, folder, settings, real), timeout=LAUNCH_TIMEOUT + 10)[0]
     if seen["status"] != 0 or seen["result"] is None:
         attempts = len({name.split(".")[0] for name in seen["reads"]})
         how = "did not end in time" if seen["status"] == -1 else f"ended with exit status {seen['status']}"
@@ -781,7 +804,7 @@ def _expect_whole_files(seen: dict, world_size: int) -> None:
 @check("05-ex3-train-ddp")
 def training_survives_torchrun_and_a_kill(train_ddp, *, rng):
     """A real torchrun, 4 ranks, rank 1 killed in mid-epoch: exit 0 and the undisturbed run's parameters."""
-    _expect_survival(_script(train_ddp), 4, int(rng.integers(2**31)), real=True)
+    _expect_survival(train_ddp, 4, int(rng.integers(2**31)), real=True)
 
 
 # ---- 4 · launch_distributed ----
@@ -803,7 +826,8 @@ def train_ddp(rank, world_size, model_class, data, epochs, *, batch_size=16, lr=
     import torch.distributed as dist
 
     up = dist.is_initialized()
-    note = {"arguments": [rank, world_size, str(model_class), data, epochs, batch_size, lr, seed, checkpoint], "up": up}
+    arguments = [rank, world_size, model_class.__name__, data, epochs, batch_size, lr, seed, checkpoint]
+    note = {"arguments": arguments, "up": up}
     if up:
         store = dist.distributed_c10d._get_default_store()
         while hasattr(store, "underlying_store"):
@@ -834,12 +858,13 @@ def cleanup_ddp():
 """
 
 
-def _module(folder: str, text: str) -> Any:
-    """The module with this text, imported by a name that new processes can import too."""
-    name = f"exported_{os.path.basename(folder).replace('-', '_')}"
-    Path(folder, f"{name}.py").write_text(text)
+def _modules(folder: str, *texts: str) -> list[Any]:
+    """The modules with these texts, imported by names that new processes can import too."""
+    names = [f"exported_{os.path.basename(folder).replace('-', '_')}_{number}" for number in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        Path(folder, f"{name}.py").write_text(text)
     sys.path.insert(0, folder)
-    return importlib.import_module(name)
+    return [importlib.import_module(name) for name in names]
 
 
 def _forking_spawn(fn: Callable, args: tuple = (), nprocs: int = 1, join: bool = True, daemon: bool = False, **_: Any):
@@ -850,7 +875,7 @@ def _forking_spawn(fn: Callable, args: tuple = (), nprocs: int = 1, join: bool =
     return mp.start_processes(fn, args, nprocs, join, daemon, start_method="fork")
 
 
-def _launch_forked(rank: int, world_size: int, folder: str, text: str, calls: list[tuple[int, dict]]) -> dict:
+def _launch_forked(rank, world_size, whose: Callable, folder: str, text: str, parts: str, calls: list) -> dict:
     """Inside a rank of its own: some launches with stand-ins, and what the processes noted."""
     dist.destroy_process_group()
     _forget_launcher()
@@ -862,7 +887,7 @@ def _launch_forked(rank: int, world_size: int, folder: str, text: str, calls: li
     import torch.multiprocessing.spawn  # noqa: F401  the module, which the function of this name hides
 
     sys.modules["torch.multiprocessing.spawn"].spawn = mp.spawn = _forking_spawn
-    module = _module(folder, text)
+    module, own = _modules(folder, text, parts)
     seen = []
     for number, (nprocs, kwargs) in enumerate(calls):
         here = notes / str(number)
@@ -870,7 +895,7 @@ def _launch_forked(rank: int, world_size: int, folder: str, text: str, calls: li
         os.environ["CHECK_NOTES"] = str(here)
         record = {"error": None, "result": None}
         try:
-            record["result"] = _plain(module.launch_distributed(nprocs, **kwargs))
+            record["result"] = _plain(module.launch_distributed(nprocs, model_class=own.Model, **kwargs))
         except NotImplementedError:
             raise
         except Exception as error:
@@ -896,11 +921,11 @@ def launching_brings_back_what_rank_0_returns(launch_distributed, *, rng):
         expect_raises(case, launch_distributed, wrong, error=ValueError, mentions="world_size")
     some = {"epochs": int(rng.integers(1, 50)), "lr": float(rng.random()), "seed": int(rng.integers(100))}
     every = {**some, "batch_size": int(rng.integers(2, 64)), "checkpoint": "some/where"}
-    common = {"model_class": Model, "data": "good"}
+    common = {"data": "good"}
     calls = [(2, common | some), (3, common | every), (1, common | some), (2, common | {"data": "bad", "epochs": 1})]
     text = _script(launch_distributed, STAND_INS)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
-        seen = run_ranks(_launch_forked, 1, (folder, text, calls))[0]
+        seen = run_ranks(_launch_forked, 1, (launch_distributed, folder, text, _parts(), calls))[0]
     for (nprocs, kwargs), record in zip(calls[:-1], seen["calls"], strict=False):
         _expect_launch(nprocs, kwargs, record)
     paths = [record["notes"][0][0].get("path") for record in seen["calls"][:-1]]
@@ -946,7 +971,7 @@ def _expect_note(rank: int, nprocs: int, kwargs: dict, mine: list[dict], case: s
     note = mine[0]
     full = {"batch_size": 16, "lr": 0.1, "seed": 0, "checkpoint": None, **kwargs}
     order = ("data", "epochs", "batch_size", "lr", "seed", "checkpoint")
-    wanted = [rank, nprocs, str(Model), *(full[name] for name in order)]
+    wanted = [rank, nprocs, "Model", *(full[name] for name in order)]
     names = ("rank", "world_size", "model_class", *order)
     for name, got, expected in zip(names, note["arguments"], wanted, strict=True):
         if got != expected:
@@ -961,15 +986,15 @@ def _expect_note(rank: int, nprocs: int, kwargs: dict, mine: list[dict], case: s
         fail("cleanup_ddp was not called after train_ddp", case, "no cleanup")
 
 
-def _launch_spawned(rank: int, world_size: int, folder: str, text: str, nprocs: int, settings: dict) -> dict:
+def _launch_spawned(rank, world_size, whose: Callable, folder: str, text: str, parts: str, settings: dict) -> dict:
     """Inside a rank of its own: one launch with the real mp.spawn and the real train_ddp."""
     dist.destroy_process_group()
     _forget_launcher()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.stdout.flush()
-    module = _module(folder, text)
-    data = Examples(settings["seed"])
-    return _plain(module.launch_distributed(nprocs, model_class=Model, data=data, epochs=settings["epochs"], lr=0.05))
+    module, own = _modules(folder, text, parts)
+    data = own.Examples(settings["seed"])
+    return _plain(module.launch_distributed(2, model_class=own.Model, data=data, epochs=settings["epochs"], lr=0.05))
 
 
 @check("05-ex4-launch-distributed")
@@ -978,6 +1003,6 @@ def launching_works_with_fresh_processes(launch_distributed, *, rng):
     seed, case = int(rng.integers(2**31)), "2 new Python processes"
     text = _script(launch_distributed)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
-        arguments = (folder, text, 2, {"seed": seed, "epochs": 2})
+        arguments = (launch_distributed, folder, text, _parts(), {"seed": seed, "epochs": 2})
         got = run_ranks(_launch_spawned, 1, arguments, timeout=LAUNCH_TIMEOUT)[0]
     _expect_result(got, _one_process(seed, 2, 2, lr=0.05), 0, case)

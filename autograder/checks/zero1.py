@@ -9,7 +9,7 @@ step. What was sent is read from the ledger, what is held by walking over the st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.check import check, expect_close, expect_raises, fail, run_ranks
+from autograder.check import call_inside, check, expect_close, expect_raises, fail, run_ranks
 
 WORLD_SIZES = (1, 2, 3, 4, 5)
 #: Of the largest parameter, after a few steps.
@@ -108,25 +108,37 @@ def flatten_lays_numbers_end_to_end(flatten, *, rng):
             fail("the flat vector shares its memory with a tensor", case, "shared")
 
 
+def _unflattened(unflatten_into: Callable, tensors: list[torch.Tensor], flat: torch.Tensor) -> list[dict]:
+    """What became of each of the tensors, and of the flat vector at the end."""
+    pointers, dtypes, needs = zip(*((t.data_ptr(), t.dtype, t.requires_grad) for t in [*tensors, flat]), strict=True)
+    unflatten_into(list(tensors), flat)
+    return [
+        {
+            "numbers": t.detach().clone(),
+            "same": t.data_ptr() == pointers[index] and t.dtype == dtypes[index],
+            "leaf": t.requires_grad == needs[index] and t.is_leaf,
+        }
+        for index, t in enumerate([*tensors, flat])
+    ]
+
+
 @check("07-ex2-flatten")
 def unflatten_writes_in_place(unflatten_into, *, rng):
     """The tensors' own memory gets the numbers, in their dtypes; the flat vector stays; a wrong length is refused."""
     for case, tensors in _tensors(rng).items():
         numel = sum(t.numel() for t in tensors)
         flat = torch.from_numpy(rng.integers(-64, 64, numel) / 8).float()
-        pointers, before = [t.data_ptr() for t in tensors], flat.clone()
-        dtypes, needs = [t.dtype for t in tensors], [t.requires_grad for t in tensors]
-        unflatten_into(list(tensors), flat)
-        at = 0
-        for index, t in enumerate(tensors):
+        before, at = flat.clone(), 0
+        *got, flat = call_inside(_unflattened, unflatten_into, tensors, flat)
+        for index, (t, seen) in enumerate(zip(tensors, got, strict=True)):
             expected = before[at : at + t.numel()].view(t.shape).numpy().astype(np.float64)
             at += t.numel()
-            expect_close(case, t.detach().double(), expected, what=f"tensor {index}", rtol=0.0)
-            if t.data_ptr() != pointers[index] or t.dtype != dtypes[index]:
+            expect_close(case, seen["numbers"].double(), expected, what=f"tensor {index}", rtol=0.0)
+            if not seen["same"]:
                 fail(f"tensor {index} is not the one it was: write into its memory", case, "replaced")
-            if t.requires_grad != needs[index] or not t.is_leaf:
+            if not seen["leaf"]:
                 fail(f"tensor {index} is no longer a leaf that requires a gradient as before", case, "leaf")
-        if not torch.equal(flat, before):
+        if not torch.equal(flat["numbers"], before):
             fail("flat was changed", case, "flat")
     for extra in (-1, 1):
         tensors = [torch.zeros(2, 3), torch.zeros(4)]
