@@ -26,7 +26,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: all book lab notebooks run grade audit check test clean help browser FORCE
+.PHONY: all book lab notebooks run grade report audit check test clean help browser jail FORCE
 
 all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## set up, run the solutions, build the book, grade the example class
 	@echo
@@ -50,8 +50,11 @@ notebooks: .venv/.ready ## make notebooks/ anew from solutions/
 run: .venv/.ready ## run the solution notebooks with papermill
 	@$(BIN)/python -m autograder run $(LESSONS)
 
-grade: .venv/.ready ## grade your class: submitted/ into gradebook.db, feedback/ and grades.csv
+grade: .venv/.ready jail ## grade your class: submitted/ into gradebook.db, feedback/ and grades.csv
 	@$(BIN)/python -m autograder grade
+
+report: .venv/.ready ## one page on your graded class: report.html
+	@$(BIN)/python -m autograder report
 
 audit: .venv/.ready ## grade every known wrong and right answer; print the matrix
 	@$(BIN)/python -m autograder audit $(LESSONS)
@@ -63,7 +66,7 @@ check: .venv/.ready ## the quick checks: style, stale notebooks, stray outputs
 	@$(BIN)/python -m pytest -q tests/test_style.py
 
 # Two files of tests at a time; the long ones come first in the alphabet.
-test: .venv/.ready browser ## run all tests
+test: .venv/.ready browser jail ## run all tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 clean: ## remove everything that is generated
@@ -80,6 +83,13 @@ browser: .venv/.ready
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  $(STEP) "installing Chromium" _build/apt.log -- \
 	    sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium'; } || true
+
+# Submissions are graded in bubblewrap's jail. The same holds for it; without it, only --no-jail grades.
+jail:
+	@command -v bwrap >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  $(STEP) "installing bubblewrap" _build/apt.log -- \
+	    sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends bubblewrap'; } || true
 
 .venv/.ready: requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; Python 3.11 or newer is needed (make PYTHON=/path/to/python3)" >&2; exit 1; }
@@ -119,6 +129,8 @@ $(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebooks $(STAMPS)/r
 	@touch $@
 
 $(STAMPS)/graded: $(CLASS) $(SOLUTIONS) $(RANKS) $(AUTOGRADER) nbgrader_config.py $(STAMPS)/inputs .venv/.ready
-	@$(BIN)/python -m autograder grade --example > _build/example-grades.txt.new
+	@$(MAKE) --no-print-directory jail
+	@$(BIN)/python -m autograder grade --example \
+	  $$(command -v bwrap >/dev/null || echo --no-jail) > _build/example-grades.txt.new
 	@mv _build/example-grades.txt.new _build/example-grades.txt
 	@touch $@

@@ -28,6 +28,8 @@ c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this f
 c.Autograde.exporter_class = SubmissionExporter
 c.Autograde.sanitize_preprocessors = [RestoreCells]
 c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, AssignLatePenalties]
+# Submissions run in a jail (c.RunCells.jail = False: with your own rights); of the files beside a notebook only those
+# are taken that c.RunCells.data_files names, a list of patterns.
 c.RunCells.timeout = 60  # seconds a cell
 c.RunCells.test_timeout = 240  # seconds a test cell: that of lesson 05 launches torchrun and kills one of its ranks
 

@@ -1,4 +1,4 @@
-"""`python -m autograder COMMAND`: release, run, audit, grade and pieces, each in a module of its own."""
+"""`python -m autograder COMMAND`: release, run, audit, grade, regrade, report, pieces: each in a module of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 
 #: Each module adds one subcommand with `add_parser(subparsers)`, and imports what is slow only when it runs.
-COMMANDS = ("release", "execute", "audit", "grading", "pieces")
+COMMANDS = ("release", "execute", "audit", "grading", "regrade", "report", "pieces")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,6 +6,10 @@ which cells run, what happens when one of them kills the kernel, what is written
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import fnmatch
+import io
 import os
 import queue
 import re
@@ -13,14 +17,17 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
 
 import nbformat
 from jupyter_client import BlockingKernelClient, KernelManager
 from nbformat.v4 import new_output
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Integer
+from traitlets import Bool, Integer, List, Unicode
 
 from autograder.restore import well_formed
 
@@ -35,7 +42,8 @@ class Reply:
     """What became of one cell.
 
     status: "ok", "error", "timeout" (stopped after `timeout` seconds), "died" (the kernel ended), or
-    "unstarted" (the kernel had ended before the cell began). error: name and text of what it raised.
+    "unstarted" (the kernel had ended before the cell began). error: name and text of what it raised. why: what
+    ended it, if that is known. raised: what a grade cell raised outside the jail.
     """
 
     status: str
@@ -43,6 +51,8 @@ class Reply:
     error: tuple[str, str] = ("", "")
     traceback: list[str] = field(default_factory=list)
     execution_count: int | None = None
+    why: str = ""
+    raised: Exception | None = None
 
 
 class LocalKernel:
@@ -89,7 +99,7 @@ class LocalKernel:
         assert self.manager is not None and self.client is not None
         request = self.client.execute(source, allow_stdin=False, stop_on_error=False)
         deadline = time.monotonic() + timeout
-        reply, collected, started, idle = Reply("unstarted"), _Outputs(), False, False
+        reply, collected, started, idle = Reply("unstarted"), Outputs(), False, False
         answer = None
         while not (idle and answer):
             if time.monotonic() > deadline:
@@ -118,6 +128,10 @@ class LocalKernel:
             reply.traceback = [well_formed(str(part)) for part in answer.get("traceback", [])]
         return reply
 
+    def run_test(self, source: str, timeout: float) -> Reply:
+        """Run a grade cell, in the same kernel."""
+        return self.run(source, timeout)
+
     def _next(self, channel: str) -> dict | None:
         try:
             return getattr(self.client, f"get_{channel}_msg")(timeout=0.2)
@@ -125,11 +139,18 @@ class LocalKernel:
             return None
 
 
-class _Outputs:
+class Outputs:
     """Collects a cell's output messages: streams joined, display updates applied, everything bounded."""
 
     def __init__(self):
         self.outputs, self.displays, self.size, self.clear_next = [], {}, 0, False
+
+    def take(self, kind: str, content: dict) -> None:
+        """Take in one message of a jail, which may say anything."""
+        if kind == "execute_result" and type(content.get("execution_count")) is not int:
+            return
+        with contextlib.suppress(Exception):
+            self.add({"msg_type": kind, "content": content})
 
     def add(self, message: dict) -> None:
         """Take one message in; what is no output, or no valid one, is left out."""
@@ -212,10 +233,38 @@ def run_cells(cells: list[nbformat.NotebookNode], new_kernel: Callable[[], Local
             cell.outputs, cell.execution_count = reply.outputs, reply.execution_count
             ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
             ours.update(status=reply.status, error=list(reply.error))
+            if reply.why:
+                ours.why = reply.why
             if reply.status == "error":
                 ours.where = run.own_frames(reply)
+                if drawn := picture_of(reply.raised):
+                    ours.picture = drawn
     finally:
         run.kernel.stop()
+
+
+#: A picture of more messages shows nothing.
+MAX_MESSAGES = 150
+
+
+def picture_of(error: Exception | None) -> dict[str, str]:
+    """What the ranks sent each other when a check failed: `png` (base64) and `alt`; {} if there is nothing to see."""
+    ledger = getattr(error, "ledger", None)
+    if not ledger or len(ledger) > MAX_MESSAGES or ledger.world_size < 2:
+        return {}
+    from ranks import timeline
+
+    sends = ledger.sends()
+    try:
+        if sends:
+            figure = timeline.draw_rounds(ledger, ledger.world_size, "What your ranks sent")
+        else:
+            figure = timeline.draw(ledger, ledger.world_size, "What your ranks did")
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=120)
+    except (ValueError, RuntimeError):  # a ledger that no honest run has
+        return {}
+    return {"png": base64.b64encode(png.getvalue()).decode("ascii"), "alt": figure.alt}
 
 
 class _Run:
@@ -272,7 +321,8 @@ class _Run:
     def _run(self, cell: nbformat.NotebookNode) -> Reply:
         limit = self.limits.test if is_test(cell) else self.limits.cell
         left = max(0.0, self.deadline - time.monotonic())
-        reply = self.kernel.run(cell.source, min(limit, left))
+        run = self.kernel.run_test if is_test(cell) else self.kernel.run
+        reply = run(cell.source, min(limit, left))
         if reply.status == "timeout" and left < limit:
             reply.status = "out of time"
         if reply.status != "unstarted":
@@ -296,16 +346,105 @@ def is_test(cell: nbformat.NotebookNode) -> bool:
 
 
 class RunCells(NbGraderPreprocessor):
-    """Takes the place of nbgrader's Execute."""
+    """Takes the place of nbgrader's Execute: a submission's cells run in a jail, its grade cells outside."""
 
     timeout = Integer(60, help="Seconds for one cell.").tag(config=True)
     test_timeout = Integer(120, help="Seconds for one test cell.").tag(config=True)
     notebook_timeout = Integer(900, help="Seconds for the whole notebook.").tag(config=True)
+    jail = Bool(True, help="Run submissions in a jail. Off, they run with your own rights.").tag(config=True)
+    data_files = List(Unicode(), help="Patterns of files that are taken from a submission.").tag(config=True)
+
+    #: (student, lesson) → the notebook as a worker has run it already, as text.
+    done: ClassVar[dict[tuple[str, str], str]] = {}
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Run the restored notebook; for one that could not be read no kernel is started."""
-        if not nb.metadata.autograder.problem:
-            folder = resources.get("metadata", {}).get("path") or os.getcwd()
-            limits = Limits(self.timeout, self.test_timeout, self.notebook_timeout)
-            run_cells(nb.cells, lambda: LocalKernel(folder), limits)
+        if nb.metadata.autograder.problem:
+            return nb, resources
+        where = resources["nbgrader"]
+        course = CourseDirectory(config=self.config)
+        handed_in = Path(course.format_path(course.submitted_directory, where["student"], where["assignment"]))
+        files, left_out = submitted_files(handed_in, self.data_files)
+        executed = self.done.get((where["student"], where["assignment"]))
+        if executed is None or not _adopt(nb, executed):
+            source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
+            lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
+            with kernels(lesson, {**files, **files_beside(source)}, self.jail) as new_kernel:
+                run_cells(nb.cells, new_kernel, Limits(self.timeout, self.test_timeout, self.notebook_timeout))
+        nb.metadata.autograder.left_out = left_out
         return nb, resources
+
+
+def _adopt(nb: nbformat.NotebookNode, executed: str) -> bool:
+    """Take over outputs and outcomes of a notebook that a worker has run; False if it has run other cells."""
+    others = nbformat.reads(executed, as_version=4).cells
+    if [(cell.id, cell.source) for cell in others] != [(cell.id, cell.source) for cell in nb.cells]:
+        return False
+    for cell, other in zip(nb.cells, others, strict=True):
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = other.outputs, other.execution_count
+            cell.metadata["autograder"] = other.metadata.get("autograder", {})
+    return True
+
+
+def lesson_notebook(source: Path) -> nbformat.NotebookNode:
+    """The instructor's notebook of a lesson; ValueError where there is none."""
+    if not source.is_file():
+        raise ValueError(f"{source} is needed for grading: the grade cells build on its setup cells")
+    return nbformat.read(source, as_version=4)
+
+
+@contextlib.contextmanager
+def kernels(lesson: nbformat.NotebookNode, files: dict[str, bytes], jail: bool) -> Iterator[Callable]:
+    """What starts kernels for a submission to this lesson, in this process's jail or, without it, as any program.
+
+    files: what lies beside the notebook, by name.
+    """
+    from autograder.jail import kernel, outside
+
+    if jail:
+        yield lambda: kernel.JailedKernel(outside.shared(), lesson, files)
+        return
+    with tempfile.TemporaryDirectory(prefix="submission-") as folder:
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        yield lambda: LocalKernel(folder)
+
+
+def files_beside(folder: Path) -> dict[str, bytes]:
+    """What lies beside a lesson's notebook, programs included: each file's bytes, by its name there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+        if path.is_file() and not hidden and path.suffix != ".ipynb":
+            found[str(name)] = path.read_bytes()
+    return found
+
+
+#: A declared data file that is larger is not taken; nor are more than so many.
+MAX_DATA_FILE, MAX_DATA_FILES = 20 * 2**20, 50
+
+
+def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
+    """The declared data files of a submission, by name; and for each other thing in its folder why it was left out."""
+    taken, left_out = {}, []
+    for path in sorted(folder.rglob("*"))[:1000] if folder.is_dir() and not folder.is_symlink() else []:
+        name = str(path.relative_to(folder))
+        if name == f"{folder.name}.ipynb" or any(part.startswith(".") for part in Path(name).parts):
+            continue
+        if path.is_symlink() or any((folder / parent).is_symlink() for parent in Path(name).parents):
+            left_out.append(f"{name}: a link")
+        elif path.is_dir():
+            continue
+        elif not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+            left_out.append(f"{name}: not asked for")
+        elif not path.is_file() or path.stat().st_size > MAX_DATA_FILE or len(taken) >= MAX_DATA_FILES:
+            left_out.append(f"{name}: too large, or no plain file")
+        elif path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb"):
+            left_out.append(f"{name}: a program, no data")
+        else:
+            taken[name] = path.read_bytes()
+    return taken, left_out

@@ -55,6 +55,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
         max_score=info["max_score"],
         late_penalty=info.get("late_penalty") or 0,
         problem=nb.metadata.get("autograder", {}).get("problem", ""),
+        left_out=nb.metadata.get("autograder", {}).get("left_out", []),
         exercises=[exercise(test, answers.get(answer_of(test.id)), secrets) for test in tests],
         cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in nb.cells],
         light=Markup(HtmlFormatter(style="default").get_style_defs(".highlight")),
@@ -78,10 +79,18 @@ def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
         "message": re.sub(r"^the ", "The ", message.strip()),
         "hints": [hint.strip() for hint in hints if hint.strip()],
         "notes": ours.get("notes", []),
+        "picture": picture(ours.get("picture")),
         "where": [hide(frame, secrets) for frame in ours.get("where", [])],
         "comment": comment if comment and comment != by_machine else "",
         "answer": answer,
     }
+
+
+def picture(drawn: object) -> dict[str, str] | None:
+    """A picture that the grader has drawn (`execution.picture_of`): its data and its text alternative."""
+    if not isinstance(drawn, dict) or not safe.BASE64.fullmatch(str(drawn.get("png", ""))):
+        return None
+    return {"png": drawn["png"], "alt": str(drawn.get("alt", ""))}
 
 
 def title(test: str) -> str:

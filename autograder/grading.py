@@ -21,10 +21,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from autograder import conversion, notebook
 from autograder.files import write_whole
+
+if TYPE_CHECKING:
+    from autograder.workers import Task, Workers
 
 EXAMPLE = notebook.ROOT / "examples" / "class"
 EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"
@@ -33,37 +36,64 @@ EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"
 def add_parser(subparsers) -> None:
     """Add the subcommand `grade`."""
     parser = subparsers.add_parser("grade", help="grade a class: autograde, feedback, grades.csv")
+    add_arguments(parser)
+    parser.add_argument("--example", action="store_true", help="grade the example class in a scratch folder")
+    parser.set_defaults(run=command)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command that grades can be told."""
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson handed in")
     parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
-    parser.add_argument("--example", action="store_true", help="grade the example class in a scratch folder")
     parser.add_argument("--force", action="store_true", help="grade again what did not change")
     parser.add_argument("--timeout", type=int, metavar="SECONDS", help="for one cell; twice that for a test cell")
-    parser.set_defaults(run=command)
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes (default: one a core)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler whose workers run the notebooks")
+    parser.add_argument("--no-jail", action="store_true", help="run submissions with your own rights")
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status: 1 when something could not be graded, or differs from the expected."""
     if arguments.example:
         return _example(arguments)
-    folder = Path(arguments.course).expanduser() if arguments.course else Path(os.path.relpath(notebook.ROOT))
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
-    course = Course(folder, arguments.timeout)
-    course.check(arguments.lessons)
+    course = course_of(arguments)
     if not course.jobs(arguments.lessons):
-        where = folder / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
+        where = folder_of(arguments) / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
         print(f"Nothing to grade: put each notebook at {where} and run this again.")
         return 0
-    problems = course.grade(arguments.lessons, arguments.force)
+    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
     print(course.table())
+    folder = folder_of(arguments)
     print(f"\nFeedback pages are in {folder / 'feedback'}, all points in {folder / 'grades.csv'}.")
     return 1 if problems else 0
 
 
-def _example(arguments: argparse.Namespace) -> int:
-    course = example_course(arguments.timeout or 20)  # one of them never ends
+def folder_of(arguments: argparse.Namespace) -> Path:
+    """The course's folder, as short as it can be said."""
+    return Path(arguments.course).expanduser() if arguments.course else Path(os.path.relpath(notebook.ROOT))
+
+
+def course_of(arguments: argparse.Namespace) -> Course:
+    """The course that the command line names. ValueError for a folder or lesson that is not there."""
+    folder = folder_of(arguments)
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
+    course = Course(folder, arguments.timeout, not arguments.no_jail)
     course.check(arguments.lessons)
-    problems = course.grade(arguments.lessons, arguments.force)
+    return course
+
+
+def workers_of(arguments: argparse.Namespace) -> dict:
+    """What the command line says about workers, for `Course.grade`."""
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}")
+    return {"jobs": arguments.jobs, "scheduler": arguments.scheduler or ""}
+
+
+def _example(arguments: argparse.Namespace) -> int:
+    course = example_course(arguments.timeout or 20, not arguments.no_jail)  # one of them never ends
+    course.check(arguments.lessons)
+    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
     print(course.table())
     wrong = differences(course.scores(), read_expected(EXAMPLE / "expected.csv"), arguments.lessons)
     for line in wrong:
@@ -73,14 +103,14 @@ def _example(arguments: argparse.Namespace) -> int:
     return 1 if problems or wrong else 0
 
 
-def example_course(timeout: int | None = None) -> Course:
+def example_course(timeout: int | None = None, jail: bool = True) -> Course:
     """The example class, copied into a scratch folder of its own."""
     EXAMPLE_COURSE.mkdir(parents=True, exist_ok=True)
     for name, source in (("submitted", EXAMPLE / "submitted"), ("solutions", notebook.SOLUTIONS)):
         shutil.rmtree(EXAMPLE_COURSE / name, ignore_errors=True)
         shutil.copytree(source, EXAMPLE_COURSE / name, ignore=shutil.ignore_patterns(".*"))
     shutil.copy(notebook.ROOT / conversion.CONFIG, EXAMPLE_COURSE / conversion.CONFIG)
-    return Course(EXAMPLE_COURSE, timeout)
+    return Course(EXAMPLE_COURSE, timeout, jail)
 
 
 def read_expected(path: Path) -> dict[tuple[str, str, str], float]:
@@ -106,14 +136,15 @@ def differences(scores: dict, expected: dict, lessons: list[str] | None = None) 
 class Course:
     """One class: a folder with `submitted/`, and what grading puts beside it.
 
-    Lessons come from `solutions/` in that folder if there is one, else from the repository.
+    Lessons come from `solutions/` in that folder if there is one, else from the repository. timeout: seconds for a
+    cell, twice that for a test cell. jail: run the submissions in one.
     """
 
-    def __init__(self, root: Path, timeout: int | None = None):
+    def __init__(self, root: Path, timeout: int | None = None, jail: bool = True):
         self.root = Path(root).resolve()  # nbgrader compares paths as text
         own = self.root / "solutions"
         self.solutions = own if own.is_dir() else notebook.SOLUTIONS
-        self.timeout = timeout
+        self.timeout, self.jail = timeout, jail
         self.graded = self.root / "autograded" / ".graded.json"
 
     def lessons(self) -> list[str]:
@@ -138,34 +169,85 @@ class Course:
         folders = [path for path in sorted((self.root / "submitted").glob("*/*")) if path.is_dir()]
         return [str(path.relative_to(self.root)) for path in folders if path.name not in self.lessons()]
 
-    def grade(self, lessons: list[str] | None = None, force: bool = False) -> list[str]:
-        """Grade what changed, write feedback and grades.csv. One line for each submission that failed to grade."""
-        from tqdm import tqdm
+    def grade(
+        self, lessons: list[str] | None = None, force: bool = False, jobs: int | None = None, scheduler: str = ""
+    ) -> list[str]:
+        """Grade what changed, write feedback and grades.csv. One line for each submission that failed to grade.
 
-        jobs = self.jobs(lessons)
-        for stranger in self.strangers():
-            print(f"{stranger} is no lesson and is left out: check the folder's name", file=sys.stderr)
-        for lesson in sorted({lesson for _, lesson in jobs}):
+        jobs, scheduler: as for `workers.Workers`; without a number, one worker a core.
+        """
+        from autograder import workers
+
+        self._say_what_is_odd()
+        jobs = jobs or workers.cores()
+        for lesson in sorted({lesson for _, lesson in self.jobs(lessons)}):
             self.prepare(lesson)
         done, final = self._read_graded(), self.final()
-        todo = [job for job in jobs if force or done.get("/".join(job)) != self._fingerprint(*job) or job not in final]
-        for lesson in sorted({lesson for _, lesson in todo}):
-            self.try_solution(lesson)
-        done, problems = self._read_graded(), []
-        bar = tqdm(todo, desc="grading", unit="notebook", disable=not todo, bar_format=BAR)
-        for student, lesson in bar:
-            bar.set_description_str(f"grading {student} {lesson}")
-            state = self._fingerprint(student, lesson)  # before: what changes meanwhile is graded again next time
-            problem = self.grade_one(student, lesson)
-            if problem:
-                problems.append(problem)
-            else:
-                done["/".join((student, lesson))] = state
-                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+        todo = [
+            job for job in self.jobs(lessons)
+            if force or done.get("/".join(job)) != self._fingerprint(*job) or job not in final
+        ]  # fmt: skip
+        needed = sorted({lesson for _, lesson in todo})
+        with workers.Workers(len(todo) + len(needed), jobs, scheduler) as pool:
+            self.try_solutions(needed, pool)
+            problems = self._grade(todo, pool)
         for problem in problems:
             print(problem, file=sys.stderr)
         write_whole(self.root / "grades.csv", self.csv())
         return problems
+
+    def _say_what_is_odd(self) -> None:
+        from autograder import jail
+
+        for stranger in self.strangers():
+            print(f"{stranger} is no lesson and is left out: check the folder's name", file=sys.stderr)
+        if not self.jail:
+            print("Without a jail: submissions run with your rights, and can pretend to pass.", file=sys.stderr)
+        elif jail.missing():
+            raise ValueError(jail.MISSING)
+
+    def _grade(self, todo: list[tuple[str, str]], pool: Workers) -> list[str]:
+        """Let workers run these submissions, and write down each one's grade as soon as it is there."""
+        from tqdm import tqdm
+
+        done, problems = self._read_graded(), []
+        states = {job: self._fingerprint(*job) for job in todo}  # before: what changes meanwhile is graded next time
+        tasks = [self.task(*job) for job in todo]
+        bar = tqdm(total=len(todo), desc="grading", unit="notebook", disable=not todo, bar_format=BAR)
+        with bar:
+            for task, executed, error in pool.run(tasks):
+                student, lesson = task.name
+                bar.set_description_str(f"graded {student} {lesson}")
+                problem = self.write_grade(student, lesson, executed, error)
+                if problem:
+                    problems.append(problem)
+                else:
+                    done["/".join(task.name)] = states[task.name]
+                    write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+                bar.update()
+        return problems
+
+    def task(self, student: str, lesson: str) -> Task:
+        """What a worker needs to run one submission; of no student: the solution itself."""
+        from autograder import execution, restore, workers
+
+        source = self.solutions / lesson
+        instructor = execution.lesson_notebook(source / f"{lesson}.ipynb")
+        files, cells, problem = execution.files_beside(source), instructor.cells, ""
+        if student:
+            folder = self.root / "submitted" / student / lesson
+            nb = restore.read_file(folder / f"{lesson}.ipynb")
+            files = {
+                **execution.submitted_files(folder, list(self.settings.RunCells.get("data_files", [])))[0],
+                **files,
+            }
+            cells, problem = nb.cells, nb.metadata.autograder.problem
+        with self._gradebook() as gradebook:
+            restored = restore.restored_notebook(cells, problem, restore.source_cells(gradebook, lesson, lesson))
+        settings = self._config().RunCells
+        limits = execution.Limits(settings.timeout, settings.test_timeout)
+        texts = map(notebook.nbformat.writes, (restored, instructor))
+        return workers.Task((student, lesson), *texts, files, limits, self.jail)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
@@ -198,37 +280,52 @@ class Course:
             raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
         write_whole(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
 
-    def try_solution(self, lesson: str) -> None:
-        """Grade the solution itself, once for each state of lesson and grader.
+    def try_solutions(self, lessons: list[str], pool: Workers) -> None:
+        """Grade the solutions themselves, once for each state of lesson and grader.
 
-        ValueError when it loses a mark: then tests or installation are broken, and no student shall pay for it.
+        ValueError when one loses a mark: then tests or installation are broken, and no student shall pay for it.
         """
-        from autograder import execution, restore, scoring
+        from autograder import execution, scoring
 
-        state, done = self._fingerprint("", lesson), self._read_graded()
-        if done.get(f"/{lesson}") == state:
-            return
-        nb = notebook.nbformat.read(self.solutions / lesson / f"{lesson}.ipynb", as_version=4)
-        with self._gradebook() as gradebook:
-            cells = restore.restore(nb.cells, restore.source_cells(gradebook, lesson, lesson)).cells
-        for cell in cells:
-            cell.metadata["autograder"] = {}
-        with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
-            notebook.copy_companions(self.solutions / lesson, folder)
-            execution.run_cells(cells, lambda: execution.LocalKernel(folder), execution.Limits())
-        for test in filter(execution.is_test, cells):
-            if not scoring.passed(test):
-                why = scoring.reason(test, None).split("\n")[0]
-                raise ValueError(f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}")
-        write_whole(self.graded, json.dumps({**done, f"/{lesson}": state}, indent=1, sort_keys=True))
+        done = self._read_graded()
+        states = {lesson: self._fingerprint("", lesson) for lesson in lessons}
+        tasks = [self.task("", lesson) for lesson in lessons if done.get(f"/{lesson}") != states[lesson]]
+        for task, executed, error in pool.run(tasks):
+            lesson = task.name[1]
+            if error is not None:
+                raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
+            for test in filter(execution.is_test, notebook.nbformat.reads(executed, as_version=4).cells):
+                if not scoring.passed(test):
+                    why = scoring.reason(test, None).split("\n")[0]
+                    text = f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}"
+                    raise ValueError(text)
+            done[f"/{lesson}"] = states[lesson]
+            write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
 
     def grade_one(self, student: str, lesson: str) -> str:
-        """Autograde one submission and write its feedback; '' or, in one line, why that was not possible."""
+        """Grade one submission here and now; '' or, in one line, why that was not possible."""
+        from autograder import workers
+
+        outcome = next(workers.Workers(1).run([self.task(student, lesson)]))
+        return self.write_grade(student, lesson, *outcome[1:])
+
+    def write_grade(self, student: str, lesson: str, executed: str, error: Exception | None = None) -> str:
+        """Put what a worker found into the gradebook and the feedback, through nbgrader; '' or what went wrong.
+
+        Nothing of the submission runs here.
+        """
         from nbgrader.converters import Autograde, GenerateFeedback
 
+        from autograder.execution import RunCells
+
         config = self._config(assignment_id=lesson, student_id=student)
-        problem = self._convert(_exactly_one(Autograde), config)
-        problem = problem or self._convert(_exactly_one(GenerateFeedback), config)
+        problem = f"{type(error).__name__}: {error}".split("\n")[0] if error else ""
+        RunCells.done = {(student, lesson): executed}
+        try:
+            problem = problem or self._convert(_exactly_one(Autograde), config)
+            problem = problem or self._convert(_exactly_one(GenerateFeedback), config)
+        finally:
+            RunCells.done = {}
         if problem:
             self._record_failure(student, lesson)
             return f"{student} {lesson}: not graded, 0 points for now: {problem} (more in .nbgrader.log)"
@@ -325,6 +422,7 @@ class Course:
         config.CourseDirectory.update(coursedir)
         if self.timeout:
             config.RunCells.update(timeout=self.timeout, test_timeout=2 * self.timeout)
+        config.RunCells.jail = self.jail
         return config
 
     def _convert(self, converter: type, config) -> str:
@@ -375,17 +473,21 @@ class Course:
 
     def _fingerprint(self, student: str, lesson: str) -> str:
         """A digest of all that a grade depends on: submission (of no student: none), lesson, grader."""
-        digest = hashlib.sha256(str(self.timeout).encode())
+        digest = hashlib.sha256(f"{self.timeout} {self.jail}".encode())
         folders = [self.root / "submitted" / student / lesson] if student else []
         for folder in (*folders, self.solutions / lesson, notebook.ROOT / "autograder", notebook.ROOT / "ranks"):
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and "__pycache__" not in path.parts:
+                plain = path.is_file() and not path.is_symlink() and path.name not in AFTERWARDS
+                if plain and "__pycache__" not in path.parts:
                     digest.update(str(path.relative_to(folder)).encode() + b"\0" + _digest(path))
         digest.update(_digest(notebook.ROOT / conversion.CONFIG))
         return digest.hexdigest()
 
 
-BAR = "{percentage:3.0f}%|{bar:24}| {n_fmt}/{total_fmt} [{elapsed}] {desc}"
+#: What only looks at grades: a change in it changes none.
+AFTERWARDS = {"report.py", "report.html.j2", "charts.py", "lms.py", "marks.py", "mistakes.py", "regrade.py", "audit.py"}
+
+BAR = "{percentage:3.0f}%|{bar:24}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} left] {desc}"
 
 
 class Row(NamedTuple):
@@ -409,6 +511,28 @@ def _exactly_one(converter: type) -> type:
             lesson, student = self.coursedir.assignment_id, self.coursedir.student_id
             folder = self._format_source(lesson, student)
             self.assignments = {folder: [os.path.join(folder, f"{lesson}.ipynb")]}
+
+        def start(self) -> None:
+            """As nbgrader's; a time of submission that is none counts as none."""
+            read = self.coursedir.get_existing_timestamp
+
+            def timestamp(path: str):
+                try:
+                    return read(path)
+                except Exception:
+                    return None
+
+            self.coursedir.get_existing_timestamp = timestamp
+            super().start()
+
+        def init_assignment(self, assignment_id: str, student_id: str) -> None:
+            """As nbgrader's, but nothing is copied beside the notebook: links could lead anywhere."""
+            ignored = self.coursedir.ignore
+            self.coursedir.ignore = [*ignored, "*"]
+            try:
+                super().init_assignment(assignment_id, student_id)
+            finally:
+                self.coursedir.ignore = ignored
 
     return One
 

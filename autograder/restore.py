@@ -8,6 +8,7 @@ the student's cells in the student's order, and every test cell from the gradebo
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,6 +22,9 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 #: A larger file is not read: a lesson with all its figures stays far below.
 MAX_CHARACTERS = 50_000_000
 
+#: By this a notebook that this process has written is known from one that says so.
+_OURS = secrets.token_hex(16)
+
 NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 
 
@@ -28,18 +32,27 @@ class SubmissionExporter(NotebookExporter):
     """Reads a submission whatever is in the file; what cannot be read becomes a notebook that says why."""
 
     def from_filename(self, filename: str, resources: dict | None = None, **kwargs: Any) -> tuple[str, dict]:
-        """As nbconvert's, except that a missing file is no error."""
-        path = Path(filename)
-        if path.is_file():
-            return super().from_filename(filename, resources=resources, **kwargs)
-        others = sorted(other.name for other in path.parent.glob("*.ipynb"))
-        found = f"found {', '.join(others)}" if others else "the folder holds no notebook"
-        problem = f"There is no {path.name} ({found}): hand it in again under that name."
-        return self.from_notebook_node(unreadable(problem), resources=resources, **kwargs)
+        """As nbconvert's, except that a missing file is no error, and a link is not followed."""
+        return self.from_notebook_node(read_file(Path(filename)), resources=resources, **kwargs)
 
     def from_file(self, file_stream: TextIO, resources: dict | None = None, **kwargs: Any) -> tuple[str, dict]:
         """As nbconvert's, except that a broken file is no error."""
         return self.from_notebook_node(read_submission(file_stream), resources=resources, **kwargs)
+
+
+def read_file(path: Path) -> nbformat.NotebookNode:
+    """The notebook that was handed in at this path; one that says why if there is none, or only a link to one."""
+    if any(part.is_symlink() for part in (path, *path.parents[:2])):  # the student's folder, the lesson's, the file
+        return unreadable("What was handed in is a link: hand in the notebook itself.")
+    if path.is_file():
+        try:
+            with open(path, encoding="utf-8") as file:
+                return read_submission(file)
+        except OSError as error:
+            return unreadable(f"The file cannot be read ({error.strerror}): hand it in again.")
+    others = sorted(other.name for other in path.parent.glob("*.ipynb"))
+    found = f"found {', '.join(others)}" if others else "the folder holds no notebook"
+    return unreadable(f"There is no {path.name} ({found}): hand it in again under that name.")
 
 
 def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
@@ -52,7 +65,8 @@ def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
             return unreadable("The file is empty: save the notebook in JupyterLab and hand it in again.")
         nb = nbformat.convert(nbformat.reader.reads(text), to_version=4)
         cells = [fresh_cell(cell) for cell in nb["cells"]]
-        problem = nb["metadata"].get("autograder", {}).get("problem", "")  # ours, read back before the run
+        ours = nb["metadata"].get("autograder", {})  # if it is ours, written by this process and read back
+        problem = ours.get("problem", "") if ours.get("written_by") == _OURS else ""
     except Exception as error:
         kind = "not text" if isinstance(error, UnicodeDecodeError) else "not a Jupyter notebook"
         return unreadable(f"The file is {kind}: save the notebook in JupyterLab and hand it in again.")
@@ -67,7 +81,8 @@ def unreadable(problem: str) -> nbformat.NotebookNode:
 def notebook_of(cells: list[nbformat.NotebookNode], problem: str) -> nbformat.NotebookNode:
     """A notebook for this Python, whatever kernel the submission asks for."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    ours = {"kernelspec": kernel, "language_info": {"name": "python"}, "autograder": {"problem": problem}}
+    mark = {"problem": problem, "written_by": _OURS}
+    ours = {"kernelspec": kernel, "language_info": {"name": "python"}, "autograder": mark}
     return new_notebook(cells=cells, metadata=nbformat.from_dict(ours))
 
 
@@ -246,20 +261,25 @@ class RestoreCells(NbGraderPreprocessor):
         where = resources["nbgrader"]
         with Gradebook(where["db_url"]) as gradebook:
             sources = source_cells(gradebook, where["notebook"], where["assignment"])
-        problem = nb.metadata.autograder.problem
-        restored = restore([] if problem else nb.cells, sources)
-        for cell in restored.cells:
-            name = cell.metadata.get("nbgrader", {}).get("grade_id")
-            cell.metadata["autograder"] = (
-                {}
-                if name is None
-                else {
-                    "notes": [] if problem else restored.notes.get(name, []),
-                    "unwritten": answer_of(name) in restored.unwritten,
-                }
-            )
-        nb.cells = restored.cells
-        return nb, resources
+        return restored_notebook(nb.cells, nb.metadata.autograder.problem, sources), resources
+
+
+def restored_notebook(
+    submitted: list[nbformat.NotebookNode], problem: str, sources: list[SourceCell]
+) -> nbformat.NotebookNode:
+    """The notebook to grade: a submission's cells and the gradebook's; where there is a problem, the latter only."""
+    restored = restore([] if problem else submitted, sources)
+    for cell in restored.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        cell.metadata["autograder"] = (
+            {}
+            if name is None
+            else {
+                "notes": [] if problem else restored.notes.get(name, []),
+                "unwritten": answer_of(name) in restored.unwritten,
+            }
+        )
+    return notebook_of(restored.cells, problem)
 
 
 def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:

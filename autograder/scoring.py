@@ -41,7 +41,7 @@ def reason(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, pr
     elif status == "error":
         why = f"The test stopped with {name}: {text}" if text else f"The test stopped with {name}."
     else:
-        why = STOPPED[status].format(what="the test", What="The test")
+        why = STOPPED[status].format(what="the test", What="The test") + _known_cause(ours)
     about = _about_answer(answer)
     if name == "NameError" and about.endswith(LEFT_OUT):
         return about  # which says it already
@@ -58,6 +58,11 @@ STOPPED = {
 LEFT_OUT = " It was left out."
 
 
+def _known_cause(ours: dict) -> str:
+    why = str(ours.get("why") or "")
+    return f" It was ended because {why}." if why else ""
+
+
 def _about_answer(answer: nbformat.NotebookNode | None) -> str:
     """A sentence when the answer cell itself did not run well, else ''."""
     if answer is None:
@@ -69,7 +74,7 @@ def _about_answer(answer: nbformat.NotebookNode | None) -> str:
         text = re.sub(r" \(\d+\.py, line (\d+)\)$", r" (line \1)", text)  # the kernel's name for a cell
         return "" if name == "NotImplementedError" else f"Your answer cell stopped with {name}: {text}."
     if status in STOPPED:
-        return STOPPED[status].format(what="your answer cell", What="Your answer cell") + LEFT_OUT
+        return STOPPED[status].format(what="your answer cell", What="Your answer cell") + _known_cause(ours) + LEFT_OUT
     return ""
 
 

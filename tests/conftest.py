@@ -15,24 +15,32 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `browser`, which the Makef
 
 import browser
 
-SKIPPED = pytest.StashKey[int]()
+from autograder import jail
+
+SKIPPED = pytest.StashKey[dict]()
+NEEDS = {
+    "browser": ("Chromium", browser.INSTALL),
+    "jail": ("bubblewrap", "install bubblewrap (Debian: apt-get install bubblewrap)"),
+}
 
 
 @pytest.hookimpl(trylast=True)  # after what -k and -m leave out
 def pytest_collection_modifyitems(config, items):
-    """Without Chromium the browser tests are skipped, except in CI, where they fail."""
-    if browser.find() or os.environ.get("CI"):
+    """Without Chromium or bubblewrap the tests that need it are skipped, except in CI, where they fail."""
+    if os.environ.get("CI"):
         return
-    skipped = [item for item in items if item.get_closest_marker("browser")]
-    for item in skipped:
-        item.add_marker(pytest.mark.skip(reason="no Chromium"))
-    config.stash[SKIPPED] = len(skipped)
+    skipped = config.stash.setdefault(SKIPPED, {})
+    for marker, there in (("browser", browser.find()), ("jail", not jail.missing())):
+        for item in items:
+            if not there and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=f"needs {NEEDS[marker][0]}"))
+                skipped[marker] = skipped.get(marker, 0) + 1
 
 
 def pytest_terminal_summary(terminalreporter, config):
     """Say what was left out and what would put it back in."""
-    if count := config.stash.get(SKIPPED, 0):
-        terminalreporter.line(f"{count} browser tests were skipped: {browser.INSTALL}", yellow=True)
+    for marker, count in config.stash.get(SKIPPED, {}).items():
+        terminalreporter.line(f"{count} {marker} tests were skipped: {NEEDS[marker][1]}", yellow=True)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ import urllib.request
 import pytest
 from toy_course import LESSON, Toy, submission
 
+pytestmark = pytest.mark.jail
+
 SCRIPT = "<script>document.title='planted'</script><img src=x onerror=\"document.title='planted'\">"
 NOISY = "import sys\n\ndef double(x):\n    print('noise', file=sys.stderr)\n    return 2 * x\n"
 

@@ -19,8 +19,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from regions import split
 from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
-from autograder import grading, notebook, safe
+from autograder import grading, jail, notebook, safe
 from autograder.__main__ import main
+
+pytestmark = pytest.mark.jail
 
 WRONG = "def square(x):\n    return 0\n"
 
@@ -367,11 +369,11 @@ def test_points_by_hand_are_never_thrown_away(course, capsys):
 
 
 def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(course, capsys, monkeypatch):
-    from autograder import execution
+    from autograder.jail import kernel
 
     course.course.grade()
-    monkeypatch.setattr(execution.LocalKernel, "start", lambda self: 1 / 0)
-    monkeypatch.setattr(grading.Course, "try_solution", lambda self, lesson: None)
+    monkeypatch.setattr(kernel.JailedKernel, "start", lambda self: 1 / 0)
+    monkeypatch.setattr(grading.Course, "try_solutions", lambda *_: None)
     course.hand_in("ada", submission(ex3=None))
     assert main(["grade", "--course", str(course.root), "--timeout", "5"]) == 1
     assert "ada 07_toy: not graded, 0 points for now" in capsys.readouterr().err
@@ -425,3 +427,57 @@ def test_names_that_a_spreadsheet_would_run_are_quoted(course):
     course.hand_in("=1+1", submission())
     course.course.grade()
     assert "\n'=1+1,07_toy,6,6" in (course.root / "grades.csv").read_text()
+
+
+# --- the jail, seen by the instructor and the student ---------------------------------------------------
+
+
+def test_without_bubblewrap_grading_stops_and_says_what_to_do(course, capsys, monkeypatch):
+    monkeypatch.setattr(jail, "missing", lambda: True)
+    assert main(["grade", "--course", str(course.root)]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert "apt-get install bubblewrap" in said and "--no-jail" in said
+    assert not course.course.totals()
+
+
+def test_without_a_jail_it_says_so_once_and_grades_all_the_same(course, capsys, monkeypatch):
+    monkeypatch.setattr(jail, "missing", lambda: True)
+    assert main(["grade", "--course", str(course.root), "--no-jail"]) == 0
+    assert capsys.readouterr().err.count("Without a jail: submissions run with your rights") == 1
+    assert course.points("ada") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
+    assert course.points("bob") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
+
+
+def test_only_declared_files_are_taken_and_the_others_are_named(course):
+    source = "import os\ndef square(x):\n    assert os.listdir() == ['a.csv'], os.listdir()\n    return x * x\n"
+    folder = course.hand_in("dan", submission(ex2=source)).parent
+    (folder / "math.py").write_text("raise SystemExit")
+    (folder / "a.csv").write_text("1")
+    (folder / "b.csv").symlink_to("/etc/hostname")
+    course.course.settings.RunCells.data_files = ["*.csv"]
+    assert not course.course.grade_one("dan", LESSON)
+    assert course.points("dan") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
+    page = course.page("dan")
+    assert "math.py: not asked for" in page and "b.csv: a link" in page and "a.csv:" not in page
+
+
+def test_a_notebook_that_is_a_link_is_not_followed(course):
+    path = course.hand_in("eve", None)
+    path.symlink_to(course.root / "submitted" / "ada" / LESSON / f"{LESSON}.ipynb")
+    assert not course.course.grade_one("eve", LESSON)
+    assert course.points("eve") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0}
+    assert "What was handed in is a link" in course.comment("ex1", "eve")
+
+
+def test_a_failed_check_on_ranks_shows_what_they_sent():
+    from autograder import execution
+    from autograder.check import CheckFailed
+    from ranks.ledger import Ledger, Message
+
+    error = CheckFailed("wrong")
+    error.ledger = Ledger([Message(0, "send", 1, 8, 0.0, 0.1), Message(1, "recv", 0, 8, 0.0, 0.1)], 2)
+    drawn = execution.picture_of(error)
+    assert drawn["png"].startswith("iVBOR") and "Messages of 2 ranks" in drawn["alt"]
+    assert execution.picture_of(CheckFailed("wrong")) == {} == execution.picture_of(None)
+    error.ledger = Ledger([Message(0, "send", 1, 8, 0.0)] * 500, 2)
+    assert execution.picture_of(error) == {}, "nobody could see anything in it"

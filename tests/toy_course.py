@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder import conversion, grading
+from autograder import conversion, grading, jail
 
 LESSON = "07_toy"
 RIGHT = {
@@ -119,7 +119,7 @@ class Toy:
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
         if not stock:
             shutil.copy(grading.notebook.ROOT / conversion.CONFIG, self.root / conversion.CONFIG)
-        self.course = (_Stock if stock else grading.Course)(self.root, timeout)
+        self.course = (_Stock if stock else grading.Course)(self.root, timeout, not jail.missing())
         for name, content in _prepared().items():
             (self.root / name).parent.mkdir(exist_ok=True)
             (self.root / name).write_bytes(content)

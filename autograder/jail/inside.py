@@ -1,0 +1,577 @@
+"""The half of grading that runs in the jail: a Python with torch loaded, forked for each submission.
+
+Nothing here is a secret and nothing is trusted: a submission may change all of it, and changes what it itself
+is answered. What it says reaches the other side as plain data (`wire`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import copy
+import gc
+import io
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, ClassVar
+
+from jail import namespace, wire
+
+#: Where a submission works, and where files cross at the same path as outside.
+WORK = "/tmp/work"
+
+
+def main(fd: int) -> None:
+    """Load everything once, then fork a process for each submission that is asked for over the socket `fd`."""
+    requests = socket.socket(fileno=fd)
+    namespace.prepare()
+    _preload()
+    gc.collect()
+    gc.freeze()  # the collector would touch, and so copy, every page in every process
+    wire.send(requests, {"ready": True})
+    running: dict[int, int] = {}
+    while True:
+        try:
+            header, fds, _, _ = socket.recv_fds(requests, 1, 1)
+            request = wire.receive(requests) if header else None
+        except (EOFError, ConnectionError):
+            request = None
+        if request is None:
+            for pid in running.values():
+                _end(pid)
+            os._exit(0)
+        if request["what"] == "start":
+            pid = _start(fds[0], [fd], request)
+            running[pid] = pid
+            wire.send(requests, {"pid": pid})
+        elif request["what"] == "end":
+            _end(running.pop(request["pid"]))
+            wire.send(requests, {"ended": True})
+        for received in fds:
+            os.close(received)
+
+
+def _preload() -> None:
+    import matplotlib
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from ranks import server
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot
+    import torch
+    from matplotlib_inline import backend_inline  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import sklearn.datasets
+        import sklearn.metrics  # noqa: F401
+
+    server._preload()
+    torch.set_num_threads(1)
+    InteractiveShell  # noqa: B018
+
+
+def _start(fd: int, close: list[int], request: dict) -> int:
+    """Fork one submission's process; its number as seen from here."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for other in close:
+            os.close(other)
+        namespace.die_with_parent()
+        namespace.separate()
+        os.setsid()
+        first = os.fork()
+        if first:
+            namespace.die_with_parent()
+            os.close(fd)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
+        namespace.die_with_parent()
+        namespace.settle(request["limits"], request["environment"])
+        _be_init(fd, request)
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            wire.send(socket.socket(fileno=fd), {"broken": traceback.format_exc()[-2000:]})
+    finally:
+        os._exit(70)
+
+
+def _be_init(fd: int, request: dict) -> None:
+    """The first process: starts the one that runs cells, buries the dead, ends with it."""
+    child = os.fork()
+    if child == 0:
+        _quiet_streams()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        Kernel(socket.socket(fileno=fd), request).serve()
+        os._exit(0)
+    os.close(fd)
+    while True:
+        pid, _ = os.wait()
+        if pid == child:
+            os._exit(0)
+
+
+def _quiet_streams() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        # The first process of the submission is the child of this one; with it all others end.
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+class Kernel:
+    """One submission's Python: runs its cells, and calls its functions when the grade cells ask for it."""
+
+    def __init__(self, connection: socket.socket, request: dict):
+        self.connection, self.kept, self.owner = connection, {}, os.getpid()
+        for name, content in request["files"].items():
+            path = Path(WORK, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        self.shell = _new_shell(self._output)
+        self.started = _start_ranks_server()
+        sys.modules["jail.inside"].current = self
+        sys.path.insert(0, "")
+        wire.send(connection, {"up": True})
+
+    def serve(self) -> None:
+        """Answer requests until the other side is gone."""
+        while True:
+            try:
+                request = wire.receive(self.connection)
+            except (EOFError, ConnectionError):
+                return
+            answer = getattr(self, f"do_{request.pop('what')}")
+            try:
+                reply = answer(**request)
+            except BaseException as error:
+                reply = {"raised": describe(error, self.shell)}
+            if os.getpid() != self.owner:  # a process that the cell has forked: it has no say here
+                os._exit(0)
+            self._reply(reply)
+
+    def _reply(self, reply: dict) -> None:
+        try:
+            wire.send(self.connection, {"reply": reply}, self._keep)
+        except (ValueError, TypeError, RecursionError) as error:
+            wire.send(self.connection, {"reply": {"raised": describe(error, self.shell)}})
+
+    def _output(self, kind: str, content: dict) -> None:
+        with contextlib.suppress(Exception):
+            if kind != "stream":  # what was printed before stands before
+                sys.stdout.flush()
+                sys.stderr.flush()
+            wire.send(self.connection, {"output": kind, "content": content})
+
+    def _keep(self, value: Any) -> int:
+        number = len(self.kept) + 1
+        self.kept[number] = value
+        return number
+
+    def do_cell(self, source: str) -> dict:
+        """Run a cell as a notebook does; what it raised, if anything."""
+        result = self.shell.run_cell(source, store_history=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        error = result.error_before_exec or result.error_in_exec
+        count = self.shell.execution_count - 1
+        raised = None if error is None else describe(error, self.shell)
+        return {"count": count, "raised": raised, "traceback": self.shell.last_traceback if error else []}
+
+    def do_ready(self) -> dict:
+        """Can calls be made here? Raises if cells have taken away what they need; else as `do_names`."""
+        Path("/tmp/ready/there").mkdir(parents=True)
+        Path("/tmp/ready/there/file").write_bytes(b"")
+        shutil.rmtree("/tmp/ready")
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        return self.do_names()
+
+    def do_names(self) -> dict:
+        """The names that the notebook has defined so far."""
+        return {"names": [name for name in self.shell.user_ns if isinstance(name, str) and name.isidentifier()]}
+
+    def do_call(self, payload: bytes, folder: str, files: dict | None) -> dict:
+        """Call something with arguments; its result, what became of the arguments, and the files that it changed."""
+        put_files(folder, files)
+        function, args, kwargs = pickle.loads(payload)
+        watch = Watch((args, kwargs))
+        try:
+            value = function(*args, **kwargs)
+            reply = {"value": value, "aliases": watch.aliases_of(value)}
+        except BaseException as error:
+            reply = {"raised": describe(error, self.shell)}
+        changes = {"changed": watch.changes(), "refilled": watch.refilled()}
+        return {**reply, **changes, "files": changed_files(folder, files)}
+
+    def do_attribute(self, number: int, name: str) -> dict:
+        """An attribute of an object that was kept, or of one of the notebook's (number 0: the notebook itself)."""
+        return {"value": getattr(resolve(number), name)}
+
+    def do_run(self, payload: bytes, options: dict, folder: str, files: dict | None) -> dict:
+        """`ranks.run` here; its results, ledger and output, or how it failed."""
+        import ranks
+
+        put_files(folder, files)
+        worker, args = pickle.loads(payload)
+        before = loopback_bytes()
+        try:
+            results = ranks.run(worker, args=args, echo=False, **options)
+            ledger = results.ledger
+            reply = {"values": list(results), "stdout": list(results.stdout)}
+            reply |= {"messages": list(ledger), "spans": list(ledger.spans)}
+        except BaseException as error:
+            reply = {"raised": describe(error, self.shell)}
+        return {**reply, "loopback": loopback_bytes() - before, "files": changed_files(folder, files)}
+
+
+current: Kernel | None = None
+
+
+def resolve(reference: int | str) -> Any:
+    """An object of the submission: by its name in the notebook, or by the number under which it was kept."""
+    import jail.inside
+
+    kernel = jail.inside.current
+    if isinstance(reference, str):
+        if reference not in kernel.shell.user_ns:
+            raise NameError(f"name {reference!r} is not defined")
+        return kernel.shell.user_ns[reference]
+    return kernel.kept[reference]
+
+
+def describe(error: BaseException, shell: Any) -> dict:
+    """An exception as plain data: its name, its nearest kin among Python's own, its text, its frames in cells."""
+    try:
+        text = str(error)
+    except BaseException as other:
+        text = f"(its text cannot be had: {type(other).__name__})"
+    kin = next(kind.__name__ for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind)
+    found = {"name": type(error).__name__[:200], "kin": kin, "text": text[:20_000], "frames": _frames(error, shell)}
+    more = {}
+    for name in ("rank", "type_name", "reason", "traceback", "where", "waits", "parted", "evidence", "headline"):
+        with contextlib.suppress(Exception):
+            more[name] = copy.deepcopy(vars(error)[name])
+    if type(error).__module__ == "ranks.errors":
+        found["ranks"] = more
+    return found
+
+
+def _frames(error: BaseException, shell: Any) -> list[str]:
+    """The last places in the notebook's own cells where an exception passed."""
+    names = getattr(shell.compile, "_filename_map", {})
+    found = []
+    with contextlib.suppress(Exception):
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename in names:
+                place = f"Cell In[{names[frame.filename]}], line {frame.lineno}, in {frame.name}"
+                found.append(f"{place}\n----> {frame.lineno} {frame.line}")
+    return found[-3:]
+
+
+class Watch:
+    """What is mutable among the arguments of a call: what it changed in place, and whether it returned one of them."""
+
+    def __init__(self, arguments: Any):
+        self.leaves, self.holders = list(_leaves(arguments)), list(_holders(arguments))
+        self.before = [_state(leaf) for leaf in self.leaves]
+        self.held = [_entries(holder) for holder in self.holders]
+
+    def changes(self) -> list:
+        """[number of the array, its new content] for each array that has changed in place."""
+        found = []
+        for number, (leaf, before) in enumerate(zip(self.leaves, self.before, strict=True)):
+            if _state(leaf) != before:
+                found.append([number, leaf])
+        return found
+
+    def refilled(self) -> list:
+        """[number of the list or dict, [key, kind, what] for each entry] where the entries are no longer the same.
+
+        kind: "array" or "holder", and what is its number among the arguments; or "value", and what is the entry.
+        """
+        known = {id(leaf): ["array", number] for number, leaf in enumerate(self.leaves)}
+        known |= {id(holder): ["holder", number] for number, holder in enumerate(self.holders)}
+        found = []
+        for number, (holder, before) in enumerate(zip(self.holders, self.held, strict=True)):
+            after = _entries(holder)
+            same = len(after) == len(before) and all(
+                a is b and c is d for (a, c), (b, d) in zip(after, before, strict=True)
+            )
+            if not same:
+                found.append([number, [[key, *known.get(id(entry), ["value", entry])] for key, entry in after]])
+        return found
+
+    def aliases_of(self, value: Any) -> list:
+        """How returned arrays lie in arguments: [which of those, number of the argument, offset, shape, strides].
+
+        The offset and the strides are in bytes for numpy's arrays and in elements for tensors; the offset is None
+        where the argument itself was returned.
+        """
+        found = []
+        for which, array in enumerate(_leaves(value)):
+            place = self._place_of(array)
+            if place is not None:
+                found.append([which, *place])
+        return found
+
+    def _place_of(self, value: Any) -> list | None:
+        import numpy as np
+        import torch
+
+        for number, leaf in enumerate(self.leaves):
+            if value is leaf:
+                return [number, None, None, None]
+            if isinstance(value, np.ndarray) and isinstance(leaf, np.ndarray) and np.shares_memory(value, leaf):
+                offset = value.__array_interface__["data"][0] - leaf.__array_interface__["data"][0]
+                return [number, offset, list(value.shape), list(value.strides)]
+            tensors = isinstance(value, torch.Tensor) and isinstance(leaf, torch.Tensor)
+            if tensors and value.numel() and leaf.numel() and _storage(value) == _storage(leaf):
+                offset = value.storage_offset() - leaf.storage_offset()
+                return [number, offset, list(value.shape), list(value.stride())]
+        return None
+
+
+def _storage(tensor: Any) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _holders(value: Any, depth: int = 0):
+    """The lists and dicts among arguments, in the order in which `handles` finds them."""
+    if type(value) in (list, dict):
+        yield value
+    if isinstance(value, (list, tuple)) and depth < 10:
+        for item in value:
+            yield from _holders(item, depth + 1)
+    elif isinstance(value, dict) and depth < 10:
+        for key in sorted(value, key=repr):
+            yield from _holders(value[key], depth + 1)
+
+
+def _entries(holder: list | dict) -> list[tuple]:
+    """The entries of a list, with None as their key, or of a dict."""
+    return list(holder.items()) if isinstance(holder, dict) else [(None, entry) for entry in holder]
+
+
+def _leaves(value: Any, depth: int = 0):
+    import numpy as np
+    import torch
+
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        yield value
+    elif isinstance(value, (list, tuple)) and depth < 10:
+        for item in value:
+            yield from _leaves(item, depth + 1)
+    elif isinstance(value, dict) and depth < 10:
+        for key in sorted(value, key=repr):
+            yield from _leaves(value[key], depth + 1)
+
+
+def _state(leaf: Any) -> tuple:
+    import numpy as np
+    import torch
+
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype.str, leaf.shape, leaf.tobytes()
+    plain = leaf.detach().as_subclass(torch.Tensor)
+    raw = plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return str(leaf.dtype), tuple(leaf.shape), leaf.requires_grad, raw
+
+
+def put_files(folder: str, files: dict | None) -> None:
+    """Bring the folder that both sides share to the state of the other side: {relative name: bytes, or None}."""
+    if files is None:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    for name, content in files.items():
+        path = Path(folder, name)
+        if content is None:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def read_files(folder: str) -> dict:
+    """Every file of a folder with its bytes, every folder with None; links and devices are no files."""
+    found = {}
+    for place, folders, names in os.walk(folder):
+        for name in folders:
+            if not os.path.islink(os.path.join(place, name)):
+                found[os.path.relpath(os.path.join(place, name), folder)] = None
+        for name in names:
+            path = Path(place, name)
+            if path.is_file() and not path.is_symlink():
+                found[os.path.relpath(path, folder)] = path.read_bytes()
+    return found
+
+
+def changed_files(folder: str, before: dict | None) -> dict | None:
+    """The folder's files if they are others than before, else None."""
+    if before is None:
+        return None
+    after = read_files(folder)
+    return None if after == before else after
+
+
+def loopback_bytes() -> int:
+    """Bytes that this submission's processes have sent each other over the network so far."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/net/dev").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name.strip() == "lo":
+                return int(rest.split()[8])
+    return 0
+
+
+def _new_shell(output: Any):
+    """An IPython shell that sends what a notebook would show."""
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.displaypub import DisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data, metadata=None, *, transient=None, update=False, **kwargs):
+            kind = "update_display_data" if update else "display_data"
+            output(kind, {"data": _texts(data), "transient": {"display_id": (transient or {}).get("display_id")}})
+
+        def clear_output(self, wait=False):
+            output("clear_output", {"wait": bool(wait)})
+
+    class Hook(DisplayHook):
+        def write_output_prompt(self):
+            pass
+
+        def write_format_data(self, format_dict, md_dict=None):
+            content = {"data": _texts(format_dict), "execution_count": self.prompt_count}
+            output("execute_result", content)
+
+        def finish_displayhook(self):
+            self._is_active = False
+
+    class Shell(InteractiveShell):
+        last_traceback: ClassVar[list] = []
+
+        def _showtraceback(self, etype, evalue, stb):
+            self.last_traceback = [str(part) for part in stb][-50:]
+            content = {"ename": etype.__name__, "evalue": str(evalue), "traceback": self.last_traceback}
+            output("error", content)
+
+        def enable_gui(self, gui=None):
+            pass
+
+    Shell.displayhook_class, Shell.display_pub_class = Hook, Publisher
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    InteractiveShell.clear_instance()
+    shell = Shell.instance(colors="nocolor")
+    shell.history_manager.enabled = False
+    builtins.get_ipython = shell.get_ipython  # also while no cell runs: `ranks` asks it for the numbers of cells
+    for name in ("stdout", "stderr"):
+        setattr(sys, name, Stream(name, output))
+    shell.user_ns["__name__"] = "__main__"
+    with contextlib.suppress(Exception):
+        shell.enable_matplotlib("inline")
+    return shell
+
+
+def _texts(data: dict) -> dict:
+    return {str(kind): value for kind, value in data.items() if isinstance(value, str)} | {
+        str(kind): _base64(value) for kind, value in data.items() if isinstance(value, bytes)
+    }
+
+
+def _base64(data: bytes) -> str:
+    import base64
+
+    return base64.b64encode(data).decode("ascii")
+
+
+class Stream(io.TextIOBase):
+    """What `print` writes to: sent on in pieces."""
+
+    encoding = "utf-8"
+
+    def __init__(self, name: str, output: Any):
+        self.name, self.output, self.held = name, output, []
+        self.size = 0
+        self.owner = os.getpid()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        if os.getpid() == self.owner:  # a forked child has no say here
+            self.held.append(str(text))
+            self.size += len(text)
+            if self.size > 8192:
+                self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        if self.held and os.getpid() == self.owner:
+            text, self.held, self.size = "".join(self.held), [], 0
+            self.output("stream", {"name": self.name, "text": text})
+
+
+def _start_ranks_server() -> Any:
+    """The process from which `ranks.run` forks, forked from this one, which has loaded all that it needs."""
+    from ranks import processes, server
+
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+            os.environ.update(RANKS_INSIDE="server", OMP_NUM_THREADS="1")
+            os.setsid()
+            os.chdir("/")
+            server.main(theirs.detach())
+        finally:
+            os._exit(0)
+    theirs.close()
+    processes._server = (os.getpid(), ForkedServer(pid), ours)
+    return pid
+
+
+class ForkedServer:
+    """What `ranks.processes` wants to know of its server's process."""
+
+    def __init__(self, pid: int):
+        self.pid, self.status = pid, None
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        if self.status is None:
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.status = os.waitstatus_to_exitcode(status)
+        return self.status
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end."""
+        if self.status is None:
+            with contextlib.suppress(ChildProcessError):
+                self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.status

@@ -1,0 +1,101 @@
+"""How a process that was forked in the jail locks itself in before it runs a line of a submission.
+
+bubblewrap gives all submissions of one grader the same jail: a system that can only be read, no network, no
+view of the course. Here each of them gets its own inside of that: its own processes, loopback, temporary files
+and limits. When its first process ends, the kernel of the system ends all others of that submission.
+
+Linux only. The calls are those of unshare(2), mount(2), prctl(2) and capset(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import platform
+import resource
+import socket
+import struct
+
+_NEWNS, _NEWIPC, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x20000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+_READ_ONLY = 0x20 | 0x1000 | 1 | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC  # remount this one mount, read-only
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prepare() -> None:
+    """Once for the whole jail: show only its processes in /proc, and let nobody in it make a jail of their own."""
+    _mount("proc", "/proc", None)
+    with open("/proc/sys/user/max_user_namespaces", "w") as setting:
+        setting.write("0")
+
+
+def separate() -> None:
+    """From the next fork on: other processes, network and files than everybody else's."""
+    _call("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET))
+
+
+def settle(limits: dict[str, int], environment: dict[str, str]) -> None:
+    """Be the first process of the new namespaces: own temporary files, own /proc, loopback up, no rights left.
+
+    limits: as `outside.Limits`. environment: what `os.environ` shall hold.
+    """
+    _call("mount", _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
+    _mount("tmpfs", "/tmp", f"size={limits['files']},nr_inodes=50000,mode=0700")
+    _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
+    _mount("proc", "/proc", None)
+    _loopback_up()
+    for folder in ("/", "/dev", "/proc"):  # what all submissions share, and the settings of the system
+        _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY, None))
+    if platform.machine() == "x86_64":
+        _libc.syscall(250, 1, None, 0, 0, 0)  # keyctl: a session keyring of its own
+    for name in ("work", "home"):
+        os.mkdir(f"/tmp/{name}")
+    os.chdir("/tmp/work")
+    os.environ.clear()
+    os.environ.update(environment)
+    os.nice(5)  # who watches it comes first
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"], limits["processes"]))
+    resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file"], limits["file"]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+    _drop_capabilities()
+
+
+def die_with_parent() -> None:
+    """End when the parent ends, whatever happens."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
+
+
+def _mount(kind: str, target: str, options: str | None) -> None:
+    flags = _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if kind == "proc" else 0)
+    data = options.encode() if options else None
+    _call(f"mount {target}", _libc.mount(kind.encode(), target.encode(), kind.encode(), flags, data))
+
+
+def _loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sH14s", b"lo", 0, b"")
+        flags = struct.unpack("16sH14s", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", flags | _IFF_UP, b""))
+
+
+def _drop_capabilities() -> None:
+    """Give up every right over the namespaces, for this process and all that it will start."""
+    _libc.prctl(_PR_CAP_AMBIENT, 4, 0, 0, 0)
+    for number in range(64):
+        if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0):
+            break
+    _call("no_new_privs", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    header, nothing = struct.pack("Ii", 0x20080522, 0), bytes(24)
+    _call("capset", _libc.capset(header, nothing))
+
+
+def _call(what: str, result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")

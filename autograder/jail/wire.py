@@ -1,0 +1,307 @@
+"""What crosses between a jail and the process that grades: messages of plain data.
+
+A message is a tree of lists, numbers and strings in JSON, followed by the bytes of its arrays. Nothing that is
+read here runs code: no pickle, no names to import. What is not plain data crosses as an `Opaque`: the name of
+its type, and a number by which the jail finds the object again. Used by both sides; imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+#: Bytes of one message, levels of nesting, entries of one tree: what honest answers need, many times over.
+MAX_MESSAGE, MAX_DEPTH, MAX_ENTRIES = 512 * 2**20, 40, 2_000_000
+MAX_TREE = 64 * 2**20
+
+_HEADER = struct.Struct("!QI")  # bytes of the whole message behind this header, bytes of its JSON
+
+DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+CONTAINERS = {kind.__name__: kind for kind in (collections.OrderedDict, collections.Counter, collections.deque)}
+
+
+def full_name(kind: type) -> str:
+    """A class by its module and its name there."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+class WireError(Exception):
+    """The other side sent what is no message."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Opaque:
+    """An object that stays on the other side: its type's name, and the number to find it by (-1: not kept)."""
+
+    type_name: str
+    number: int = -1
+    module: str = ""
+
+
+def send(connection: socket.socket, message: Any, keep: Callable[[Any], int] | None = None) -> None:
+    """Send one message. keep: takes an object that cannot cross, gives the number by which it can be found."""
+    writer = _Writer(keep)
+    tree = json.dumps(writer.encode(message), separators=(",", ":")).encode("ascii")
+    size = len(tree) + sum(map(len, writer.buffers))
+    if size > MAX_MESSAGE or len(tree) > MAX_TREE:
+        raise ValueError(f"a result of {size >> 20} MiB is larger than the {MAX_MESSAGE >> 20} MiB that are allowed")
+    connection.sendall(_HEADER.pack(size, len(tree)) + tree)
+    for buffer in writer.buffers:
+        connection.sendall(buffer)
+
+
+def receive(connection: socket.socket, classes: dict[str, type] | None = None, deadline: float | None = None) -> Any:
+    """The next message. classes: dataclasses and named tuples, by name, that it may hold. deadline: `time.monotonic`.
+
+    EOFError when the other side is gone, WireError for anything that is no message, TimeoutError as the socket's.
+    """
+    size, length = _HEADER.unpack(_exactly(connection, _HEADER.size, deadline))
+    if size > MAX_MESSAGE or length > min(size, MAX_TREE):
+        raise WireError("a message is too long")
+    body = _exactly(connection, size, deadline)
+    try:
+        tree = json.loads(body[:length])
+        return _Reader(memoryview(body)[length:], classes or {}).decode(tree)
+    except WireError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
+        raise WireError(f"a message makes no sense: {type(error).__name__}") from None
+
+
+def _exactly(connection: socket.socket, size: int, deadline: float | None) -> bytearray:
+    data = bytearray(size)
+    view, got = memoryview(data), 0
+    while got < size:
+        if deadline is not None:  # for the whole message: somebody may send a byte now and then
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+        count = connection.recv_into(view[got:])
+        if not count:
+            raise EOFError
+        got += count
+    return data
+
+
+class _Writer:
+    """Turns objects into a tree and the buffers behind it."""
+
+    def __init__(self, keep: Callable[[Any], int] | None):
+        self.keep, self.buffers, self.entries = keep, [], 0
+
+    def encode(self, value: Any, depth: int = 0) -> Any:
+        """The tree of one value: null, true, false, a string or a number as themselves, all else as [kind, …]."""
+        kind = type(value)
+        if value is None or kind in (bool, str):
+            return value
+        self.entries += 1
+        if depth > MAX_DEPTH or self.entries > MAX_ENTRIES:
+            raise ValueError("a result is nested too deeply or has too many entries")
+        if kind is int:
+            return value if abs(value) < 2**63 else ["i", f"{value:x}"]
+        if kind is float:
+            return value if math.isfinite(value) else ["f", repr(value)]
+        for base, name in ((str, None), (int, None), (float, None), (list, "l"), (tuple, "t"), (bytes, "b")):
+            if isinstance(value, base):
+                return self._plain(base, name, value, depth)
+        return self._other(value, depth)
+
+    def _plain(self, base: type, name: str | None, value: Any, depth: int) -> Any:
+        if isinstance(value, np.generic):
+            return self._other(value, depth)
+        if base is tuple and hasattr(value, "_fields") and type(value).__module__.startswith(("autograder.", "ranks.")):
+            fields = [self.encode(item, depth + 1) for item in tuple.__iter__(value)]
+            return ["N", full_name(type(value)), fields]
+        if isinstance(value, torch.Size):
+            return ["z", [int(item) for item in tuple.__iter__(value)]]
+        if base in (str, int, float):  # a subclass counts as what it is derived from
+            return self.encode(base.__str__(value) if base is str else base.__pos__(value), depth)
+        if base is bytes:
+            return ["b", self._buffer(bytes.__getitem__(value, slice(None)))]
+        return [name, [self.encode(item, depth + 1) for item in base.__iter__(value)]]
+
+    def _other(self, value: Any, depth: int) -> Any:
+        if isinstance(value, dict):
+            items = [[self.encode(k, depth + 1), self.encode(v, depth + 1)] for k, v in dict.items(value)]
+            named = type(value).__name__ if type(value) in CONTAINERS.values() else ""
+            return ["d", items, named]
+        if isinstance(value, (set, frozenset)):
+            return ["s" if isinstance(value, set) else "S", [self.encode(item, depth + 1) for item in value]]
+        if type(value) is collections.deque:
+            return ["q", [self.encode(item, depth + 1) for item in value]]
+        if isinstance(value, bytearray):
+            return ["B", self._buffer(bytes(value))]
+        if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject and value.dtype.names is None:
+            return self._array(np.asarray(value), isinstance(value, np.generic))
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu":
+            return self._tensor(value)
+        if isinstance(value, torch.dtype):
+            return ["y", str(value).removeprefix("torch.")]
+        if isinstance(value, np.dtype) and not value.hasobject and value.names is None:
+            return ["Y", value.str]
+        if type(value) is complex:
+            return ["c", [self.encode(value.real), self.encode(value.imag)]]
+        if isinstance(value, pathlib.PurePath):
+            return ["p", str(value)]
+        if type(value) is range and len(value) <= MAX_ENTRIES:
+            return ["r", [value.start, value.stop, value.step]]
+        ours = type(value).__module__.startswith(("autograder.", "ranks."))
+        if ours and dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in dataclasses.fields(value)]
+            return ["D", full_name(type(value)), [[n, self.encode(getattr(value, n), depth + 1)] for n in names]]
+        number = self.keep(value) if self.keep else -1
+        return ["o", str(type(value).__name__)[:200], number, str(type(value).__module__)[:200]]
+
+    def _array(self, array: np.ndarray, scalar: bool) -> Any:
+        order = _permutation(array.strides, array.shape)
+        dense = np.ascontiguousarray(array.transpose(order))
+        return ["A" if scalar else "a", array.dtype.str, list(array.shape), order, self._buffer(dense.tobytes())]
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+        order = _permutation(plain.stride(), plain.shape)
+        dense = plain.permute(order).contiguous()
+        raw = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        name = str(plain.dtype).removeprefix("torch.")
+        flags = [bool(tensor.requires_grad), isinstance(tensor, torch.nn.Parameter)]
+        return ["T", name, list(plain.shape), order, self._buffer(raw), flags]
+
+    def _buffer(self, data: bytes) -> list[int]:
+        start = sum(map(len, self.buffers))
+        self.buffers.append(data)
+        return [start, len(data)]
+
+
+def _permutation(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
+    """The axes from the slowest to the fastest: so a transposed layout crosses as one."""
+    axes = range(len(shape))
+    if any(size == 0 for size in shape):
+        return list(axes)
+    return sorted(axes, key=lambda axis: (-abs(strides[axis]) if shape[axis] > 1 else -math.inf, axis))
+
+
+class _Reader:
+    """Turns a tree and its buffers into objects."""
+
+    def __init__(self, data: memoryview, classes: dict[str, type]):
+        self.data, self.classes, self.entries = data, classes, 0
+
+    def decode(self, tree: Any, depth: int = 0) -> Any:
+        """One value. WireError for a tree that `_Writer` would not have made."""
+        if tree is None or isinstance(tree, (bool, str)):
+            return tree
+        self.entries += 1
+        if depth > MAX_DEPTH + 1 or self.entries > 2 * MAX_ENTRIES:
+            raise WireError("a message is nested too deeply")
+        if isinstance(tree, (int, float)):
+            return tree
+        if not isinstance(tree, list) or not tree or not isinstance(tree[0], str):
+            raise WireError("a message makes no sense")
+        kind, *rest = tree
+        read = getattr(self, f"_read_{READERS.get(kind, 'nothing')}", None)
+        if read is None:
+            raise WireError("a message holds an unknown kind of data")
+        return read(kind, depth + 1, *rest)
+
+    def _read_number(self, kind: str, depth: int, text: str) -> Any:
+        if len(text) > 10_000:
+            raise WireError("a number is too long")
+        return int(text, 16) if kind == "i" else float(text)
+
+    def _read_items(self, kind: str, depth: int, items: list) -> Any:
+        build = {"l": list, "t": tuple, "s": set, "S": frozenset, "q": collections.deque, "z": torch.Size}[kind]
+        try:
+            return build([self.decode(item, depth) for item in items])
+        except TypeError:  # a set of what cannot be in one
+            raise WireError("a message makes no sense") from None
+
+    def _read_dict(self, kind: str, depth: int, items: list, name: str) -> Any:
+        return CONTAINERS.get(name, dict)({self.decode(key, depth): self.decode(value, depth) for key, value in items})
+
+    def _read_bytes(self, kind: str, depth: int, place: list) -> Any:
+        data = bytes(self._slice(place))
+        return bytearray(data) if kind == "B" else data
+
+    def _read_array(self, kind: str, depth: int, dtype: str, shape: list, order: list, place: list) -> Any:
+        dtype = np.dtype(str(dtype))
+        self._check_shape(shape)
+        if dtype.hasobject or dtype.names is not None:
+            raise WireError("an array holds no numbers")
+        dense = np.frombuffer(bytearray(self._slice(place)), dtype).reshape([shape[axis] for axis in order])
+        array = dense.transpose(np.argsort(order)) if order else dense
+        return array[()] if kind == "A" else array
+
+    def _read_tensor(self, kind: str, depth: int, dtype: str, shape: list, order: list, place: list, flags: list):
+        self._check_shape(shape)
+        dense = [shape[axis] for axis in order]
+        raw, dtype = self._slice(place), DTYPES[dtype]
+        tensor = torch.frombuffer(bytearray(raw), dtype=dtype) if raw.nbytes else torch.empty(0, dtype=dtype)
+        tensor = tensor.reshape(dense)
+        tensor = tensor.permute([order.index(axis) for axis in range(len(order))]) if order else tensor
+        requires_grad, is_parameter = map(bool, flags)
+        return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
+
+    def _read_special(self, kind: str, depth: int, value: Any) -> Any:
+        if kind == "y":
+            return DTYPES[value]
+        if kind == "Y":
+            return np.dtype(str(value))
+        if kind == "p":
+            return pathlib.Path(str(value))
+        if kind == "c":
+            return complex(*(self.decode(part, depth) for part in value))
+        found = range(*(int(part) for part in value))
+        if len(found) > MAX_ENTRIES:
+            raise WireError("a range is too long")
+        return found
+
+    def _read_record(self, kind: str, depth: int, name: str, fields: list) -> Any:
+        known = self.classes.get(name)
+        if known is None:
+            raise WireError("a message holds an unknown kind of record")
+        if kind == "N":
+            return known(*(self.decode(value, depth) for value in fields))
+        record = object.__new__(known)
+        names = {field.name for field in dataclasses.fields(known)}
+        values = {str(field): self.decode(value, depth) for field, value in fields}
+        if values.keys() != names:
+            raise WireError("a record has other fields")
+        for field, value in values.items():
+            object.__setattr__(record, field, value)
+        return record
+
+    def _read_opaque(self, kind: str, depth: int, name: str, number: int, module: str) -> Opaque:
+        return Opaque(str(name), int(number), str(module))
+
+    def _check_shape(self, shape: list) -> None:
+        if any(type(size) is not int or size < 0 for size in shape):
+            raise WireError("an array has no such shape")
+
+    def _slice(self, place: list) -> memoryview:
+        start, length = map(int, place)
+        if start < 0 or length < 0 or start + length > len(self.data):
+            raise WireError("a message is cut off")
+        return self.data[start : start + length]
+
+
+READERS = (
+    dict.fromkeys("if", "number")
+    | dict.fromkeys("ltsSqz", "items")
+    | {"d": "dict", "T": "tensor", "o": "opaque"}
+    | dict.fromkeys("bB", "bytes")
+    | dict.fromkeys("aA", "array")
+    | dict.fromkeys("yYcrp", "special")
+    | dict.fromkeys("DN", "record")
+)

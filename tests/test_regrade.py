@@ -1,0 +1,90 @@
+"""`python -m autograder regrade`: what a mended test changes, said student by student; points by hand stay."""
+
+import pytest
+from nbformat import write
+from toy_course import LESSON, Toy, cell, lesson, submission
+
+from autograder.__main__ import main
+
+pytestmark = pytest.mark.jail
+
+#: The hidden test of exercise 2 tried only these numbers at first, and let this answer pass.
+NARROW = "def square(x):\n    return {3: 9, 5: 25, 8: 64}.get(x, 0)\n"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """Three students, graded: ada is right, bob's answer knows the hidden inputs, cid has left exercise 1."""
+    toy = Toy(tmp_path / "class")
+    toy.hand_in("ada", submission())
+    toy.hand_in("bob", submission(ex2=NARROW))
+    toy.hand_in("cid", submission(ex1=None))
+    assert not toy.course.grade()
+    return toy
+
+
+def add_an_input(course):
+    """Mend the hidden test of exercise 2."""
+    nb = lesson()
+    test = cell(nb, "07-ex2-square-test")
+    test.source = test.source.replace("[3, 5, 8]", "[3, 5, 8, 11]")
+    write(nb, course.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+
+
+def regrade(course, capsys, *more):
+    capsys.readouterr()
+    status = main(["regrade", "--course", str(course.root), "--timeout", "5", *more])
+    return status, capsys.readouterr().out
+
+
+def test_only_the_student_whose_mark_changes_is_named_with_the_reason(course, capsys):
+    add_an_input(course)
+    status, out = regrade(course, capsys)
+    assert status == 0
+    assert out.splitlines() == [
+        "bob",
+        f"  {LESSON}  07-ex2-square: 2 of 2 → 0 of 2: it passed before; now: square(11) is 0 Hint: think of square",
+        "1 of 9 marks changed, of 1 students.",
+    ]
+    assert course.points("bob") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
+
+
+def test_points_by_hand_stay_and_are_said_to(course, capsys):
+    with course.course._gradebook() as gradebook:
+        gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "bob").manual_score = 1.5
+        gradebook.find_comment("07-ex2-square", LESSON, LESSON, "bob").manual_comment = "See me."
+        gradebook.db.commit()
+    add_an_input(course)
+    status, out = regrade(course, capsys)
+    assert status == 0
+    assert "1.5 of 2 → 1.5 of 2, given by hand, stays; the autograder now gives 0 instead of 2" in out
+    assert course.points("bob")["ex2"] == 1.5
+    with course.course._gradebook() as gradebook:
+        assert gradebook.find_comment("07-ex2-square", LESSON, LESSON, "bob").comment == "See me."
+
+
+def test_nothing_is_graded_where_nothing_has_changed(course, capsys):
+    page = course.root / "feedback" / "ada" / LESSON / f"{LESSON}.html"
+    before = page.stat().st_mtime_ns
+    assert regrade(course, capsys) == (0, "No mark of 9 has changed.\n")
+    assert page.stat().st_mtime_ns == before
+    assert regrade(course, capsys, "--force") == (0, "No mark of 9 has changed.\n")
+    assert page.stat().st_mtime_ns > before
+
+
+def test_a_test_that_became_kinder_says_what_was_wrong_before(course, capsys):
+    nb = lesson()
+    test = cell(nb, "07-ex1-double-test")
+    test.source = '"""Anything will do."""'
+    write(nb, course.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+    status, out = regrade(course, capsys)
+    assert status == 0
+    assert "07-ex1-double: 0 of 1 → 1 of 1: it passes now; before: This exercise is not written yet." in out
+
+
+def test_before_anything_was_graded_it_says_so(tmp_path, capsys):
+    toy = Toy(tmp_path / "class")
+    toy.hand_in("ada", submission())
+    status, out = regrade(toy, capsys)
+    assert status == 0
+    assert out == "Nothing has been graded yet: run `python -m autograder grade` first.\n"

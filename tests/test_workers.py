@@ -1,0 +1,119 @@
+"""Grading with many workers gives what grading with one gives: here, on a Dask cluster, and when workers die."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from toy_course import LESSON, Toy, submission
+
+from autograder import workers
+from autograder.__main__ import main
+
+pytestmark = pytest.mark.jail
+
+WRONG = "def square(x):\n    return 0\n"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """Nine submissions: every third one is wrong, one is no notebook."""
+    toy = Toy(tmp_path / "class")
+    for number in range(8):
+        toy.hand_in(f"student-{number}", submission(ex2=WRONG) if number % 3 == 0 else submission())
+    toy.hand_in("student-8", "no notebook")
+    return toy
+
+
+def points(course):
+    return {f"student-{number}": course.points(f"student-{number}") for number in range(9)}
+
+
+FULL, HALF, NONE = ({"ex1": 1.0, "ex2": two, "ex3": 3.0} for two in (2.0, 0.0, None))
+NONE = dict.fromkeys(NONE, 0.0)
+EXPECTED = {f"student-{number}": HALF if number % 3 == 0 else FULL for number in range(8)} | {"student-8": NONE}
+
+
+def test_two_workers_grade_as_one_does(course, capsys):
+    assert main(["grade", "--course", str(course.root), "--jobs", "2", "--timeout", "10"]) == 0
+    _out, err = capsys.readouterr()
+    assert points(course) == EXPECTED
+    assert "9/9" in err and re.search(r"\d\d:\d\d, \d\d:\d\d left", err), "a bar with the time left"
+    assert len(list(course.root.glob("feedback/*/*/*.html"))) == 9
+
+
+def test_no_jobs_is_one_line(course, capsys):
+    assert main(["grade", "--course", str(course.root), "--jobs", "0"]) == 2
+    assert "--jobs must be at least 1" in capsys.readouterr().err
+
+
+def test_when_a_worker_dies_its_task_is_tried_by_itself(course, monkeypatch):
+    tasks = [course.course.task(f"student-{number}", LESSON) for number in range(5)]
+    # A worker that meets this text ends, as one that the system kills for its memory does.
+    broken = workers.Task(tasks[2].name, "", "", limits=tasks[2].limits)
+    monkeypatch.setattr(workers, "execute", ends_at_an_empty_task)
+    with workers.Workers(8, jobs=2) as pool:
+        found = {task.name[0]: error for task, _, error in pool.run([*tasks[:2], broken, *tasks[3:]])}
+    assert found.keys() == {f"student-{number}" for number in range(5)}
+    assert [type(found[f"student-{number}"]).__name__ for number in range(5)] == [
+        "NoneType", "NoneType", "BrokenProcessPool", "NoneType", "NoneType",
+    ]  # fmt: skip
+
+
+def ends_at_an_empty_task(task):
+    if not task.cells:
+        os._exit(9)
+    time.sleep(0.2)
+    return task.cells
+
+
+@contextlib.contextmanager
+def cluster(folder):
+    """A scheduler and two workers, each a program of its own; the scheduler's address."""
+    file = folder / "scheduler.json"
+    environment = {**os.environ, "DASK_DISTRIBUTED__DASHBOARD__LINK": "", "DASK_LOGGING__DISTRIBUTED": "error"}
+    common = {"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    dask = [sys.executable, "-m", "dask"]
+    commands = [
+        ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)],
+        *[["worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-dashboard", "--memory-limit", "0"]] * 2,
+    ]
+    started = []
+    try:
+        for command in commands:
+            started.append(subprocess.Popen([*dask, *command], start_new_session=True, **common))
+            until = time.monotonic() + 60
+            while not file.exists() and time.monotonic() < until:
+                time.sleep(0.1)
+        yield json.loads(file.read_text())["address"]
+    finally:
+        for process in reversed(started):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_grades_as_this_machine_does(course, tmp_path, capsys):
+    from dask.distributed import Client
+
+    with cluster(tmp_path) as address:
+        with Client(address, timeout=60) as client:
+            client.wait_for_workers(2, timeout=120)
+        status = main(["grade", "--course", str(course.root), "--scheduler", address, "--timeout", "20"])
+    assert status == 0, capsys.readouterr().err
+    assert points(course) == EXPECTED
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line(course, capsys):
+    assert main(["grade", "--course", str(course.root), "--scheduler", "tcp://127.0.0.1:9"]) == 2
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
