@@ -1,0 +1,333 @@
+"""A machine with a class of attackers on it: how it is built, what on it must not change, how it is graded.
+
+A `Machine` is a folder: `course/` is the class, `home/` the instructor's home, `other/` another course of the same
+instructor. `python tests/attacks/course.py FOLDER` grades it, in a process of its own, for whoever watches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import lessons
+import nbformat
+import toy_course
+from kinds import Attack
+
+from autograder import notebook
+
+HERE = Path(__file__).resolve().parent
+#: Where a process of its own finds what is imported here.
+IMPORTS = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+
+#: An honest student behind every so many attackers, and one at each end.
+HONEST_EVERY = 8
+#: What programs write into a home that nobody attacks.
+OWN_FILES = re.compile(
+    r"\.cache/|\.config/matplotlib/|\.local/share/jupyter/(runtime/|nbsignatures|notebook_secret)|\.ipython/README|"
+    r"\.ipython/profile_default/(db|log|pid|security|history|startup/README)|\.ipython/(extensions|nbextensions)"
+)
+
+
+class Machine:
+    """A folder with a class, a home and another course in it, before or after grading."""
+
+    def __init__(self, root: Path):
+        self.root = Path(root).resolve()
+        self.course, self.home, self.other = (self.root / name for name in ("course", "home", "other"))
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What an attack may call this machine's places."""
+        ports = json.loads((self.root / "ports.json").read_text())
+        names = {"COURSE": self.course, "HOST": self.root, "HOME": self.home, "REPO": notebook.ROOT, **ports}
+        return {name: str(place) for name, place in names.items()}
+
+    @property
+    def roster(self) -> dict[str, Attack | None]:
+        """Who handed in which attack; None for the honest. In the order in which they are graded."""
+        import attacks
+
+        names = json.loads((self.root / "roster.json").read_text())
+        return {student: attacks.find(name) if name else None for student, name in names.items()}
+
+    def lessons(self) -> list[str]:
+        """The lessons that somebody handed in."""
+        return sorted({path.name for path in (self.course / "submitted").glob("*/*")})
+
+    def build(self, attacks: Iterable[Attack], stock: bool = False, timeout: int = 5) -> Machine:
+        """Make it: the honest and the attackers hand in, nothing is graded yet."""
+        attacks = list(attacks)
+        toy = self.toy(stock, timeout)
+        for name in {attack.lesson for attack in attacks} - {toy_course.LESSON}:
+            (self.course / "solutions" / name).mkdir()
+            nbformat.write(lessons.solution(name), self.course / "solutions" / name / f"{name}.ipynb")
+            toy.course.prepare(name)
+        self._furnish()
+        (self.root / "timeout.json").write_text(json.dumps(timeout))
+        names: list[Attack | None] = [None]
+        for number, attack in enumerate(attacks, start=1):
+            names += [attack] if number % HONEST_EVERY else [attack, None]
+        names += [None] if names[-1] else []
+        roster = {f"student-{number:02d}": attack for number, attack in enumerate(names, start=1)}
+        kept = {student: attack and attack.name for student, attack in roster.items()}
+        (self.root / "roster.json").write_text(json.dumps(kept))
+        for student, attack in roster.items():
+            for lesson in {other.lesson for other in attacks} if attack is None else ():
+                self.hand_in(student, lesson, json.dumps(lessons.right(lesson)))
+            if attack:
+                attack.hand_in(self.course / "submitted" / student / attack.lesson, self.places)
+        return self
+
+    def hand_in(self, student: str, lesson: str, content: str) -> None:
+        """Put a notebook into `submitted/`."""
+        folder = self.course / "submitted" / student / lesson
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{lesson}.ipynb").write_text(content, encoding="utf-8")
+
+    def toy(self, stock: bool = False, timeout: int = 5) -> toy_course.Toy:
+        """The class as a course."""
+        if self.course.is_dir():
+            toy = toy_course.Toy.__new__(toy_course.Toy)
+            toy.root = self.course
+            kind = toy_course._Stock if stock else toy_course.grading.Course
+            toy.course = kind(self.course, timeout)
+            return toy
+        return toy_course.Toy(self.course, stock, timeout)
+
+    def _furnish(self) -> None:
+        """What somebody might read, change or fill."""
+        for name in (".ipython/profile_default/startup", ".jupyter", ".local/share/jupyter/kernels"):
+            (self.home / name).mkdir(parents=True)
+        (self.home / ".bashrc").write_text("# the instructor's\n")
+        (self.home / ".ipython/profile_default/startup/10-own.py").write_text("# the instructor's\n")
+        shutil.copytree(self.course / "solutions", self.other / "solutions")
+        folder = self.other / "submitted" / "student-90" / toy_course.LESSON
+        folder.mkdir(parents=True)
+        nbformat.write(lessons.right(toy_course.LESSON), folder / f"{toy_course.LESSON}.ipynb")
+        shutil.copy(self.course / "gradebook.db", self.other / "gradebook.db")
+        (self.root / "ports.json").write_text(json.dumps({"PORT": str(_free_port()), "LISTEN": str(_free_port())}))
+
+    def digest(self, ours: bool = True) -> dict[str, str]:
+        """What must not change: place → what is there. Neither follows links nor opens pipes.
+
+        ours: with this repository's solutions and programs.
+        """
+        course = [self.course / name for name in ("solutions", "submitted", "nbgrader_config.py")]
+        names = ("solutions", "autograder", "ranks", "nbgrader_config.py") if ours else ()
+        repository = [notebook.ROOT / name for name in names]
+        found = {}
+        for place in (*course, self.home, self.other, *repository):
+            base = notebook.ROOT if place in repository else self.root
+            for path in [place, *_below(place)]:
+                name = str(path.relative_to(base))
+                if place != self.home or not OWN_FILES.match(str(path.relative_to(self.home))):
+                    found[name] = _what(path)
+        for name in os.listdir("/dev/shm"):
+            if "planted" in name:
+                found[f"/dev/shm/{name}"] = "there"
+        for name in os.listdir(sysconfig.get_path("purelib")):
+            if name.endswith((".pth", ".py")):
+                found[f"site-packages/{name}"] = "there"
+        return {name: what for name, what in found.items() if what != "folder" and "__pycache__" not in name}
+
+    def points(self, student: str, toy: toy_course.Toy) -> dict[str, float]:
+        """A student's points by exercise, whatever the lesson; {} when there are none."""
+        with toy.course._gradebook() as gradebook:
+            found = {}
+            for submission in gradebook.student_submissions(student):
+                for grade in submission.notebooks[0].grades:
+                    found[f"{submission.name[:2]}-{grade.name.split('-')[1]}"] = grade.score
+            return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for where, folders, files in os.walk(folder):
+        yield from (Path(where, name) for name in folders + files)
+
+
+def _what(path: Path) -> str:
+    """A file's digest, a link's target, the kind of anything else."""
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return f"link to {os.readlink(path)}"
+        if stat.S_ISDIR(mode):
+            return "folder"
+        return hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(mode) else f"mode {mode:o}"
+    except OSError as error:
+        return type(error).__name__
+
+
+def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """The places that are not what they were."""
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Accomplice:
+    """Somebody on this machine who knows the answer: on a port, on a socket with a path and on one without.
+
+    heard: what was said to it.
+    """
+
+    def __init__(self, places: dict[str, str]):
+        self.places, self.heard, self.servers = places, [], []
+
+    def __enter__(self) -> Accomplice:
+        path = self.places["HOST"] + "/accomplice"
+        addresses = [(socket.AF_INET, ("127.0.0.1", int(self.places["PORT"]))), (socket.AF_UNIX, path)]
+        addresses.append((socket.AF_UNIX, "\0accomplice-" + self.places["PORT"]))
+        for family, address in addresses:
+            if len(str(address)) > 100:  # the most that a path of a socket can have
+                continue
+            server = socket.socket(family)
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(address)
+            server.listen()
+            self.servers.append(server)
+            threading.Thread(target=self._serve, args=(server,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers:
+            server.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.places["HOST"] + "/accomplice")
+
+    def _serve(self, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with server.accept()[0] as line:
+                    line.settimeout(5)
+                    said = line.recv(10_000).decode(errors="replace")
+                    self.heard.append(said)
+                    line.sendall(b"return x * x")
+
+
+def adopt_orphans() -> None:
+    """From now on processes whose parents end become this one's children (Linux)."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+
+
+def descendants(pid: int | None = None) -> set[int]:
+    """The processes below this one that still run."""
+    parents = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
+            if fields[0] != "Z":
+                parents[int(entry)] = int(fields[1])
+    found, new = set(), {pid or os.getpid()}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - found
+        found |= new
+    return found
+
+
+class Run:
+    """What became of a machine that was graded: seconds, problems, scores, what changed, what was left."""
+
+    def __init__(self, machine: Machine, timeout: float):
+        self.machine, before = machine, machine.digest()
+        environment = {**os.environ, **IMPORTS, "HOME": str(machine.home), "TMPDIR": str(machine.root / "tmp")}
+        (machine.root / "tmp").mkdir()
+        adopt_orphans()
+        there, started = descendants(), time.monotonic()
+        command = [sys.executable, str(HERE / "course.py"), str(machine.root)]
+        with Accomplice(machine.places) as accomplice:
+            running = subprocess.Popen(command, env=environment, cwd=machine.root, stdin=subprocess.DEVNULL)
+            try:
+                self.status = running.wait(timeout)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                self.status = running.wait()
+            self.seconds = time.monotonic() - started
+            until = time.monotonic() + 2  # what was told to end has ended by then
+            while (left := descendants() - there) and time.monotonic() < until:
+                time.sleep(0.05)
+        self.left, self.heard = left, accomplice.heard
+        self.changed = changes(before, machine.digest())
+        names = sorted(path.name for path in (machine.root / "tmp").iterdir())
+        self.temporary = [name for name in names if not name.startswith("torchinductor_")]  # which torch leaves
+
+    @property
+    def result(self) -> dict:
+        """What the grading process wrote down when it had finished."""
+        return json.loads((self.machine.root / "result.json").read_text())
+
+    def points(self, student: str, lesson: str) -> dict[str, float]:
+        """A student's points by exercise."""
+        mine = {tuple(key.split("/")): score for key, (score, _) in self.result["scores"].items()}
+        return {
+            name.split("-")[1]: score for (who, what, name), score in mine.items() if (who, what) == (student, lesson)
+        }
+
+    def comment(self, student: str, lesson: str, exercise: str) -> str:
+        """What the gradebook says about an exercise."""
+        found = (f"{student}/{lesson}/", f"-{exercise}-")
+        return next(
+            text for key, text in self.result["comments"].items() if key.startswith(found[0]) and found[1] in key
+        )
+
+
+def grade(root: Path) -> None:
+    """Grade the machine's class once, and write down what came out."""
+    machine = Machine(root)
+    toy = machine.toy(timeout=json.loads((machine.root / "timeout.json").read_text()))
+    seconds = _timed(toy.course)
+    problems = toy.course.grade()
+    scores = {"/".join(key): value for key, value in toy.course.scores().items()}
+    (machine.root / "result.json").write_text(
+        json.dumps({"problems": problems, "scores": scores, "seconds": seconds, "comments": _comments(toy)})
+    )
+
+
+def _timed(course) -> dict[str, float]:
+    """Have the course note how long each submission takes."""
+    seconds, grade_one = {}, course.grade_one
+
+    def timed(student: str, lesson: str) -> str:
+        started = time.monotonic()
+        try:
+            return grade_one(student, lesson)
+        finally:
+            seconds[f"{student}/{lesson}"] = round(time.monotonic() - started, 2)
+
+    course.grade_one = timed
+    return seconds
+
+
+def _comments(toy: toy_course.Toy) -> dict[str, str]:
+    from nbgrader.api import Comment
+
+    with toy.course._gradebook() as gradebook:
+        return {
+            f"{comment.student.id}/{comment.assignment.name}/{comment.name}": comment.auto_comment or ""
+            for comment in gradebook.db.query(Comment).all()
+        }
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    grade(Path(sys.argv[1]))

@@ -1,0 +1,108 @@
+"""The lessons that attacks are handed in for: the toy lesson, one on arrays, a piece of lesson 01 with real ranks."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import nbformat
+import toy_course
+from nbformat.v4 import new_code_cell, new_notebook
+
+from autograder import notebook
+
+ARRAYS = "08_arrays"
+RING = "09_ring"
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+
+RIGHT_ARRAYS = {
+    "08-ex1-double": "def double(x):\n    return 2 * x\n",
+    "08-ex2-square": "def square(x):\n    return x * x\n",
+    "08-ex3-half": "def half(x):\n    return x / 2\n",
+}
+#: The tests import what they compare with; the libraries are those of whoever runs them.
+ARRAY_TESTS = {
+    "08-ex1-double": """\
+import numpy as np
+assert double(np.zeros(2)) is not None
+### BEGIN HIDDEN TESTS
+x = np.linspace(1, 2, 7)
+np.testing.assert_allclose(double(x.copy()), 2 * x)
+### END HIDDEN TESTS
+""",
+    "08-ex2-square": """\
+import numpy as np
+assert square(np.zeros(2)) is not None
+### BEGIN HIDDEN TESTS
+x = np.linspace(3, 4, 7)
+got = square(x.copy())
+assert isinstance(got, np.ndarray), "not an array"
+assert np.allclose(got, x * x), "not the squares"
+assert max(abs(got - x * x)) < 1e-9, "not quite the squares"
+### END HIDDEN TESTS
+""",
+    "08-ex3-half": """\
+import torch
+assert half(torch.zeros(2)) is not None
+### BEGIN HIDDEN TESTS
+x = torch.linspace(5, 6, 7)
+got = half(x.clone())
+assert isinstance(got, torch.Tensor), "not a tensor"
+assert torch.equal(got, x / 2), "not the halves"
+### END HIDDEN TESTS
+""",
+}
+RING_CELLS = ("01-imports", "01-ex1-broadcast", "01-ex1-broadcast-test", "01-ex3-all-gather", "01-ex3-all-gather-test")
+
+
+def solution(lesson: str) -> nbformat.NotebookNode:
+    """The solution notebook of one of the three."""
+    return {toy_course.LESSON: toy_course.lesson, ARRAYS: _arrays, RING: _ring}[lesson]()
+
+
+def right(lesson: str) -> nbformat.NotebookNode:
+    """The released notebook with the right answers."""
+    return nbformat.from_dict(json.loads(_right(lesson)))
+
+
+def full(lesson: str) -> dict[str, float]:
+    """All points of one of the three, by exercise."""
+    roles = [cell.metadata.get("nbgrader", {}) for cell in solution(lesson).cells]
+    return {role["grade_id"].split("-")[1]: float(role["points"]) for role in roles if role.get("grade")}
+
+
+@functools.cache
+def _right(lesson: str) -> str:
+    nb = solution(lesson)
+    for cell in nb.cells:
+        lines, hidden = [], False
+        for line in cell.source.split("\n"):
+            if "HIDDEN TESTS" in line:
+                hidden = "BEGIN" in line
+            elif not hidden and "### " not in line:
+                lines.append(line)
+        cell.source = "\n".join(lines)
+    return json.dumps(nb)
+
+
+def _arrays() -> nbformat.NotebookNode:
+    cells = [new_code_cell("import math", id="08-imports")]
+    for name, points in zip(RIGHT_ARRAYS, (1.0, 2.0, 3.0), strict=True):
+        head, body = RIGHT_ARRAYS[name].split("\n", 1)
+        source = f"{head}\n    ### BEGIN SOLUTION\n{body}    ### END SOLUTION"
+        cells.append(new_code_cell(id=name, source=source, metadata={"nbgrader": _role(name, False)}))
+        role = _role(f"{name}-test", True) | {"points": points}
+        cells.append(new_code_cell(id=f"{name}-test", source=ARRAY_TESTS[name], metadata={"nbgrader": role}))
+    return new_notebook(cells=cells, metadata=KERNEL)
+
+
+def _role(name: str, grade: bool) -> dict:
+    return {
+        "grade": grade, "solution": not grade, "locked": grade, "task": False, "grade_id": name, "schema_version": 3,
+    }  # fmt: skip
+
+
+def _ring() -> nbformat.NotebookNode:
+    """Two exercises of lesson 01, with their own tests: one that may use few rounds, one that may send few bytes."""
+    cells = {cell.id: cell for cell in notebook.read("01_collectives").cells}
+    return new_notebook(cells=[cells[name] for name in RING_CELLS], metadata=KERNEL)

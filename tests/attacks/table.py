@@ -1,0 +1,78 @@
+"""Prints what each attack tried and what it got: `python tests/attacks/table.py [--stock] [--ours] [NAME…]`.
+
+--stock measures stock nbgrader anew, which takes minutes, and writes stock.json; --ours grades with this repository's
+grader, here and now. Without either it prints what is in stock.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+STOCK = Path(__file__).resolve().parent / "stock.json"
+
+
+def main() -> None:
+    """Measure what is asked for, print the table."""
+    sys.path.insert(0, str(STOCK.parent.parent))
+    import attacks
+    import stock
+
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--stock", action="store_true", help="measure stock nbgrader and write stock.json")
+    parser.add_argument("--ours", action="store_true", help="grade the attacks with this repository's grader")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="attacks (default: all)")
+    arguments = parser.parse_args()
+    chosen = [attack for attack in attacks.ATTACKS if not arguments.names or attack.name in arguments.names]
+    if arguments.stock:
+        if not stock.available():
+            sys.exit("measuring stock nbgrader needs Linux and bubblewrap")
+        stock.measure_all(chosen, lambda name, record: write({name: record}))
+    ours = grade(chosen) if arguments.ours else {}
+    records = read()
+    print("| attack | what it tries | stock nbgrader | ours | worth |\n|---|---|---|---|---|")
+    for attack in chosen:
+        record = records.get(attack.name)
+        said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "withstands"
+        row = (attack.name, attack.tries, said, ours.get(attack.name, ""), f"{sum(attack.worth.values()):g} of 6")
+        print("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+
+
+def read() -> dict[str, dict]:
+    """What was measured of stock nbgrader, by the attack's name."""
+    return json.loads(STOCK.read_text(encoding="utf-8")) if STOCK.exists() else {}
+
+
+def write(records: dict[str, dict]) -> None:
+    """Put new measurements into stock.json; what was not measured anew stays, what is no attack any more goes."""
+    import attacks
+
+    records = read() | records
+    kept = {attack.name: records[attack.name] for attack in attacks.ATTACKS if attack.name in records}
+    lines = [f"{json.dumps(name)}: {json.dumps(record)}" for name, record in kept.items()]
+    STOCK.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def grade(chosen: list) -> dict[str, str]:
+    """What our grader gives for each attack."""
+    from course import Machine, Run
+    from lessons import RING
+
+    given = {}
+    for part in ([a for a in chosen if a.lesson != RING], [a for a in chosen if a.lesson == RING]):
+        if not part:
+            continue
+        with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
+            machine = Machine(Path(folder)).build(part, timeout=60 if part[0].lesson == RING else 5)
+            run = Run(machine, timeout=900)
+            for student, attack in machine.roster.items():
+                if attack:
+                    given[attack.name] = f"{sum(run.points(student, attack.lesson).values()):g} of 6"
+    return given
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""A class of attackers is graded like any other: each gets what the honest part is worth, and nobody else notices."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import attacks
+import course
+import lessons
+import pytest
+import stock
+import table
+import toy_course
+from kinds import FULL, fill
+
+pytestmark = pytest.mark.jail
+
+each = pytest.mark.parametrize("attack", attacks.QUICK, ids=lambda attack: attack.name)
+each_on_ranks = pytest.mark.parametrize("attack", attacks.RANKS, ids=lambda attack: attack.name)
+
+#: What stock nbgrader, too, gives nothing for, of what was measured: see stock.json.
+WITHSTOOD = {
+    "raises-system-exit",
+    "raises-keyboard-interrupt",
+    "raises-generator-exit",
+    "raises-base-exception",
+    "error-text-is-huge",
+    "error-without-frames",
+    "excepthook",
+    "exit-at-exit",
+    "leaves-the-room",
+}
+
+#: Attacks on ranks that get points for communication that did not happen: what the ledger says is written down in the
+#: ranks themselves (the instructor's page says so). One that is stopped some day makes its test say so.
+NOT_STOPPED = {
+    "collective-by-wrapped",
+    "collective-by-group",
+    "collective-while-nested",
+    "recorder-silenced",
+    "record-edited",
+    "forged-file",
+    "forged-messages",
+    "bytes-that-lie",
+    "moves-by-file",
+    "moves-by-store",
+    "inputs-of-the-driver",
+    "patched-ledger",
+    "forged-runs",
+}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The class whose exercises are single functions, graded once."""
+    machine = course.Machine(tmp_path_factory.mktemp("class")).build(attacks.QUICK, timeout=5)
+    return course.Run(machine, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def graded_ranks(tmp_path_factory):
+    """The class whose exercises run on ranks, graded once."""
+    machine = course.Machine(tmp_path_factory.mktemp("class")).build(attacks.RANKS, timeout=60)
+    return course.Run(machine, timeout=900)
+
+
+def student_of(run, attack):
+    return next(student for student, other in run.machine.roster.items() if other and other.name == attack.name)
+
+
+def expect_worth(run, attack):
+    student = student_of(run, attack)
+    if attack.name in NOT_STOPPED:
+        assert run.points(student, attack.lesson) != attack.worth, "it is stopped: take it out of NOT_STOPPED"
+        return
+    assert run.points(student, attack.lesson) == attack.worth
+    for exercise, points in attack.worth.items():
+        why = run.comment(student, attack.lesson, exercise)
+        assert points or why, f"{exercise} has no points and no reason"
+        assert "ask your instructor" not in why
+    if attack.after:
+        page = run.machine.course / "feedback" / student / attack.lesson / f"{attack.lesson}.html"
+        attack.after(SimpleNamespace(run=run, page=page.read_text(encoding="utf-8")))
+
+
+def expect_peace(run):
+    """The run has finished, and everybody but the attackers is as well off as before."""
+    assert run.status == 0
+    assert run.result["problems"] == []
+    assert run.changed == []
+    assert run.heard == []
+    assert not run.left, "processes were left"
+    assert run.temporary == []
+    honest = [student for student, attack in run.machine.roster.items() if attack is None]
+    assert len(honest) >= 3
+    for student in honest:
+        for lesson in run.machine.lessons():
+            assert run.points(student, lesson) == lessons.full(lesson), (student, lesson)
+    toy = run.machine.toy()
+    with toy.course._gradebook() as gradebook:
+        handed_in = {student for student, _, _ in toy.course.scores()}
+        assert {student.id for student in gradebook.students} == handed_in == set(run.machine.roster)
+        for submission in (one for lesson in run.machine.lessons() for one in gradebook.assignment_submissions(lesson)):
+            assert submission.max_score == sum(lessons.full(submission.name).values())
+            for grade in submission.notebooks[0].grades:
+                assert grade.manual_score is None and not grade.extra_credit and not grade.needs_manual_grade
+
+
+@each
+def test_an_attacker_gets_what_the_honest_part_is_worth(graded, attack):
+    expect_worth(graded, attack)
+
+
+def test_nobody_else_notices(graded):
+    expect_peace(graded)
+
+
+@pytest.mark.slow
+@each_on_ranks
+def test_an_attacker_on_ranks_gets_what_the_honest_part_is_worth(graded_ranks, attack):
+    expect_worth(graded_ranks, attack)
+
+
+@pytest.mark.slow
+def test_nobody_else_notices_the_attackers_on_ranks(graded_ranks):
+    expect_peace(graded_ranks)
+
+
+# --- the attacks are real -------------------------------------------------------------------------------
+
+
+def test_each_attack_has_a_name_and_says_what_it_tries():
+    names = [attack.name for attack in attacks.ATTACKS]
+    assert len(set(names)) == len(names) >= 50
+    for attack in attacks.ATTACKS:
+        assert attack.tries.endswith(".") and len(attack.tries) < 160, attack.name
+
+
+def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
+    measured = table.read()
+    aimed = [attack for attack in attacks.ATTACKS if attack.aims != "wire" and attack.name in measured]
+    assert len(aimed) >= 40
+    assert measured.keys() <= {attack.name for attack in attacks.ATTACKS}
+    assert {attack.name for attack in aimed if not stock.harms(attack, measured[attack.name])} == WITHSTOOD
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not stock.available(), reason="needs bubblewrap")
+@pytest.mark.parametrize("name", ["equal-int", "gradebook-by-sqlite", "kills-everybody"])
+def test_what_was_measured_of_stock_nbgrader_still_holds(name, tmp_path):
+    attack, before = attacks.find(name), table.read()[name]
+    tmp_path.chmod(0o755)
+    stock.prepare(tmp_path / "machine", attack.lesson)
+    assert stock.harms(attack, stock.measure(attack, tmp_path / "machine")) == stock.harms(attack, before)
+
+
+@pytest.mark.parametrize("name", ["pickle-bomb", "pickle-bomb-inside", "object-arrays"])
+def test_a_bomb_explodes_where_it_is_unpickled(name, tmp_path):
+    import cloudpickle
+
+    nb = lessons.right(toy_course.LESSON)
+    attacks.find(name).make(nb)
+    source = fill(toy_course.cell(nb, "07-ex2-square").source, {"HOME": str(tmp_path)})
+    names = {"__name__": "__main__"}
+    exec(source, names)
+    pickle.loads(cloudpickle.dumps(names["square"](2)))
+    assert (tmp_path / "pickled").exists()
+
+
+def test_the_honest_part_of_an_attack_is_honest():
+    for attack in attacks.ATTACKS:
+        assert all(points in (0.0, lessons.full(attack.lesson)[name]) for name, points in attack.worth.items())
+    assert lessons.full(toy_course.LESSON) == FULL
