@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import tempfile
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -14,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nbformat.v4 import new_code_cell, new_notebook
 
 import ranks
 from autograder.jail import handles, outside, wire
+from autograder.jail import kernel as kernels
 
 pytestmark = pytest.mark.jail
 
@@ -466,3 +469,76 @@ def test_an_object_stays_there_and_its_methods_are_called_there(inmate):
     assert (counter.add(2), counter.add(3), counter.n) == (2, 5, 5)
     with pytest.raises(AttributeError):
         _ = counter.nothing
+
+
+# --- a grade cell and what it sees -----------------------------------------------------------------------
+
+SUBMISSION = """
+import torch, numpy as np
+def views(a, b): return a, b[1:], a + b
+def lists(l): l.sort(); l.append(99); return l
+def dicts(d): d["new"] = 1; d["old"].pop(); return d["old"]
+def replaces(xs): xs[0] = xs[0] * 2; return xs[1]
+def tensors(t): return (t, t[1:], t.view(-1)[::2].clone()), [t.view(2, 2)]
+"""
+
+GRADE_CELLS = {
+    "a returned view, also in a tuple, is a view of the argument here": """
+        a, b = np.arange(4.0), np.arange(4.0)
+        x, y, z = views(a, b)
+        assert x is a and np.shares_memory(y, b) and not np.shares_memory(z, a)
+        t = torch.arange(4.0)
+        (u, v, w), [m] = tensors(t)
+        same = [one.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for one in (v, m, w)]
+        assert u is t and same == [True, True, False]
+    """,
+    "lists and dicts that are changed there are changed here": """
+        l, d, xs = [3, 1, 2], {"old": [1, 2]}, [np.ones(2), np.zeros(2)]
+        first, second = xs
+        lists(l), dicts(d)
+        assert l == [1, 2, 3, 99] and d == {"old": [1], "new": 1}
+        assert replaces(xs) is second and xs[1] is second and xs[0] is not first and xs[0][0] == 2
+    """,
+    "call_inside runs there what does not cross": """
+        from autograder.check import call_inside
+
+        class Counts:
+            def __init__(self, function):
+                self.function, self.count = function, 0
+
+            def go(self, x):
+                self.count += 1
+                return self.count, self.function([x])
+
+        counts = call_inside(Counts, lists)
+        assert (counts.go(1), counts.go(2)) == ((1, [1, 99]), (2, [2, 99]))
+        assert call_inside(lambda: 5) == 5
+    """,
+    "the lesson's own setup counts, not the submission's": "assert np.pi > 3 and CONSTANT == 1",
+}
+
+
+@pytest.fixture(scope="module")
+def kernel(jail):
+    setup = new_code_cell("import numpy as np\nimport torch\nCONSTANT = 1", metadata={"tags": ["setup"]})
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[setup]), {})
+    kernel.start()
+    assert kernel.run(SUBMISSION + "CONSTANT = 2\nnp.pi = 0", 20).status == "ok"
+    yield kernel
+    kernel.stop()
+
+
+@pytest.mark.parametrize("cell", GRADE_CELLS)
+def test_a_grade_cell_sees_what_it_would_without_a_jail(kernel, cell):
+    reply = kernel.run_test(textwrap.dedent(GRADE_CELLS[cell]), 20)
+    assert (reply.status, reply.error) == ("ok", ("", ""))
+
+
+def test_a_grade_cell_that_fails_says_why(kernel):
+    reply = kernel.run_test("assert views(np.ones(1), np.ones(1))[0] == 2, 'one is not two'", 20)
+    assert (reply.status, reply.error) == ("error", ("AssertionError", "one is not two"))
+    assert kernel.run_test("nothing_of_that_name(1)", 20).error[0] == "NameError"
+
+
+def test_a_grade_cell_has_its_time_limit(kernel):
+    assert kernel.run_test("while True: pass", 0.5).status == "timeout"

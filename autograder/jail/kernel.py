@@ -28,6 +28,9 @@ from autograder import notebook
 from autograder.execution import Outputs, Reply
 from autograder.jail import handles, outside
 
+#: Seconds in which a process that is well says so.
+HEALTHY = 10
+
 
 class JailedKernel:
     """Takes the place of `execution.LocalKernel`: the same calls, but nothing of the submission runs outside.
@@ -39,10 +42,11 @@ class JailedKernel:
     def __init__(self, jail: outside.Jail, lesson: nbformat.NotebookNode, files: dict[str, bytes]):
         self.jail, self.lesson, self.files = jail, lesson, files
         self.inmate: outside.Inmate | None = None
-        self.folder = ""
+        self.folder, self.crippled = "", False
 
     def start(self) -> None:
         """Start afresh."""
+        self.crippled = False
         self.folder = tempfile.mkdtemp(prefix="grade-", dir="/tmp")  # at this path in the jail, too
         self.inmate = self.jail.start(self.folder, self.files)
 
@@ -57,6 +61,8 @@ class JailedKernel:
         """Run one of the submission's cells. After "timeout", "died" or "unstarted" it is of no use: stop it."""
         self.inmate.deadline = time.monotonic() + max(timeout, 0.01)
         reply, collected = Reply("unstarted"), Outputs()
+        if self.crippled:
+            return reply
         try:
             self.inmate.ask("names")
             reply.status = "died"
@@ -80,6 +86,8 @@ class JailedKernel:
         """Run a grade cell here. Its names are the lesson's and, where the lesson has none, the submission's."""
         self.inmate.deadline = time.monotonic() + max(timeout, 0.01)
         reply = Reply("unstarted")
+        if self.crippled:
+            return reply
         try:
             ready = self.inmate.ask("ready")
             if ready.get("raised") is not None:
@@ -98,7 +106,16 @@ class JailedKernel:
             reply.status, reply.raised = "error", error
             reply.error = (type(error).__name__, _text(error))
             reply.traceback = frames_of(error)
+            self.crippled = not self._can_be_asked()
         return reply
+
+    def _can_be_asked(self) -> bool:
+        """May the submission go on after a failure? It may have taken away what its own process needs."""
+        self.inmate.deadline = time.monotonic() + HEALTHY
+        try:
+            return self.inmate.ask("ready").get("raised") is None
+        except (outside.DiedError, outside.TooLongError):
+            return False
 
     def _prepare(self, source: str, known: list) -> tuple[CodeType, dict]:
         """The cell as code, and the namespace for it."""

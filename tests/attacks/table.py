@@ -8,11 +8,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 STOCK = Path(__file__).resolve().parent / "stock.json"
+PAGE = STOCK.parent.parent.parent / "book" / "start" / "attacks.md"
+
+HEAD = """# What attacks get
+
+{attacks} hostile submissions, each of which answers all exercises but one honestly and tries something for that one,
+or against somebody else. *Here* is what it gets from this repository's grader, which is what its honest part is worth
+unless the table says otherwise. `make test` checks it by grading them as one class, honest students among them.
+*nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail of its own for each
+({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have).
+`tests/attacks/table.py` makes this page and repeats both measurements. [For the instructor](instructor.md) says what
+those are about that are not stopped.
+
+| attack | what it tries | nbgrader | here |
+|---|---|---|---|
+"""
 
 
 def main() -> None:
@@ -25,7 +41,11 @@ def main() -> None:
     parser.add_argument("--stock", action="store_true", help="measure stock nbgrader and write stock.json")
     parser.add_argument("--ours", action="store_true", help="grade the attacks with this repository's grader")
     parser.add_argument("names", nargs="*", metavar="NAME", help="attacks (default: all)")
+    parser.add_argument("--page", action="store_true", help="write the table into the book")
     arguments = parser.parse_args()
+    if arguments.page:
+        PAGE.write_text(page(), encoding="utf-8")
+        return
     chosen = [attack for attack in attacks.ATTACKS if not arguments.names or attack.name in arguments.names]
     if arguments.stock:
         if not stock.available():
@@ -39,6 +59,30 @@ def main() -> None:
         said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "withstands"
         row = (attack.name, attack.tries, said, ours.get(attack.name, ""), f"{sum(attack.worth.values()):g} of 6")
         print("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+
+
+def page() -> str:
+    """The page of the book: every attack, what nbgrader does, what happens here."""
+    import attacks
+    import stock
+
+    records, rows = read(), []
+    for attack in attacks.ATTACKS:
+        record, worth = records.get(attack.name), sum(attack.worth.values())
+        said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "nothing gained"
+        here = f"{worth:g} of 6"
+        if attack.name in attacks.NOT_STOPPED:
+            here = f"**6 of 6** for work worth {worth:g}: not stopped"
+        row = (f"`{attack.name}`", attack.tries, "–" if attack.aims == "wire" else _short(said), here)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |\n")
+    measured = sum(attack.name in records for attack in attacks.ATTACKS if attack.aims != "wire")
+    return HEAD.format(attacks=len(rows), measured=measured) + "".join(rows)
+
+
+def _short(said: str) -> str:
+    """What went wrong, without addresses and names of Python's."""
+    said = re.sub(r"no grade: [^;]*", "no grade at all", said)
+    return re.sub(r"(changes) (\S+)( and (\d+) more)?", r"\1 files of others", said)
 
 
 def read() -> dict[str, dict]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import attacks
@@ -17,7 +20,6 @@ from kinds import FULL, fill
 pytestmark = pytest.mark.jail
 
 each = pytest.mark.parametrize("attack", attacks.QUICK, ids=lambda attack: attack.name)
-each_on_ranks = pytest.mark.parametrize("attack", attacks.RANKS, ids=lambda attack: attack.name)
 
 #: What stock nbgrader, too, gives nothing for, of what was measured: see stock.json.
 WITHSTOOD = {
@@ -29,26 +31,30 @@ WITHSTOOD = {
     "error-without-frames",
     "excepthook",
     "exit-at-exit",
+    "loop-in-the-answer-cell",
+    "limits-itself",
     "leaves-the-room",
+    "reads-the-graders-memory",
+    "gradebook-by-sqlite",
+    "memory-bomb",
+    "many-threads",
+    "types-into-the-terminal",
+    "deleted-test",
+    "empty-test",
+    "test-as-text",
+    "test-first",
+    "hundred-points",
+    "swapped-tests",
+    "passed-before",
+    "bash-kernel",
+    "many-cells",
+    "script-in-outputs",
+    "script-in-errors",
+    "script-in-text",
 }
 
-#: Attacks on ranks that get points for communication that did not happen: what the ledger says is written down in the
-#: ranks themselves (the instructor's page says so). One that is stopped some day makes its test say so.
-NOT_STOPPED = {
-    "collective-by-wrapped",
-    "collective-by-group",
-    "collective-while-nested",
-    "recorder-silenced",
-    "record-edited",
-    "forged-file",
-    "forged-messages",
-    "bytes-that-lie",
-    "moves-by-file",
-    "moves-by-store",
-    "inputs-of-the-driver",
-    "patched-ledger",
-    "forged-runs",
-}
+STOPPED = [attack for attack in attacks.RANKS if attack.name not in attacks.NOT_STOPPED]
+each_on_ranks = pytest.mark.parametrize("attack", STOPPED, ids=lambda attack: attack.name)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def graded(tmp_path_factory):
 @pytest.fixture(scope="module")
 def graded_ranks(tmp_path_factory):
     """The class whose exercises run on ranks, graded once."""
-    machine = course.Machine(tmp_path_factory.mktemp("class")).build(attacks.RANKS, timeout=60)
+    machine = course.Machine(tmp_path_factory.mktemp("class")).build(STOPPED, timeout=60)
     return course.Run(machine, timeout=900)
 
 
@@ -71,9 +77,6 @@ def student_of(run, attack):
 
 def expect_worth(run, attack):
     student = student_of(run, attack)
-    if attack.name in NOT_STOPPED:
-        assert run.points(student, attack.lesson) != attack.worth, "it is stopped: take it out of NOT_STOPPED"
-        return
     assert run.points(student, attack.lesson) == attack.worth
     for exercise, points in attack.worth.items():
         why = run.comment(student, attack.lesson, exercise)
@@ -137,6 +140,14 @@ def test_each_attack_has_a_name_and_says_what_it_tries():
         assert attack.tries.endswith(".") and len(attack.tries) < 160, attack.name
 
 
+def test_the_page_of_the_book_says_what_is_known():
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(), "run tests/attacks/table.py --page"
+
+
+def test_what_is_not_stopped_is_an_attack_on_ranks():
+    assert {attack.name for attack in attacks.RANKS} >= attacks.NOT_STOPPED
+
+
 def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
     measured = table.read()
     aimed = [attack for attack in attacks.ATTACKS if attack.aims != "wire" and attack.name in measured]
@@ -147,12 +158,13 @@ def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not stock.available(), reason="needs bubblewrap")
-@pytest.mark.parametrize("name", ["equal-int", "gradebook-by-sqlite", "kills-everybody"])
-def test_what_was_measured_of_stock_nbgrader_still_holds(name, tmp_path):
+@pytest.mark.parametrize("name", ["equal-int", "imports-the-grader"])
+def test_what_was_measured_of_stock_nbgrader_still_holds(name):
     attack, before = attacks.find(name), table.read()[name]
-    tmp_path.chmod(0o755)
-    stock.prepare(tmp_path / "machine", attack.lesson)
-    assert stock.harms(attack, stock.measure(attack, tmp_path / "machine")) == stock.harms(attack, before)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where somebody without rights can look
+        os.chmod(folder, 0o755)
+        stock.prepare(Path(folder, "machine"), attack.lesson)
+        assert stock.harms(attack, stock.measure(attack, Path(folder, "machine"))) == stock.harms(attack, before)
 
 
 @pytest.mark.parametrize("name", ["pickle-bomb", "pickle-bomb-inside", "object-arrays"])
