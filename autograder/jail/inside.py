@@ -94,7 +94,7 @@ def _start(fd: int, close: list[int], request: dict) -> int:
             os.close(fd)
             os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
         namespace.die_with_parent()
-        namespace.settle(request["limits"], request["environment"])
+        namespace.settle(request["limits"], request["environment"], request["kept"])
         _be_init(fd, request)
     except BaseException:
         with contextlib.suppress(BaseException):

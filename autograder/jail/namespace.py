@@ -18,7 +18,7 @@ import socket
 import struct
 
 _NEWNS, _NEWIPC, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x20000000, 0x40000000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
 _READ_ONLY = 0x20 | 0x1000 | 1 | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC  # remount this one mount, read-only
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
@@ -38,13 +38,19 @@ def separate() -> None:
     _call("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET))
 
 
-def settle(limits: dict[str, int], environment: dict[str, str]) -> None:
+def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str]) -> None:
     """Be the first process of the new namespaces: own temporary files, own /proc, loopback up, no rights left.
 
-    limits: as `outside.Limits`. environment: what `os.environ` shall hold.
+    limits: as `outside.Limits`. environment: what `os.environ` shall hold. kept: folders below /tmp that shall be seen
+    all the same; each lies at /jail/kept/0, 1, … too.
     """
     _call("mount", _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     _mount("tmpfs", "/tmp", f"size={limits['files']},nr_inodes=50000,mode=0700")
+    for number, folder in enumerate(kept):
+        os.makedirs(folder)
+        place = f"/jail/kept/{number}".encode()
+        _call(f"bind {folder}", _libc.mount(place, folder.encode(), None, _MS_BIND | _MS_REC, None))
+        _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
     _mount("proc", "/proc", None)
     _loopback_up()

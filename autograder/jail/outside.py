@@ -103,6 +103,7 @@ class Jail:
             "IPYTHONDIR": "/tmp/home/.ipython",
         }  # fmt: skip
         request = {"what": "start", "limits": asdict(self.limits), "environment": environment, "files": files or {}}
+        request["kept"] = _below_tmp()
         with theirs:
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
             wire.send(self.requests, request)
@@ -248,9 +249,10 @@ def _bubblewrap() -> list[str]:
             command += ["--ro-bind", folder, folder]
     for name in ("ld.so.cache", "fonts", "localtime", "hosts", "nsswitch.conf", "mime.types"):
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for folder in dict.fromkeys([sys.base_prefix, sys.prefix]):
-        if not folder.startswith("/usr/") and folder != "/usr":
-            command += ["--ro-bind", folder, folder]
+    for folder in _pythons():
+        command += ["--ro-bind", folder, folder]
+    for number, folder in enumerate(_below_tmp()):
+        command += ["--ro-bind", folder, f"/jail/kept/{number}"]
     for own in _own_packages():
         command += ["--tmpfs", own]
     ranks = Path(importlib.util.find_spec("ranks").origin).parent
@@ -261,6 +263,16 @@ def _bubblewrap() -> list[str]:
     command += ["--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--setenv", "RANKS_INSIDE", "jail"]
     command += ["--setenv", "IPYTHONDIR", "/tmp/ipython", "--setenv", "MPLCONFIGDIR", "/tmp"]
     return command
+
+
+def _pythons() -> list[str]:
+    """Where this Python and its environment are, unless that is in /usr."""
+    return [folder for folder in dict.fromkeys([sys.base_prefix, sys.prefix]) if not f"{folder}/".startswith("/usr/")]
+
+
+def _below_tmp() -> list[str]:
+    """Those of them that each submission's own /tmp would hide."""
+    return [folder for folder in _pythons() if folder.startswith("/tmp/")]
 
 
 def _own_packages() -> list[str]:
