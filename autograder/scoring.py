@@ -18,6 +18,10 @@ from autograder.restore import answer_of
 MAX_MESSAGE = 2000
 
 
+#: How a syntax error ends: with a kernel's name for the cell.
+CELL = re.compile(r" \((?:\d+\.py|<ipython-input-[^>]*>), line (\d+)\)$")
+
+
 def passed(test: nbformat.NotebookNode) -> bool:
     """Did this test cell run to its end?"""
     return test.metadata.autograder.get("status") == "ok"
@@ -71,7 +75,7 @@ def _about_answer(answer: nbformat.NotebookNode | None) -> str:
     status = ours.get("status", "ok")
     if status == "error":
         name, text = ours.error
-        text = re.sub(r" \(\d+\.py, line (\d+)\)$", r" (line \1)", text)  # the kernel's name for a cell
+        text = CELL.sub(r" (line \1)", text)
         return "" if name == "NotImplementedError" else f"Your answer cell stopped with {name}: {text}."
     if status in STOPPED:
         return STOPPED[status].format(what="your answer cell", What="Your answer cell") + _known_cause(ours) + LEFT_OUT
