@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -356,9 +357,13 @@ def _until(condition, seconds):
 
 def test_an_interrupt_ends_the_run(tmp_path):
     timer = threading.Timer(0.8, lambda: os.kill(os.getpid(), 2))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        ranks.run(lambda rank, world_size: time.sleep(30), world_size=2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            ranks.run(lambda rank, world_size: time.sleep(30), world_size=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ranks.run(all_reduced_rank, world_size=1) == [(0, 0)]
 
 
