@@ -311,7 +311,7 @@ class _Changed:
     """The arrays, lists and dicts among the arguments of a call, and what the call has made of their copies."""
 
     def __init__(self, arguments: Any):
-        self.leaves, self.holders = list(_leaves(arguments)), list(_holders(arguments))
+        self.leaves, self.holders = list(wire.leaves(arguments)), list(wire.holders(arguments))
 
     def take(self, inmate: outside.Inmate, reply: dict) -> None:
         """Change them as the call has changed their copies."""
@@ -399,27 +399,3 @@ def _alias(leaves: list, place: list, value: Any) -> Any:
             if torch.allclose(view, value, 0, 0, equal_nan=True):
                 return view
     return value
-
-
-def _holders(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The lists and dicts among arguments, in the order in which `inside` finds them."""
-    if type(value) in (list, dict):
-        yield value
-    if isinstance(value, (list, tuple)) and depth < 10:
-        for item in value:
-            yield from _holders(item, depth + 1)
-    elif isinstance(value, dict) and depth < 10:
-        for key in sorted(value, key=repr):
-            yield from _holders(value[key], depth + 1)
-
-
-def _leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The arrays among arguments, in the order in which `inside` finds them."""
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        yield value
-    elif isinstance(value, (list, tuple)) and depth < 10:
-        for item in value:
-            yield from _leaves(item, depth + 1)
-    elif isinstance(value, dict) and depth < 10:
-        for key in sorted(value, key=repr):
-            yield from _leaves(value[key], depth + 1)

@@ -289,7 +289,7 @@ class Watch:
     """What is mutable among the arguments of a call: what it changed in place, and whether it returned one of them."""
 
     def __init__(self, arguments: Any):
-        self.leaves, self.holders = list(_leaves(arguments)), list(_holders(arguments))
+        self.leaves, self.holders = list(wire.leaves(arguments)), list(wire.holders(arguments))
         self.before = [_state(leaf) for leaf in self.leaves]
         self.held = [_entries(holder) for holder in self.holders]
 
@@ -325,7 +325,7 @@ class Watch:
         where the argument itself was returned.
         """
         found = []
-        for which, array in enumerate(_leaves(value)):
+        for which, array in enumerate(wire.leaves(value)):
             place = self._place_of(array)
             if place is not None:
                 found.append([which, *place])
@@ -352,35 +352,9 @@ def _storage(tensor: Any) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _holders(value: Any, depth: int = 0):
-    """The lists and dicts among arguments, in the order in which `handles` finds them."""
-    if type(value) in (list, dict):
-        yield value
-    if isinstance(value, (list, tuple)) and depth < 10:
-        for item in value:
-            yield from _holders(item, depth + 1)
-    elif isinstance(value, dict) and depth < 10:
-        for key in sorted(value, key=repr):
-            yield from _holders(value[key], depth + 1)
-
-
 def _entries(holder: list | dict) -> list[tuple]:
     """The entries of a list, with None as their key, or of a dict."""
     return list(holder.items()) if isinstance(holder, dict) else [(None, entry) for entry in holder]
-
-
-def _leaves(value: Any, depth: int = 0):
-    import numpy as np
-    import torch
-
-    if isinstance(value, (np.ndarray, torch.Tensor)):
-        yield value
-    elif isinstance(value, (list, tuple)) and depth < 10:
-        for item in value:
-            yield from _leaves(item, depth + 1)
-    elif isinstance(value, dict) and depth < 10:
-        for key in sorted(value, key=repr):
-            yield from _leaves(value[key], depth + 1)
 
 
 def _state(leaf: Any) -> tuple:

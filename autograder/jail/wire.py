@@ -15,7 +15,7 @@ import pathlib
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -305,3 +305,25 @@ READERS = (
     | dict.fromkeys("yYcrp", "special")
     | dict.fromkeys("DN", "record")
 )
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The arrays among arguments. Both sides count them, so both must meet them in this order."""
+    return (one for one in _walk(value, 0) if isinstance(one, (np.ndarray, torch.Tensor)))
+
+
+def holders(value: Any) -> Iterator[Any]:
+    """The lists and dicts among arguments, in the same way."""
+    return (one for one in _walk(value, 0) if type(one) in (list, dict))
+
+
+def _walk(value: Any, depth: int) -> Iterator[Any]:
+    yield value
+    if depth == 10:
+        return
+    if isinstance(value, (list, tuple)):
+        inside = value
+    else:
+        inside = [value[key] for key in sorted(value, key=repr)] if isinstance(value, dict) else ()
+    for one in inside:
+        yield from _walk(one, depth + 1)
