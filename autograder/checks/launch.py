@@ -835,7 +835,7 @@ def train_ddp(rank, world_size, model_class, data, epochs, *, batch_size=16, lr=
         total = torch.ones(1)
         dist.all_reduce(total)
         note |= {"group": [dist.get_rank(), dist.get_world_size(), total.item()]}
-        note |= {"store": type(store).__name__, "path": getattr(store, "path", "")}
+        note |= {"store": type(store).__name__}
     _note(rank, **note)
     if data == "bad" and rank == world_size - 1:
         raise ArithmeticError("the data of this rank are bad")
@@ -875,6 +875,19 @@ def _forking_spawn(fn: Callable, args: tuple = (), nprocs: int = 1, join: bool =
     return mp.start_processes(fn, args, nprocs, join, daemon, start_method="fork")
 
 
+def _noting_places(init_process_group: Callable) -> Callable:
+    """init_process_group that first notes the file in which the ranks are to meet, if it is one."""
+
+    def noting(*args: Any, **kwargs: Any) -> None:
+        named = inspect.signature(init_process_group).bind_partial(*args, **kwargs).arguments
+        place = getattr(named.get("store"), "path", None) or str(named.get("init_method")).partition("file://")[2]
+        if place:
+            Path(os.environ["CHECK_NOTES"], f"place-{os.getpid()}").write_text(place)
+        return init_process_group(*args, **kwargs)
+
+    return noting
+
+
 def _launch_forked(rank, world_size, whose: Callable, folder: str, text: str, parts: str, calls: list) -> dict:
     """Inside a rank of its own: some launches with stand-ins, and what the processes noted."""
     dist.destroy_process_group()
@@ -887,6 +900,7 @@ def _launch_forked(rank, world_size, whose: Callable, folder: str, text: str, pa
     import torch.multiprocessing.spawn  # noqa: F401  the module, which the function of this name hides
 
     sys.modules["torch.multiprocessing.spawn"].spawn = mp.spawn = _forking_spawn
+    dist.init_process_group = _noting_places(dist.init_process_group)
     module, own = _modules(folder, text, parts)
     seen = []
     for number, (nprocs, kwargs) in enumerate(calls):
@@ -900,13 +914,14 @@ def _launch_forked(rank, world_size, whose: Callable, folder: str, text: str, pa
             raise
         except Exception as error:
             record["error"] = (type(error).__name__, str(error))
+        record["places"] = sorted({note.read_text().partition("?")[0] for note in here.glob("place-*")})
         record["running"] = bool(mp.active_children())
         if record["running"]:  # how far they came is luck: nothing that they noted counts
             seen.append(record)
             for process in mp.active_children():
                 process.kill()
             break
-        record["notes"] = {int(f.name): [json.loads(line) for line in f.open()] for f in here.iterdir()}
+        record["notes"] = {int(f.name): [json.loads(line) for line in f.open()] for f in here.glob("[0-9]*")}
         seen.append(record)
     # What multiprocessing and mp.spawn themselves leave begins with these names.
     left = [name for name in os.listdir(temporary) if not name.startswith(("pymp-", "torch_", "pytorch-errorfile"))]
@@ -926,11 +941,12 @@ def launching_brings_back_what_rank_0_returns(launch_distributed, *, rng):
     text = _script(launch_distributed, STAND_INS)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         seen = run_ranks(_launch_forked, 1, (launch_distributed, folder, text, _parts(), calls))[0]
+    # Before anything else, since it is luck whether ranks that meet in an old file find each other, and what they raise.
+    places = [place for record in seen["calls"] for place in record["places"]]
+    if len(set(places)) < len(places):
+        fail("two launches have met in the same file", "several launches", "same file")
     for (nprocs, kwargs), record in zip(calls[:-1], seen["calls"], strict=False):
         _expect_launch(nprocs, kwargs, record)
-    paths = [record["notes"][0][0].get("path") for record in seen["calls"][:-1]]
-    if len(set(paths)) < len(paths):
-        fail("two launches have met in the same file", "several launches", "same file")
     case = "an exception in rank 1"
     error = seen["calls"][-1]["error"]
     if error is None:
@@ -954,7 +970,7 @@ def _expect_launch(nprocs: int, kwargs: dict, record: dict) -> None:
         lines = [line for line in text.splitlines() if line.strip()]
         last = lines[-1] if lines else ""
         # A rank's own error comes as text, in which a port differs; those of others may name temporary files. In which
-        # way ranks that look for each other in an old file do not find each other is luck.
+        # way ranks do not find each other is luck.
         told = re.sub(r"\d+", "#", last) if name.startswith("Process") else ""
         evidence = "no connection" if re.search("gloo|connect", text, re.IGNORECASE) else (name, told)
         fail(f"launch_distributed raised {name}: {last}", case, evidence)
