@@ -79,19 +79,18 @@ clean: ## remove everything that is generated
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-# The tests that look at the book need Chromium. Where it may be installed, it is; elsewhere they are skipped and say so.
-browser: .venv/.ready
-	@$(BIN)/python tests/browser.py --find >/dev/null || { \
-	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	  $(STEP) "installing Chromium" _build/apt.log -- \
-	    sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium'; } || true
+# Installs a package of Debian's where that may be done.
+apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+  $(STEP) "installing $(1)" _build/apt.log -- \
+    sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(1)'; } || true
 
-# Submissions are graded in bubblewrap's jail. The same holds for it; without it, only --no-jail grades.
-jail:
-	@command -v bwrap >/dev/null || { \
-	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	  $(STEP) "installing bubblewrap" _build/apt.log -- \
-	    sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends bubblewrap'; } || true
+# The tests that look at the book need Chromium. Where it cannot be installed, they are skipped and say so.
+browser: .venv/.ready
+	@$(BIN)/python tests/browser.py --find >/dev/null || $(call apt,chromium)
+
+# Submissions are graded in bubblewrap's jail; without it, only --no-jail grades.
+jail: .venv/.ready
+	@command -v bwrap >/dev/null || $(call apt,bubblewrap)
 
 .venv/.ready: requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; Python 3.11 or newer is needed (make PYTHON=/path/to/python3)" >&2; exit 1; }

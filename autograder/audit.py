@@ -56,7 +56,7 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     """Grade one case in this process and compare the outcome with the claim.
 
     thorough: run for an answer all grade cells that depend on it, to see that it breaks exactly those that it says;
-    otherwise only the test of its own exercise.
+    otherwise only the test of its own exercise, and a wrong answer is compared with itself alone for its hint.
     """
     from autograder import mutants, variants
 
@@ -73,7 +73,7 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     only = notebook.dependents(nb, answer.cell)
     if not thorough:
         should_fail, only = should_fail & {own_test}, {own_test}
-    with hints_only_for(answer.cell):
+    with hints_only_for(answer.cell, None if thorough else answer.name):
         outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
     complaints = _differences(outcome, should_fail)
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:

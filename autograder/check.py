@@ -48,8 +48,9 @@ class _Shared:
     """What the checks of this process share, once `share_inputs` was called."""
 
     seed: int | None = None
-    #: The exercise whose hints are looked for, where it is one only.
+    #: Where hints are not looked for everywhere: the exercise, and the one known wrong answer, for which they are.
     hinted: str | None = None
+    suspect: str | None = None
     #: (exercise, check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
     twins: ClassVar[dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]]] = {}
 
@@ -65,13 +66,16 @@ def share_inputs() -> None:
 
 
 @contextlib.contextmanager
-def hints_only_for(exercise: str) -> Iterator[None]:
-    """Inside, checks of other exercises say what failed, and spare themselves the search for hints."""
-    _Shared.hinted = exercise
+def hints_only_for(exercise: str, suspect: str | None = None) -> Iterator[None]:
+    """Inside, checks of other exercises say what failed, and spare themselves the search for hints.
+
+    suspect: the name of the one known wrong answer that is compared with what failed; without it, all are.
+    """
+    _Shared.hinted, _Shared.suspect = exercise, suspect
     try:
         yield
     finally:
-        _Shared.hinted = None
+        _Shared.hinted = _Shared.suspect = None
 
 
 class _OutlivedError(Exception):
@@ -293,6 +297,8 @@ def _matching_hints(exercise: str, body: Callable, seed: int, failure: CheckFail
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     hints = []
     for mutant in mutants.of_exercise(exercise):
+        if _Shared.suspect not in (None, mutant.name):
+            continue
         twin = _twin(exercise, body, names, mutant, seed, launches)
         if twin is not None and twin.case == failure.case and same_evidence(twin.got, failure.got):
             hints.append(mutant.hint)

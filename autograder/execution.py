@@ -357,6 +357,11 @@ class RunCells(NbGraderPreprocessor):
     #: (student, lesson) → the notebook as a worker has run it already, as text.
     done: ClassVar[dict[tuple[str, str], str]] = {}
 
+    @property
+    def limits(self) -> Limits:
+        """The three times together."""
+        return Limits(self.timeout, self.test_timeout, self.notebook_timeout)
+
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Run the restored notebook; for one that could not be read no kernel is started."""
         if nb.metadata.autograder.problem:
@@ -370,7 +375,7 @@ class RunCells(NbGraderPreprocessor):
             source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
             lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
             with kernels(lesson, {**files, **files_beside(source)}, self.jail) as new_kernel:
-                run_cells(nb.cells, new_kernel, Limits(self.timeout, self.test_timeout, self.notebook_timeout))
+                run_cells(nb.cells, new_kernel, self.limits)
         nb.metadata.autograder.left_out = left_out
         return nb, resources
 

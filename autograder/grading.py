@@ -183,10 +183,12 @@ class Course:
         for lesson in sorted({lesson for _, lesson in self.jobs(lessons)}):
             self.prepare(lesson)
         done, final = self._read_graded(), self.final()
-        todo = [
-            job for job in self.jobs(lessons)
-            if force or done.get("/".join(job)) != self._fingerprint(*job) or job not in final
-        ]  # fmt: skip
+        # Before anything is graded: what changes meanwhile is graded next time.
+        states = {job: self._fingerprint(*job) for job in self.jobs(lessons)}
+        todo = {
+            job: state for job, state in states.items()
+            if force or done.get("/".join(job)) != state or job not in final
+        }  # fmt: skip
         needed = sorted({lesson for _, lesson in todo})
         with workers.Workers(len(todo) + len(needed), jobs, scheduler) as pool:
             self.try_solutions(needed, pool)
@@ -206,12 +208,14 @@ class Course:
         elif jail.missing():
             raise ValueError(jail.MISSING)
 
-    def _grade(self, todo: list[tuple[str, str]], pool: Workers) -> list[str]:
-        """Let workers run these submissions, and write down each one's grade as soon as it is there."""
+    def _grade(self, todo: dict[tuple[str, str], str], pool: Workers) -> list[str]:
+        """Let workers run these submissions, and write down each one's grade as soon as it is there.
+
+        todo: (student, lesson) → the fingerprint that it is then graded at.
+        """
         from tqdm import tqdm
 
         done, problems = self._read_graded(), []
-        states = {job: self._fingerprint(*job) for job in todo}  # before: what changes meanwhile is graded next time
         tasks = [self.task(*job) for job in todo]
         bar = tqdm(total=len(todo), desc="grading", unit="notebook", disable=not todo, bar_format=BAR)
         with bar:
@@ -222,7 +226,7 @@ class Course:
                 if problem:
                     problems.append(problem)
                 else:
-                    done["/".join(task.name)] = states[task.name]
+                    done["/".join(task.name)] = todo[task.name]
                     write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
                 bar.update()
         return problems
@@ -231,23 +235,18 @@ class Course:
         """What a worker needs to run one submission; of no student: the solution itself."""
         from autograder import execution, restore, workers
 
-        source = self.solutions / lesson
+        run, source = execution.RunCells(config=self._config()), self.solutions / lesson
         instructor = execution.lesson_notebook(source / f"{lesson}.ipynb")
         files, cells, problem = execution.files_beside(source), instructor.cells, ""
         if student:
             folder = self.root / "submitted" / student / lesson
             nb = restore.read_file(folder / f"{lesson}.ipynb")
-            files = {
-                **execution.submitted_files(folder, list(self.settings.RunCells.get("data_files", [])))[0],
-                **files,
-            }
+            files = {**execution.submitted_files(folder, run.data_files)[0], **files}
             cells, problem = nb.cells, nb.metadata.autograder.problem
-        with self._gradebook() as gradebook:
+        with self.gradebook() as gradebook:
             restored = restore.restored_notebook(cells, problem, restore.source_cells(gradebook, lesson, lesson))
-        settings = self._config().RunCells
-        limits = execution.Limits(settings.timeout, settings.test_timeout)
         texts = map(notebook.nbformat.writes, (restored, instructor))
-        return workers.Task((student, lesson), *texts, files, limits, self.jail)
+        return workers.Task((student, lesson), *texts, files, run.limits, run.jail)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
@@ -260,7 +259,7 @@ class Course:
         source = self.solutions / lesson
         state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes()).hexdigest()
         done = self._read_graded()
-        with self._gradebook() as gradebook:
+        with self.gradebook() as gradebook:
             try:
                 cells = {cell.name for cell in gradebook.find_notebook(lesson, lesson).source_cells}
             except MissingEntry:
@@ -333,7 +332,7 @@ class Course:
 
     def final(self) -> set[tuple[str, str]]:
         """(student, lesson) of everything that has a final score for each exercise, and a feedback page."""
-        rows = self._rows()
+        rows = self.rows()
         unfinished = {row[:2] for row in rows if row.auto_score is None or row.needs_manual_grade}
         found = {row[:2] for row in rows} - unfinished
         return {
@@ -344,22 +343,26 @@ class Course:
 
     def scores(self) -> dict[tuple[str, str, str], tuple[float, float]]:
         """(student, lesson, exercise) → (score, most), for what is in `submitted/` now."""
-        return {row[:3]: (row.score, row.max_score) for row in self._rows()}
+        return {row[:3]: (row.score, row.max_score) for row in self.rows()}
 
     def totals(self) -> dict[tuple[str, str], tuple[float, float]]:
         """(student, lesson) → (score, most), late penalties taken off."""
         totals: dict[tuple[str, str], tuple[float, float]] = {}
-        for row in self._rows():
+        for row in self.rows():
             score, most = totals.get(row[:2], (-(row.penalty or 0.0), 0.0))
             totals[row[:2]] = (score + row.score, most + row.max_score)
         return totals
 
-    def _rows(self) -> list[Row]:
+    def has_gradebook(self) -> bool:
+        """Is there a gradebook yet? Looking into one makes it."""
+        return (self.root / "gradebook.db").is_file()
+
+    def rows(self) -> list[Row]:
         """Every grade in the gradebook of what is in `submitted/` now."""
         from nbgrader import api
 
         here = set(self.jobs())
-        with self._gradebook() as gradebook:
+        with self.gradebook() as gradebook:
             found = (
                 gradebook.db.query(
                     api.SubmittedAssignment.student_id,
@@ -368,6 +371,7 @@ class Course:
                     api.Grade.score,
                     api.GradeCell.max_score,
                     api.Grade.auto_score,
+                    api.Grade.manual_score,
                     api.Grade.needs_manual_grade,
                     api.SubmittedNotebook.late_submission_penalty,
                 )
@@ -432,14 +436,13 @@ class Course:
         """No old score may stand for a submission that could not be graded."""
         from autograder import restore, scoring
 
-        why = "The autograder failed on this notebook; please ask your instructor."
-        with self._gradebook() as gradebook:
+        with self.gradebook() as gradebook:
             gradebook.update_or_create_student(student)
             gradebook.update_or_create_submission(lesson, student)
             empty = restore.restore([], restore.source_cells(gradebook, lesson, lesson))
             tests = {cell.id: cell for cell in empty.cells}
             for cell in empty.cells:
-                cell.metadata["autograder"] = {"status": "failed", "reason": why}
+                cell.metadata["autograder"] = {"status": "failed", "reason": scoring.FAILED}
             scoring.save(gradebook, lesson, lesson, student, tests)
 
     def _forget(self, gradebook, lesson: str) -> None:
@@ -456,7 +459,8 @@ class Course:
         gradebook.remove_assignment(lesson)
 
     @contextlib.contextmanager
-    def _gradebook(self) -> Iterator:
+    def gradebook(self) -> Iterator:
+        """nbgrader's gradebook of this course, which is made where there is none; to be used in a `with`."""
         from nbgrader.api import Gradebook
 
         with Gradebook(self._db_url(), self.settings.CourseDirectory.course_id) as gradebook:
@@ -499,6 +503,7 @@ class Row(NamedTuple):
     score: float
     max_score: float
     auto_score: float | None
+    manual_score: float | None
     needs_manual_grade: bool
     penalty: float | None
 

@@ -30,13 +30,17 @@ class Student(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One exercise of one submission. auto: what the autograder gave. comment: what it wrote about that."""
+    """One exercise of one submission. auto: what the autograder gave. comment: what it wrote about that.
+
+    by_hand: did an instructor give the points?
+    """
 
     exercise: str
     score: float
     most: float
     auto: float | None
     comment: str
+    by_hand: bool = False
 
     @property
     def lost(self) -> bool:
@@ -88,9 +92,10 @@ class ClassMarks:
 def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     """The class in `course`, or what it has to do with some lessons."""
     jobs = course.jobs(lessons)
-    if not (course.root / "gradebook.db").is_file():  # which looking into it would make
+    if not course.has_gradebook():
         return ClassMarks(course.root, [Student(name) for name in sorted({who for who, _ in jobs})], [], jobs)
-    marks, unfinished = _marks(course)
+    marks = by_submission(course)
+    unfinished = {row[:2] for row in course.rows() if row.auto_score is None or row.needs_manual_grade}
     totals = course.totals()
     submissions = [Submission(*job, *totals[job], marks[job]) for job in jobs if job in totals]
     for one in submissions:
@@ -101,22 +106,23 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     return ClassMarks(course.root, _students(course), submissions, waiting)
 
 
-def _marks(course: Course) -> tuple[dict[tuple[str, str], list[Mark]], set[tuple[str, str]]]:
-    """(student, lesson) → its marks in the order of the exercises; and the submissions that still wait for a score."""
-    comments, found, unfinished = _comments(course), {}, set()
-    for row in sorted(course._rows(), key=lambda row: natural(row.exercise)):
-        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comments.get(row[:3], ""))
+def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
+    """(student, lesson) → its marks in the order of the exercises, for what is in `submitted/` now."""
+    if not course.has_gradebook():
+        return {}
+    comments, found = _comments(course), {}
+    for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
+        by_hand, comment = row.manual_score is not None, comments.get(row[:3], "")
+        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand)
         found.setdefault(row[:2], []).append(mark)
-        if row.auto_score is None or row.needs_manual_grade:
-            unfinished.add(row[:2])
-    return found, unfinished
+    return found
 
 
 def _comments(course: Course) -> dict[tuple[str, str, str], str]:
     """(student, lesson, exercise) → the autograder's comment. nbgrader keeps it with the answer cell."""
     from nbgrader import api
 
-    with course._gradebook() as gradebook:
+    with course.gradebook() as gradebook:
         rows = (
             gradebook.db.query(
                 api.SubmittedAssignment.student_id, api.Assignment.name, api.SolutionCell.name, api.Comment.auto_comment
@@ -134,7 +140,7 @@ def _comments(course: Course) -> dict[tuple[str, str, str], str]:
 def _students(course: Course) -> list[Student]:
     """Who has handed in anything, and whom an instructor has put into the gradebook."""
     here = {student for student, _ in course.jobs()}
-    with course._gradebook() as gradebook:
+    with course.gradebook() as gradebook:
         known = [
             Student(one.id, *(text or "" for text in (one.first_name, one.last_name, one.email, one.lms_user_id)))
             for one in gradebook.students

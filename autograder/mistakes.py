@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from autograder import mutants
+from autograder import mutants, scoring
 from autograder.answers import Answer
 from autograder.marks import Mark, Submission
 from autograder.restore import natural
-from autograder.scoring import MAX_MESSAGE, STOPPED
 
 UNWRITTEN = "Not written yet"
 ENDLESS = "Did not end in the time allowed"
@@ -32,9 +31,9 @@ ORDER = (UNWRITTEN, ENDLESS, WAITING, DIED, RAISED, FOLLOWS, WRONG, UNREADABLE, 
 
 #: What the comments say, in the words of scoring, execution, check and grading; the first that is found counts.
 _PASSAGES = [
-    (FAILED, "The autograder failed on this notebook"),
+    (FAILED, scoring.FAILED),
     *(
-        (kind, STOPPED[status].format(what=what, What=what.capitalize()))
+        (kind, scoring.STOPPED[status].format(what=what, What=what.capitalize()))
         for status, kind in (("timeout", ENDLESS), ("out of time", ENDLESS), ("died", DIED))
         for what in ("the test", "your answer cell")
     ),
@@ -94,7 +93,7 @@ def mutants_of(lesson: str, mark: Mark) -> list[Answer]:
     }
     pieces = " ".join(mark.comment.split()).split("Hint: ")[1:]
     found = [there[piece.strip()] for piece in pieces if piece.strip() in there]
-    if pieces and len(found) < len(pieces) and len(mark.comment) >= MAX_MESSAGE:  # a long comment loses its end
+    if pieces and len(found) < len(pieces) and len(mark.comment) >= scoring.MAX_MESSAGE:  # a long comment loses its end
         found += [mutant for hint, mutant in there.items() if len(pieces[-1]) >= 20 and hint.startswith(pieces[-1])][:1]
     return found
 

@@ -138,7 +138,7 @@ def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: s
     """
     outcome = Outcome()
     with _scratch_folder(), _quiet():
-        space = _namespace()
+        space = fresh_namespace()
         for cell in nb.cells:
             graded = nbgrader_role(cell) == "grade" and cell.cell_type == "code"
             if not is_setup(cell) and not (graded and (only is None or cell.id in only)):
@@ -156,7 +156,7 @@ def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]
 
     swap: cell id → other source. A cell that raises is an error here, told with its id.
     """
-    space = _namespace()
+    space = fresh_namespace()
     with _quiet():
         for cell in read(lesson).cells:
             if is_setup(cell):
@@ -166,7 +166,8 @@ def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]
     return space
 
 
-def _namespace() -> dict[str, Any]:
+def fresh_namespace() -> dict[str, Any]:
+    """What a notebook's first cell finds."""
     # Modules beside a notebook can be imported, by the ranks too, as they can by a kernel in its folder.
     sys.path += sorted({str(path.parent) for path in SOLUTIONS.glob("*/*.py")} - set(sys.path))
     # As in a kernel: functions defined in __main__ are sent to the ranks by value.

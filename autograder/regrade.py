@@ -7,10 +7,9 @@ and comments given by hand stay, and stay what counts.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import NamedTuple
 
-from autograder import grading
+from autograder import grading, marks
+from autograder.marks import Mark
 
 #: A reason is cut behind so many characters: the whole of it is in the feedback.
 MAX_REASON = 200
@@ -26,49 +25,23 @@ def add_parser(subparsers) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status: 1 when something could not be graded."""
     course = grading.course_of(arguments)
-    before = marks(course, arguments.lessons)
+    before = marks_of(course, arguments.lessons)
     if not before:
         print("Nothing has been graded yet: run `python -m autograder grade` first.")
         return 0
     problems = course.grade(arguments.lessons, arguments.force, **grading.workers_of(arguments))
-    print(table(before, marks(course, arguments.lessons)))
+    print(table(before, marks_of(course, arguments.lessons)))
     return 1 if problems else 0
 
 
-class Mark(NamedTuple):
-    """One exercise of one student: what it counts, what the autograder gave, and why."""
-
-    score: float
-    most: float
-    auto: float | None
-    by_hand: bool
-    reason: str
-
-
-def marks(course: grading.Course, lessons: list[str] | None = None) -> dict[tuple[str, str, str], Mark]:
-    """(student, lesson, exercise) → mark, for what is in `submitted/` now and has been graded."""
-    if not Path(course.root, "gradebook.db").is_file():
-        return {}
-    found = {}
-    with course._gradebook() as gradebook:
-        for student, lesson in course.jobs(lessons):
-            for grade, comment in _graded(gradebook, student, lesson):
-                reason = " ".join((comment or "").split())
-                by_hand = grade.manual_score is not None
-                exercise = grade.name.removesuffix("-test")
-                found[student, lesson, exercise] = Mark(grade.score, grade.max_score, grade.auto_score, by_hand, reason)
-    return found
-
-
-def _graded(gradebook, student: str, lesson: str) -> list:
-    from nbgrader.api import MissingEntry
-
-    try:
-        notebook = gradebook.find_submission_notebook(lesson, lesson, student)
-    except MissingEntry:
-        return []
-    comments = {comment.name: comment.auto_comment for comment in notebook.comments}
-    return [(grade, comments.get(grade.name.removesuffix("-test"))) for grade in notebook.grades]
+def marks_of(course: grading.Course, lessons: list[str]) -> dict[tuple[str, str, str], Mark]:
+    """(student, lesson, exercise) → mark, for what is in `submitted/` now and is graded. No lessons: all of them."""
+    jobs = set(course.jobs(lessons))
+    return {
+        (*job, mark.exercise): mark
+        for job, found in marks.by_submission(course).items() if job in jobs
+        for mark in found
+    }  # fmt: skip
 
 
 def table(before: dict[tuple[str, str, str], Mark], after: dict[tuple[str, str, str], Mark]) -> str:
@@ -99,10 +72,10 @@ def difference(old: Mark | None, new: Mark | None) -> str:
         automatic = f"the autograder now gives {_number(new.auto)} instead of {_number(old.auto)}"
         return f"{change}, given by hand, stays; {automatic}" if old.score == new.score else f"{change}; {automatic}"
     if (new.auto or 0) >= new.most:
-        return f"{change}: it passes now; before: {_short(old.reason)}" if old.reason else f"{change}: it passes now"
+        return f"{change}: it passes now; before: {_short(old.comment)}" if old.comment else f"{change}: it passes now"
     if (old.auto or 0) >= old.most:
-        return f"{change}: it passed before; now: {_short(new.reason)}"
-    return f"{change}: {_short(new.reason)}"
+        return f"{change}: it passed before; now: {_short(new.comment)}"
+    return f"{change}: {_short(new.comment)}"
 
 
 def _points(mark: Mark) -> str:
@@ -114,4 +87,5 @@ def _number(value: float | None) -> str:
 
 
 def _short(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 2]} …"

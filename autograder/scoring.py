@@ -61,6 +61,9 @@ STOPPED = {
 
 LEFT_OUT = " It was left out."
 
+#: Where grading itself went wrong.
+FAILED = "The autograder failed on this notebook; please ask your instructor."
+
 
 def _known_cause(ours: dict) -> str:
     why = str(ours.get("why") or "")

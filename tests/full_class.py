@@ -37,7 +37,7 @@ def failed(*hints: str) -> dict:
 def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found: dict) -> None:
     """A graded submission. found: `ex1={"status": …}`, what a run would have written down about that test."""
     (toy.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
-    with toy.course._gradebook() as gradebook:
+    with toy.course.gradebook() as gradebook:
         gradebook.update_or_create_student(student)
         gradebook.update_or_create_submission(name, student)
         cells = {cell.id: cell for cell in restore.restore([], restore.source_cells(gradebook, name, name)).cells}
@@ -58,7 +58,7 @@ def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found:
 
 def give(toy: Toy, student: str, test: str, score: float) -> None:
     """Points by hand."""
-    with toy.course._gradebook() as gradebook:
+    with toy.course.gradebook() as gradebook:
         gradebook.find_grade(test, LESSON, LESSON, student).manual_score = score
         gradebook.db.commit()
 
@@ -90,7 +90,7 @@ def build(folder: Path) -> Toy:
     (toy.root / "submitted" / "mia" / LESSON).mkdir(parents=True)
     fill(toy, "zoe")
     (toy.root / "submitted" / "zoe" / LESSON).rmdir()  # left the class
-    with toy.course._gradebook() as gradebook:
+    with toy.course.gradebook() as gradebook:
         gradebook.add_student(
             "lea", first_name="Lea", last_name=f"O'Neill, {SCRIPT}", email="lea@example.org", lms_user_id="4711"
         )

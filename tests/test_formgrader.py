@@ -136,7 +136,7 @@ def test_formgrader_pages_load(server, page):
 
 
 def test_grading_from_the_page_uses_our_steps(server, toy):
-    with toy.course._gradebook() as gradebook:  # something to replace
+    with toy.course.gradebook() as gradebook:  # something to replace
         for grade in gradebook.find_submission_notebook(LESSON, LESSON, "noisy").grades:
             grade.auto_score, grade.needs_manual_grade = 0.0, True
         gradebook.db.commit()

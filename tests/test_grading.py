@@ -71,9 +71,9 @@ def test_a_second_run_grades_nothing_and_is_quick(example):
 @pytest.mark.slow
 def test_every_lost_mark_of_the_example_class_is_explained(example):
     course = example[3]
-    lost = {row[:3] for row in course._rows() if row.score < row.max_score}
+    lost = {row[:3] for row in course.rows() if row.score < row.max_score}
     assert lost
-    with course._gradebook() as gradebook:
+    with course.gradebook() as gradebook:
         for student, name, exercise in lost:
             comment = gradebook.find_comment(exercise, name, name, student)
             assert len(comment.auto_comment) > 20, (student, exercise)
@@ -358,7 +358,7 @@ def test_a_lesson_with_other_exercises_is_graded_anew(course):
 
 def test_points_by_hand_are_never_thrown_away(course, capsys):
     course.course.grade()
-    with course.course._gradebook() as gradebook:
+    with course.course.gradebook() as gradebook:
         gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "bob").manual_score = 1.0
         gradebook.db.commit()
     change_lesson(course, drop_exercise)

@@ -457,8 +457,8 @@ def test_files_cross_as_plain_files(inmate):
 def test_a_file_cannot_be_put_elsewhere(tmp_path, name):
     folder = tmp_path / "shared"
     folder.mkdir()
-    with pytest.raises(outside.DiedError):
-        handles.write_folder(str(folder), {name: b"x"})
+    with pytest.raises(wire.WireError):
+        wire.write_folder(str(folder), {name: b"x"})
     assert [path.name for path in tmp_path.iterdir()] == ["shared"]
 
 

@@ -31,7 +31,7 @@ def stock_grade(stock, nb, student):
     problem = stock.course.grade_one(student, LESSON)
     if problem:
         return problem
-    with stock.course._gradebook() as gradebook:
+    with stock.course.gradebook() as gradebook:
         grades = gradebook.find_submission_notebook(LESSON, LESSON, student).grades
         return {grade.name.split("-")[1]: (grade.auto_score, grade.needs_manual_grade) for grade in grades}
 
@@ -235,7 +235,7 @@ def test_nbgrader_keeps_a_stale_grade_when_the_kernel_dies_and_we_do_not(toy, st
     deadly = submission(ex2=KILLERS["exit-in-the-function"][0])
     assert stock_grade(stock, submission(), "stale")["ex2"] == (2.0, False)
     stock_grade(stock, deadly, "stale")
-    with stock.course._gradebook() as gradebook:
+    with stock.course.gradebook() as gradebook:
         assert gradebook.find_submission_notebook(LESSON, LESSON, "stale").score == 6.0
     assert toy.grade(submission(), "stale") == FULL
     assert toy.grade(deadly, "stale") == WITHOUT_EX2
@@ -307,7 +307,7 @@ def test_a_broken_file_gets_zero_and_the_reason(toy, name):
 def test_a_broken_file_replaces_an_old_score_and_nbgrader_keeps_it(toy, stock):
     assert stock_grade(stock, submission(), "broke")["ex3"] == (3.0, False)
     assert "NotJSONError" in stock_grade(stock, "no notebook", "broke")
-    with stock.course._gradebook() as gradebook:
+    with stock.course.gradebook() as gradebook:
         assert gradebook.find_submission_notebook(LESSON, LESSON, "broke").score == 6.0
     assert toy.grade(submission(), "broke") == FULL
     assert toy.grade("no notebook", "broke") == dict.fromkeys(FULL, 0.0)
@@ -340,7 +340,7 @@ def test_output_that_no_file_can_hold_costs_nothing_else(toy):
 
 def test_points_given_by_hand_stay_and_nothing_waits_for_a_person(toy):
     toy.grade(submission(ex2=WRONG_SQUARE), "kind")
-    with toy.course._gradebook() as gradebook:
+    with toy.course.gradebook() as gradebook:
         gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "kind").manual_score = 1.5
         gradebook.db.commit()
     assert toy.grade(submission(ex2=WRONG_SQUARE), "kind") == FULL | {"ex2": 1.5}  # asserts that nothing waits

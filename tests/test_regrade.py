@@ -50,7 +50,7 @@ def test_only_the_student_whose_mark_changes_is_named_with_the_reason(course, ca
 
 
 def test_points_by_hand_stay_and_are_said_to(course, capsys):
-    with course.course._gradebook() as gradebook:
+    with course.course.gradebook() as gradebook:
         gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "bob").manual_score = 1.5
         gradebook.find_comment("07-ex2-square", LESSON, LESSON, "bob").manual_comment = "See me."
         gradebook.db.commit()
@@ -59,7 +59,7 @@ def test_points_by_hand_stay_and_are_said_to(course, capsys):
     assert status == 0
     assert "1.5 of 2 → 1.5 of 2, given by hand, stays; the autograder now gives 0 instead of 2" in out
     assert course.points("bob")["ex2"] == 1.5
-    with course.course._gradebook() as gradebook:
+    with course.course.gradebook() as gradebook:
         assert gradebook.find_comment("07-ex2-square", LESSON, LESSON, "bob").comment == "See me."
 
 

@@ -146,7 +146,7 @@ class Toy:
 
     def points(self, student: str = "ada") -> dict[str, float]:
         """The scores in the gradebook, as nbgrader itself reads them."""
-        with self.course._gradebook() as gradebook:
+        with self.course.gradebook() as gradebook:
             nb = gradebook.find_submission_notebook(LESSON, LESSON, student)
             assert not nb.needs_manual_grade
             assert all(grade.auto_score is not None for grade in nb.grades)
@@ -154,7 +154,7 @@ class Toy:
 
     def comment(self, exercise: str, student: str = "ada") -> str:
         """The sentence in the gradebook for `ex1`, `ex2` or `ex3`."""
-        with self.course._gradebook() as gradebook:
+        with self.course.gradebook() as gradebook:
             nb = gradebook.find_submission_notebook(LESSON, LESSON, student)
             return next(c.auto_comment or "" for c in nb.comments if c.name.split("-")[1] == exercise)
 

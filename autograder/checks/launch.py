@@ -941,7 +941,7 @@ def launching_brings_back_what_rank_0_returns(launch_distributed, *, rng):
     text = _script(launch_distributed, STAND_INS)
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         seen = run_ranks(_launch_forked, 1, (launch_distributed, folder, text, _parts(), calls))[0]
-    # Before anything else, since it is luck whether ranks that meet in an old file find each other, and what they raise.
+    # Before anything else: whether ranks that meet in an old file find each other, and what they raise, is luck.
     places = [place for record in seen["calls"] for place in record["places"]]
     if len(set(places)) < len(places):
         fail("two launches have met in the same file", "several launches", "same file")

@@ -15,11 +15,8 @@ import contextlib
 import io
 import itertools
 import math
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -30,9 +27,6 @@ import ranks
 from autograder import check
 from autograder.jail import outside, wire
 from ranks.ledger import Ledger, Message, Span
-
-#: How a handle is taken up in the jail.
-_RESOLVE = ("jail.inside", "resolve")
 
 _run_here = ranks.run
 
@@ -51,23 +45,23 @@ class Handle:
         """An attribute: plain data, or a handle of it."""
         if name.startswith("__") and name not in ("__name__", "__qualname__", "__doc__"):
             raise AttributeError(name)
-        number = self._inmate.ask("attribute", number=self._reference, name=name)
-        return received(self._inmate, answer(self._inmate, number)["value"])
+        reply = self._inmate.ask("attribute", reference=self._reference, name=name)
+        return received(self._inmate, answer(reply)["value"])
 
     def __reduce__(self) -> tuple:
         """Sent into the jail, it is the object itself."""
         _Packer.met = self._inmate
-        return _named, (*_RESOLVE, self._reference)
+        return _resolve, (self._reference,)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the submission>"
 
 
-def _named(module: str, name: str, reference: Any) -> Any:
+def _resolve(reference: str | int) -> Any:
     """Runs where the pickle is read, in the jail: the object behind a handle."""
-    import importlib
+    from jail import inside
 
-    return getattr(importlib.import_module(module), name)(reference)
+    return inside.resolve(reference)
 
 
 class _Packer(cloudpickle.Pickler):
@@ -82,7 +76,7 @@ class _Packer(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and self.errors.get(obj.__name__) is obj:
-            return _named, (*_RESOLVE, obj.__name__)
+            return _resolve, (obj.__name__,)
         return super().reducer_override(obj)
 
 
@@ -111,12 +105,12 @@ def _by_value() -> Iterator[None]:
 def call(inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
     """Call a function there: a handle, or one of ours whose arguments mention handles."""
     payload, _ = pack((function, args, kwargs or {}))
-    files = read_folder(inmate.folder)
+    files = wire.read_folder(inmate.folder)
     reply = inmate.ask("call", classes=classes(), payload=payload, folder=inmate.folder, files=files)
-    write_folder(inmate.folder, reply.get("files"))
+    take_files(inmate, reply.get("files"))
     changed = _Changed((args, kwargs or {}))
     changed.take(inmate, reply)
-    answer(inmate, reply)
+    answer(reply)
     return received(inmate, changed.with_views(reply.get("value"), reply.get("aliases")))
 
 
@@ -141,10 +135,10 @@ def run(
     if inmate is None:
         return _run_here(worker, world_size, args, timeout, seed=seed, echo=echo)
     options = {"world_size": world_size, "timeout": timeout, "seed": seed}
-    files = read_folder(inmate.folder)
+    files = wire.read_folder(inmate.folder)
     reply = inmate.ask("run", classes=classes(), payload=payload, options=options, folder=inmate.folder, files=files)
-    write_folder(inmate.folder, reply.get("files"))
-    answer(inmate, reply)
+    take_files(inmate, reply.get("files"))
+    answer(reply)
     values, stdout = reply.get("values"), reply.get("stdout")
     messages, spans = reply.get("messages"), reply.get("spans")
     sound = (
@@ -212,7 +206,7 @@ def received(inmate: outside.Inmate, value: Any) -> Any:
     return value
 
 
-def answer(inmate: outside.Inmate, reply: dict) -> dict:
+def answer(reply: dict) -> dict:
     """The reply, unless it says that something was raised: then that is raised here."""
     if reply.get("raised") is None:
         return reply
@@ -272,39 +266,14 @@ def _ranks_error(name: str, more: dict) -> Exception:
     return error
 
 
-def read_folder(folder: str) -> dict | None:
-    """What the shared folder holds: {relative name: bytes, or None for a folder}; None while it is empty."""
-    if not any(os.scandir(folder)):
-        return {}
-    found: dict[str, bytes | None] = {}
-    for place, folders, names in os.walk(folder):
-        for name in folders:
-            found[os.path.relpath(os.path.join(place, name), folder)] = None
-        for name in names:
-            path = Path(place, name)
-            if path.is_file() and not path.is_symlink():
-                found[os.path.relpath(path, folder)] = path.read_bytes()
-    return found
-
-
-def write_folder(folder: str, files: Any) -> None:
-    """Make the shared folder hold what the other side says: plain files and folders inside it, nothing else."""
+def take_files(inmate: outside.Inmate, files: Any) -> None:
+    """Make the shared folder hold what the other side says, if it says anything."""
     if not isinstance(files, dict):
         return
-    root = Path(folder)
-    for entry in os.scandir(folder):
-        shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
-    for name in sorted(map(str, files)):
-        content, path = files[name], Path(os.path.normpath(root / name))
-        if root not in path.parents or "\0" in name or not isinstance(content, (bytes, type(None))):
-            raise outside.DiedError("it said what makes no sense")
-        folder_of_it = path if content is None else path.parent
-        try:
-            folder_of_it.mkdir(parents=True, exist_ok=True)
-            if content is not None:
-                path.write_bytes(content)
-        except OSError:  # a name that this system does not take, a file where a folder should be
-            raise outside.DiedError("it said what makes no sense") from None
+    try:
+        wire.write_folder(inmate.folder, files)
+    except wire.WireError:
+        raise outside.DiedError("it said what makes no sense") from None
 
 
 class _Changed:

@@ -19,7 +19,7 @@ import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jail import namespace, wire
 
@@ -35,7 +35,7 @@ def main(fd: int) -> None:
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page in every process
     wire.send(requests, {"ready": True})
-    running: dict[int, int] = {}
+    running: set[int] = set()
     while True:
         try:
             header, fds, _, _ = socket.recv_fds(requests, 1, 1)
@@ -43,15 +43,16 @@ def main(fd: int) -> None:
         except (EOFError, ConnectionError):
             request = None
         if request is None:
-            for pid in running.values():
+            for pid in running:
                 _end(pid)
             os._exit(0)
         if request["what"] == "start":
             pid = _start(fds[0], [fd], request)
-            running[pid] = pid
+            running.add(pid)
             wire.send(requests, {"pid": pid})
         elif request["what"] == "end":
-            _end(running.pop(request["pid"]))
+            running.remove(request["pid"])
+            _end(request["pid"])
             wire.send(requests, {"ended": True})
         for received in fds:
             os.close(received)
@@ -59,7 +60,7 @@ def main(fd: int) -> None:
 
 def _preload() -> None:
     import matplotlib
-    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core import interactiveshell  # noqa: F401
 
     from ranks import server
 
@@ -74,7 +75,6 @@ def _preload() -> None:
 
     server._preload()
     torch.set_num_threads(1)
-    InteractiveShell  # noqa: B018
 
 
 def _start(fd: int, close: list[int], request: dict) -> int:
@@ -143,7 +143,7 @@ class Kernel:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         self.shell = _new_shell(self._output)
-        self.started = _start_ranks_server()
+        _start_ranks_server()
         sys.modules["jail.inside"].current = self
         sys.path.insert(0, "")
         wire.send(connection, {"up": True})
@@ -190,7 +190,7 @@ class Kernel:
         error = result.error_before_exec or result.error_in_exec
         count = self.shell.execution_count - 1
         raised = None if error is None else describe(error, self.shell)
-        return {"count": count, "raised": raised, "traceback": self.shell.last_traceback if error else []}
+        return {"count": count, "raised": raised}
 
     def do_ready(self) -> dict:
         """Can calls be made here? Raises if cells have taken away what they need; else as `do_names`."""
@@ -207,9 +207,9 @@ class Kernel:
         """The names that the notebook has defined so far."""
         return {"names": [name for name in self.shell.user_ns if isinstance(name, str) and name.isidentifier()]}
 
-    def do_call(self, payload: bytes, folder: str, files: dict | None) -> dict:
+    def do_call(self, payload: bytes, folder: str, files: dict) -> dict:
         """Call something with arguments; its result, what became of the arguments, and the files that it changed."""
-        put_files(folder, files)
+        wire.write_folder(folder, files)
         function, args, kwargs = pickle.loads(payload)
         watch = Watch((args, kwargs))
         try:
@@ -220,17 +220,16 @@ class Kernel:
         changes = {"changed": watch.changes(), "refilled": watch.refilled()}
         return {**reply, **changes, "files": changed_files(folder, files)}
 
-    def do_attribute(self, number: int, name: str) -> dict:
-        """An attribute of an object that was kept, or of one of the notebook's (number 0: the notebook itself)."""
-        return {"value": getattr(resolve(number), name)}
+    def do_attribute(self, reference: str | int, name: str) -> dict:
+        """An attribute of an object, which `resolve` finds."""
+        return {"value": getattr(resolve(reference), name)}
 
-    def do_run(self, payload: bytes, options: dict, folder: str, files: dict | None) -> dict:
+    def do_run(self, payload: bytes, options: dict, folder: str, files: dict) -> dict:
         """`ranks.run` here; its results, ledger and output, or how it failed."""
         import ranks
 
-        put_files(folder, files)
+        wire.write_folder(folder, files)
         worker, args = pickle.loads(payload)
-        before = loopback_bytes()
         try:
             results = ranks.run(worker, args=args, echo=False, **options)
             ledger = results.ledger
@@ -238,7 +237,7 @@ class Kernel:
             reply |= {"messages": list(ledger), "spans": list(ledger.spans)}
         except BaseException as error:
             reply = {"raised": describe(error, self.shell)}
-        return {**reply, "loopback": loopback_bytes() - before, "files": changed_files(folder, files)}
+        return {**reply, "files": changed_files(folder, files)}
 
 
 current: Kernel | None = None
@@ -368,51 +367,10 @@ def _state(leaf: Any) -> tuple:
     return str(leaf.dtype), tuple(leaf.shape), leaf.requires_grad, raw
 
 
-def put_files(folder: str, files: dict | None) -> None:
-    """Bring the folder that both sides share to the state of the other side: {relative name: bytes, or None}."""
-    if files is None:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    for name, content in files.items():
-        path = Path(folder, name)
-        if content is None:
-            path.mkdir(parents=True, exist_ok=True)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-
-
-def read_files(folder: str) -> dict:
-    """Every file of a folder with its bytes, every folder with None; links and devices are no files."""
-    found = {}
-    for place, folders, names in os.walk(folder):
-        for name in folders:
-            if not os.path.islink(os.path.join(place, name)):
-                found[os.path.relpath(os.path.join(place, name), folder)] = None
-        for name in names:
-            path = Path(place, name)
-            if path.is_file() and not path.is_symlink():
-                found[os.path.relpath(path, folder)] = path.read_bytes()
-    return found
-
-
-def changed_files(folder: str, before: dict | None) -> dict | None:
+def changed_files(folder: str, before: dict) -> dict | None:
     """The folder's files if they are others than before, else None."""
-    if before is None:
-        return None
-    after = read_files(folder)
+    after = wire.read_folder(folder)
     return None if after == before else after
-
-
-def loopback_bytes() -> int:
-    """Bytes that this submission's processes have sent each other over the network so far."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/net/dev").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name.strip() == "lo":
-                return int(rest.split()[8])
-    return 0
 
 
 def _new_shell(output: Any):
@@ -441,12 +399,9 @@ def _new_shell(output: Any):
             self._is_active = False
 
     class Shell(InteractiveShell):
-        last_traceback: ClassVar[list] = []
-
         def _showtraceback(self, etype, evalue, stb):
-            self.last_traceback = [str(part) for part in stb][-50:]
-            content = {"ename": etype.__name__, "evalue": str(evalue), "traceback": self.last_traceback}
-            output("error", content)
+            lines = [str(part) for part in stb][-50:]
+            output("error", {"ename": etype.__name__, "evalue": str(evalue), "traceback": lines})
 
         def enable_gui(self, gui=None):
             pass
@@ -507,7 +462,7 @@ class Stream(io.TextIOBase):
             self.output("stream", {"name": self.name, "text": text})
 
 
-def _start_ranks_server() -> Any:
+def _start_ranks_server() -> None:
     """The process from which `ranks.run` forks, forked from this one, which has loaded all that it needs."""
     from ranks import processes, server
 
@@ -525,7 +480,6 @@ def _start_ranks_server() -> Any:
             os._exit(0)
     theirs.close()
     processes._server = (os.getpid(), ForkedServer(pid), ours)
-    return pid
 
 
 class ForkedServer:

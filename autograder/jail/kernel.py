@@ -41,6 +41,7 @@ class JailedKernel:
 
     def __init__(self, jail: outside.Jail, lesson: nbformat.NotebookNode, files: dict[str, bytes]):
         self.jail, self.lesson, self.files = jail, lesson, files
+        self.answers = answers_of(lesson)
         self.inmate: outside.Inmate | None = None
         self.folder, self.crippled = "", False
 
@@ -126,14 +127,14 @@ class JailedKernel:
         for name in wanted - space.keys() - vars(builtins).keys():
             if name in known:
                 space[name] = handles.Handle(self.inmate, name)
-        for name in answers_of(self.lesson) & set(known):
+        for name in self.answers & set(known):
             space[name] = handles.Handle(self.inmate, name)
         return compile(ast.parse(source), file, "exec", dont_inherit=True), space
 
 
 def namespace_of(lesson: nbformat.NotebookNode) -> dict[str, Any]:
     """What a lesson's own setup and parameter cells define, without its answers."""
-    space = notebook._namespace()
+    space = notebook.fresh_namespace()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         for cell in lesson.cells:
             if notebook.is_setup(cell) and notebook.nbgrader_role(cell) != "solution":

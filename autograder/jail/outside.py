@@ -235,12 +235,8 @@ def _bubblewrap() -> list[str]:
     # when root starts it, a submission could not be given a /proc of its own processes.
     command += ["--bind", "/proc", "/proc"]
     command += ["--tmpfs", "/tmp", "--chdir", "/tmp"]
-    for capability in (
-        "SYS_ADMIN",
-        "NET_ADMIN",
-        "SETPCAP",
-        "SYS_RESOURCE",
-    ):  # for `namespace`; no submission keeps them
+    # What `namespace` needs; no submission keeps them.
+    for capability in ("SYS_ADMIN", "NET_ADMIN", "SETPCAP", "SYS_RESOURCE"):
         command += ["--cap-add", f"CAP_{capability}"]
     for folder in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(folder):

@@ -11,7 +11,9 @@ import collections
 import dataclasses
 import json
 import math
+import os
 import pathlib
+import shutil
 import socket
 import struct
 import time
@@ -305,6 +307,37 @@ READERS = (
     | dict.fromkeys("yYcrp", "special")
     | dict.fromkeys("DN", "record")
 )
+
+
+def read_folder(folder: str) -> dict[str, bytes | None]:
+    """Every file of a folder with its bytes, every folder in it with None; links and devices are left out."""
+    found: dict[str, bytes | None] = {}
+    for place, folders, names in os.walk(folder):
+        for path in (pathlib.Path(place, name) for name in (*folders, *names)):
+            if not path.is_symlink() and (path.is_dir() or path.is_file()):
+                found[os.path.relpath(path, folder)] = None if path.is_dir() else path.read_bytes()
+    return found
+
+
+def write_folder(folder: str, files: Any) -> None:
+    """Make a folder hold what `read_folder` said on the other side, and nothing else.
+
+    WireError where that names something outside the folder, or what no folder can hold.
+    """
+    os.makedirs(folder, exist_ok=True)
+    for entry in os.scandir(folder):
+        shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+    root = pathlib.Path(folder)
+    for name in sorted(map(str, files)):
+        content, path = files[name], pathlib.Path(os.path.normpath(root / name))
+        if root not in path.parents or "\0" in name or not isinstance(content, (bytes, type(None))):
+            raise WireError("a file makes no sense")
+        try:
+            (path if content is None else path.parent).mkdir(parents=True, exist_ok=True)
+            if content is not None:
+                path.write_bytes(content)
+        except OSError:  # a name that this system does not take, a file where a folder should be
+            raise WireError("a file makes no sense") from None
 
 
 def leaves(value: Any) -> Iterator[Any]:

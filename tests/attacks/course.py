@@ -148,7 +148,7 @@ class Machine:
 
     def points(self, student: str, toy: toy_course.Toy) -> dict[str, float]:
         """A student's points by exercise, whatever the lesson; {} when there are none."""
-        with toy.course._gradebook() as gradebook:
+        with toy.course.gradebook() as gradebook:
             found = {}
             for submission in gradebook.student_submissions(student):
                 for grade in submission.notebooks[0].grades:
@@ -321,7 +321,7 @@ def _timed(course) -> dict[str, float]:
 def _comments(toy: toy_course.Toy) -> dict[str, str]:
     from nbgrader.api import Comment
 
-    with toy.course._gradebook() as gradebook:
+    with toy.course.gradebook() as gradebook:
         return {
             f"{comment.student.id}/{comment.assignment.name}/{comment.name}": comment.auto_comment or ""
             for comment in gradebook.db.query(Comment).all()

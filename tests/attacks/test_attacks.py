@@ -101,7 +101,7 @@ def expect_peace(run):
         for lesson in run.machine.lessons():
             assert run.points(student, lesson) == lessons.full(lesson), (student, lesson)
     toy = run.machine.toy()
-    with toy.course._gradebook() as gradebook:
+    with toy.course.gradebook() as gradebook:
         handed_in = {student for student, _, _ in toy.course.scores()}
         assert {student.id for student in gradebook.students} == handed_in == set(run.machine.roster)
         for submission in (one for lesson in run.machine.lessons() for one in gradebook.assignment_submissions(lesson)):
