@@ -34,8 +34,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
     "--hide-scrollbars",
-    # The network is off: no name resolves, and nothing listens at the proxy.
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    # The network is off: no name resolves, and nothing listens at the proxy. This machine's own servers can be reached.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--proxy-server=http://127.0.0.1:9",
     "--remote-debugging-port=0",
     "--remote-allow-origins=*",

@@ -1,15 +1,10 @@
 """nbgrader's own front doors, its command line and its formgrader page, grade and show what `make grade` does."""
 
-import json
-import os
-import secrets
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 
 import pytest
+from formgrader import Server, environment
 from toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail
@@ -30,12 +25,6 @@ def toy(tmp_path_factory):
     return toy
 
 
-def environment(toy):
-    runtime = toy.root / "runtime"
-    own = {"JUPYTER_RUNTIME_DIR": str(runtime), "JUPYTER_CONFIG_DIR": str(runtime), "HOME": str(toy.root)}
-    return {**os.environ, **own}
-
-
 @pytest.mark.parametrize("here", [True, False], ids=["in the course", "from elsewhere"])
 def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
     where = [] if here else [f"--course-dir={toy.root}"]
@@ -43,7 +32,7 @@ def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
         done = subprocess.run(
             [sys.executable, "-m", "nbgrader", command, LESSON, "--force", *where],
             cwd=toy.root if here else tmp_path,
-            env=environment(toy),
+            env=environment(toy.root),
             capture_output=True,
             text=True,
             timeout=120,
@@ -56,65 +45,11 @@ def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
     assert "secret_inputs" not in toy.page("wrong")
 
 
-class Server:
-    """A Jupyter server on the course, on a free port of the loopback."""
-
-    def __init__(self, toy):
-        self.token = secrets.token_hex(8)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        options = {
-            "ip": "127.0.0.1",
-            "port": self.url.rsplit(":", 1)[1],
-            "port_retries": "0",
-            "root_dir": str(toy.root),
-            "open_browser": "False",
-            "disable_check_xsrf": "True",
-            "allow_root": "True",
-        }
-        self.log = open(toy.root / "server.log", "w")  # noqa: SIM115 (closed in stop)
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "jupyter_server", f"--IdentityProvider.token={self.token}"),
-                *(f"--ServerApp.{key}={value}" for key, value in options.items()),
-            ],
-            cwd=toy.root,
-            env=environment(toy),
-            stdout=self.log,
-            stderr=self.log,
-        )
-        for _ in range(150):
-            try:
-                self.get("/api/status")
-                return
-            except OSError:
-                assert self.process.poll() is None, (toy.root / "server.log").read_text()
-                time.sleep(0.2)
-        raise AssertionError("the server does not answer")
-
-    def get(self, path, method="GET"):
-        request = urllib.request.Request(
-            self.url + path, method=method, data=b"{}" if method == "POST" else None,
-            headers={"Authorization": f"token {self.token}"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.read().decode()
-
-    def json(self, path, method="GET"):
-        return json.loads(self.get(path, method))
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(timeout=20)
-        self.log.close()
-
-
 @pytest.fixture(scope="module")
 def server(toy):
     for student in ("noisy", "wrong", "broken"):
         assert not toy.course.grade_one(student, LESSON)
-    server = Server(toy)
+    server = Server(toy.root)
     yield server
     server.stop()
 

@@ -136,10 +136,9 @@ def _vector_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     lengths = LENGTHS if world_size <= 5 else (3, 1003)
     kinds = [(numel, "float64") for numel in lengths] + [(numel, dtype) for numel in (7, 12) for dtype in OTHER_DTYPES]
     strided = Case(f"{world_size} ranks, 7 numbers, strided", _vectors(rng, world_size, 7, "float64"), layout="strided")
-    return [
-        *(Case(f"{world_size} ranks, {n} numbers, {dtype}", _vectors(rng, world_size, n, dtype)) for n, dtype in kinds),
-        strided,
-    ]
+    names = [f"{world_size} ranks, {numel} number{'s' if numel != 1 else ''}, {dtype}" for numel, dtype in kinds]
+    plain = [Case(name, _vectors(rng, world_size, *kind)) for name, kind in zip(names, kinds, strict=True)]
+    return [*plain, strided]
 
 
 def _shaped_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
