@@ -26,7 +26,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: all book lab notebooks run grade report audit check test clean help browser jail FORCE
+.PHONY: all book lab notebooks run grade report audit check test thorough clean help browser jail FORCE
 
 all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## set up, run the solutions, build the book, grade the example class
 	@echo
@@ -67,9 +67,12 @@ check: .venv/.ready ## the quick checks: style, stale notebooks, stray outputs
 
 # Two files of tests at a time; the long ones come first in the alphabet. The attacks come last and alone: some of them
 # keep the machine as busy as they may.
-test: .venv/.ready browser jail ## run all tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/attacks
-	@$(BIN)/python -m pytest tests/attacks
+test: .venv/.ready browser jail ## run the tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/attacks -m "not thorough"
+	@$(BIN)/python -m pytest tests/attacks -m "not thorough"
+
+thorough: .venv/.ready browser jail ## run the tests that try more of the same: all known answers, the whole example class
+	@$(BIN)/python -m pytest tests -m thorough
 
 clean: ## remove everything that is generated
 	@rm -rf _build .venv .pytest_cache .ruff_cache .jupyter_cache *.egg-info .nbgrader.log

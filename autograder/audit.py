@@ -95,14 +95,17 @@ def _differences(outcome: notebook.Outcome, should_fail: set[str]) -> list[str]:
     return [*kept, *(f"{cell} lost its marks: {outcome.messages[cell]}" for cell in lost)]
 
 
-def audit(lessons: list[str], jobs: int = 2, thorough: bool = True) -> list[Verdict]:
-    """Examine every case of the lessons, `jobs` at a time, each worker with torch loaded once.
+def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, most: int | None = None) -> list[Verdict]:
+    """Examine the cases of the lessons, `jobs` at a time, each worker with torch loaded once.
 
     not thorough: as in `examine`, and without the solutions, which `python -m autograder run` runs with their tests.
+    most: at most so many known wrong answers of each exercise, the first of which are the subtle ones, and at most so
+    many other right answers of each lesson; all of them when it is not given.
     """
     from tqdm import tqdm
 
-    todo = [batch for lesson in lessons for batch in _batches(lesson) if thorough or batch[0].kind != "solution"]
+    todo = [batch[:most] for lesson in lessons for batch in _batches(lesson)]
+    todo = [batch for batch in todo if thorough or batch[0].kind != "solution"]
     todo.sort(key=len, reverse=True)  # the long ones first, so that no worker ends long after the others
     verdicts: list[Verdict] = []
     context = multiprocessing.get_context("spawn")
@@ -118,13 +121,16 @@ def audit(lessons: list[str], jobs: int = 2, thorough: bool = True) -> list[Verd
 
 
 def _batches(lesson: str) -> list[list[Case]]:
-    """The cases of a lesson, the mistakes of one exercise together: one process then finds their hints once for all."""
+    """The cases of a lesson, the mistakes of one exercise together: one process then finds their hints once for all.
+
+    The other right answers are together, too; the solution and the notebook as released are by themselves.
+    """
     from autograder import mutants
 
     exercise = {mutant.name: mutant.cell for mutant in mutants.of_lesson(lesson)}
     batches: dict[str, list[Case]] = {}
     for case in cases(lesson):
-        key = exercise[case.name] if case.kind == "mutant" else f"{case.kind} {case.name}"
+        key = exercise[case.name] if case.kind == "mutant" else case.kind
         batches.setdefault(key, []).append(case)
     return list(batches.values())
 

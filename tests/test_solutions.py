@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import nbformat
@@ -11,32 +12,39 @@ import tiny
 from autograder import execute, notebook
 from autograder.__main__ import main
 
-#: Runs of each solution besides its own, without the test cells, which choose their own numbers of ranks.
-OTHER_WORLD_SIZES = (2, 3)
+#: Each solution's other numbers of ranks: without the test cells, which choose their own.
+OTHER_WORLD_SIZES = (pytest.param(2, marks=pytest.mark.thorough), 3)
 WITH_RANKS = [lesson for lesson in notebook.lessons() if "WORLD_SIZE" in execute.parameters_of(notebook.read(lesson))]
 #: Seconds that a solution notebook may take: 90 with two cores of its own, and here two of them share these.
 MOST_SECONDS = 2 * 90
 
 
 @pytest.fixture(scope="session")
-def executed(tmp_path_factory):
-    """(lesson, number of ranks or None) → its executed copy, or the error that stopped it; two run at a time."""
+def executed():
+    """lesson → its executed copy, or the error that stopped it; two run at a time."""
     lessons = notebook.lessons()
     stale = [lesson for lesson in lessons if not execute.is_current(lesson)]
     runs = dict(zip(stale, execute.run_all([(lesson, {}) for lesson in stale], jobs=2), strict=True))
-    outcomes = {(lesson, None): runs.get(lesson, execute.EXECUTED / f"{lesson}.ipynb") for lesson in lessons}
-    for world_size in OTHER_WORLD_SIZES:
+    return {lesson: runs.get(lesson, execute.EXECUTED / f"{lesson}.ipynb") for lesson in lessons}
+
+
+@pytest.fixture(scope="session")
+def executed_on(tmp_path_factory):
+    """number of ranks → the same for that number, run when it is first asked for."""
+
+    @functools.cache
+    def run(world_size):
         todo = [(lesson, {"WORLD_SIZE": world_size}) for lesson in WITH_RANKS]
         folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
-        copies = execute.run_all(todo, jobs=2, folder=folder, tests=False)
-        outcomes |= {(lesson, world_size): copy for (lesson, _), copy in zip(todo, copies, strict=True)}
-    return outcomes
+        return dict(zip(WITH_RANKS, execute.run_all(todo, jobs=2, folder=folder, tests=False), strict=True))
+
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_the_solution_runs(lesson, executed):
-    done = executed[lesson, None]
+    done = executed[lesson]
     assert isinstance(done, Path), done
     nb = nbformat.read(done, as_version=4)
     code = [cell for cell in nb.cells if cell.cell_type == "code"]
@@ -49,8 +57,8 @@ def test_the_solution_runs(lesson, executed):
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", OTHER_WORLD_SIZES)
 @pytest.mark.parametrize("lesson", WITH_RANKS)
-def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, executed):
-    done = executed[lesson, world_size]
+def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, executed_on):
+    done = executed_on(world_size)[lesson]
     assert isinstance(done, Path), done
     assert f"WORLD_SIZE = {world_size}" in done.read_text()
     assert nbformat.read(done, as_version=4).metadata.papermill.duration < MOST_SECONDS

@@ -120,12 +120,14 @@ def test_nobody_else_notices(graded):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @each_on_ranks
 def test_an_attacker_on_ranks_gets_what_the_honest_part_is_worth(graded_ranks, attack):
     expect_worth(graded_ranks, attack)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_nobody_else_notices_the_attackers_on_ranks(graded_ranks):
     expect_peace(graded_ranks)
 
