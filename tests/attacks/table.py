@@ -20,7 +20,8 @@ HEAD = """# What attacks get
 
 {attacks} hostile submissions, each of which answers all exercises but one honestly and tries something for that one,
 or against somebody else. *Here* is what it gets from this repository's grader, which is what its honest part is worth
-unless the table says otherwise. `make test` and, for attacks on ranks, `make thorough` check it by grading them as one class, honest students among them.
+unless the table says otherwise. `make test`, and `make thorough` for attacks on ranks, check it by grading them as one
+class, honest students among them.
 *nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail of its own for each
 ({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have).
 `tests/attacks/table.py` makes this page and repeats both measurements. [For the instructor](instructor.md) says what
