@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -29,6 +29,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
+from autograder import demonstrations
 from autograder.restore import well_formed
 
 #: A cell's outputs are cut behind so many characters: an endless loop may print all the time.
@@ -217,9 +218,19 @@ class Limits:
     notebook: float = 900
 
 
-def run_cells(cells: list[nbformat.NotebookNode], new_kernel: Callable[[], LocalKernel], limits: Limits) -> None:
+#: The status of a cell that need not run.
+NOT_RUN = "not run"
+
+
+def run_cells(
+    cells: list[nbformat.NotebookNode],
+    new_kernel: Callable[[], LocalKernel],
+    limits: Limits,
+    idle: Collection[str] = (),
+) -> None:
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
+    idle: the ids of cells that need not run (`demonstrations`); their status is NOT_RUN.
     A cell that ends the kernel, or does not end, is left out from then on: a fresh kernel re-runs the cells
     before it, tests excepted, and goes on behind it. `status` is that of `Reply`, or "out of time" when the
     whole notebook took too long. A test also gets `error` (name, text) and `where` (its own frames).
@@ -228,6 +239,9 @@ def run_cells(cells: list[nbformat.NotebookNode], new_kernel: Callable[[], Local
     try:
         for cell in cells:
             if cell.cell_type != "code":
+                continue
+            if cell.id in idle:
+                cell.metadata.setdefault("autograder", nbformat.NotebookNode()).status = NOT_RUN
                 continue
             reply = run.step(cell)
             cell.outputs, cell.execution_count = reply.outputs, reply.execution_count
@@ -352,6 +366,9 @@ class RunCells(NbGraderPreprocessor):
     test_timeout = Integer(120, help="Seconds for one test cell.").tag(config=True)
     notebook_timeout = Integer(900, help="Seconds for the whole notebook.").tag(config=True)
     jail = Bool(True, help="Run submissions in a jail. Off, they run with your own rights.").tag(config=True)
+    demonstrations = Bool(
+        False, help="Run the lesson's own cells, too, that are unchanged and on which no answer and no test depends."
+    ).tag(config=True)
     data_files = List(Unicode(), help="Patterns of files that are taken from a submission.").tag(config=True)
 
     #: (student, lesson) → the notebook as a worker has run it already, as text.
@@ -374,8 +391,9 @@ class RunCells(NbGraderPreprocessor):
         if executed is None or not _adopt(nb, executed):
             source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
             lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
+            idle = () if self.demonstrations else demonstrations.idle(nb.cells, lesson)
             with kernels(lesson, {**files, **files_beside(source)}, self.jail) as new_kernel:
-                run_cells(nb.cells, new_kernel, self.limits)
+                run_cells(nb.cells, new_kernel, self.limits, idle)
         nb.metadata.autograder.left_out = left_out
         return nb, resources
 

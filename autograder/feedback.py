@@ -13,7 +13,7 @@ from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
 from autograder import safe
-from autograder.execution import is_test
+from autograder.execution import NOT_RUN, is_test
 from autograder.restore import answer_of, visible_part
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -47,6 +47,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
         if cell.cell_type == "code":
             cell.shown = [] if is_test(cell) else [_output(output, secrets) for output in cell.outputs]
     tests = [cell for cell in nb.cells if is_test(cell)]
+    run = [cell for cell in nb.cells if cell.metadata.get("autograder", {}).get("status") != NOT_RUN]
     answers = {cell.id: cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("solution")}
     return environment.get_template("feedback.html.j2").render(
         lesson=info["notebook"],
@@ -57,7 +58,8 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
         problem=nb.metadata.get("autograder", {}).get("problem", ""),
         left_out=nb.metadata.get("autograder", {}).get("left_out", []),
         exercises=[exercise(test, answers.get(answer_of(test.id)), secrets) for test in tests],
-        cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in nb.cells],
+        cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
+        all_run=len(run) == len(nb.cells),
         light=Markup(HtmlFormatter(style="default").get_style_defs(".highlight")),
         dark=Markup(HtmlFormatter(style="github-dark").get_style_defs(".highlight")),
     )

@@ -246,7 +246,7 @@ class Course:
         with self.gradebook() as gradebook:
             restored = restore.restored_notebook(cells, problem, restore.source_cells(gradebook, lesson, lesson))
         texts = map(notebook.nbformat.writes, (restored, instructor))
-        return workers.Task((student, lesson), *texts, files, run.limits, run.jail)
+        return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.

@@ -108,10 +108,7 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
     """
     cells = {cell.id: cell for cell in nb.cells if is_setup(cell) or nbgrader_role(cell) == "grade"}
     tables = {name: symtable.symtable(cell.source, name, "exec") for name, cell in cells.items()}
-    defines = {
-        name: {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
-        for name, table in tables.items()
-    }
+    defines = {name: names_defined_by(table) for name, table in tables.items()}
     reads = {name: names_read_by(table) for name, table in tables.items()}
     reached = {cell_id}
     while True:
@@ -120,6 +117,11 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
         if not more:
             return {name for name in reached if nbgrader_role(cells[name]) == "grade"}
         reached |= more
+
+
+def names_defined_by(table: symtable.SymbolTable) -> set[str]:
+    """The names that a cell gives to its notebook. Functions that assign to a global name are not looked into."""
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
 def names_read_by(table: symtable.SymbolTable) -> set[str]:

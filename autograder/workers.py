@@ -21,7 +21,7 @@ from typing import Any
 
 import nbformat
 
-from autograder import execution
+from autograder import demonstrations, execution
 
 #: A worker starts slowly and then works fast: fewer than so many submissions are not worth another one.
 WORTH_A_WORKER = 4
@@ -29,7 +29,10 @@ WORTH_A_WORKER = 4
 
 @dataclass(frozen=True)
 class Task:
-    """One notebook to run. cells, lesson: notebooks as text; files: what lies beside, by name."""
+    """One notebook to run. cells, lesson: notebooks as text; files: what lies beside, by name.
+
+    limits, jail, demonstrations: as `execution.RunCells` has them.
+    """
 
     name: tuple[str, str]
     cells: str
@@ -37,6 +40,7 @@ class Task:
     files: dict[str, bytes] = field(default_factory=dict)
     limits: execution.Limits = field(default_factory=execution.Limits)
     jail: bool = True
+    demonstrations: bool = False
 
 
 #: One notebook at a time in a process: some of what a grade cell needs is the process's own.
@@ -49,8 +53,9 @@ def execute(task: Task) -> str:
         _share_inputs()
         nb = nbformat.reads(task.cells, as_version=4)
         lesson = nbformat.reads(task.lesson, as_version=4)
+        idle = () if task.demonstrations else demonstrations.idle(nb.cells, lesson)
         with execution.kernels(lesson, task.files, task.jail) as new_kernel:
-            execution.run_cells(nb.cells, new_kernel, task.limits)
+            execution.run_cells(nb.cells, new_kernel, task.limits, idle)
         return nbformat.writes(nb)
 
 

@@ -361,6 +361,26 @@ def test_a_lesson_with_other_points_is_graded_anew(course):
     assert course.course.totals()["ada", LESSON] == (13.0, 13.0)
 
 
+def add_demonstration(nb):
+    """A cell that only shows something, in a notebook that says what its setup is."""
+    cell(nb, "07-imports").metadata.tags = ["setup"]
+    nb.cells.append(new_code_cell("print('a show')", id="07-show"))
+    return nb
+
+
+def test_what_the_lesson_shows_is_run_only_on_request(course):
+    change_lesson(course, add_demonstration)
+    course.hand_in("ada", add_demonstration(submission()))
+    for requested in (False, True):
+        course.course.settings.RunCells.demonstrations = requested
+        assert not course.course.grade(force=True)
+        assert course.points("ada") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
+        graded = nbformat.read(course.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", as_version=4)
+        assert [out.text for out in graded.cells[-1].outputs] == ["a show\n"] * requested
+        assert ("a show" in course.page("ada")) == requested
+        assert ("were not run" in course.page("ada")) != requested
+
+
 def drop_exercise(nb):
     nb.cells = [one for one in nb.cells if not one.id.startswith("07-ex3")]
 

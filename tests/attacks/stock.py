@@ -25,6 +25,8 @@ import course
 from kinds import NOTHING, Attack
 from lessons import RING
 
+from autograder import notebook
+
 HERE = Path(__file__).resolve().parent
 
 #: Seconds for the attacker and the student after it together; two honest ones take about five, with ranks twenty.
@@ -61,6 +63,8 @@ def measure(attack: Attack, prepared: Path) -> dict:
     command += ["--dev", "/dev", "--proc", "/proc"]
     for place, size in (("/tmp", DISK), ("/dev/shm", SHARED)):
         command += ["--perms", "1777", "--size", str(size), "--tmpfs", place]
+    for own in dict.fromkeys(map(str, (notebook.ROOT, sys.prefix, sys.base_prefix))):  # hidden where it lies there
+        command += ["--ro-bind", own, own] if own.startswith("/tmp/") else []
     command += ["--ro-bind", str(prepared), "/tmp/prepared", "--chdir", "/tmp"]
     command += [sys.executable, str(HERE / "stock.py"), attack.name]
     environment = {**os.environ, **course.IMPORTS}
