@@ -96,7 +96,7 @@ def expect_peace(run):
     assert not run.left, "processes were left"
     assert run.temporary == []
     honest = [student for student, attack in run.machine.roster.items() if attack is None]
-    assert len(honest) >= 3
+    assert len(honest) >= 2, "one before the attackers, and one behind them"
     for student in honest:
         for lesson in run.machine.lessons():
             assert run.points(student, lesson) == lessons.full(lesson), (student, lesson)
