@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import nbformat
 from jupyter_client import BlockingKernelClient, KernelManager
@@ -391,11 +391,19 @@ class RunCells(NbGraderPreprocessor):
         if executed is None or not _adopt(nb, executed):
             source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
             lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
-            idle = () if self.demonstrations else demonstrations.idle(nb.cells, lesson)
-            with kernels(lesson, {**files, **files_beside(source)}, self.jail) as new_kernel:
-                run_cells(nb.cells, new_kernel, self.limits, idle)
+            run_submission(nb.cells, lesson, {**files, **files_beside(source)}, self)
         nb.metadata.autograder.left_out = left_out
         return nb, resources
+
+
+def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
+    """Run the cells of a restored submission, as `run_cells`, in kernels as `kernels` starts them.
+
+    how: what says `limits`, `jail` and `demonstrations`, a RunCells or a worker's task.
+    """
+    idle = () if how.demonstrations else demonstrations.idle(cells, lesson)
+    with kernels(lesson, files, how.jail) as new_kernel:
+        run_cells(cells, new_kernel, how.limits, idle)
 
 
 def _adopt(nb: nbformat.NotebookNode, executed: str) -> bool:

@@ -333,7 +333,7 @@ class Course:
     def final(self) -> set[tuple[str, str]]:
         """(student, lesson) of everything that has a final score for each exercise, and a feedback page."""
         rows = self.rows()
-        unfinished = {row[:2] for row in rows if row.auto_score is None or row.needs_manual_grade}
+        unfinished = {row[:2] for row in rows if row.waits}
         found = {row[:2] for row in rows} - unfinished
         return {
             (student, lesson)
@@ -506,6 +506,11 @@ class Row(NamedTuple):
     manual_score: float | None
     needs_manual_grade: bool
     penalty: float | None
+
+    @property
+    def waits(self) -> bool:
+        """Is there no final score yet?"""
+        return self.auto_score is None or self.needs_manual_grade
 
 
 def _exactly_one(converter: type) -> type:

@@ -95,7 +95,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     if not course.has_gradebook():
         return ClassMarks(course.root, [Student(name) for name in sorted({who for who, _ in jobs})], [], jobs)
     marks = by_submission(course)
-    unfinished = {row[:2] for row in course.rows() if row.auto_score is None or row.needs_manual_grade}
+    unfinished = {row[:2] for row in course.rows() if row.waits}
     totals = course.totals()
     submissions = [Submission(*job, *totals[job], marks[job]) for job in jobs if job in totals]
     for one in submissions:

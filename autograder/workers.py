@@ -21,7 +21,7 @@ from typing import Any
 
 import nbformat
 
-from autograder import demonstrations, execution
+from autograder import execution
 
 #: A worker starts slowly and then works fast: fewer than so many submissions are not worth another one.
 WORTH_A_WORKER = 4
@@ -53,9 +53,7 @@ def execute(task: Task) -> str:
         _share_inputs()
         nb = nbformat.reads(task.cells, as_version=4)
         lesson = nbformat.reads(task.lesson, as_version=4)
-        idle = () if task.demonstrations else demonstrations.idle(nb.cells, lesson)
-        with execution.kernels(lesson, task.files, task.jail) as new_kernel:
-            execution.run_cells(nb.cells, new_kernel, task.limits, idle)
+        execution.run_submission(nb.cells, lesson, task.files, task)
         return nbformat.writes(nb)
 
 

@@ -11,6 +11,10 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from ranks import processes
+
+# Imported before the ranks are forked: no rank is still at that while the others already wait for each other.
+processes.PRELOAD.add(__name__)
 
 LIMIT = 6.0  # seconds for a hang that can be seen from the messages alone; the time-out would be 30
 
@@ -109,7 +113,7 @@ HANGS = {
     everybody_receives_first: ["cycle of receives", "recv from rank 3", "dist.recv(buffer, src=(rank - 1)"],
     everybody_sends_first: ["cycle of sends", "send to rank 1, 16777216 bytes"],
     one_rank_skips_a_collective: ["collective number 2", "rank 2 called none: it has returned"],
-    different_collectives: ["collective number 1", "rank 1 called broadcast from rank 0", "called all_reduce"],
+    different_collectives: ["collective number 1", "broadcast from rank 0", "ranks 0, 2 and 3 called all_reduce"],
     different_roots: ["collective number 1", "broadcast from rank 1"],
     a_receive_without_a_send: ["1st receive from rank 3", "rank 3 made 0 such sends and has returned"],
     a_send_without_a_receive: ["1st send to rank 0", "rank 0 made 0 such receives and has returned"],

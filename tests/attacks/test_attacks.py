@@ -96,7 +96,8 @@ def expect_peace(run):
     assert not run.left, "processes were left"
     assert run.temporary == []
     honest = [student for student, attack in run.machine.roster.items() if attack is None]
-    assert len(honest) >= 2, "one before the attackers, and one behind them"
+    attackers = len(run.machine.roster) - len(honest)
+    assert len(honest) == 1 - -attackers // course.HONEST_EVERY, "one at each end, and one behind every so many"
     for student in honest:
         for lesson in run.machine.lessons():
             assert run.points(student, lesson) == lessons.full(lesson), (student, lesson)
