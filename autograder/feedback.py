@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -34,14 +35,6 @@ class FeedbackExporter(Exporter):
 def page(nb: nbformat.NotebookNode, info: dict) -> str:
     """The feedback on a notebook. info: nbgrader's student, notebook, score and max_score."""
     nb, _ = safe.SafeCells().preprocess(nb, {})
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(points=_points, code=_code, markdown=_markdown)
     secrets = hidden_lines(nb)
     for cell in nb.cells:
         if cell.cell_type == "code":
@@ -49,7 +42,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
     tests = [cell for cell in nb.cells if is_test(cell)]
     run = [cell for cell in nb.cells if cell.metadata.get("autograder", {}).get("status") != NOT_RUN]
     answers = {cell.id: cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("solution")}
-    return environment.get_template("feedback.html.j2").render(
+    return _environment().get_template("feedback.html.j2").render(
         lesson=info["notebook"],
         student=info["student"],
         score=info["score"],
@@ -60,9 +53,27 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
         exercises=[exercise(test, answers.get(answer_of(test.id)), secrets) for test in tests],
         cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
         all_run=len(run) == len(nb.cells),
-        light=Markup(HtmlFormatter(style="default").get_style_defs(".highlight")),
-        dark=Markup(HtmlFormatter(style="github-dark").get_style_defs(".highlight")),
+        light=_colors("default"),
+        dark=_colors("github-dark"),
     )
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(points=_points, code=_code, markdown=_markdown)
+    return environment
+
+
+@functools.cache
+def _colors(style: str) -> Markup:
+    return Markup(HtmlFormatter(style=style).get_style_defs(".highlight"))
 
 
 def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> dict:
@@ -136,7 +147,14 @@ def _terminal(text: str, secrets: list[str], kind: str) -> Markup:
 
 
 def _code(source: str) -> Markup:
+    return _code_once(source) if len(source) < safe.LONG else _highlighted(source)
+
+
+def _highlighted(source: str) -> Markup:
     return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
+
+
+_code_once = functools.lru_cache(1000)(_highlighted)
 
 
 def _markdown(source: str) -> Markup:

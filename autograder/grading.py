@@ -190,7 +190,7 @@ class Course:
             if force or done.get("/".join(job)) != state or job not in final
         }  # fmt: skip
         needed = sorted({lesson for _, lesson in todo})
-        with workers.Workers(len(todo) + len(needed), jobs, scheduler) as pool:
+        with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail) as pool:
             self.try_solutions(needed, pool)
             problems = self._grade(todo, pool)
         for problem in problems:
@@ -216,7 +216,7 @@ class Course:
         from tqdm import tqdm
 
         done, problems = self._read_graded(), []
-        tasks = [self.task(*job) for job in todo]
+        tasks = (self.task(*job) for job in todo)
         bar = tqdm(total=len(todo), desc="grading", unit="notebook", disable=not todo, bar_format=BAR)
         with bar:
             for task, executed, error in pool.run(tasks):

@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat.v4 import new_notebook
+from nbformat.v4.nbbase import random_cell_id
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
@@ -25,7 +26,8 @@ MAX_CHARACTERS = 50_000_000
 #: By this a notebook that this process has written is known from one that says so.
 _OURS = secrets.token_hex(16)
 
-NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
+#: What a cell of each kind has besides its text and metadata.
+PARTS: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "markdown": {}, "raw": {}}
 
 
 class SubmissionExporter(NotebookExporter):
@@ -92,14 +94,20 @@ def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
         kind, source, metadata = cell.get("cell_type"), cell.get("source"), cell.get("metadata")
     except AttributeError:
         return None
-    if kind not in NEW_CELL or not isinstance(source, str):
+    if kind not in PARTS or not isinstance(source, str):
         return None
     items = metadata.items() if isinstance(metadata, dict) else ()
     kept = {key: value for key, value in items if key in ("nbgrader", "autograder") and isinstance(value, dict)}
-    fresh = NEW_CELL[kind](source=well_formed(source), metadata=nbformat.from_dict(kept))
+    fresh = new_cell(kind, well_formed(source), kept)
     if re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", str(cell.get("id", ""))):
         fresh.id = str(cell.id)
     return fresh
+
+
+def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str = "") -> nbformat.NotebookNode:
+    """A cell as nbformat makes it. Not validated by itself, which takes long: the notebook is, when it is written."""
+    common = {"id": cell_id or random_cell_id(), "cell_type": kind, "metadata": metadata or {}, "source": source}
+    return nbformat.from_dict({**common, **PARTS[kind]})
 
 
 def well_formed(text: str) -> str:
@@ -124,7 +132,7 @@ class SourceCell:
         if self.is_test:
             role["points"] = self.points
         text = self.source if source is None else source
-        return new_code_cell(id=self.name, source=text, metadata={"nbgrader": role})
+        return new_cell("code", text, {"nbgrader": role}, self.name)
 
 
 @dataclass
@@ -146,7 +154,7 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
     known = {source.name: source for source in sources}
     cells, names = [], []
     for cell in submitted:
-        cells.append(NEW_CELL[cell.cell_type](source=cell.source))
+        cells.append(new_cell(cell.cell_type, cell.source))
         names.append(_name(cell, known))
 
     result = Restored(cells)

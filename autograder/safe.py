@@ -7,6 +7,7 @@ instructor's rights.
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import re
 
@@ -102,8 +103,19 @@ def markdown(source: str) -> str:
     nbconvert's renderer lets scripts and script links through. Brackets are written as entities, so that a
     second rendering finds no link in the text.
     """
+    return _markdown_once(source) if len(source) < LONG else _markdown(source)
+
+
+#: Shorter texts are made into HTML once: most of them are the lesson's own, and every student's notebook has them.
+LONG = 20_000
+
+
+def _markdown(source: str) -> str:
     source = source.replace("attachment:", "#")  # attachments are not kept, and nbconvert stops at a missing one
     return clean(markdown2html(source)).replace("[", "&#91;").replace("]", "&#93;")
+
+
+_markdown_once = functools.lru_cache(1000)(_markdown)
 
 
 def outputs(found: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import itertools
 import multiprocessing
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +28,9 @@ from autograder import execution
 
 #: A worker starts slowly and then works fast: fewer than so many submissions are not worth another one.
 WORTH_A_WORKER = 4
+
+#: So many tasks for each worker are prepared before they are needed.
+AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -72,17 +78,21 @@ class Workers:
     """Where tasks run: in this process, in `jobs` others, or on a Dask cluster. To be used in a `with`.
 
     expected: how many tasks there will be. scheduler: address of a Dask scheduler, to use its workers instead.
+    jail: whether the others start one at once, while this process still prepares the tasks.
     """
 
-    def __init__(self, expected: int, jobs: int = 1, scheduler: str = ""):
+    def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", jail: bool = False):
         self.scheduler = scheduler
         self.jobs = min(jobs, -(-expected // WORTH_A_WORKER))
+        self.jail = jail
         self.pool: concurrent.futures.ProcessPoolExecutor | None = None
         self.client: Any = None
 
     def __enter__(self) -> Workers:
         if self.scheduler:
             self.client = _client(self.scheduler)
+        elif self.jobs > 1:
+            self._start_pool()
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -91,47 +101,67 @@ class Workers:
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
 
-    def run(self, tasks: list[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Each task with its executed notebook, or '' and the error, in the order in which they are done."""
         if self.client is not None:
             yield from self._on_cluster(tasks)
         elif self.jobs < 2:
-            for task in tasks:
-                yield _attempt(task)
+            yield from map(_attempt, tasks)
         else:
             yield from self._in_processes(tasks)
 
-    def _in_processes(self, tasks: list[Task]) -> Iterator[Outcome]:
-        left, alone = list(tasks), False
-        while left:
-            # When a worker dies, nobody knows on which task: each of those left is then tried by itself.
-            batch, left = (left[:1], left[1:]) if alone else (left, [])
-            if self.pool is None:
-                self.pool = concurrent.futures.ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
-            broken = []
-            futures = {self.pool.submit(execute, task): task for task in batch}
-            for future in concurrent.futures.as_completed(futures):
-                task, error = futures[future], future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    broken.append((task, error))
-                else:
-                    yield task, "" if error else future.result(), error
-            if broken:
-                self.pool.shutdown()
-                self.pool = None
-            if alone:
-                yield from ((task, "", error) for task, error in broken)
-            else:
-                left, alone = [task for task, _ in broken], bool(broken)
+    def _start_pool(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+        self.pool = concurrent.futures.ProcessPoolExecutor(self.jobs, _context(), _begin, (self.jail,))
+        for _ in range(self.jobs):
+            self.pool.submit(os.getpid)  # each one makes the pool start a process
 
-    def _on_cluster(self, tasks: list[Task]) -> Iterator[Outcome]:
+    def _in_processes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        coming, running = iter(tasks), {}
+        while True:
+            # Not all at once: what this process still prepares need not keep the others waiting.
+            for task in itertools.islice(coming, max(0, AHEAD * self.jobs - len(running))):
+                running[self._submit(task)] = task
+            if not running:
+                return
+            done = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED).done
+            if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+                # When a worker dies, nobody knows on which task: each of those under way is tried by itself.
+                yield from self._one_by_one(running)
+                running = {}
+            for future in done & running.keys():
+                yield _outcome(running.pop(future), future)
+
+    def _submit(self, task: Task) -> Future:
+        try:
+            return self.pool.submit(execute, task)
+        except BrokenProcessPool as error:
+            future = Future()
+            future.set_exception(error)
+            return future
+
+    def _one_by_one(self, running: dict[Future, Task]) -> Iterator[Outcome]:
+        concurrent.futures.wait(running)
+        for future, task in running.items():
+            if isinstance(future.exception(), BrokenProcessPool):
+                self._start_pool()
+                future = self._submit(task)
+            yield _outcome(task, future)
+        self._start_pool()
+
+    def _on_cluster(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         from dask.distributed import as_completed
 
         futures = {self.client.submit(execute, task, pure=False, retries=1): task for task in tasks}
         for future in as_completed(futures):
-            task, error = futures[future], future.exception()
-            yield task, "" if error else future.result(), error
+            yield _outcome(futures[future], future)
             future.release()
+
+
+def _outcome(task: Task, future: Any) -> Outcome:
+    error = future.exception()
+    return task, "" if error else future.result(), error
 
 
 def _attempt(task: Task) -> Outcome:
@@ -139,6 +169,35 @@ def _attempt(task: Task) -> Outcome:
         return task, execute(task), None
     except Exception as error:
         return task, "", error
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """How workers are started: forked from a process that has imported what they need, where that is safe."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["autograder.preload"])
+    return context
+
+
+def _begin(jail: bool) -> None:
+    """Make a fresh worker ready, while nobody waits for it yet."""
+    from ranks import processes
+
+    if sys.platform == "linux":
+        processes.fork_server()  # before there are threads
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if jail:
+        from autograder.jail import outside
+
+        with contextlib.suppress(outside.JailError):  # the first task tells
+            outside.shared()
+
+
+def _end_with_parent() -> None:
+    """A worker whose grader was killed would wait for tasks for ever."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _client(scheduler: str) -> Any:

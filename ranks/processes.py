@@ -26,7 +26,7 @@ _NO_SERVER = "no rank was started: the process that forks them has ended (with R
 PRELOAD: set[str] = set()
 
 _lock = threading.Lock()
-_server: tuple[int, subprocess.Popen, socket.socket] | None = None  # owner's pid, process, request socket
+_server: tuple[int, subprocess.Popen | _ForkedServer, socket.socket] | None = None  # owner's pid, process, request socket
 
 
 def can_fork() -> bool:
@@ -64,6 +64,50 @@ def _ensure_server() -> socket.socket:
     _server = (os.getpid(), process, ours)
     atexit.register(_stop_server, *_server)
     return ours
+
+
+def fork_server() -> None:
+    """Fork the server from this process instead, which has imported what ranks need and has no other threads."""
+    global _server
+    from ranks import server
+
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+            os.environ.update(RANKS_INSIDE="server", OMP_NUM_THREADS="1")
+            os.setsid()
+            os.chdir("/")
+            server.main(theirs.detach())
+        finally:
+            os._exit(0)
+    theirs.close()
+    _server = (os.getpid(), _ForkedServer(pid), ours)
+
+
+class _ForkedServer:
+    """Of subprocess.Popen what is needed here, for a server that was forked."""
+
+    def __init__(self, pid: int):
+        self.pid, self.status = pid, None
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        if self.status is None:
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.status = os.waitstatus_to_exitcode(status)
+        return self.status
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end."""
+        if self.status is None:
+            with contextlib.suppress(ChildProcessError):
+                self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.status
 
 
 def _stop_server(owner: int, process: subprocess.Popen, requests: socket.socket) -> None:

@@ -329,22 +329,22 @@ def test_a_lost_gradebook_is_filled_again(course):
 
 
 def test_a_run_that_was_killed_is_finished_by_the_next(course):
-    for number in range(3):
+    for number in range(6):
         course.hand_in(f"carol-{number}", submission())
     command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root)]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     state = course.root / "autograded" / ".graded.json"
     deadline = time.monotonic() + 60
     while running.poll() is None and time.monotonic() < deadline:
-        if state.exists() and "ada/" in state.read_text():
-            break
+        if state.exists() and re.search(r'"\w[\w-]*/07_toy"', state.read_text()):
+            break  # somebody's is graded
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    assert len(json.loads(state.read_text())) < 6
+    assert len(json.loads(state.read_text())) < 6, "of eight submissions, the solution and the lesson"
     assert not course.course.grade()
-    assert len(course.course.totals()) == 5
-    assert course.points("carol-2") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
+    assert len(course.course.totals()) == 8
+    assert course.points("carol-5") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 
 
 def change_lesson(course, change):

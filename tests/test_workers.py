@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from toy_course import LESSON, Toy, submission
 
 from autograder import workers
 from autograder.__main__ import main
+from autograder.jail import outside
 
 pytestmark = pytest.mark.jail
 
@@ -70,6 +72,29 @@ def ends_at_an_empty_task(task):
         os._exit(9)
     time.sleep(0.2)
     return task.cells
+
+
+def test_workers_end_when_the_grader_is_killed(course):
+    command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root), "--jobs", "2"]
+    grader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    family, until = [], time.monotonic() + 60
+    while not any("bwrap" in command_of(pid) for pid in family) and time.monotonic() < until:
+        time.sleep(0.1)
+        family = outside._descendants(grader.pid)
+    assert len(family) > 4, "the grader, what workers are forked from, workers, and jails"
+    grader.kill()
+    grader.wait()
+    until = time.monotonic() + 20
+    while any(map(command_of, family)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert [command for command in map(command_of, family) if command] == []
+
+
+def command_of(pid):
+    """What a process runs; nothing if it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
 
 
 @contextlib.contextmanager

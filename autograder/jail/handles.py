@@ -15,7 +15,7 @@ import contextlib
 import io
 import itertools
 import math
-import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -23,8 +23,9 @@ import cloudpickle
 import numpy as np
 import torch
 
+import autograder
 import ranks
-from autograder import check
+from autograder import check, checks
 from autograder.jail import outside, wire
 from ranks.ledger import Ledger, Message, Span
 
@@ -90,16 +91,15 @@ def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    ours = [module for name, module in sys.modules.items() if name.partition(".")[0] == "autograder"]
-    known = cloudpickle.list_registry_pickle_by_value()
-    fresh = [module for module in ours if module.__name__ not in known]
-    for module in fresh:
-        cloudpickle.register_pickle_by_value(module)
+    """Inside, cloudpickle sends what this package and its modules define as code, since the jail has no copy of them."""
+    if autograder.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(autograder)
     try:
         yield
     finally:
-        for module in fresh:
-            cloudpickle.unregister_pickle_by_value(module)
+        cloudpickle.unregister_pickle_by_value(autograder)
 
 
 def call(inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -187,7 +187,7 @@ def in_jail(space: dict[str, Any] | None = None) -> Iterator[None]:
 
 def classes() -> dict[str, type]:
     """The dataclasses and named tuples of our own that a driver may return: by name."""
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith("autograder.checks.")]
+    modules = [value for value in vars(checks).values() if isinstance(value, types.ModuleType)]
     mine = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     plain = [kind for kind in mine if hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)]
     return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from jail import namespace, wire
+from ranks import processes
 
 #: Where a submission works, and where files cross at the same path as outside.
 WORK = "/tmp/work"
@@ -143,7 +144,7 @@ class Kernel:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         self.shell = _new_shell(self._output)
-        _start_ranks_server()
+        processes.fork_server()
         sys.modules["jail.inside"].current = self
         sys.path.insert(0, "")
         wire.send(connection, {"up": True})
@@ -460,46 +461,3 @@ class Stream(io.TextIOBase):
         if self.held and os.getpid() == self.owner:
             text, self.held, self.size = "".join(self.held), [], 0
             self.output("stream", {"name": self.name, "text": text})
-
-
-def _start_ranks_server() -> None:
-    """The process from which `ranks.run` forks, forked from this one, which has loaded all that it needs."""
-    from ranks import processes, server
-
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            ours.close()
-            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-            os.environ.update(RANKS_INSIDE="server", OMP_NUM_THREADS="1")
-            os.setsid()
-            os.chdir("/")
-            server.main(theirs.detach())
-        finally:
-            os._exit(0)
-    theirs.close()
-    processes._server = (os.getpid(), ForkedServer(pid), ours)
-
-
-class ForkedServer:
-    """What `ranks.processes` wants to know of its server's process."""
-
-    def __init__(self, pid: int):
-        self.pid, self.status = pid, None
-
-    def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
-        if self.status is None:
-            with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.status = os.waitstatus_to_exitcode(status)
-        return self.status
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for its end."""
-        if self.status is None:
-            with contextlib.suppress(ChildProcessError):
-                self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.status
