@@ -26,7 +26,8 @@ _NO_SERVER = "no rank was started: the process that forks them has ended (with R
 PRELOAD: set[str] = set()
 
 _lock = threading.Lock()
-_server: tuple[int, subprocess.Popen | _ForkedServer, socket.socket] | None = None  # owner's pid, process, request socket
+#: Its owner's pid, its process, and the socket for requests.
+_server: tuple[int, subprocess.Popen | _ForkedServer, socket.socket] | None = None
 
 
 def can_fork() -> bool:
