@@ -542,3 +542,51 @@ def test_a_grade_cell_that_fails_says_why(kernel):
 
 def test_a_grade_cell_has_its_time_limit(kernel):
     assert kernel.run_test("while True: pass", 0.5).status == "timeout"
+
+
+# Workers of two ranks that should each send 5 MB to the other: what they send, and what they write down.
+SENDERS = """
+import torch, torch.distributed as dist
+
+def exchange(rank, world_size, calls=dist):
+    x = torch.ones(5 * 2**18)
+    work = calls.isend(x, 1 - rank)
+    calls.recv(torch.empty_like(x), 1 - rank)
+    work.wait()
+
+def honest(rank, world_size):
+    dist.new_group([0, 1])  # is no message, and costs some bytes
+    exchange(rank, world_size)
+
+def recorder():
+    cells = [cell.cell_contents for cell in dist.send.__closure__]
+    return next(one for one in cells if type(one).__name__ == "_Recorder")
+
+def silent(rank, world_size):
+    with recorder():
+        exchange(rank, world_size)
+
+def invented(rank, world_size):
+    number = recorder().call("send", True, peer=1 - rank, bytes=5 * 2**20, dtype="torch.float32", tag=0)
+    recorder().write(e="done", i=number)
+"""
+
+
+def test_the_ledger_is_compared_with_what_the_network_has_carried(kernel):
+    assert kernel.run(SENDERS, 20).status == "ok"
+    tried = "from autograder.check import run_ranks\nrun_ranks({}, 2, (), recorded=True)"
+    assert kernel.run_test(tried.format("honest"), 20).error == ("", "")
+    for worker, sent in (("silent", 0), ("invented", 10 * 2**20)):
+        kind, text = kernel.run_test(tried.format(worker), 20).error
+        assert kind == "CheckFailed" and f"the ledger says that the ranks sent {sent} bytes" in text
+
+
+def test_what_a_network_has_carried_is_that_of_one_submission(jail, inmate):
+    other = jail.start(inmate.folder, {})
+    try:
+        assert (inmate.carried(), other.carried()) == (0, 0)
+        run(inmate, "import ranks; ranks.run(lambda r, n: None, 2)")
+        assert inmate.carried() > 100 and other.carried() == 0
+    finally:
+        other.end()
+    assert other.carried() is None

@@ -25,6 +25,8 @@ WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 OTHER_DTYPES = ("float32", "int64")
 #: Lengths that divide by no N, by some, by all; 0 and 1 leave ranks without a chunk.
 LENGTHS = (0, 1, 3, 7, 12, 1003, 840)
+#: Numbers enough (2.4 MB) for what is sent to outweigh what any network adds.
+MEGABYTES = 300_001
 #: Values of one case are multiples of this, so that float64 is needed to add float64 inputs exactly.
 _FINE = {"float32": 2.0**-8, "float64": 2.0**-40, "int64": 1}
 
@@ -104,7 +106,7 @@ def _own_memory(tensor: torch.Tensor, others: list[torch.Tensor | None]) -> bool
 def _try(function: Any, cases: list[Case]) -> list[Trial]:
     """One launch that tries all cases, which are for the same number of ranks."""
     world_size = cases[0].world_size
-    results = run_ranks(_drive, world_size, (function, cases))
+    results = run_ranks(_drive, world_size, (function, cases), recorded=True)
     trials = [Trial(case, [mine[c] for mine in results], Ledger(world_size=world_size)) for c, case in enumerate(cases)]
     for rank in range(world_size):
         parts = results.ledger.of(rank).between_barriers()
@@ -134,6 +136,7 @@ def _vectors(rng: np.random.Generator, world_size: int, numel: int, dtype: str) 
 def _vector_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     """1-D inputs: all lengths in float64, two of them in the other dtypes."""
     lengths = LENGTHS if world_size <= 5 else (3, 1003)
+    lengths += (MEGABYTES,) if world_size == 4 else ()
     kinds = [(numel, "float64") for numel in lengths] + [(numel, dtype) for numel in (7, 12) for dtype in OTHER_DTYPES]
     strided = Case(f"{world_size} ranks, 7 numbers, strided", _vectors(rng, world_size, 7, "float64"), layout="strided")
     names = [f"{world_size} ranks, {numel} number{'s' if numel != 1 else ''}, {dtype}" for numel, dtype in kinds]
@@ -242,6 +245,16 @@ def _expect_sent(trial: Trial, *allowed: list[int]) -> None:
         fail(f"the ranks sent {sent} bytes, expected {allowed[0]}", trial.case.name, sent)
 
 
+def _expect_received(trial: Trial) -> None:
+    """Every rank but the source has received at least as many bytes as it had to get."""
+    needed = trial.case.inputs[0].nbytes
+    for rank in range(trial.case.world_size):
+        got = sum(message.bytes for message in trial.ledger.of(rank) if message.is_receive)
+        if rank != trial.case.extra[0] and got < needed:
+            text = f"rank {rank} received {got} bytes, and holds {needed} of the source's: send and receive them"
+            fail(text, trial.case.name, ("received too little", got))
+
+
 def _expect_rounds(trial: Trial, most: int) -> None:
     rounds = trial.ledger.rounds()
     if rounds > most:
@@ -290,6 +303,7 @@ def broadcast_delivers_in_logarithmic_rounds(broadcast, *, rng):
             source = trial.case.seen(trial.case.inputs[trial.case.extra[0]])
             _expect_values(trial, lambda rank, source=source: source, in_place=True)
         for trial in trials:
+            _expect_received(trial)
             _expect_rounds(trial, ceil(log2(world_size)))
 
 

@@ -91,7 +91,7 @@ def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Inside, cloudpickle sends what this package and its modules define as code, since the jail has no copy of them."""
+    """Inside, cloudpickle sends what this package and its modules define as code: the jail has no copy of them."""
     if autograder.__name__ in cloudpickle.list_registry_pickle_by_value():
         yield
         return
@@ -120,6 +120,12 @@ def call_where(function: Callable, args: tuple) -> Any:
     return function(*args) if inmate is None else call(inmate, function, args)
 
 
+class Results(ranks.Results):
+    """What ranks in the jail returned. carried: the bytes that their network carried meanwhile, if that is known."""
+
+    carried: int | None = None
+
+
 def run(
     worker: Callable,
     world_size: int = 4,
@@ -135,8 +141,9 @@ def run(
     if inmate is None:
         return _run_here(worker, world_size, args, timeout, seed=seed, echo=echo)
     options = {"world_size": world_size, "timeout": timeout, "seed": seed}
-    files = wire.read_folder(inmate.folder)
+    files, before = wire.read_folder(inmate.folder), inmate.carried()
     reply = inmate.ask("run", classes=classes(), payload=payload, options=options, folder=inmate.folder, files=files)
+    after = inmate.carried()
     take_files(inmate, reply.get("files"))
     answer(reply)
     values, stdout = reply.get("values"), reply.get("stdout")
@@ -150,7 +157,9 @@ def run(
         raise outside.DiedError("it said what makes no sense")
     ledger = Ledger(messages, world_size, spans)
     values = [received(inmate, value) for value in values]
-    return ranks.Results(values, ledger, [str(text) for text in stdout])
+    results = Results(values, ledger, [str(text) for text in stdout])
+    results.carried = None if before is None or after is None else after - before
+    return results
 
 
 def _sound(one: Any, kind: type, world_size: int) -> bool:

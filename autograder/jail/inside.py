@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from jail import namespace, wire
+
 from ranks import processes
 
 #: Where a submission works, and where files cross at the same path as outside.
@@ -198,10 +199,8 @@ class Kernel:
         Path("/tmp/ready/there").mkdir(parents=True)
         Path("/tmp/ready/there/file").write_bytes(b"")
         shutil.rmtree("/tmp/ready")
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
+        # Is there room for one more process? A program of its own, since a copy of this one takes ten times as long.
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
         return self.do_names()
 
     def do_names(self) -> dict:

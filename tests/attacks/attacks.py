@@ -29,21 +29,7 @@ def find(name: str):
     """The attack of this name."""
     return next(attack for attack in ATTACKS if attack.name == name)
 
-#: Attacks on ranks that get points for communication that did not happen: what the ledger says is written down in the
-#: ranks themselves (the instructor's page says so). They are not graded here, which would take a minute and show only
-#: that; `table.py --ours` does.
-NOT_STOPPED = {
-    "collective-by-wrapped",
-    "collective-by-group",
-    "collective-while-nested",
-    "recorder-silenced",
-    "record-edited",
-    "forged-file",
-    "forged-messages",
-    "bytes-that-lie",
-    "moves-by-file",
-    "moves-by-store",
-    "inputs-of-the-driver",
-    "patched-ledger",
-    "forged-runs",
-}
+#: Attacks on ranks that get points for communication that did not happen as they say: they move as many bytes as were
+#: asked for, by other means, and write the ledger themselves (the instructor's page says so). They are not graded here,
+#: which would show only that; `table.py --ours` does.
+NOT_STOPPED = {"forged-file", "forged-messages"}
