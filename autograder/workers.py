@@ -143,12 +143,16 @@ class Workers:
 
     def _one_by_one(self, running: dict[Future, Task]) -> Iterator[Outcome]:
         concurrent.futures.wait(running)
+        broken = True
         for future, task in running.items():
             if isinstance(future.exception(), BrokenProcessPool):
-                self._start_pool()
+                if broken:
+                    self._start_pool()
                 future = self._submit(task)
+                broken = isinstance(future.exception(), BrokenProcessPool)
             yield _outcome(task, future)
-        self._start_pool()
+        if broken:
+            self._start_pool()
 
     def _on_cluster(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         from dask.distributed import as_completed
