@@ -159,7 +159,7 @@ _code_once = functools.lru_cache(1000)(_highlighted)
 
 def _markdown(source: str) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
-    return Markup(re.sub(r"<a[^>]*>¶</a>", "", source))
+    return Markup(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source))
 
 
 def _points(value: float) -> str:

@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from regions import split
 from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
-from autograder import grading, jail, notebook, safe
+from autograder import feedback, grading, jail, notebook, safe
 from autograder.__main__ import main
 
 pytestmark = pytest.mark.jail
@@ -173,6 +173,10 @@ class Harmful(html.parser.HTMLParser):
                 self.found.append((tag, name, value))
             if tag == "meta" and (name, value) == ("http-equiv", "refresh"):
                 self.found.append((tag, value))
+
+
+def test_a_heading_on_the_page_is_the_heading_alone():
+    assert feedback._markdown(safe.markdown("## A heading")).strip() == "<h2>A heading</h2>"
 
 
 def assert_harmless(page):
