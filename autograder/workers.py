@@ -200,7 +200,10 @@ def _begin(jail: bool) -> None:
 
 def _end_with_parent() -> None:
     """A worker whose grader was killed would wait for tasks for ever."""
+    from autograder.jail import kernel
+
     multiprocessing.parent_process().join()
+    kernel.leave_nothing()
     os._exit(1)
 
 

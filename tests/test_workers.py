@@ -88,6 +88,25 @@ def test_workers_end_when_the_grader_is_killed(course):
     while any(map(command_of, family)) and time.monotonic() < until:
         time.sleep(0.1)
     assert [command for command in map(command_of, family) if command] == []
+    assert left_by(family) == []
+
+
+def left_by(processes):
+    """What they made and did not remove: folders in which files cross, and control groups."""
+    made = [*Path("/tmp").glob("grade-*"), *Path("/sys/fs/cgroup").glob("**/autograder-*")]
+    return [path for path in made if path.name.split("-")[1] in map(str, processes)]
+
+
+def test_a_grader_that_ends_leaves_nothing(course):
+    command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root), "--jobs", "2"]
+    grader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    family, most = set(), 0
+    while grader.poll() is None:
+        family |= set(outside._descendants(grader.pid))
+        most = max(most, len(left_by(family)))
+        time.sleep(0.1)
+    assert grader.returncode == 0 and most > 1, "there were things to be removed"
+    assert left_by(family) == []
 
 
 def command_of(pid):

@@ -7,7 +7,6 @@ when its first process does.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib.util
 import os
@@ -21,6 +20,7 @@ import sysconfig
 import threading
 import time
 from dataclasses import asdict, dataclass
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Jail:
     """
 
     def __init__(self, limits: Limits | None = None):
-        self.limits = limits or Limits()
+        self.limits, self.owner = limits or Limits(), os.getpid()
         ours, theirs = socket.socketpair()
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
         command = [*_bubblewrap(), sys.executable, "-c", python, str(theirs.fileno())]
@@ -79,6 +79,7 @@ class Jail:
             start_new_session=True,
             preexec_fn=(lambda: (self.fence / "cgroup.procs").write_text("0")) if self.fence else None,
         )
+        _jails.add(self)
         theirs.close()
         self.requests = ours
         self._expect_ready()
@@ -120,6 +121,7 @@ class Jail:
 
     def close(self) -> None:
         """End everything."""
+        _jails.discard(self)
         self.requests.close()
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
@@ -228,6 +230,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _OWN = 3
 
 
+_jails: set[Jail] = set()
 _shared: tuple[int, Jail] | None = None  # the process that it belongs to, and the jail
 
 
@@ -236,8 +239,15 @@ def shared() -> Jail:
     global _shared
     if _shared is None or _shared[0] != os.getpid() or _shared[1].process.poll() is not None:
         _shared = (os.getpid(), Jail())
-        atexit.register(_shared[1].close)
+        util.Finalize(None, close_all, exitpriority=10)  # as atexit, and in processes of multiprocessing's, too
     return _shared[1]
+
+
+def close_all() -> None:
+    """End the jails of this process, those too that are just starting."""
+    for jail in list(_jails):
+        if jail.owner == os.getpid():
+            jail.close()
 
 
 def _bubblewrap() -> list[str]:
