@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import tempfile
 import textwrap
 import threading
@@ -590,3 +591,17 @@ def test_what_a_network_has_carried_is_that_of_one_submission(jail, inmate):
     finally:
         other.end()
     assert other.carried() is None
+
+
+def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
+    mine = outside._fence(10)
+    if mine is None:
+        pytest.skip("control groups cannot be made here")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = mine.with_name(f"autograder-{gone.pid}-1")
+    left.mkdir()
+    outside._take_down(outside._fence(10))
+    assert mine.exists() and not left.exists()
+    outside._take_down(mine)
+    assert not mine.exists()

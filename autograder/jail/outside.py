@@ -70,6 +70,8 @@ class Jail:
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
         command = [*_bubblewrap(), sys.executable, "-c", python, str(theirs.fileno())]
         self.fence = _fence(self.limits.processes)
+        self.process, self.requests = None, ours
+        _jails.add(self)
         self.process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],
@@ -79,9 +81,7 @@ class Jail:
             start_new_session=True,
             preexec_fn=(lambda: (self.fence / "cgroup.procs").write_text("0")) if self.fence else None,
         )
-        _jails.add(self)
         theirs.close()
-        self.requests = ours
         self._expect_ready()
 
     def _expect_ready(self) -> None:
@@ -123,9 +123,10 @@ class Jail:
         """End everything."""
         _jails.discard(self)
         self.requests.close()
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            self.process.wait()
         if self.fence:
             _take_down(self.fence)
 
@@ -310,6 +311,7 @@ def _fence(processes: int) -> Path | None:
         group = root / f"autograder-{os.getpid()}-{time.monotonic_ns()}"
         if not (root / "cgroup.procs").exists():
             continue
+        _sweep(root)
         try:
             group.mkdir()
             (group / "pids.max").write_text(str(processes))
@@ -320,9 +322,17 @@ def _fence(processes: int) -> Path | None:
     return None
 
 
+def _sweep(root: Path) -> None:
+    """Remove the control groups that were left by processes that have been killed; the system keeps those in use."""
+    for group in root.glob("autograder-*"):
+        if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+
+
 def _take_down(group: Path) -> None:
     """Remove a control group as soon as the system has buried who was in it."""
-    until = time.monotonic() + 2
+    until = time.monotonic() + 10
     while group.exists() and time.monotonic() < until:
         with contextlib.suppress(OSError):
             group.rmdir()
