@@ -91,6 +91,7 @@ class Jail:
         except (EOFError, OSError, wire.WireError):
             self.process.kill()
             said = self.process.communicate()[1].decode(errors="replace").strip().splitlines()
+            self.close()
             raise JailError(f"{MISSING} ({said[-1] if said else 'it did not start'})") from None
         # Nobody reads it any more, and a full pipe would stop who writes.
         threading.Thread(target=shutil.copyfileobj, args=(self.process.stderr, _Nowhere()), daemon=True).start()
