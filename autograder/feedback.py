@@ -146,15 +146,9 @@ def _terminal(text: str, secrets: list[str], kind: str) -> Markup:
     return Markup('<pre class="output {}">{}</pre>').format(kind, Markup(ansi2html(hide(text, secrets))))
 
 
+@safe.once
 def _code(source: str) -> Markup:
-    return _code_once(source) if len(source) < safe.LONG else _highlighted(source)
-
-
-def _highlighted(source: str) -> Markup:
     return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
-
-
-_code_once = functools.lru_cache(1000)(_highlighted)
 
 
 def _markdown(source: str) -> Markup:

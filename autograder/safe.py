@@ -10,6 +10,7 @@ import base64
 import functools
 import html
 import re
+from collections.abc import Callable
 
 import bleach
 import nbformat
@@ -97,25 +98,26 @@ def _allowed(tag: str, name: str, value: str) -> bool:
     return name in ("style", "title", "dir")
 
 
+def once(render: Callable[[str], str]) -> Callable[[str], str]:
+    """Render a text once: most are the lesson's own, which all students' notebooks have. Long ones are not kept."""
+    kept = functools.lru_cache(1000)(render)
+
+    @functools.wraps(render)
+    def rendered(source: str) -> str:
+        return kept(source) if len(source) < 20_000 else render(source)
+
+    return rendered
+
+
+@once
 def markdown(source: str) -> str:
     """Markdown as clean HTML, which is Markdown too and may be rendered once more.
 
     nbconvert's renderer lets scripts and script links through. Brackets are written as entities, so that a
     second rendering finds no link in the text.
     """
-    return _markdown_once(source) if len(source) < LONG else _markdown(source)
-
-
-#: Shorter texts are made into HTML once: most of them are the lesson's own, and every student's notebook has them.
-LONG = 20_000
-
-
-def _markdown(source: str) -> str:
     source = source.replace("attachment:", "#")  # attachments are not kept, and nbconvert stops at a missing one
     return clean(markdown2html(source)).replace("[", "&#91;").replace("]", "&#93;")
-
-
-_markdown_once = functools.lru_cache(1000)(_markdown)
 
 
 def outputs(found: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

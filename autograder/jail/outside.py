@@ -8,6 +8,7 @@ when its first process does.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import re
@@ -193,13 +194,19 @@ class Inmate:
 
         What happens in there can add to this number, and nothing in there can take from it.
         """
-        for pid in _descendants(self.jail.process.pid, self.jail.limits.processes + _OWN):
-            with contextlib.suppress(OSError, TypeError, ValueError):
-                numbers = re.search(r"^NSpid:(.*)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1].split()
-                if list(map(int, numbers)) == [pid, self.pid]:  # as seen from here, and in the jail
-                    counts = Path(f"/proc/{pid}/net/dev").read_text()
-                    return int(re.search(r"^ *lo: *(\d+)", counts, re.MULTILINE)[1])
+        with contextlib.suppress(OSError, TypeError):
+            return int(re.search(r"^ *lo: *(\d+)", self._network.read_text(), re.MULTILINE)[1])
         return None
+
+    @functools.cached_property
+    def _network(self) -> Path:
+        """Where the system tells what its network has carried: at its first process, found by its number there."""
+        for pid in _descendants(self.jail.process.pid, self.jail.limits.processes + _OWN):
+            with contextlib.suppress(OSError, TypeError):
+                numbers = re.search(r"^NSpid:(.*)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1].split()
+                if numbers == [str(pid), str(self.pid)]:  # as seen from here, and in the jail
+                    return Path(f"/proc/{pid}/net/dev")
+        return Path(os.devnull)
 
     def end(self) -> None:
         """End it and everything that it started. May be called again."""
@@ -233,16 +240,16 @@ _OWN = 3
 
 
 _jails: set[Jail] = set()
-_shared: tuple[int, Jail] | None = None  # the process that it belongs to, and the jail
+_shared: Jail | None = None
 
 
 def shared() -> Jail:
     """The jail of this process, started when it is first needed."""
     global _shared
-    if _shared is None or _shared[0] != os.getpid() or _shared[1].process.poll() is not None:
-        _shared = (os.getpid(), Jail())
+    if _shared is None or _shared.owner != os.getpid() or _shared.process.poll() is not None:
+        _shared = Jail()
         util.Finalize(None, close_all, exitpriority=10)  # as atexit, and in processes of multiprocessing's, too
-    return _shared[1]
+    return _shared
 
 
 def close_all() -> None:
