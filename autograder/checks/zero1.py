@@ -41,7 +41,8 @@ KEPT = {"SGD": 1, "SGD with momentum": 2, "Adam": 3, "AdamW": 3}
 @check("07-ex1-shard-bounds")
 def bounds_cut_into_equal_shards(shard_bounds, *, rng):
     """Equal shards of ⌈numel/N⌉, one after the other, clipped to the vector; also where floats are too coarse."""
-    sizes = [0, 1, 2, 5, 10, 12, int(rng.integers(20, 5000)), 10**17 + int(rng.integers(1, 1000))]
+    # The last is 3 more than a multiple of 16: half of it, rounded up, is no float64.
+    sizes = [0, 1, 2, 5, 10, 12, int(rng.integers(20, 5000)), 10**17 + 16 * int(rng.integers(1, 1000)) + 3]
     for world_size in (1, 2, 3, 4, 7, 16):
         for numel in sizes:
             size = -(numel // -world_size)
