@@ -192,6 +192,19 @@ def count_of_ranks(world_size: int) -> str:
     return f"{world_size} rank{'' if world_size == 1 else 's'}"
 
 
+#: What `apart` does; grading in a jail puts something else here, too.
+apart_where: Callable[[Any], Any] = lambda subject: subject  # noqa: E731  a setting
+
+
+def apart(subject: Any) -> Any:
+    """A function or class of the submission's; in the jail that of another process, which has run the same cells.
+
+    That process has seen nothing of what this test has given the submission, and cannot be told by it. Without a jail
+    it is the same object.
+    """
+    return apart_where(subject)
+
+
 def call_here(function: Callable, args: tuple) -> Any:
     """`function(*args)`."""
     return function(*args)

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import json
 import os
+import platform
 import socket
 import struct
 import subprocess
@@ -251,6 +252,28 @@ def test_nothing_of_one_submission_is_there_for_the_next(jail):
         run(inmate, "open('/tmp/home/left', 'w'); open('/dev/shm/left', 'w'); import builtins; builtins.print = None")
         inmate.end()
         os.rmdir(folder)
+
+
+KEYS = """
+import ctypes
+call = ctypes.CDLL(None, use_errno=True).syscall
+if {leave}:
+    print(call(248, b"user", b"left", b"1 2", 3, -4) > 0)  # add_key, to the keyring of this user
+else:
+    print(call(250, 10, -4, b"user", b"left", 0) > 0)  # keyctl, search
+    print(call(249, b"user", b"left", None, -4) > 0)  # request_key
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of the calls")
+def test_no_submission_can_leave_a_key_for_the_next(jail, inmate):
+    other = jail.start(inmate.folder, {})
+    try:
+        run(inmate, KEYS.format(leave=True))
+        assert run(other, KEYS.format(leave=False)) == ("False\nFalse\n", None)
+        assert run(inmate, KEYS.format(leave=True)) == ("False\n", None)
+    finally:
+        other.end()
 
 
 def test_it_has_loopback_and_no_network(inmate):
@@ -543,6 +566,55 @@ def test_a_grade_cell_that_fails_says_why(kernel):
 
 def test_a_grade_cell_has_its_time_limit(kernel):
     assert kernel.run_test("while True: pass", 0.5).status == "timeout"
+
+
+ELSEWHERE = """
+from autograder.check import apart, call_inside, run_ranks
+other = apart(remember)
+assert [remember(1), remember(2), other(3)] == [[1], [1, 2], [3]], "each process has memory of its own"
+assert list(run_ranks(worker, 2, (other,))) == [[3, 0], [3, 1]], "ranks are forked from there"
+assert apart(worker) is worker, "what is not the submission's stays what it is"
+"""
+
+
+def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {"n.txt": b"4"})
+    kernel.start()
+    folders = [Path(kernel.inmate.folder)]
+    try:
+        kernel.run("import time; time.sleep(0.5); kept = []\ndef remember(x): kept.append(x); return kept", 20)
+        worker = "def worker(rank, n, remember): return remember(rank)\n"
+        assert kernel.run_test(worker + ELSEWHERE, 10).error == ("", "")
+        folders.append(Path(kernel.second.folder))
+        kernel.run("later = int(open('n.txt').read())\ndef read(x): return later + x", 20)
+        late = "from autograder.check import apart\nassert apart(read)(1) == 5, 'cells that came later have run, too'"
+        assert kernel.run_test(late, 10).error == ("", "")
+        assert all(folder.exists() for folder in folders) and folders[0] != folders[1]
+    finally:
+        kernel.stop()
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_cells_that_run_again_take_nothing_of_the_time_of_a_test(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
+    kernel.start()
+    try:
+        kernel.run("import time; time.sleep(3)\ndef f(x): return x", 20)
+        cell = "from autograder.check import apart\nimport time\nassert apart(f)(1) == 1\ntime.sleep({})"
+        assert kernel.run_test(cell.format(0), 2.5).error == ("", "")
+        assert kernel.run_test(cell.format(4), 1).status == "timeout"
+    finally:
+        kernel.stop()
+
+
+def test_a_second_process_that_dies_ends_the_test(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
+    kernel.start()
+    try:
+        kernel.run("import os\ndef f(x): os._exit(1)", 20)
+        assert kernel.run_test("from autograder.check import apart\napart(f)(1)", 20).status == "died"
+    finally:
+        kernel.stop()
 
 
 # Workers of two ranks that should each send 5 MB to the other: what they send, and what they write down.

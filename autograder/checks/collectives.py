@@ -17,7 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.check import check, expect_unchanged, fail, picture, run_ranks
+from autograder.check import apart, check, expect_unchanged, fail, picture, run_ranks
+from autograder.replay import Part, expect_same_alone, run_noted
 from ranks.ledger import Ledger
 
 #: Powers of two, others, one rank alone, and enough ranks for a tree of three rounds.
@@ -105,11 +106,18 @@ def _own_memory(tensor: torch.Tensor, others: list[torch.Tensor | None]) -> bool
 
 def _try(function: Any, cases: list[Case]) -> list[Trial]:
     """One launch that tries all cases, which are for the same number of ranks."""
+    results = run_ranks(_drive, cases[0].world_size, (function, cases), recorded=True)
+    return _trials(cases, results, results.ledger)
+
+
+def _trials(cases: list[Case], outcomes: Sequence[list[Outcome]], ledger: Ledger) -> list[Trial]:
+    """What belongs to each case; rank r's outcomes are `outcomes[r]`."""
     world_size = cases[0].world_size
-    results = run_ranks(_drive, world_size, (function, cases), recorded=True)
-    trials = [Trial(case, [mine[c] for mine in results], Ledger(world_size=world_size)) for c, case in enumerate(cases)]
+    trials = [
+        Trial(case, [mine[c] for mine in outcomes], Ledger(world_size=world_size)) for c, case in enumerate(cases)
+    ]
     for rank in range(world_size):
-        parts = results.ledger.of(rank).between_barriers()
+        parts = ledger.of(rank).between_barriers()
         for message in (message for part in parts for message in part):
             if message.is_collective:
                 fail(f"{message.call} was called, but only send and receive are allowed", "collective", message.call)
@@ -118,6 +126,35 @@ def _try(function: Any, cases: list[Case]) -> list[Trial]:
         for trial, part in zip(trials, parts[1:-1], strict=True):
             trial.ledger.extend(part)
     return trials
+
+
+def _try_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> list[Trial]:
+    """As `_try`, with a case for each rank: then rank r does its part of case r again, where the others are not."""
+    world_size = len(cases)
+    outcomes, sent, ledger = run_noted(_drive, world_size, (function, cases))
+    trials, queues = _trials(cases, outcomes, ledger), [iter(mine) for mine in sent]
+    parts, messages, ledgers = [], [], []
+    for rank, trial in enumerate(trials):
+        of_case = [[next(queue) for _ in trial.ledger.of(r).sends()] for r, queue in enumerate(queues)]
+        mine = trial.ledger.of(rank)
+        others = [_numbers(rng, x.shape, str(x.dtype)) for x in trial.case.inputs]
+        given = [trial.case.inputs[r] if r == rank else other for r, other in enumerate(others)]
+        incoming = [(r, message) for r, all_of in enumerate(of_case) for message in all_of if message.to == rank]
+        sources = [m.peer for m in sorted(mine, key=lambda m: m.posted) if m.from_any]
+        args = (apart(function), [Case(trial.case.name, given, trial.case.extra, trial.case.layout)])
+        parts.append(Part(rank, args, incoming, sources))
+        messages.append(of_case[rank])
+        ledgers.append(mine)
+    for rank, (outcome,) in enumerate(expect_same_alone(_drive, world_size, parts, messages, ledgers)):
+        before, name = trials[rank].outcomes[rank], trials[rank].case.name
+        if not (_same(outcome.result, before.result) and _same(outcome.after, before.after)):
+            text = f"rank {rank}'s result is another one when it is alone, with its own input and the messages that"
+            fail(f"{text} it was sent", name, "not alone")
+    return trials
+
+
+def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
 
 
 # ---- inputs ----
@@ -153,6 +190,11 @@ def _shaped_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
             name = f"{world_size} ranks, {layout} shape {shape}, {dtype}".replace("  ", " ")
             cases.append(Case(name, [_numbers(rng, shape, dtype) for _ in range(world_size)], layout=layout))
     return cases
+
+
+def _cases_of_4(rng: np.random.Generator) -> list[Case]:
+    """A case for each of 4 ranks: enough numbers that what a message holds besides is nothing to them."""
+    return [Case(f"4 ranks, 1003 numbers, float64 ({rank})", _vectors(rng, 4, 1003, "float64")) for rank in range(4)]
 
 
 @dataclass(frozen=True)
@@ -298,13 +340,24 @@ def broadcast_delivers_in_logarithmic_rounds(broadcast, *, rng):
             plain = Case(f"{world_size} ranks, 7 numbers, float64", _vectors(rng, world_size, 7, "float64"))
             tried = [plain] if src else [plain, *_shaped_cases(rng, world_size)]
             cases += [Case(f"{case.name}, src = {src}", case.inputs, (src,), case.layout) for case in tried]
-        trials = _try(broadcast, cases + _large_case(rng, world_size, src=2))
-        for trial in trials:
-            source = trial.case.seen(trial.case.inputs[trial.case.extra[0]])
-            _expect_values(trial, lambda rank, source=source: source, in_place=True)
-        for trial in trials:
-            _expect_received(trial)
-            _expect_rounds(trial, ceil(log2(world_size)))
+        _expect_broadcasts(_try(broadcast, cases + _large_case(rng, world_size, src=2)))
+
+
+def _expect_broadcasts(trials: list[Trial]) -> None:
+    for trial in trials:
+        source = trial.case.seen(trial.case.inputs[trial.case.extra[0]])
+        _expect_values(trial, lambda rank, source=source: source, in_place=True)
+    for trial in trials:
+        _expect_received(trial)
+        _expect_rounds(trial, ceil(log2(trial.case.world_size)))
+
+
+@check("01-ex1-broadcast")
+def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
+    """A rank that is alone, with the messages that it was sent, sends and holds the same again."""
+    src = int(rng.integers(4))  # the same in all, so that each rank is tried at another distance from it
+    cases = [Case(case.name, case.inputs, (src,)) for case in _cases_of_4(rng)]
+    _expect_broadcasts(_try_alone(broadcast, cases, rng))
 
 
 @check("01-ex1-broadcast")
@@ -325,16 +378,25 @@ def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
 def reduce_scatter_sums_chunks_at_the_price_of_a_ring(reduce_scatter, *, rng):
     """Rank r returns chunk r of the sum, in memory of its own, and sends T − c_r bytes, to neighbors only."""
     for world_size in WORLD_SIZES:
-        trials = _try(reduce_scatter, _vector_cases(rng, world_size))
-        for trial in trials:
-            chunks = np.array_split(_total(trial.case), world_size)
-            _expect_values(trial, chunks.__getitem__, in_place=False)
-        for trial in trials:
-            sizes = _chunk_bytes(trial.case)
-            _expect_neighbors(trial, world_size - 1)
-            _expect_sent(trial, [sum(sizes) - own for own in sizes])
-        for trial in trials:
-            _expect_fresh(trial)
+        _expect_reduce_scatters(_try(reduce_scatter, _vector_cases(rng, world_size)))
+
+
+def _expect_reduce_scatters(trials: list[Trial]) -> None:
+    for trial in trials:
+        chunks = np.array_split(_total(trial.case), trial.case.world_size)
+        _expect_values(trial, chunks.__getitem__, in_place=False)
+    for trial in trials:
+        sizes = _chunk_bytes(trial.case)
+        _expect_neighbors(trial, trial.case.world_size - 1)
+        _expect_sent(trial, [sum(sizes) - own for own in sizes])
+    for trial in trials:
+        _expect_fresh(trial)
+
+
+@check("01-ex2-reduce-scatter")
+def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
+    """A rank that is alone, with the messages that it was sent, sends and returns the same again."""
+    _expect_reduce_scatters(_try_alone(reduce_scatter, _cases_of_4(rng), rng))
 
 
 @check("01-ex2-reduce-scatter")
@@ -351,20 +413,31 @@ def reduce_scatter_refuses_what_is_not_1d(reduce_scatter, *, rng):
 def all_gather_delivers_at_the_price_of_a_ring(all_gather, *, rng):
     """Every rank returns the whole vector, in memory of its own, and sends all chunks but one neighbor's own."""
     for world_size in WORLD_SIZES:
-        cases = [
-            Case(case.name, np.array_split(case.inputs[0], world_size), (case.inputs[0].size,), case.layout)
-            for case in _vector_cases(rng, world_size)
-        ]
-        trials = _try(all_gather, cases)
-        for trial in trials:
-            whole = np.concatenate(trial.case.inputs)
-            _expect_values(trial, lambda rank, whole=whole: whole, in_place=False)
-        for trial in trials:
-            sizes = [part.nbytes for part in trial.case.inputs]
-            _expect_neighbors(trial, world_size - 1)
-            _expect_sent(trial, *([sum(sizes) - other for other in _turned(sizes, by)] for by in (1, -1)))
-        for trial in trials:
-            _expect_fresh(trial)
+        _expect_all_gathers(_try(all_gather, [_in_chunks(case) for case in _vector_cases(rng, world_size)]))
+
+
+def _in_chunks(case: Case) -> Case:
+    """The ranks bring the chunks of rank 0's vector."""
+    whole = case.inputs[0]
+    return Case(case.name, np.array_split(whole, case.world_size), (whole.size,), case.layout)
+
+
+def _expect_all_gathers(trials: list[Trial]) -> None:
+    for trial in trials:
+        whole = np.concatenate(trial.case.inputs)
+        _expect_values(trial, lambda rank, whole=whole: whole, in_place=False)
+    for trial in trials:
+        sizes = [part.nbytes for part in trial.case.inputs]
+        _expect_neighbors(trial, trial.case.world_size - 1)
+        _expect_sent(trial, *([sum(sizes) - other for other in _turned(sizes, by)] for by in (1, -1)))
+    for trial in trials:
+        _expect_fresh(trial)
+
+
+@check("01-ex3-all-gather")
+def all_gather_needs_nothing_but_its_messages(all_gather, *, rng):
+    """A rank that is alone, with the messages that it was sent, sends and returns the same again."""
+    _expect_all_gathers(_try_alone(all_gather, [_in_chunks(case) for case in _cases_of_4(rng)], rng))
 
 
 @check("01-ex3-all-gather")
@@ -387,15 +460,24 @@ def all_reduce_sums_at_the_price_of_a_ring(all_reduce, *, rng):
     """Every rank's tensor becomes the sum, for the bytes of a reduce-scatter and an all-gather on a ring."""
     for world_size in WORLD_SIZES:
         cases = _vector_cases(rng, world_size) + _shaped_cases(rng, world_size) + _large_case(rng, world_size)
-        trials = _try(all_reduce, cases)
-        for trial in trials:
-            total = _total(trial.case)
-            _expect_values(trial, lambda rank, total=total: total, in_place=True)
-        for trial in trials:
-            sizes = _chunk_bytes(trial.case)
-            _expect_neighbors(trial, 2 * (world_size - 1))
-            both = ([2 * sum(sizes) - a - b for a, b in zip(sizes, _turned(sizes, by), strict=True)] for by in (1, -1))
-            _expect_sent(trial, *both)
+        _expect_all_reduces(_try(all_reduce, cases))
+
+
+def _expect_all_reduces(trials: list[Trial]) -> None:
+    for trial in trials:
+        total = _total(trial.case)
+        _expect_values(trial, lambda rank, total=total: total, in_place=True)
+    for trial in trials:
+        sizes = _chunk_bytes(trial.case)
+        _expect_neighbors(trial, 2 * (trial.case.world_size - 1))
+        both = ([2 * sum(sizes) - a - b for a, b in zip(sizes, _turned(sizes, by), strict=True)] for by in (1, -1))
+        _expect_sent(trial, *both)
+
+
+@check("01-ex4-all-reduce")
+def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
+    """A rank that is alone, with the messages that it was sent, sends and holds the same again."""
+    _expect_all_reduces(_try_alone(all_reduce, _cases_of_4(rng), rng))
 
 
 # ---- 5 · tree_all_reduce ----
@@ -405,15 +487,25 @@ def all_reduce_sums_at_the_price_of_a_ring(all_reduce, *, rng):
 def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
     """Every rank's tensor becomes the sum, in 2⌈log2 N⌉ rounds, 2(N−1) messages and 2(N−1)·T bytes in all."""
     for world_size in WORLD_SIZES:
-        trials = _try(tree_all_reduce, _vector_cases(rng, world_size) + _shaped_cases(rng, world_size))
-        for trial in trials:
-            total = _total(trial.case)
-            _expect_values(trial, lambda rank, total=total: total, in_place=True)
-        for trial in (trial for trial in trials if trial.case.inputs[0].size):
-            sent, count, expected = trial.ledger.bytes_sent(), len(trial.ledger.sends()), 2 * (world_size - 1)
-            if count != expected:
-                fail(f"{count} messages in all, expected {expected}", trial.case.name, (count, sent))
-            size = expected * trial.case.inputs[0].nbytes
-            if sum(sent) != size:
-                fail(f"{sum(sent)} bytes in all, expected {size}", trial.case.name, sent)
-            _expect_rounds(trial, 2 * ceil(log2(world_size)))
+        _expect_trees(_try(tree_all_reduce, _vector_cases(rng, world_size) + _shaped_cases(rng, world_size)))
+
+
+def _expect_trees(trials: list[Trial]) -> None:
+    for trial in trials:
+        total = _total(trial.case)
+        _expect_values(trial, lambda rank, total=total: total, in_place=True)
+    for trial in (trial for trial in trials if trial.case.inputs[0].size):
+        world_size, sent, count = trial.case.world_size, trial.ledger.bytes_sent(), len(trial.ledger.sends())
+        expected = 2 * (world_size - 1)
+        if count != expected:
+            fail(f"{count} messages in all, expected {expected}", trial.case.name, (count, sent))
+        size = expected * trial.case.inputs[0].nbytes
+        if sum(sent) != size:
+            fail(f"{sum(sent)} bytes in all, expected {size}", trial.case.name, sent)
+        _expect_rounds(trial, 2 * ceil(log2(world_size)))
+
+
+@check("01-ex5-tree-all-reduce")
+def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
+    """A rank that is alone, with the messages that it was sent, sends and holds the same again."""
+    _expect_trees(_try_alone(tree_all_reduce, _cases_of_4(rng), rng))

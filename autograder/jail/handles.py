@@ -25,7 +25,7 @@ import torch
 
 import autograder
 import ranks
-from autograder import check, checks
+from autograder import check, checks, replay
 from autograder.jail import outside, wire
 from ranks.ledger import Ledger, Message, Span
 
@@ -177,26 +177,41 @@ def _sound(one: Any, kind: type, world_size: int) -> bool:
 
 
 @contextlib.contextmanager
-def in_jail(space: dict[str, Any] | None = None) -> Iterator[None]:
-    """Inside, everybody's `ranks.run` is the one of this module, and `call_inside` knows of the jail.
+def in_jail(
+    space: dict[str, Any] | None = None, other: Callable[[], outside.Inmate] | None = None
+) -> Iterator[None]:
+    """Inside, everybody's `ranks.run` is the one of this module, and `call_inside` and `apart` know of the jail.
 
-    space: the names of the grade cell, among them exceptions of the lesson that it may wait for.
+    space: the names of the grade cell, among them exceptions of the lesson that it may wait for. other: gives another
+    process of the same submission.
     """
     kinds = {name: value for name, value in (space or {}).items() if isinstance(value, type)}
     _Packer.errors = {
         name: value for name, value in kinds.items() if issubclass(value, Exception) and value.__module__ == "__main__"
     }
+    here = ranks.run, check.call_where, check.apart_where
     ranks.run, check.call_where = run, call_where
+    if other is not None:
+        check.apart_where = lambda subject: in_process(other, subject)
     try:
         yield
     finally:
-        ranks.run, check.call_where = _run_here, check.call_here
+        ranks.run, check.call_where, check.apart_where = here
         _Packer.errors = {}
+
+
+def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
+    """The object of the same name in another process of the submission."""
+    if not isinstance(subject, Handle):
+        return subject
+    if not isinstance(subject._reference, str):
+        raise TypeError("only what has a name in the notebook can be found in another process")
+    return Handle(other(), subject._reference)
 
 
 def classes() -> dict[str, type]:
     """The dataclasses and named tuples of our own that a driver may return: by name."""
-    modules = [value for value in vars(checks).values() if isinstance(value, types.ModuleType)]
+    modules = [replay, *(value for value in vars(checks).values() if isinstance(value, types.ModuleType))]
     mine = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     plain = [kind for kind in mine if hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)]
     return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}

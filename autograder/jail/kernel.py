@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -55,26 +55,45 @@ class JailedKernel:
         self.jail, self.lesson, self.files = jail, lesson, files
         self.answers = answers_of(lesson)
         self.inmate: outside.Inmate | None = None
-        self.folder, self.crippled = "", False
+        #: A second process that runs the same cells, once it is asked for; those that it has not run; how many seconds
+        #: all of them took.
+        self.second: outside.Inmate | None = None
+        self.behind: list[str] = []
+        self.took, self.crippled = 0.0, False
 
     def start(self) -> None:
         """Start afresh."""
-        self.crippled = False
-        self.folder = tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp")  # at this path in the jail, too
-        _folders.add(self.folder)
-        self.inmate = self.jail.start(self.folder, self.files)
+        self.behind, self.took, self.crippled = [], 0.0, False
+        self.inmate = self._new_inmate()
+
+    def _new_inmate(self) -> outside.Inmate:
+        folder = tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp")  # at this path in the jail, too
+        _folders.add(folder)
+        return self.jail.start(folder, self.files)
 
     def stop(self) -> None:
         """End the submission and every process it started; without effect when there is none."""
-        if self.inmate is not None:
-            self.inmate.end()
-            shutil.rmtree(self.folder, ignore_errors=True)
-            _folders.discard(self.folder)
-            self.inmate = None
+        for inmate in (self.inmate, self.second):
+            if inmate is not None:
+                inmate.end()
+                shutil.rmtree(inmate.folder, ignore_errors=True)
+                _folders.discard(inmate.folder)
+        self.inmate = self.second = None
+
+    def other(self) -> outside.Inmate:
+        """The second process. It is given the time that it needs for its cells; the test's does not go on meanwhile."""
+        with _clock_stopped(self.inmate):
+            self.second = self.second or self._new_inmate()
+            self.second.deadline = time.monotonic() + max(60, 3 * self.took)
+            while self.behind:
+                self.second.ask("cell", source=self.behind.pop(0))
+        self.second.deadline = self.inmate.deadline
+        return self.second
 
     def run(self, source: str, timeout: float) -> Reply:
         """Run one of the submission's cells. After "timeout", "died" or "unstarted" it is of no use: stop it."""
-        self.inmate.deadline = time.monotonic() + max(timeout, 0.01)
+        began = time.monotonic()
+        self.inmate.deadline = began + max(timeout, 0.01)
         reply, collected = Reply("unstarted"), Outputs()
         if self.crippled:
             return reply
@@ -94,6 +113,8 @@ class JailedKernel:
                 frames = raised.get("frames")
                 reply.traceback = [_text(frame) for frame in frames[-5:]] if isinstance(frames, list) else []
             reply.execution_count = count if type(count) is int and 0 < count < 10**9 else None
+            self.behind.append(source)
+            self.took += time.monotonic() - began
         reply.outputs = collected.finished()
         return reply
 
@@ -110,7 +131,7 @@ class JailedKernel:
             known = ready.get("names")
             reply.status = "died"
             code, space = self._prepare(source, known if isinstance(known, list) else [])
-            with _graded_in(self.folder, timeout, space):
+            with _graded_in(self.inmate.folder, timeout, space, self.other):
                 exec(code, space)
             reply.status = "ok"
         except outside.TooLongError:
@@ -178,7 +199,9 @@ def frames_of(error: BaseException | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def _graded_in(folder: str, timeout: float, space: dict[str, Any]) -> Iterator[None]:
+def _graded_in(
+    folder: str, timeout: float, space: dict[str, Any], other: Callable[[], outside.Inmate]
+) -> Iterator[None]:
     """For a grade cell: `ranks.run` sorts out where to run, temporary files cross, and time is limited."""
     before, streams = tempfile.tempdir, (sys.stdout, sys.stderr)
     tempfile.tempdir = folder
@@ -188,7 +211,7 @@ def _graded_in(folder: str, timeout: float, space: dict[str, Any]) -> Iterator[N
         signal.setitimer(signal.ITIMER_REAL, max(timeout, 0.01) + 1)  # the jail's own deadline comes first
     try:
         with (
-            handles.in_jail(space),
+            handles.in_jail(space, other),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
         ):
@@ -199,6 +222,19 @@ def _graded_in(folder: str, timeout: float, space: dict[str, Any]) -> Iterator[N
             signal.signal(signal.SIGALRM, previous)
         tempfile.tempdir = before
         sys.stdout, sys.stderr = streams
+
+
+@contextlib.contextmanager
+def _clock_stopped(inmate: outside.Inmate) -> Iterator[None]:
+    """Inside, what is left of the time of a grade cell does not get less."""
+    in_main = threading.current_thread() is threading.main_thread()
+    began, left = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, 0)[0] if in_main else 0.0
+    try:
+        yield
+    finally:
+        inmate.deadline += time.monotonic() - began
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left)
 
 
 def _time_is_up(*_: Any) -> None:

@@ -226,8 +226,9 @@ class Inmate:
             elif sum(map(_resident, mine[_OWN:])) > limits.total and sum(map(_memory, mine[_OWN:])) > limits.total:
                 self.why_ended = "it used too much memory"
             if self.why_ended:
-                # With its first process the system ends all others, at once. Not by request: another thread asks.
-                for pid in mine[_OWN : _OWN + 2]:
+                # With its first process the system ends all others, at once; a submission can be there twice, each with
+                # two processes that come before all others here. Not by request: another thread asks.
+                for pid in mine[_OWN : _OWN + 4]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 return

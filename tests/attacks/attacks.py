@@ -28,8 +28,3 @@ RANKS = [attack for attack in ATTACKS if attack.lesson == RING]
 def find(name: str):
     """The attack of this name."""
     return next(attack for attack in ATTACKS if attack.name == name)
-
-#: Attacks on ranks that get points for communication that did not happen as they say: they move as many bytes as were
-#: asked for, by other means, and write the ledger themselves (the instructor's page says so). They are not graded here,
-#: which would show only that; `table.py --ours` does.
-NOT_STOPPED = {"forged-file", "forged-messages"}

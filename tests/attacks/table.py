@@ -19,13 +19,12 @@ PAGE = STOCK.parent.parent.parent / "book" / "start" / "attacks.md"
 HEAD = """# What attacks get
 
 {attacks} hostile submissions, each of which answers all exercises but one honestly and tries something for that one,
-or against somebody else. *Here* is what it gets from this repository's grader, which is what its honest part is worth
-unless the table says otherwise. `make test`, and `make thorough` for attacks on ranks, check it by grading them as one
-class, honest students among them.
+or against somebody else. *Here* is what it gets from this repository's grader, which is what its honest part is worth.
+`make test`, and `make thorough` for attacks on ranks, grade them as one class with honest students and check it.
 *nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail of its own for each
 ({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have).
 `tests/attacks/table.py` makes this page and repeats both measurements. [For the instructor](instructor.md) says what
-those are about that are not stopped.
+the jail does not promise.
 
 | attack | what it tries | nbgrader | here |
 |---|---|---|---|
@@ -72,8 +71,6 @@ def page() -> str:
         record, worth = records.get(attack.name), sum(attack.worth.values())
         said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "nothing gained"
         here = f"{worth:g} of 6"
-        if attack.name in attacks.NOT_STOPPED:
-            here = f"**6 of 6** for work worth {worth:g}: not stopped"
         row = (f"`{attack.name}`", attack.tries, "–" if attack.aims == "wire" else _short(said), here)
         rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |\n")
     measured = sum(attack.name in records for attack in attacks.ATTACKS if attack.aims != "wire")

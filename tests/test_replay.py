@@ -1,0 +1,151 @@
+"""Ranks that tell each other what they know by messages do the same again alone; ranks that do otherwise do not."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from autograder.check import CheckFailed
+from autograder.replay import Part, Sent, expect_same_alone, run_noted
+from ranks.ledger import Ledger
+
+N = 3
+
+
+def passed_on(rank, world_size, inputs):
+    """Along a chain: each rank adds its number to what it got."""
+    total = inputs[rank].clone()
+    if rank:
+        got = torch.empty_like(total)
+        dist.recv(got, rank - 1)
+        total += got
+    if rank + 1 < world_size:
+        dist.send(total, rank + 1)
+    return total
+
+
+def with_everything_that_torch_has(rank, world_size, inputs):
+    """A batch to the right, a receive from anybody, a message in a group with a tag."""
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    got = torch.empty_like(inputs[rank])
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, inputs[rank], right), dist.P2POp(dist.irecv, got, left)])
+    for work in works:
+        work.wait()
+    group = dist.new_group([1, 2])
+    if rank == 1:
+        dist.send(got, 2, group=group, tag=5)
+    if rank == 2:
+        dist.recv(got, src=None)
+        more = torch.empty_like(got)
+        work = dist.irecv(more, 1, group=group, tag=5)
+        work.wait()
+        got += more
+    if rank == 0:
+        dist.isend(got, 2).wait()
+    return got
+
+
+def by_a_collective(rank, world_size, inputs):
+    """Nothing is sent, and every rank knows all."""
+    total = inputs[rank].clone()
+    dist.group.WORLD.allreduce([total]).wait()
+    return total
+
+
+def by_looking(rank, world_size, inputs):
+    """The driver's arguments hold all numbers."""
+    passed_on(rank, world_size, inputs)
+    return sum(inputs[: rank + 1])
+
+
+def by_the_process(rank, world_size, inputs):
+    """Sends what it has to, not what it was sent, but what it can find out about where it runs."""
+    passed_on(rank, world_size, inputs)
+    return inputs[rank] + os.getpid()
+
+
+def past_the_ledger(rank, world_size, inputs):
+    """Sends by the group itself."""
+    if rank == 0:
+        dist.group.WORLD.send([inputs[0]], 1, 0).wait()
+    if rank == 1:
+        dist.group.WORLD.recv([torch.empty_like(inputs[1])], 0, 0).wait()
+    return inputs[rank]
+
+
+def try_alone(worker):
+    """Note a run for each rank, and have each do its part of its own run again. What all returned, then and now."""
+    then, parts, sent, ledgers = [], [], [], []
+    for rank in range(N):
+        inputs, others = torch.randn(N, 100), torch.randn(N, 100)
+        values, messages, ledger = run_noted(worker, N, (inputs,))
+        others[rank] = inputs[rank]
+        incoming = [(r, one) for r, mine in enumerate(messages) for one in mine if one.to == rank]
+        sources = [m.peer for m in ledger.of(rank) if m.from_any]
+        parts.append(Part(rank, (others,), incoming, sources))
+        then.append(values[rank])
+        sent.append(messages[rank])
+        ledgers.append(ledger.of(rank))
+    return then, expect_same_alone(worker, N, parts, sent, ledgers)
+
+
+@pytest.mark.parametrize("worker", [passed_on, with_everything_that_torch_has])
+def test_who_lives_on_messages_does_the_same_alone(worker):
+    then, now = try_alone(worker)
+    assert all(torch.equal(a, b) for a, b in zip(then, now, strict=True))
+
+
+@pytest.mark.parametrize("worker", [by_a_collective, by_looking, by_the_process])
+def test_who_does_not_gets_something_else(worker):
+    then, now = try_alone(worker)
+    assert not any(torch.equal(a, b) for a, b in zip(then[1:], now[1:], strict=True))
+
+
+def test_what_is_sent_past_the_ledger_is_noticed():
+    with pytest.raises(CheckFailed, match="the ledger has 0 messages of rank 0's, and it sent 1"):
+        run_noted(past_the_ledger, N, (torch.zeros(N, 1),))
+
+
+def noted_chain():
+    """One run of the chain: its inputs, messages and ledger."""
+    inputs = torch.randn(N, 100)
+    _, messages, ledger = run_noted(passed_on, N, (inputs,))
+    return inputs, messages, ledger
+
+
+def test_who_says_that_it_sent_before_it_received_must_do_so():
+    inputs, messages, ledger = noted_chain()
+    mine = ledger.of(1)
+    for message in mine.sends():
+        message.posted = -1
+    part = Part(1, (inputs,), [(0, messages[0][0])])
+    with pytest.raises(CheckFailed, match=r"rank 1 does not do the same again when it is alone, .* 0 of the messages"):
+        expect_same_alone(passed_on, N, [part], [messages[1]], [mine])
+
+
+@pytest.mark.parametrize("change", ["other numbers", "one less", "to another"])
+def test_other_messages_than_those_that_were_noted_are_noticed(change):
+    inputs, messages, ledger = noted_chain()
+    mine = messages[1][0]
+    claimed = {
+        "other numbers": [Sent(mine.to, mine.tag, mine.numbers + 1)],
+        "one less": [],
+        "to another": [Sent(0, mine.tag, mine.numbers)],
+    }[change]
+    part = Part(1, (inputs,), [(0, messages[0][0])])
+    with pytest.raises(CheckFailed, match="alone"):
+        expect_same_alone(passed_on, N, [part], [claimed], [ledger.of(1)])
+
+
+def test_who_waits_for_a_message_that_nobody_sent_is_told():
+    inputs, messages, _ = noted_chain()
+    with pytest.raises(CheckFailed, match="rank 1 does not do the same again"):
+        expect_same_alone(passed_on, N, [Part(1, (inputs,), [])], [messages[1]], [Ledger(world_size=N)])
+
+
+@pytest.mark.parametrize("nonsense", [lambda *_: 1, lambda *_: (1, [2]), lambda *_: (1, [Sent(0, 0, [1])])])
+def test_nonsense_is_called_nonsense(nonsense, monkeypatch):
+    monkeypatch.setattr("autograder.replay.noted", nonsense)
+    with pytest.raises(CheckFailed, match="makes no sense"):
+        run_noted(passed_on, 2, (torch.zeros(2, 1),))
