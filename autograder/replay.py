@@ -88,7 +88,7 @@ def alone(number: int, _: int, world_size: int, worker: Callable, parts: list[Pa
             if self.into is not None:
                 if self.message is None or len(received) >= part.most:
                     raise _NoMore
-                self.into.copy_(self.message.numbers.view(self.into.shape))
+                self.into.copy_(self.message.numbers.view(self.into.dtype).view(self.into.shape))
                 received.append(self.message)
                 self.into = None
             return True
@@ -105,10 +105,8 @@ def alone(number: int, _: int, world_size: int, worker: Callable, parts: list[Pa
 
     def receive(group: Any, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Work:
         source = dist.get_global_rank(group, source)
-        found = next((one for one in waiting if (one[0], one[1].tag) == (source, tag)), (source, None))
-        if found in waiting:
-            waiting.remove(found)
-        return Work(source, found[1], tensors[0])
+        place = next((at for at, (sender, one) in enumerate(waiting) if (sender, one.tag) == (source, tag)), None)
+        return Work(source, None if place is None else waiting.pop(place)[1], tensors[0])
 
     def receive_from_any(group: Any, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         source = sources.pop(0) if sources else part.rank
@@ -169,10 +167,12 @@ def _replay(worker: Callable, world_size: int, parts: list[Part]) -> list[tuple[
 def _same(got: list[Sent], expected: list[Sent]) -> bool:
     """The same messages: to whom, and bit for bit what."""
     return len(got) == len(expected) and all(
-        (a.to, a.tag, a.numbers.dtype) == (b.to, b.tag, b.numbers.dtype)
-        and a.numbers.numpy().tobytes() == b.numbers.numpy().tobytes()
-        for a, b in zip(got, expected, strict=True)
+        (a.to, a.tag, _bytes(a.numbers)) == (b.to, b.tag, _bytes(b.numbers)) for a, b in zip(got, expected, strict=True)
     )
+
+
+def _bytes(numbers: torch.Tensor) -> bytes:
+    return numbers.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _fail_alone(part: Part, world_size: int, given: str) -> None:
