@@ -25,11 +25,11 @@ from ranks.ledger import Ledger
 
 @dataclass
 class Sent:
-    """A message: to which rank, and what was in it."""
+    """A message: to which rank, and what was in it; None where that is withheld."""
 
     to: int
     tag: int
-    numbers: torch.Tensor
+    numbers: torch.Tensor | None
 
 
 @dataclass
@@ -37,14 +37,13 @@ class Part:
     """What one rank is given when it works alone.
 
     args: the worker's. incoming: what the others sent it, and which of them did. sources: who sent what it receives
-    from anybody, in its order. most: after so many receives there are no more.
+    from anybody, in its order.
     """
 
     rank: int
     args: tuple
     incoming: list[tuple[int, Sent]]
     sources: list[int] = field(default_factory=list)
-    most: float = inf
 
 
 def noted(rank: int, world_size: int, worker: Callable, args: tuple) -> tuple[Any, list[Sent]]:
@@ -73,7 +72,7 @@ def alone(number: int, _: int, world_size: int, worker: Callable, parts: list[Pa
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    part, sent, received = parts[number], [], []
+    part, sent = parts[number], []
     waiting, sources = list(part.incoming), list(part.sources)
     dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=part.rank, world_size=world_size)
@@ -86,10 +85,9 @@ def alone(number: int, _: int, world_size: int, worker: Callable, parts: list[Pa
 
         def wait(self, *_: Any) -> bool:
             if self.into is not None:
-                if self.message is None or len(received) >= part.most:
+                if self.message is None or self.message.numbers is None:
                     raise _NoMore
                 self.into.copy_(self.message.numbers.view(self.into.dtype).view(self.into.shape))
-                received.append(self.message)
                 self.into = None
             return True
 
@@ -141,22 +139,38 @@ def expect_same_alone(
     of the run that was noted, but for the submission's own objects: take them from `check.apart`. It does not return
     None. No two parts are of one case: processes that play two of its ranks could still tell each other something.
     """
-    before, firsts = [], []
-    for part, ledger in zip(parts, ledgers, strict=True):
-        ends = sorted(inf if m.completed is None else m.completed for m in ledger if m.is_receive)
-        most = secrets.randbelow(len(ends)) if ends else 0
-        firsts.append(sum(m.posted < ends[most] for m in ledger.sends()) if ends else 0)
-        before.append(Part(part.rank, part.args, part.incoming, part.sources, most))
     # First with a part of the messages: who has seen all of them might leave the rest to who has not.
-    for part, (_, got), mine, count in zip(before, _replay(worker, world_size, before), sent, firsts, strict=True):
+    before = [_withhold(part, ledger) for part, ledger in zip(parts, ledgers, strict=True)]
+    replayed = _replay(worker, world_size, [part for part, _, _ in before])
+    for (part, most, count), (_, got), mine in zip(before, replayed, sent, strict=True):
         if not _same(got[:count], mine[:count]):
-            _fail_alone(part, world_size, f"and {part.most} of the messages that it was sent")
+            _fail_alone(part, world_size, f"and {most} of the messages that it was sent")
     values = []
     for part, (value, got), mine in zip(parts, _replay(worker, world_size, parts), sent, strict=True):
         if value is None or not _same(got, mine):
             _fail_alone(part, world_size, "and the messages that it was sent")
         values.append(value)
     return values
+
+
+def _withhold(part: Part, ledger: Ledger) -> tuple[Part, int, int]:
+    """The part with the first few of its messages, how many, and how many its rank says it sent before the next.
+
+    What is withheld is not there: the submission can look at all that its process holds.
+    """
+    receives = sorted((m for m in ledger if m.is_receive), key=lambda m: m.posted)
+    ended = sorted(receives, key=lambda m: inf if m.completed is None else m.completed)
+    if not ended:
+        return part, 0, 0
+    most = secrets.randbelow(len(ended))
+    until = inf if ended[most].completed is None else ended[most].completed
+    given, incoming = {id(m) for m in ended[:most]}, []
+    for source, message in part.incoming:  # those from one rank with one tag are received in their order
+        met = next((m for m in receives if (m.peer, m.tag) == (source, message.tag)), None)
+        if met is not None:
+            receives.remove(met)
+        incoming.append((source, message if id(met) in given else Sent(message.to, message.tag, None)))
+    return Part(part.rank, part.args, incoming, part.sources), most, sum(m.posted < until for m in ledger.sends())
 
 
 def _replay(worker: Callable, world_size: int, parts: list[Part]) -> list[tuple[Any, list[Sent]]]:

@@ -1,11 +1,13 @@
 """Ranks that tell each other what they know by messages do the same again alone; ranks that do otherwise do not."""
 
 import os
+import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from autograder import replay
 from autograder.check import CheckFailed
 from autograder.replay import Part, Sent, expect_same_alone, run_noted
 from ranks.ledger import Ledger
@@ -74,6 +76,17 @@ def past_the_ledger(rank, world_size, inputs):
     return inputs[rank]
 
 
+def looks_ahead(rank, world_size, inputs):
+    """Takes what it is yet to receive from the variables of whoever calls it."""
+    frame = sys._getframe()
+    while frame and "waiting" not in frame.f_locals:
+        frame = frame.f_back
+    if frame is None:
+        return passed_on(rank, world_size, inputs)
+    dist.send(inputs[rank] + frame.f_locals["waiting"][0][1].numbers, rank + 1)
+    return inputs[rank]
+
+
 def try_alone(worker):
     """Note a run for each rank, and have each do its part of its own run again. What all returned, then and now."""
     then, parts, sent, ledgers = [], [], [], []
@@ -102,6 +115,35 @@ def test_who_does_not_gets_something_else(worker):
     assert not any(torch.equal(a, b) for a, b in zip(then[1:], now[1:], strict=True))
 
 
+def two_at_once(rank, world_size, inputs):
+    """Two receives that end in another order than they began; what was sent in between depends on the first end."""
+    if rank == 0:
+        dist.send(inputs[0], 1)
+        dist.send(-inputs[0], 1)
+        return dist.recv(inputs[0], 1)
+    if rank == 1:
+        first, second = torch.empty_like(inputs[1]), torch.empty_like(inputs[1])
+        works = [dist.irecv(first, 0), dist.irecv(second, 0)]
+        works[1].wait()
+        dist.send(second + inputs[1], 0)
+        works[0].wait()
+        return first
+    return 0
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_messages_are_withheld_in_the_order_in_which_receives_ended(most, monkeypatch):
+    inputs = torch.randn(N, 100)
+    values, messages, ledger = run_noted(two_at_once, N, (inputs,))
+    part = Part(1, (inputs,), [(0, one) for one in messages[0]])
+    monkeypatch.setattr("secrets.randbelow", lambda count: most)
+    withheld, given, sends = replay._withhold(part, ledger.of(1))
+    assert (given, sends) == (most, most)
+    assert [one.numbers is None for _, one in withheld.incoming] == [True, not most]
+    (value,) = expect_same_alone(two_at_once, N, [part], [messages[1]], [ledger.of(1)])
+    assert torch.equal(value, values[1])
+
+
 def test_what_is_sent_past_the_ledger_is_noticed():
     with pytest.raises(CheckFailed, match="the ledger has 0 messages of rank 0's, and it sent 1"):
         run_noted(past_the_ledger, N, (torch.zeros(N, 1),))
@@ -122,6 +164,16 @@ def test_who_says_that_it_sent_before_it_received_must_do_so():
     part = Part(1, (inputs,), [(0, messages[0][0])])
     with pytest.raises(CheckFailed, match=r"rank 1 does not do the same again when it is alone, .* 0 of the messages"):
         expect_same_alone(passed_on, N, [part], [messages[1]], [mine])
+
+
+def test_who_looks_ahead_sees_nothing():
+    inputs, messages, ledger = noted_chain()
+    mine = ledger.of(1)
+    for message in mine.sends():
+        message.posted = -1
+    part = Part(1, (inputs,), [(0, messages[0][0])])
+    with pytest.raises(CheckFailed, match="NoneType"):
+        expect_same_alone(looks_ahead, N, [part], [messages[1]], [mine])
 
 
 @pytest.mark.parametrize("change", ["other numbers", "one less", "to another"])

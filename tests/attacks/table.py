@@ -22,7 +22,8 @@ HEAD = """# What attacks get
 or against somebody else. *Here* is what it gets from this repository's grader, which is what its honest part is worth.
 `make test`, and `make thorough` for attacks on ranks, grade them as one class with honest students and check it.
 *nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail of its own for each
-({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have).
+({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have). Where ranks are
+attacked, the tests are those of lesson 01 in both, and it is these that most of them fall to.
 `tests/attacks/table.py` makes this page and repeats both measurements. [For the instructor](instructor.md) says what
 the jail does not promise.
 
