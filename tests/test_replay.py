@@ -156,24 +156,21 @@ def noted_chain():
     return inputs, messages, ledger
 
 
-def test_who_says_that_it_sent_before_it_received_must_do_so():
+@pytest.mark.parametrize(
+    "worker, said",
+    [
+        (passed_on, r"rank 1 does not do the same again when it is alone, .* 0 of the messages"),
+        (looks_ahead, "NoneType"),
+    ],
+)
+def test_who_says_that_it_sent_before_it_received_must_do_so(worker, said):
     inputs, messages, ledger = noted_chain()
     mine = ledger.of(1)
     for message in mine.sends():
         message.posted = -1
     part = Part(1, (inputs,), [(0, messages[0][0])])
-    with pytest.raises(CheckFailed, match=r"rank 1 does not do the same again when it is alone, .* 0 of the messages"):
-        expect_same_alone(passed_on, N, [part], [messages[1]], [mine])
-
-
-def test_who_looks_ahead_sees_nothing():
-    inputs, messages, ledger = noted_chain()
-    mine = ledger.of(1)
-    for message in mine.sends():
-        message.posted = -1
-    part = Part(1, (inputs,), [(0, messages[0][0])])
-    with pytest.raises(CheckFailed, match="NoneType"):
-        expect_same_alone(looks_ahead, N, [part], [messages[1]], [mine])
+    with pytest.raises(CheckFailed, match=said):
+        expect_same_alone(worker, N, [part], [messages[1]], [mine])
 
 
 @pytest.mark.parametrize("change", ["other numbers", "one less", "to another"])
