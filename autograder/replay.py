@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.check import count_of_ranks, fail, run_ranks
-from ranks.ledger import Ledger
+from ranks.ledger import Ledger, Message, pairs
 
 
 @dataclass
@@ -30,6 +30,19 @@ class Sent:
     to: int
     tag: int
     numbers: torch.Tensor | None
+
+
+@dataclass
+class Noted:
+    """A case as its ranks have noted it, and the rank that does its part again.
+
+    args: the worker's, for that rank. sent: what each rank sent. ledger: the messages of all.
+    """
+
+    rank: int
+    args: tuple
+    sent: list[list[Sent]]
+    ledger: Ledger
 
 
 @dataclass
@@ -43,7 +56,12 @@ class Part:
     rank: int
     args: tuple
     incoming: list[tuple[int, Sent]]
-    sources: list[int] = field(default_factory=list)
+    sources: list[int]
+
+
+def _message(group: Any, tensors: list[torch.Tensor], to: int, tag: int) -> Sent:
+    """What a group is asked to send, as it is now."""
+    return Sent(dist.get_global_rank(group, to), tag, tensors[0].detach().clone())
 
 
 def noted(rank: int, world_size: int, worker: Callable, args: tuple) -> tuple[Any, list[Sent]]:
@@ -51,7 +69,7 @@ def noted(rank: int, world_size: int, worker: Callable, args: tuple) -> tuple[An
     sent, send = [], dist.ProcessGroup.send
 
     def note(group: Any, tensors: list[torch.Tensor], to: int, tag: int = 0) -> Any:
-        sent.append(Sent(dist.get_global_rank(group, to), tag, tensors[0].detach().clone()))
+        sent.append(_message(group, tensors, to, tag))
         return send(group, tensors, to, tag)
 
     dist.ProcessGroup.send = note
@@ -98,7 +116,7 @@ def alone(number: int, _: int, world_size: int, worker: Callable, parts: list[Pa
             return self.source
 
     def send(group: Any, tensors: list[torch.Tensor], to: int, tag: int = 0) -> Work:
-        sent.append(Sent(dist.get_global_rank(group, to), tag, tensors[0].detach().clone()))
+        sent.append(_message(group, tensors, to, tag))
         return Work()
 
     def receive(group: Any, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Work:
@@ -130,47 +148,56 @@ def run_noted(worker: Callable, world_size: int, args: tuple) -> tuple[list[Any]
     return [value for value, _ in results], [sent for _, sent in results], results.ledger
 
 
-def expect_same_alone(
-    worker: Callable, world_size: int, parts: list[Part], sent: list[list[Sent]], ledgers: list[Ledger]
-) -> list[Any]:
-    """What the ranks of `parts` return when each works alone; they must send what `sent` says that they sent.
+def expect_same_alone(worker: Callable, world_size: int, cases: list[Noted]) -> list[Any]:
+    """What the ranks of `cases` return when each works alone; they must send what was noted that they sent.
 
-    sent, ledgers: for each part what its rank sent, and its messages in that case. worker and the arguments are those
-    of the run that was noted, but for the submission's own objects: take them from `check.apart`. It does not return
-    None. No two parts are of one case: processes that play two of its ranks could still tell each other something.
+    worker and the arguments are those of the run that was noted, but for the submission's own objects: take them from
+    `check.apart`. It does not return None. Each rank has a case of its own: processes that play two ranks of one could
+    still tell each other something.
     """
+    parts = [_part(case) for case in cases]
     # First with a part of the messages: who has seen all of them might leave the rest to who has not.
-    before = [_withhold(part, ledger) for part, ledger in zip(parts, ledgers, strict=True)]
+    before = [_withhold(case, part) for case, part in zip(cases, parts, strict=True)]
     replayed = _replay(worker, world_size, [part for part, _, _ in before])
-    for (part, most, count), (_, got), mine in zip(before, replayed, sent, strict=True):
-        if not _same(got[:count], mine[:count]):
+    for case, (part, most, count), (_, got) in zip(cases, before, replayed, strict=True):
+        if not _same(got[:count], case.sent[case.rank][:count]):
             _fail_alone(part, world_size, f"and {most} of the messages that it was sent")
     values = []
-    for part, (value, got), mine in zip(parts, _replay(worker, world_size, parts), sent, strict=True):
-        if value is None or not _same(got, mine):
+    for case, part, (value, got) in zip(cases, parts, _replay(worker, world_size, parts), strict=True):
+        if value is None or not _same(got, case.sent[case.rank]):
             _fail_alone(part, world_size, "and the messages that it was sent")
         values.append(value)
     return values
 
 
-def _withhold(part: Part, ledger: Ledger) -> tuple[Part, int, int]:
+def _part(case: Noted) -> Part:
+    incoming = [(rank, one) for rank, sent in enumerate(case.sent) for one in sent if one.to == case.rank]
+    receives = sorted(case.ledger.of(case.rank), key=lambda m: m.posted)
+    return Part(case.rank, case.args, incoming, [m.peer for m in receives if m.from_any])
+
+
+def _withhold(case: Noted, part: Part) -> tuple[Part, int, int]:
     """The part with the first few of its messages, how many, and how many its rank says it sent before the next.
 
     What is withheld is not there: the submission can look at all that its process holds.
     """
-    receives = sorted((m for m in ledger if m.is_receive), key=lambda m: m.posted)
-    ended = sorted(receives, key=lambda m: inf if m.completed is None else m.completed)
+    mine = case.ledger.of(case.rank)
+    ended = sorted((m for m in mine if m.is_receive), key=_end)
     if not ended:
         return part, 0, 0
     most = secrets.randbelow(len(ended))
-    until = inf if ended[most].completed is None else ended[most].completed
-    given, incoming = {id(m) for m in ended[:most]}, []
-    for source, message in part.incoming:  # those from one rank with one tag are received in their order
-        met = next((m for m in receives if (m.peer, m.tag) == (source, message.tag)), None)
-        if met is not None:
-            receives.remove(met)
-        incoming.append((source, message if id(met) in given else Sent(message.to, message.tag, None)))
-    return Part(part.rank, part.args, incoming, part.sources), most, sum(m.posted < until for m in ledger.sends())
+    given = {id(m) for m in ended[:most]}
+    received = {id(send): id(receive) in given for send, receive in pairs(case.ledger)}
+    sends = sorted((m for m in case.ledger.sends() if m.peer == case.rank), key=lambda m: (m.rank, m.posted))
+    incoming = [
+        (source, one if received.get(id(send)) else replace(one, numbers=None))
+        for (source, one), send in zip(part.incoming, sends, strict=True)
+    ]
+    return replace(part, incoming=incoming), most, sum(m.posted < _end(ended[most]) for m in mine.sends())
+
+
+def _end(message: Message) -> float:
+    return inf if message.completed is None else message.completed
 
 
 def _replay(worker: Callable, world_size: int, parts: list[Part]) -> list[tuple[Any, list[Sent]]]:

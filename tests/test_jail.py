@@ -569,7 +569,7 @@ def test_a_grade_cell_has_its_time_limit(kernel):
 
 
 ELSEWHERE = """
-from autograder.check import apart, call_inside, run_ranks
+from autograder.check import apart, run_ranks
 other = apart(remember)
 assert [remember(1), remember(2), other(3)] == [[1], [1, 2], [3]], "each process has memory of its own"
 assert list(run_ranks(worker, 2, (other,))) == [[3, 0], [3, 1]], "ranks are forked from there"

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from autograder import replay
 from autograder.check import CheckFailed
-from autograder.replay import Part, Sent, expect_same_alone, run_noted
+from autograder.replay import Noted, Sent, expect_same_alone, run_noted
 from ranks.ledger import Ledger
 
 N = 3
@@ -89,18 +89,14 @@ def looks_ahead(rank, world_size, inputs):
 
 def try_alone(worker):
     """Note a run for each rank, and have each do its part of its own run again. What all returned, then and now."""
-    then, parts, sent, ledgers = [], [], [], []
+    then, cases = [], []
     for rank in range(N):
         inputs, others = torch.randn(N, 100), torch.randn(N, 100)
-        values, messages, ledger = run_noted(worker, N, (inputs,))
+        values, sent, ledger = run_noted(worker, N, (inputs,))
         others[rank] = inputs[rank]
-        incoming = [(r, one) for r, mine in enumerate(messages) for one in mine if one.to == rank]
-        sources = [m.peer for m in ledger.of(rank) if m.from_any]
-        parts.append(Part(rank, (others,), incoming, sources))
+        cases.append(Noted(rank, (others,), sent, ledger))
         then.append(values[rank])
-        sent.append(messages[rank])
-        ledgers.append(ledger.of(rank))
-    return then, expect_same_alone(worker, N, parts, sent, ledgers)
+    return then, expect_same_alone(worker, N, cases)
 
 
 @pytest.mark.parametrize("worker", [passed_on, with_everything_that_torch_has])
@@ -135,12 +131,12 @@ def two_at_once(rank, world_size, inputs):
 def test_messages_are_withheld_in_the_order_in_which_receives_ended(most, monkeypatch):
     inputs = torch.randn(N, 100)
     values, messages, ledger = run_noted(two_at_once, N, (inputs,))
-    part = Part(1, (inputs,), [(0, one) for one in messages[0]])
+    case = Noted(1, (inputs,), messages, ledger)
     monkeypatch.setattr("secrets.randbelow", lambda count: most)
-    withheld, given, sends = replay._withhold(part, ledger.of(1))
+    withheld, given, sends = replay._withhold(case, replay._part(case))
     assert (given, sends) == (most, most)
     assert [one.numbers is None for _, one in withheld.incoming] == [True, not most]
-    (value,) = expect_same_alone(two_at_once, N, [part], [messages[1]], [ledger.of(1)])
+    (value,) = expect_same_alone(two_at_once, N, [case])
     assert torch.equal(value, values[1])
 
 
@@ -165,12 +161,10 @@ def noted_chain():
 )
 def test_who_says_that_it_sent_before_it_received_must_do_so(worker, said):
     inputs, messages, ledger = noted_chain()
-    mine = ledger.of(1)
-    for message in mine.sends():
+    for message in ledger.of(1).sends():
         message.posted = -1
-    part = Part(1, (inputs,), [(0, messages[0][0])])
     with pytest.raises(CheckFailed, match=said):
-        expect_same_alone(worker, N, [part], [messages[1]], [mine])
+        expect_same_alone(worker, N, [Noted(1, (inputs,), messages, ledger)])
 
 
 @pytest.mark.parametrize("change", ["other numbers", "one less", "to another"])
@@ -182,15 +176,15 @@ def test_other_messages_than_those_that_were_noted_are_noticed(change):
         "one less": [],
         "to another": [Sent(0, mine.tag, mine.numbers)],
     }[change]
-    part = Part(1, (inputs,), [(0, messages[0][0])])
+    messages[1] = claimed
     with pytest.raises(CheckFailed, match="alone"):
-        expect_same_alone(passed_on, N, [part], [claimed], [ledger.of(1)])
+        expect_same_alone(passed_on, N, [Noted(1, (inputs,), messages, ledger)])
 
 
 def test_who_waits_for_a_message_that_nobody_sent_is_told():
     inputs, messages, _ = noted_chain()
     with pytest.raises(CheckFailed, match="rank 1 does not do the same again"):
-        expect_same_alone(passed_on, N, [Part(1, (inputs,), [])], [messages[1]], [Ledger(world_size=N)])
+        expect_same_alone(passed_on, N, [Noted(1, (inputs,), [[], messages[1], []], Ledger(world_size=N))])
 
 
 @pytest.mark.parametrize("nonsense", [lambda *_: 1, lambda *_: (1, [2]), lambda *_: (1, [Sent(0, 0, [1])])])

@@ -9,7 +9,7 @@ from the ledger; a barrier of the driver's own separates one case from the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.check import apart, check, expect_unchanged, fail, picture, run_ranks
-from autograder.replay import Part, expect_same_alone, run_noted
+from autograder.replay import Noted, expect_same_alone, run_noted
 from ranks.ledger import Ledger
 
 #: Powers of two, others, one rank alone, and enough ranks for a tree of three rounds.
@@ -133,28 +133,18 @@ def _try_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> li
     world_size = len(cases)
     outcomes, sent, ledger = run_noted(_drive, world_size, (function, cases))
     trials, queues = _trials(cases, outcomes, ledger), [iter(mine) for mine in sent]
-    parts, messages, ledgers = [], [], []
+    other, noted = apart(function), []
     for rank, trial in enumerate(trials):
         of_case = [[next(queue) for _ in trial.ledger.of(r).sends()] for r, queue in enumerate(queues)]
-        mine = trial.ledger.of(rank)
-        others = [_numbers(rng, x.shape, str(x.dtype)) for x in trial.case.inputs]
-        given = [trial.case.inputs[r] if r == rank else other for r, other in enumerate(others)]
-        incoming = [(r, message) for r, all_of in enumerate(of_case) for message in all_of if message.to == rank]
-        sources = [m.peer for m in sorted(mine, key=lambda m: m.posted) if m.from_any]
-        args = (apart(function), [Case(trial.case.name, given, trial.case.extra, trial.case.layout)])
-        parts.append(Part(rank, args, incoming, sources))
-        messages.append(of_case[rank])
-        ledgers.append(mine)
-    for rank, (outcome,) in enumerate(expect_same_alone(_drive, world_size, parts, messages, ledgers)):
+        given = [_numbers(rng, x.shape, str(x.dtype)) for x in trial.case.inputs]
+        given[rank] = trial.case.inputs[rank]
+        noted.append(Noted(rank, (other, [replace(trial.case, inputs=given)]), of_case, trial.ledger))
+    for rank, (outcome,) in enumerate(expect_same_alone(_drive, world_size, noted)):
         before, name = trials[rank].outcomes[rank], trials[rank].case.name
-        if not (_same(outcome.result, before.result) and _same(outcome.after, before.after)):
+        if not (np.array_equal(outcome.result, before.result) and np.array_equal(outcome.after, before.after)):
             text = f"rank {rank}'s result is another one when it is alone, with its own input and the messages that"
             fail(f"{text} it was sent", name, "not alone")
     return trials
-
-
-def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    return one is other if one is None or other is None else np.array_equal(one, other)
 
 
 # ---- inputs ----
@@ -356,7 +346,7 @@ def _expect_broadcasts(trials: list[Trial]) -> None:
 def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
     """A rank that is alone, with the messages that it was sent, sends and holds the same again."""
     src = int(rng.integers(4))  # the same in all, so that each rank is tried at another distance from it
-    cases = [Case(case.name, case.inputs, (src,)) for case in _cases_of_4(rng)]
+    cases = [replace(case, extra=(src,)) for case in _cases_of_4(rng)]
     _expect_broadcasts(_try_alone(broadcast, cases, rng))
 
 

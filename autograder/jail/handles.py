@@ -189,14 +189,13 @@ def in_jail(
     _Packer.errors = {
         name: value for name, value in kinds.items() if issubclass(value, Exception) and value.__module__ == "__main__"
     }
-    here = ranks.run, check.call_where, check.apart_where
     ranks.run, check.call_where = run, call_where
     if other is not None:
         check.apart_where = lambda subject: in_process(other, subject)
     try:
         yield
     finally:
-        ranks.run, check.call_where, check.apart_where = here
+        ranks.run, check.call_where, check.apart_where = _run_here, check.call_here, check.apart_here
         _Packer.errors = {}
 
 
