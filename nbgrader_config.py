@@ -31,7 +31,7 @@ c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, Assign
 # Submissions run in a jail (c.RunCells.jail = False: with your own rights); of the files beside a notebook only those
 # are taken that c.RunCells.data_files names, a list of patterns.
 c.RunCells.timeout = 60  # seconds a cell
-c.RunCells.test_timeout = 240  # seconds a test cell: that of lesson 05 launches torchrun and kills one of its ranks
+c.RunCells.test_timeout = 240  # seconds a test cell: that of lesson 06 launches torchrun and kills one of its ranks
 
 # Feedback shows no hidden test; neither it nor the formgrader page runs a script from a submission.
 c.GenerateFeedback.preprocessors = [GetGrades]

@@ -2,7 +2,7 @@
 
 A check is an ordinary function over the student's objects, decorated with the exercise it grades::
 
-    @check("13-ex1-worker-gradient")
+    @check("03-ex1-worker-gradient")
     def worker_gradient_follows_the_formula(worker_gradient, *, rng):
         x, y, w = ...                                   # fresh inputs, drawn from rng
         got = worker_gradient(x, y, w)                  # run the student's function

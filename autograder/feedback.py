@@ -107,7 +107,7 @@ def picture(drawn: object) -> dict[str, str] | None:
 
 
 def title(test: str) -> str:
-    """`13-ex3-adam-update-test` as a reader would write it: "Exercise 3: adam_update"."""
+    """`03-ex3-adam-update-test` as a reader would write it: "Exercise 3: adam_update"."""
     match = re.fullmatch(r"\d+-ex(\d+)-(.+)", answer_of(test))
     return f"Exercise {match[1]}: {match[2].replace('-', '_')}" if match else answer_of(test)
 

@@ -54,7 +54,7 @@ def solution_path(lesson: str) -> Path:
 
 
 def lesson_of(cell: str) -> str:
-    """The lesson that a grade_id such as `13-ex1-worker-gradient` belongs to."""
+    """The lesson that a grade_id such as `03-ex1-worker-gradient` belongs to."""
     number = cell.split("-", 1)[0]
     for lesson in lessons():
         if lesson.startswith(number + "_"):

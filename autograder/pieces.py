@@ -1,6 +1,6 @@
 """`python -m autograder pieces`: the capstone's module of parts, made from the solutions of the lessons before it.
 
-`solutions/12_capstone/pieces.py` holds functions and classes that earlier lessons ask for, and whatever these need,
+`solutions/17_capstone/pieces.py` holds functions and classes that earlier lessons ask for, and whatever these need,
 as ordinary code. It is never edited. The functions that read a notebook here are copied into it, so that a student's
 own finished notebooks can be read in the very same way.
 """
@@ -23,12 +23,12 @@ from autograder.notebook import names_read_by
 
 #: Lesson → what the capstone takes from it.
 PIECES = {
-    "04_ddp": ("broadcast_parameters",),
-    "07_zero1": ("ZeroOptimizer",),
-    "10_tensor": ("causal_attention", "ParallelAttention"),
-    "11_checkpoints": ("CheckpointError", "save_sharded", "load_sharded"),
+    "05_ddp": ("broadcast_parameters",),
+    "08_zero1": ("ZeroOptimizer",),
+    "12_tensor": ("causal_attention", "ParallelAttention"),
+    "16_checkpoints": ("CheckpointError", "save_sharded", "load_sharded"),
 }
-LESSON = "12_capstone"
+LESSON = "17_capstone"
 COMMAND = "python -m autograder pieces"
 _IMPORTS = (ast.Import, ast.ImportFrom)
 

@@ -225,7 +225,7 @@ def _title(exercise: str) -> str:
 
 
 def _short(exercise: str) -> str:
-    """`13-ex3-adam-update` as "3"; another name as it is."""
+    """`03-ex3-adam-update` as "3"; another name as it is."""
     head = _title(exercise).split(":")[0]
     return head.removeprefix("Exercise ")
 

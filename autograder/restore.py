@@ -145,7 +145,7 @@ class Restored:
 
 
 def answer_of(test: str) -> str:
-    """The answer cell that a test cell belongs to: `13-ex1-worker-gradient-test` tests `13-ex1-worker-gradient`."""
+    """The answer cell that a test cell belongs to: `03-ex1-worker-gradient-test` tests `03-ex1-worker-gradient`."""
     return test.removesuffix("-test")
 
 

@@ -1,4 +1,4 @@
-"""How fast is lesson 04's bucketed wrapper next to torch's DistributedDataParallel? Both in one run, in turn.
+"""How fast is lesson 05's bucketed wrapper next to torch's DistributedDataParallel? Both in one run, in turn.
 
     python benchmarks/ddp.py [--rounds 30] [--steps 5] [--world-size 2]
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--world-size", type=int, default=2)
     arguments = parser.parse_args()
-    ddp_class = notebook.functions("04_ddp")["DistributedDataParallel"]
+    ddp_class = notebook.functions("05_ddp")["DistributedDataParallel"]
     results = ranks.run(
         seconds_a_step, arguments.world_size, (ddp_class, arguments.rounds, arguments.steps), timeout=600
     )
@@ -76,7 +76,7 @@ def main() -> None:
     low, high = pairs[len(pairs) // 4], pairs[-1 - len(pairs) // 4]
     print(f"{arguments.world_size} ranks, {len(ours)} rounds of {arguments.steps} steps each, median of a step:")
     print(f"  torch's DistributedDataParallel  {1e3 * torchs:7.1f} ms")
-    print(f"  lesson 04's                      {1e3 * mine:7.1f} ms")
+    print(f"  lesson 05's                      {1e3 * mine:7.1f} ms")
     print(f"  ratio                            {mine / torchs:7.2f}     (half of the rounds: {low:.2f} to {high:.2f})")
 
 

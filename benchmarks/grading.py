@@ -83,7 +83,7 @@ def timed(command: list[str], root: Path) -> float:
 def main() -> None:
     """Make the class, grade it twice, say what came out."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("lessons", nargs="*", default=["13_step", "01_collectives"])
+    parser.add_argument("lessons", nargs="*", default=["03_step", "01_collectives"])
     parser.add_argument("--students", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()

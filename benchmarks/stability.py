@@ -29,7 +29,7 @@ def compute() -> None:
 def main() -> None:
     """Grade, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("lessons", nargs="*", default=["13_step", "01_collectives"])
+    parser.add_argument("lessons", nargs="*", default=["03_step", "01_collectives"])
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--load", type=int, default=4)
     parser.add_argument("--students", type=int, default=6)

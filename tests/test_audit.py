@@ -13,17 +13,17 @@ from autograder.__main__ import main
 LEAST = {
     "01_collectives": (12, 4),
     "02_costs": (40, 8),
-    "03_accumulation": (40, 8),
-    "04_ddp": (40, 5),
-    "05_launch": (30, 5),
-    "06_bandwidth": (40, 6),
-    "07_zero1": (30, 5),
-    "08_fsdp": (40, 6),
-    "09_pipeline": (40, 6),
-    "10_tensor": (40, 7),
-    "11_checkpoints": (60, 7),
-    "12_capstone": (50, 7),
-    "13_step": (15, 4),
+    "04_accumulation": (40, 8),
+    "05_ddp": (40, 5),
+    "06_launch": (30, 5),
+    "07_bandwidth": (40, 6),
+    "08_zero1": (30, 5),
+    "09_fsdp": (40, 6),
+    "11_pipeline": (40, 6),
+    "12_tensor": (40, 7),
+    "16_checkpoints": (60, 7),
+    "17_capstone": (50, 7),
+    "03_step": (15, 4),
 }
 
 
@@ -65,43 +65,43 @@ def test_every_exercise_has_a_known_mistake(lesson):
 
 
 def _examine_with(monkeypatch, **changes):
-    """The verdict on lesson 13's first mutant after changing what is said of it."""
-    lesson = "13_step"
+    """The verdict on lesson 03's first mutant after changing what is said of it."""
+    lesson = "03_step"
     first = dataclasses.replace(mutants.of_lesson(lesson)[0], **changes)
     monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson: [first])
     return audit.examine(audit.Case(lesson, "mutant", first.name)).complaints
 
 
 def test_the_audit_notices_a_mistake_that_keeps_its_marks(monkeypatch):
-    first = mutants.of_lesson("13_step")[0]
-    solution = next(c for c in notebook.read("13_step").cells if c.id == first.cell)
+    first = mutants.of_lesson("03_step")[0]
+    solution = next(c for c in notebook.read("03_step").cells if c.id == first.cell)
     complaints = _examine_with(monkeypatch, source=solution.source)
     assert f"{first.cell}-test kept its marks" in complaints
 
 
 def test_the_audit_notices_a_grade_cell_that_does_not_exist(monkeypatch):
-    first = mutants.of_lesson("13_step")[0]
+    first = mutants.of_lesson("03_step")[0]
     complaints = _examine_with(monkeypatch, breaks=(f"{first.cell}-test", "13-no-such-test"))
     assert "13-no-such-test kept its marks" in complaints
 
 
 def test_the_audit_notices_marks_lost_elsewhere(monkeypatch):
-    first = next(m for m in mutants.of_lesson("13_step") if len(m.breaks) > 1)
+    first = next(m for m in mutants.of_lesson("03_step") if len(m.breaks) > 1)
     monkeypatch.setattr(
         "autograder.mutants.of_lesson", lambda lesson: [dataclasses.replace(first, breaks=first.breaks[:1])]
     )
-    complaints = audit.examine(audit.Case("13_step", "mutant", first.name)).complaints
+    complaints = audit.examine(audit.Case("03_step", "mutant", first.name)).complaints
     assert any(line.startswith(f"{first.breaks[1]} lost its marks") for line in complaints)
 
 
 def test_an_audit_that_is_not_thorough_runs_the_test_of_the_exercise_alone(monkeypatch):
-    first = next(m for m in mutants.of_lesson("13_step") if len(m.breaks) > 1)
-    case = audit.Case("13_step", "mutant", first.name)
+    first = next(m for m in mutants.of_lesson("03_step") if len(m.breaks) > 1)
+    case = audit.Case("03_step", "mutant", first.name)
     for breaks in (first.breaks[:1], (*first.breaks, "13-no-such-test")):
         changed = dataclasses.replace(first, breaks=breaks)
         monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson, changed=changed: [changed])
         assert audit.examine(case).complaints and not audit.examine(case, thorough=False).complaints
-    solution = next(c.source for c in notebook.read("13_step").cells if c.id == first.cell)
+    solution = next(c.source for c in notebook.read("03_step").cells if c.id == first.cell)
     kept = dataclasses.replace(first, source=solution)
     monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson: [kept])
     assert audit.examine(case, thorough=False).complaints == (f"{first.cell}-test kept its marks",)
@@ -126,11 +126,11 @@ def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):
 
 
 def test_an_edit_changes_one_passage_of_the_solution():
-    cell = "13-ex4-ema-update"
-    solution = next(c.source for c in notebook.read("13_step").cells if c.id == cell)
+    cell = "03-ex4-ema-update"
+    solution = next(c.source for c in notebook.read("03_step").cells if c.id == cell)
     answer = answers.edit(cell, "Too  slow.", ("def ", "\ndef "), breaks=[f"{cell}-test"])
     assert answer.source == solution.replace("def ", "\ndef ") and answer.hint == "Too slow."
-    assert (answer.lesson, answer.cell, answer.breaks) == ("13_step", cell, (f"{cell}-test",))
+    assert (answer.lesson, answer.cell, answer.breaks) == ("03_step", cell, (f"{cell}-test",))
     for passage, count in (("no such passage", 0), ("e", solution.count("e"))):
         with pytest.raises(ValueError, match=f"has {count} passages"):
             answers.edit(cell, "A hint.", (passage, ""), breaks=[f"{cell}-test"])
@@ -139,7 +139,7 @@ def test_an_edit_changes_one_passage_of_the_solution():
 def test_an_unknown_lesson_is_one_line(capsys):
     assert main(["audit", "99_nothing"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "99_nothing" in said and "13_step" in said
+    assert said.count("\n") == 1 and "99_nothing" in said and "03_step" in said
 
 
 def test_the_variants_are_not_the_solution():

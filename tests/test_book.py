@@ -110,7 +110,7 @@ def test_search_finds_a_word(tab, book):
     tab.resize(1280, 900)
     tab.open((book / "search.html").as_uri() + "?q=gradient")
     tab.wait("document.querySelectorAll('#search-results li').length > 0")
-    assert "13_step" in tab.evaluate("document.querySelector('#search-results').innerHTML")
+    assert "03_step" in tab.evaluate("document.querySelector('#search-results').innerHTML")
     assert not tab.errors
     tab.open((book / "search.html").as_uri() + "?q=xyzzyplugh")
     tab.wait("/did not match/.test(document.querySelector('#search-results').innerText)")

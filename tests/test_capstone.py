@@ -48,12 +48,12 @@ def test_pieces_that_are_out_of_date_are_told_and_made_anew(lessons, monkeypatch
     monkeypatch.setattr(notebook, "SOLUTIONS", lessons)
     edit(
         lessons,
-        "07_zero1",
+        "08_zero1",
         "size = -(-numel // world_size)  # rounded up",
         "size = (numel + world_size - 1) // world_size",
     )
     assert __main__.main(["pieces", "--check"]) == 1
-    assert capsys.readouterr().out == "solutions/12_capstone/pieces.py is stale (python -m autograder pieces)\n"
+    assert capsys.readouterr().out == "solutions/17_capstone/pieces.py is stale (python -m autograder pieces)\n"
     assert __main__.main(["pieces"]) == 0
     assert "size = (numel + world_size - 1) // world_size" in (lessons / pieces.LESSON / "pieces.py").read_text()
     assert __main__.main(["pieces", "--check"]) == 0
@@ -64,7 +64,7 @@ def test_pieces_that_are_out_of_date_are_told_and_made_anew(lessons, monkeypatch
 
 def test_a_solution_without_a_piece_is_an_error(lessons, monkeypatch, capsys):
     monkeypatch.setattr(notebook, "SOLUTIONS", lessons)
-    edit(lessons, "04_ddp", "def broadcast_parameters(module: nn.Module, src: int = 0)", "def broadcast(module, src=0)")
+    edit(lessons, "05_ddp", "def broadcast_parameters(module: nn.Module, src: int = 0)", "def broadcast(module, src=0)")
     assert __main__.main(["pieces"]) == 2
     assert "broadcast_parameters is missing in" in capsys.readouterr().err
 
@@ -82,17 +82,17 @@ def test_students_get_the_pieces_and_no_marker():
 def test_own_pieces_come_from_finished_notebooks(lessons, capsys):
     edit(
         lessons,
-        "04_ddp",
+        "05_ddp",
         '    """Give every rank rank `src`\'s parameters',
         '    print("mine")\n    """Give every rank rank `src`\'s',
     )
-    edit(lessons, "07_zero1", "    norm = norm.sqrt()\n", '    raise NotImplementedError("write this function")\n')
-    edit(lessons, "10_tensor", "class ParallelAttention(nn.Module):", "class ParallelAttention(nn.Module:")
-    shutil.rmtree(lessons / "11_checkpoints")
+    edit(lessons, "08_zero1", "    norm = norm.sqrt()\n", '    raise NotImplementedError("write this function")\n')
+    edit(lessons, "12_tensor", "class ParallelAttention(nn.Module):", "class ParallelAttention(nn.Module:")
+    shutil.rmtree(lessons / "16_checkpoints")
     own = capstone.PIECES.own_pieces(lessons)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4
-    assert said[0] == "04_ddp: your own pieces"
+    assert said[0] == "05_ddp: your own pieces"
     assert "ClippingOptimizer" in said[1] and said[1].endswith("is not written yet")
     assert "ParallelAttention is missing in" in said[2]
     assert "there is no" in said[3]
@@ -112,8 +112,8 @@ def broadcasts(rank, world_size, broadcast):
 
 
 def test_the_switch_takes_them_and_grading_does_not(lessons, monkeypatch):
-    edit(lessons, "07_zero1", "self.gradient /= world_size", "self.gradient /= 1")  # a mistake of lesson 07
-    cell = next(cell for cell in notebook.read(pieces.LESSON).cells if cell.id == "12-pieces")
+    edit(lessons, "08_zero1", "self.gradient /= world_size", "self.gradient /= 1")  # a mistake of lesson 08
+    cell = next(cell for cell in notebook.read(pieces.LESSON).cells if cell.id == "17-pieces")
     monkeypatch.chdir(lessons / pieces.LESSON)
     space = notebook.functions(pieces.LESSON, {cell.id: cell.source.replace("OWN_PIECES = False", "OWN_PIECES = True")})
     assert space["ZeroOptimizer"] is not space["pieces"].ZeroOptimizer
@@ -135,9 +135,9 @@ def first_norm(rank, world_size, trainer_class):
 def test_the_exported_notebook_runs_under_torchrun(lessons):
     folder = lessons / pieces.LESSON
     subprocess.run(
-        [sys.executable, "-m", "jupytext", "--to", "py", "12_capstone.ipynb"], cwd=folder, check=True, timeout=60
+        [sys.executable, "-m", "jupytext", "--to", "py", "17_capstone.ipynb"], cwd=folder, check=True, timeout=60
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "12_capstone.py"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "17_capstone.py"]
     environment = {**os.environ, "CHECKPOINT_DIR": str(folder / "checkpoints"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.jail
 WRONG = "def square(x):\n    return 0\n"
 
 #: The lessons of the example class that the tests grade; `make thorough` grades all that was handed in.
-LESSONS = ("01_collectives", "03_accumulation", "13_step")
+LESSONS = ("01_collectives", "03_step", "04_accumulation")
 
 
 def grade(*arguments, cwd=None):
@@ -97,7 +97,7 @@ def test_every_lost_mark_of_the_example_class_is_explained(example):
 
 @pytest.mark.slow
 def test_the_feedback_names_the_mistake(example):
-    page = (grading.EXAMPLE_COURSE / "feedback/student-03/13_step/13_step.html").read_text()
+    page = (grading.EXAMPLE_COURSE / "feedback/student-03/03_step/03_step.html").read_text()
     assert "You added up the gradients of the micro-batches" in page
 
 

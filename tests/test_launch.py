@@ -1,4 +1,4 @@
-"""Lesson 05 as a script: what it says when it cannot start, and that a real launch leaves nothing behind."""
+"""Lesson 06 as a script: what it says when it cannot start, and that a real launch leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from autograder import notebook
 from autograder.check import CheckFailed
 from autograder.checks import launch
 
-pytestmark = pytest.mark.skipif("05_launch" not in notebook.lessons(), reason="the lesson is not there")
+pytestmark = pytest.mark.skipif("06_launch" not in notebook.lessons(), reason="the lesson is not there")
 
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
     """The solution's functions, exported to a script."""
-    lesson = notebook.functions("05_launch")
+    lesson = notebook.functions("06_launch")
     path = tmp_path_factory.mktemp("script") / "train.py"
     names = ("setup_ddp", "cleanup_ddp", "train_ddp", "launch_distributed", "main")
     lesson["export"](path, *(lesson[name] for name in names))
@@ -63,7 +63,7 @@ def test_a_script_holds_what_its_functions_use(script):
 
 def test_a_students_function_stands_among_the_solutions():
     """Each is graded alone: the other three are the solution's, whatever the student's are."""
-    lesson = notebook.functions("05_launch")
+    lesson = notebook.functions("06_launch")
     text = launch._script(lesson["launch_distributed"])
     assert text.rindex("\ntrain_ddp = _train_ddp") > text.rindex("def train_ddp(")
     assert "launch_distributed = _launch_distributed" not in text

@@ -357,8 +357,8 @@ def test_an_empty_course_is_one_line_and_stays_empty(tmp_path, capsys):
 
 
 def test_a_lesson_that_nobody_handed_in_is_one_line(tmp_path, capsys):
-    assert main(["report", "13_step", "--course", str(tmp_path)]) == 0
-    assert "nothing of 13_step is graded" in one_line(capsys.readouterr().out)
+    assert main(["report", "03_step", "--course", str(tmp_path)]) == 0
+    assert "nothing of 03_step is graded" in one_line(capsys.readouterr().out)
 
 
 def test_an_unknown_lesson_is_one_line(capsys):

@@ -66,9 +66,9 @@ def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, execut
 
 def test_of_several_notebooks_each_has_its_own_outcome(tmp_path):
     missing = {"NO_SUCH": 1}
-    outcomes = execute.run_all([("13_step", missing), ("01_collectives", missing)], jobs=2, folder=tmp_path)
+    outcomes = execute.run_all([("03_step", missing), ("01_collectives", missing)], jobs=2, folder=tmp_path)
     assert [str(error).split(";")[0] for error in outcomes] == [
-        "13_step has no parameter 'NO_SUCH'",
+        "03_step has no parameter 'NO_SUCH'",
         "01_collectives has no parameter 'NO_SUCH'",
     ]
 

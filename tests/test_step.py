@@ -1,4 +1,4 @@
-"""Lesson 13: its oracles are torch's own, chance never decides a mark, and its cells run without torch."""
+"""Lesson 03: its oracles are torch's own, chance never decides a mark, and its cells run without torch."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from autograder import notebook
 from autograder.checks import step
 
-LESSON = "13_step"
+LESSON = "03_step"
 
 
 def test_the_adam_oracle_is_torch_optim_adam():

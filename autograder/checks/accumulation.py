@@ -1,4 +1,4 @@
-"""Lesson 03: many small batches are one big batch, in the memory of a small one.
+"""Lesson 04: many small batches are one big batch, in the memory of a small one.
 
 `accumulate_gradients` and `shard_indices` run inside a rank of their own, where their calls can be watched:
 what goes through the model, what autograd keeps, what happens to the random state. The oracles are one
@@ -321,7 +321,7 @@ def _expect_gradients(task: Task, seen: Seen, rtol: float | None = None) -> None
 COUNTS = [(6, 1, 3), (1,), (2, 6, 6, 5, 6), (0, 0), (4, 1)]
 
 
-@check("03-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients")
 def accumulation_gives_the_gradient_of_the_whole_batch(accumulate_gradients, *, rng):
     """Equal to one forward and backward over everything, in float64 and in float32, however it is cut."""
     tokens, rows, tied = (_values(rng, model) for model in (Tokens, Rows, Tied))
@@ -349,7 +349,7 @@ def accumulation_gives_the_gradient_of_the_whole_batch(accumulate_gradients, *, 
     _expect_gradients(task, seen, rtol=0.0)
 
 
-@check("03-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients")
 def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
     """Gradients from before the call have no part in the result."""
     values = _values(rng, Tied)
@@ -359,7 +359,7 @@ def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
         _expect_gradients(*_try(accumulate_gradients, [task])[0])
 
 
-@check("03-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients")
 def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
     """No forward sees more rows than the largest micro-batch, and autograd keeps no more than one graph."""
     values = _values(rng, Rows)
@@ -381,7 +381,7 @@ def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
             fail(text, task.name, evidence)
 
 
-@check("03-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients")
 def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
     """Parameters, their requires_grad, the data and the model's mode are as they were."""
     tasks = [
@@ -401,7 +401,7 @@ def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
         fail("the model is in train() mode, but its dropout did nothing", task.name, "no dropout")
 
 
-@check("03-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients")
 def accumulation_refuses_what_has_no_mean(accumulate_gradients, *, rng):
     """No micro-batch, or none in which anything counts, is a ValueError that says so."""
     values = _values(rng, Tokens)
@@ -518,7 +518,7 @@ def _expect_dealt(function: Any, calls: list[dict]) -> None:
             fail(f"entry {at} is {one.got[at]}, the sampler has {expected[at]}", _say(call), evidence)
 
 
-@check("03-ex2-shard-indices")
+@check("04-ex2-shard-indices")
 def shards_are_those_of_the_sampler(shard_indices, *, rng):
     """Element by element what torch's sampler deals, over many drawn calls."""
     plain = [
@@ -535,7 +535,7 @@ def shards_are_those_of_the_sampler(shard_indices, *, rng):
     _expect_dealt(shard_indices, plain + _calls(rng, 400))
 
 
-@check("03-ex2-shard-indices")
+@check("04-ex2-shard-indices")
 def shards_are_dealt_without_side_effects(shard_indices, *, rng):
     """The sampler is not used, and torch's global random state is as it was."""
     calls = _calls(rng, 20)
@@ -547,7 +547,7 @@ def shards_are_dealt_without_side_effects(shard_indices, *, rng):
             fail("torch's global random state is another than before", _say(call), [one.random, str(one.got)])
 
 
-@check("03-ex2-shard-indices")
+@check("04-ex2-shard-indices")
 def shards_refuse_what_cannot_be_dealt(shard_indices, *, rng):
     """A rank that there is not, no ranks, and a negative length are ValueErrors that name the argument."""
     right = {"length": 10, "rank": 1, "world_size": 4, "epoch": 0}
@@ -599,7 +599,7 @@ def _expect_gradient(case: str, function: Any, x: np.ndarray, y: np.ndarray, w: 
         raise
 
 
-@check("03-ex3-local-gradient")
+@check("04-ex3-local-gradient")
 def local_gradient_follows_the_formula(local_gradient, *, rng):
     """The gradient of torch's mean logistic loss."""
     for rows, d in [(8, 3), (1, 4), (5, 1), (1, 1), (300, 20)]:
@@ -609,7 +609,7 @@ def local_gradient_follows_the_formula(local_gradient, *, rng):
         _expect_gradient(f"B = 6, d = 2, every label {label:.0f}", local_gradient, x, np.full_like(y, label), w)
 
 
-@check("03-ex3-local-gradient")
+@check("04-ex3-local-gradient")
 def local_gradient_is_computed_in_float64(local_gradient, *, rng):
     """float32 and integers come in, float64 comes out, and nothing was rounded or wrapped on the way."""
     x, y, w = _examples(rng, 50, 4)
@@ -621,7 +621,7 @@ def local_gradient_is_computed_in_float64(local_gradient, *, rng):
     _expect_gradient("all int64", local_gradient, x, rng.integers(0, 2, 9), w)
 
 
-@check("03-ex3-local-gradient")
+@check("04-ex3-local-gradient")
 def local_gradient_survives_large_logits(local_gradient, *, rng):
     """|Xw| up to 10⁴, of either sign, with either label, far beyond where exp overflows."""
     for size in (30.0, 800.0, 1e4):
@@ -632,7 +632,7 @@ def local_gradient_survives_large_logits(local_gradient, *, rng):
         _expect_gradient(f"|Xw| up to {size:g}, labels on the right side", local_gradient, x[2:], y[2:], w)
 
 
-@check("03-ex3-local-gradient")
+@check("04-ex3-local-gradient")
 def local_gradient_leaves_its_inputs_alone(local_gradient, *, rng):
     """x, y and w hold the same bytes afterwards."""
     inputs = dict(zip(("x", "y", "w"), _examples(rng, 6, 3), strict=True))
@@ -642,7 +642,7 @@ def local_gradient_leaves_its_inputs_alone(local_gradient, *, rng):
         expect_unchanged("B = 6, d = 3", before[name], array, what=name)
 
 
-@check("03-ex3-local-gradient")
+@check("04-ex3-local-gradient")
 def local_gradient_refuses_what_does_not_fit(local_gradient, *, rng):
     """No rows, and shapes that numpy would broadcast or reject in words of its own."""
     x, y, w = _examples(rng, 4, 3)
@@ -690,7 +690,7 @@ def _shards(rng: np.random.Generator, sizes: Sequence[int], d: int) -> tuple[lis
     return xs, ys, 0.15 * rng.normal(size=d)
 
 
-@check("03-ex4-data-parallel-step")
+@check("04-ex4-data-parallel-step")
 def step_is_one_step_on_all_rows(data_parallel_step, *, rng):
     """w − lr times torch's gradient on all rows, within 1e-12, for equal, unequal and empty shards."""
     for sizes in [*CUTS, LARGE_CUT]:
@@ -708,7 +708,7 @@ def step_is_one_step_on_all_rows(data_parallel_step, *, rng):
         steps.append(expected)
 
 
-@check("03-ex4-data-parallel-step")
+@check("04-ex4-data-parallel-step")
 def step_leaves_its_inputs_alone(data_parallel_step, *, rng):
     """w, the lists and their arrays are as they were, and the result is an array of its own, even for lr = 0."""
     for lr in (0.5, 0.0):
@@ -727,7 +727,7 @@ def step_leaves_its_inputs_alone(data_parallel_step, *, rng):
             fail("the result shares its memory with w", case, "shared")
 
 
-@check("03-ex4-data-parallel-step")
+@check("04-ex4-data-parallel-step")
 def step_refuses_what_cannot_be_stepped(data_parallel_step, *, rng):
     """Lists of different lengths, and no rows at all."""
     xs, ys, w = _shards(rng, (4, 2), 3)

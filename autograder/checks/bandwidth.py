@@ -1,4 +1,4 @@
-"""Lesson 06: what cheaper gradients must still be, and what they may cost.
+"""Lesson 07: what cheaper gradients must still be, and what they may cost.
 
 Compression is compared entry for entry with numpy's sorting; error feedback with the sum of all gradients, in
 small whole numbers bit for bit; DDP with the hook with N residuals kept in one process; the server's log is
@@ -118,7 +118,7 @@ def _residual_step(residual: np.ndarray, grad: np.ndarray, k: int) -> tuple[np.n
 # ---- 1 · top_k_compress, top_k_decompress ----
 
 
-@check("06-ex1-top-k")
+@check("07-ex1-top-k")
 def top_k_takes_the_largest(top_k_compress, *, rng):
     """k entries of largest magnitude, signed, at their places in reading order, in memory of their own."""
     shapes = [((12,), ""), ((4, 6), "transposed"), ((4, 6), ""), ((3, 2, 4), "strided"), ((), ""), ((1,), "")]
@@ -141,7 +141,7 @@ def top_k_takes_the_largest(top_k_compress, *, rng):
         _expect_largest(case, values, indices, ties, ratio)
 
 
-@check("06-ex1-top-k")
+@check("07-ex1-top-k")
 def top_k_refuses_a_ratio(top_k_compress, *, rng):
     """A ratio outside (0, 1] is a ValueError that names it."""
     grad = torch.from_numpy(rng.normal(size=8))
@@ -149,7 +149,7 @@ def top_k_refuses_a_ratio(top_k_compress, *, rng):
         expect_raises(f"ratio {ratio}", top_k_compress, grad, ratio, error=ValueError, mentions="ratio")
 
 
-@check("06-ex1-top-k")
+@check("07-ex1-top-k")
 def decompress_puts_values_back(top_k_decompress, *, rng):
     """The values at their places, zero elsewhere, in the dtype of the values and the shape that was asked."""
     for shape, k, dtype in [
@@ -177,7 +177,7 @@ def decompress_puts_values_back(top_k_decompress, *, rng):
             fail("the result shares its memory with values", case, "shared")
 
 
-@check("06-ex1-top-k")
+@check("07-ex1-top-k")
 def decompress_refuses_what_does_not_fit(top_k_decompress, *, rng):
     """Different lengths, or an index outside the shape, are a ValueError that names the indices."""
     values = torch.from_numpy(rng.normal(size=3))
@@ -233,7 +233,7 @@ def _residual_of(case: str, residual: Any, key: Any, grad: torch.Tensor) -> np.n
     return kept.detach().numpy().copy()
 
 
-@check("06-ex2-error-feedback")
+@check("07-ex2-error-feedback")
 def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
     """In each step the largest of gradient plus residual; sent + residual = sum of all gradients."""
     for shape, layout, ratio, whole in [
@@ -277,7 +277,7 @@ def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
             fail("the residual shares its memory with a gradient", case, "shared")
 
 
-@check("06-ex2-error-feedback")
+@check("07-ex2-error-feedback")
 def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
     """Each key and each object has a residual of its own; a key can be anything hashable."""
     objects = [call_inside(_Fed, ErrorFeedback, ratio) for ratio in (0.25, 0.5)]
@@ -409,7 +409,7 @@ def _hook_runs(rng, top_k_hook, world_size: int, ratio: float, cap: float, dtype
     return arguments, run_ranks(_drive_hook, world_size, (top_k_hook, *arguments, kind.get("plain", False)))
 
 
-@check("06-ex3-top-k-hook")
+@check("07-ex3-top-k-hook")
 def hook_follows_one_process(top_k_hook, *, rng):
     """Six steps with N ranks give the gradients of one process with N residuals, with one bucket and with many."""
     for world_size, cap, ratio in [(2, 25, 0.0625), (3, 0.05, 0.25), (1, 0.05, 0.125), (2, 0.05, 2.0**-13)]:
@@ -439,7 +439,7 @@ def hook_follows_one_process(top_k_hook, *, rng):
                         fail(f"step {step}, rank {rank}: the gradient of parameter {place} {values}", case, [step, got])
 
 
-@check("06-ex3-top-k-hook")
+@check("07-ex3-top-k-hook")
 def hook_sends_only_what_it_must(top_k_hook, *, rng):
     """At most the values and indices of each parameter go into all-gathers, and nothing else is called."""
     for world_size, ratio in [(2, 0.0625), (3, 2.0**-13)]:
@@ -459,7 +459,7 @@ def hook_sends_only_what_it_must(top_k_hook, *, rng):
                     fail(f"{text}, {most} are enough", case, [spent, calls])
 
 
-@check("06-ex3-top-k-hook")
+@check("07-ex3-top-k-hook")
 def hook_that_sends_everything_is_plain_ddp(top_k_hook, *, rng):
     """With ratio 1 the gradients are those of DDP without a hook, in float32 within 1e-6 of the largest."""
     for world_size in (1, 2):
@@ -609,7 +609,7 @@ def _expect_server_bytes(case: str, ledger: Any, steps: int, nbytes: int) -> Non
             fail(f"rank {rank} sent {spent} bytes, {most} are enough", case, ["bytes", rank])
 
 
-@check("06-ex4-parameter-server")
+@check("07-ex4-parameter-server")
 def sync_server_is_one_process(parameter_server, *, rng):
     """Each round is one update with the mean of all workers' gradients at the same weights, logged in their order."""
     for world_size, shape, layout, dtype, gate in [
@@ -667,7 +667,7 @@ def _expect_replay(case, start, weights, log, seen, steps, lr, world_size, evide
         fail("replaying the log, w ← w − lr · g for each entry, ends at other weights", case, ["end", evidence])
 
 
-@check("06-ex4-parameter-server")
+@check("07-ex4-parameter-server")
 def async_with_one_worker_is_one_process(parameter_server, *, rng):
     """With one worker nobody else changes the weights: staleness 0 throughout, and w ← w − lr·g in each step."""
     case, steps, lr, start = "async, 2 ranks, 4 steps", 4, 0.3, rng.normal(size=(3, 2))
@@ -680,7 +680,7 @@ def async_with_one_worker_is_one_process(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("06-ex4-parameter-server")
+@check("07-ex4-parameter-server")
 def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
     """Worker 1's first gradient waits until worker 2 is in its last step: the run ends, and the push is that stale."""
     steps, lr, start = 4, 0.3, rng.normal(size=6)
@@ -701,7 +701,7 @@ def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("06-ex4-parameter-server")
+@check("07-ex4-parameter-server")
 def async_log_replays_to_the_weights(parameter_server, *, rng):
     """Several workers at their own speed: applying the gradients in the order of the log gives the weights."""
     case, steps, lr, start = "async, 4 ranks, 6 steps", 6, 0.3, rng.normal(size=5)
@@ -711,7 +711,7 @@ def async_log_replays_to_the_weights(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("06-ex4-parameter-server")
+@check("07-ex4-parameter-server")
 def server_refuses_what_cannot_work(parameter_server, *, rng):
     """One rank alone, or another mode, is a ValueError that names the argument, on every rank, before any message."""
     start = rng.normal(size=3)
@@ -787,7 +787,7 @@ def _stepped(case: str, result: Any) -> bool:
     return bool(result)
 
 
-@check("06-ex5-loss-scaler")
+@check("07-ex5-loss-scaler")
 def scaler_scales_in_fp32(LossScaler, *, rng):  # noqa: N803
     """scale converts to fp32 first, so that a half-precision loss cannot overflow, and lets gradients through."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -862,7 +862,7 @@ def _same(a: Any, b: Any) -> bool:
     return a == b
 
 
-@check("06-ex5-loss-scaler")
+@check("07-ex5-loss-scaler")
 def scaler_follows_torch(LossScaler, *, rng):  # noqa: N803
     """Factors, skips, masters and optimizer state over many steps, as `torch.amp.GradScaler` has them."""
     makers = {
@@ -888,7 +888,7 @@ def scaler_follows_torch(LossScaler, *, rng):  # noqa: N803
             _walk(case, rng, LossScaler, settings, make, grads_of, len(marks), dtype)
 
 
-@check("06-ex5-loss-scaler")
+@check("07-ex5-loss-scaler")
 def scaler_keeps_small_gradients(LossScaler, *, rng):  # noqa: N803
     """Gradients are divided in fp32, where what fp16 has no number for still counts; small updates add up."""
     case = "fp16 gradients of 2⁻²⁶ times a factor of 2¹⁶"
@@ -904,7 +904,7 @@ def scaler_keeps_small_gradients(LossScaler, *, rng):  # noqa: N803
     expect_close(case, got, expected.numpy(), what="the master", rtol=0.0, atol=2e-6)
 
 
-@check("06-ex5-loss-scaler")
+@check("07-ex5-loss-scaler")
 def scaler_skips_whatever_is_not_finite(LossScaler, *, rng):  # noqa: N803
     """inf, −inf and NaN, in whichever gradient; and nothing else, though a sum of finite numbers may overflow."""
     for name, numbers, finite in [
@@ -933,7 +933,7 @@ def scaler_skips_whatever_is_not_finite(LossScaler, *, rng):  # noqa: N803
                 fail(f"{name}: the masters are {mine.tolist()}, expected {wanted.tolist()}", name, evidence)
 
 
-@check("06-ex5-loss-scaler")
+@check("07-ex5-loss-scaler")
 def scaler_passes_none_on(LossScaler, *, rng):  # noqa: N803
     """A parameter without a gradient leaves its master without one, so that the optimizer does not touch it."""
     for name, make in {
@@ -1012,7 +1012,7 @@ def _expect_exchange(case: str, outcomes: list, expected: np.ndarray, sent: floa
                 fail(f"{where}: the gradient that was handed in has changed", case, ["changed", step])
 
 
-@check("06-ex6-benchmark")
+@check("07-ex6-benchmark")
 def all_reduce_exchange_is_a_mean(AllReduceExchange, *, rng):  # noqa: N803
     """The mean over the ranks, in the dtype on the wire; 2(N−1)/N · numel · itemsize bytes, by one all-reduce."""
     for world_size in (1, 2, 3):
@@ -1038,7 +1038,7 @@ def all_reduce_exchange_is_a_mean(AllReduceExchange, *, rng):  # noqa: N803
                     fail(f"{text}, expected one all_reduce of {20 * itemsize} bytes in each", case, calls)
 
 
-@check("06-ex6-benchmark")
+@check("07-ex6-benchmark")
 def top_k_exchange_is_a_mean_of_what_was_sent(TopKExchange, *, rng):  # noqa: N803
     """N residuals in one process give the same means; the bytes reported are those of the all-gathers, N − 1 times."""
     for world_size in (1, 2, 3):
@@ -1153,7 +1153,7 @@ def _number(case: str, row: dict, key: str) -> float:
     return float(value)
 
 
-@check("06-ex6-benchmark")
+@check("07-ex6-benchmark")
 def benchmark_trains_as_it_says(benchmark, *, rng):
     """Rank r's exchange gets the gradient of rows r::N at w; w starts at 0 for each strategy; `steps` updates."""
     for world_size, steps, lr in [(2, 1, 0.5), (3, 7, 0.25), (1, 4, 1.0)]:
@@ -1172,7 +1172,7 @@ def benchmark_trains_as_it_says(benchmark, *, rng):
         expect_unchanged(case, y, given[1], what="y")
 
 
-@check("06-ex6-benchmark")
+@check("07-ex6-benchmark")
 def benchmark_reports_bytes_and_loss(benchmark, *, rng):
     """Bytes: the mean over the steps of the rank that sent most. loss_gap and auc: of the weights, on all rows."""
     x, y = _problem(rng)
@@ -1197,7 +1197,7 @@ def benchmark_reports_bytes_and_loss(benchmark, *, rng):
                 fail(text + (" for these weights on all rows" if key != "bytes_per_step" else ""), case, numbers)
 
 
-@check("06-ex6-benchmark")
+@check("07-ex6-benchmark")
 def feedback_ends_nearer(benchmark, TopKExchange, *, rng):  # noqa: N803
     """On the lesson's data, top-2 of 20 with error feedback ends with a smaller loss gap than without."""
     from sklearn.datasets import make_classification

@@ -1,4 +1,4 @@
-"""Lesson 12: the loop computes what one process computes, sees what breaks it, and resumes as if it had never stopped.
+"""Lesson 17: the loop computes what one process computes, sees what breaks it, and resumes as if it had never stopped.
 
 The oracle is a model of its own kind in this process: the notebook's given model, trained by torch's Adam on the
 batches of all ranks together. What the student's loop is built from is always the reference solution's, whatever the
@@ -31,7 +31,7 @@ from autograder import check as checking
 from autograder import notebook
 from autograder.check import as_array, call_inside, check, expect_close, expect_raises, fail
 
-LESSON = "12_capstone"
+LESSON = "17_capstone"
 TOKENS, NUMEL = 64, 29_888
 LOSS_ERROR, NORM_ERROR, PARAMETER_ERROR = 1e-5, 1e-4, 1e-4
 #: So many of the parameters may be further off.
@@ -154,7 +154,7 @@ def _beside_a_state(make_corpus: Any, seed: int, total: int, noise: int) -> tupl
         torch.set_rng_state(before)
 
 
-@check("12-ex1-batches")
+@check("17-ex1-batches")
 def corpus_is_one_cycle_repeated(make_corpus, *, rng):
     """A permutation of the tokens, repeated; the seed alone decides which; wrong lengths are refused."""
     cycles = []
@@ -182,7 +182,7 @@ def corpus_is_one_cycle_repeated(make_corpus, *, rng):
         expect_raises(f"{total} tokens", make_corpus, 0, total, error=ValueError, mentions="total_tokens")
 
 
-@check("12-ex1-batches")
+@check("17-ex1-batches")
 def batches_are_windows_of_the_corpus(make_batch, *, rng):
     """x and y are the windows that the formula names, for any corpus, step, rank and number of ranks."""
     cases = [(4096, 1, 0, 1), (4096, 1, 0, 4), (4096, 1, 3, 4), (4096, 2, 0, 4), (4096, 7, 2, 3), (4096, 20, 1, 2)]
@@ -241,7 +241,7 @@ def _drive_trainer(rank: int, world_size: int, trainer_class: Any, seed: int, ca
     return outcomes
 
 
-@check("12-ex2-trainer")
+@check("17-ex2-trainer")
 def steps_follow_one_process(Trainer, make_corpus, *, rng):  # noqa: N803
     """Loss, gradient norm and parameters after each step are those of one process on all batches."""
     seed, usual = int(rng.integers(100)), {1: 1.0, 2: 3.0, 3: 1.0}
@@ -319,7 +319,7 @@ def _expect_described(case: str, rank: int, parameters: np.ndarray, norm: Any, d
         fail(f"rank {rank}: the digest is not the SHA-256 of the parameters' bytes", case, ["digest", rank])
 
 
-@check("12-ex2-trainer")
+@check("17-ex2-trainer")
 def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
     """One reduce-scatter and one all-gather a step; everything else is small."""
     cases = [(4, 3e-3, {1: 1.0, 2: 1.0}), (1, 3e-3, {1: 1.0})]
@@ -333,7 +333,7 @@ def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
                 fail(f"rank {rank} sent in one step: {calls}", "communication of a step", kinds)
 
 
-@check("12-ex2-trainer")
+@check("17-ex2-trainer")
 def trainer_refuses_odd_micro_batches(Trainer, *, rng):  # noqa: N803
     """A number that does not divide the batch is a ValueError that names it, on every rank, before any message."""
     results = run_ranks(_refuse, 2, (Trainer, [3, 0, -2, 8], "trainer"))
@@ -379,7 +379,7 @@ def _drive_check_step(rank: int, world_size: int, check_step: Any, cases: list[d
     return outcomes
 
 
-@check("12-ex3-invariants")
+@check("17-ex3-invariants")
 def step_invariants_are_told_by_all_ranks(check_step, *, rng):
     """What does not hold is a RuntimeError on every rank, with the invariant, the rank and the step."""
     numel, step = int(rng.integers(100, 1000)) * 4 + 1, int(rng.integers(11, 99))
@@ -498,7 +498,7 @@ def _tensor_bytes(state: dict) -> list[bytes]:
     return [state[name].numpy().tobytes() for name in sorted(state) if isinstance(state[name], torch.Tensor)]
 
 
-@check("12-ex3-invariants")
+@check("17-ex3-invariants")
 def checkpoints_are_read_back(save_verified, *, rng):
     """What was saved is loaded and compared; a difference on one rank stops all; CheckpointError passes through."""
     cases = [
@@ -547,7 +547,7 @@ def _drive_train(rank: int, world_size: int, train: Any, root: str, options: dic
     return {"whole": whole, "rest": rest}
 
 
-@check("12-ex4-train")
+@check("17-ex4-train")
 def training_follows_one_process(train, make_corpus, *, rng):
     """Every number of every step is one process's; what resumes is the run that never stopped."""
     plans = [
@@ -695,7 +695,7 @@ def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: lis
     return outcomes
 
 
-@check("12-ex4-train")
+@check("17-ex4-train")
 def broken_invariants_stop_every_rank(train, *, rng):
     """A fault in a step ends the run in that step, on all ranks, with the invariant that it breaks."""
     faults = [
@@ -717,7 +717,7 @@ def broken_invariants_stop_every_rank(train, *, rng):
         _expect_told(case, [mine[number] for mine in results], word, named, step)
 
 
-@check("12-ex4-train")
+@check("17-ex4-train")
 def train_refuses_what_makes_no_sense(train, *, rng):
     """Steps below 1 and micro-batches that do not divide the batch, on every rank."""
     values = [("steps", 0), ("steps", -1), ("micro_batches", 3), ("micro_batches", 0)]
@@ -798,7 +798,7 @@ def _more(value: int) -> int:
     return value + 4
 
 
-@check("12-ex5-verify")
+@check("17-ex5-verify")
 def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
     """A faithful resume is verified; whatever differs, on whichever rank, is told there; nobody hangs or raises."""
     cases: list[tuple] = [
@@ -863,7 +863,7 @@ def _strict(line: str) -> Any:
     return json.loads(line, parse_constant=refuse)
 
 
-@check("12-ex6-watch")
+@check("17-ex6-watch")
 def metrics_are_strict_json(append_metrics, *, rng):
     """One line a row, strict JSON, null for what is not finite; nothing lost, nothing changed."""
     rows = [
@@ -909,7 +909,7 @@ def _drawn(plot_metrics: Any, path: Path) -> tuple[str, list[dict]]:
     return "", axes
 
 
-@check("12-ex6-watch")
+@check("17-ex6-watch")
 def plots_show_each_step_once(plot_metrics, *, rng):
     """Loss and gradient norm over the steps in order; the last line of a step counts; events are no steps."""
     rows = [
@@ -964,7 +964,7 @@ def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[t
     return outcomes
 
 
-@check("12-ex6-watch")
+@check("17-ex6-watch")
 def one_clock_decides_for_all(Cadence, *, rng):  # noqa: N803
     """Rank 0's clock, from the construction or the last True, on all ranks alike."""
     start = float(rng.integers(1, 4))
@@ -1004,7 +1004,7 @@ def _drive_watched(rank: int, world_size: int, train: Any, root: str) -> list[di
     return [often, *outcomes]
 
 
-@check("12-ex6-watch")
+@check("17-ex6-watch")
 def training_is_watched_and_saved_by_the_clock(train, *, rng):
     """Rank 0 writes a line a step; with checkpoint_seconds a step is saved when it is due, or asked for."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
@@ -1106,7 +1106,7 @@ def _verdicts(losses: list[float]) -> list[bool]:
     return said
 
 
-@check("12-ex7-guard")
+@check("17-ex7-guard")
 def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
     """Refused is what is not finite or above 1.5 × the median of the last five; what is restored is the step before."""
     sequences = {
@@ -1149,7 +1149,7 @@ def _drive_spikes(rank: int, world_size: int, train: Any, root: str, spikes: lis
     return {"plain": plain, "clean": clean, "runs": runs}
 
 
-@check("12-ex7-guard")
+@check("17-ex7-guard")
 def spikes_are_taken_back(train, *, rng):
     """One rollback, seen at the step after the spike, and then the hashes and losses of the run without it."""
     spikes = [(2, 1000.0), (1, math.inf), (4, math.nan)]
@@ -1210,7 +1210,7 @@ def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[str, str]:
     return _said(lambda: train(rank, world_size, 8, None, None, guard=True))
 
 
-@check("12-ex7-guard")
+@check("17-ex7-guard")
 def a_hopeless_run_is_given_up(train, *, rng):
     """A loss that stays nan is rolled back three times and then ends the run, on every rank."""
     results = run_ranks(_drive_hopeless, 2, (train,))
@@ -1234,7 +1234,7 @@ def _drive_split(rank: int, world_size: int, train_tensor_parallel: Any, steps: 
     return train_tensor_parallel(rank, world_size, steps, seed, 3e-3)
 
 
-@check("12-ex8-tensor")
+@check("17-ex8-tensor")
 def split_attention_trains_alike(train_tensor_parallel, make_corpus, *, rng):
     """The losses are one process's on the same batches; two all-reduces a block and step."""
     seed, steps = int(rng.integers(100)), 5

@@ -1,4 +1,4 @@
-"""Lesson 11: checkpoints that are whole or not there, and that load whole or not at all.
+"""Lesson 16: checkpoints that are whole or not there, and that load whole or not at all.
 
 What is on the disk is read by a reader of this module's own (`_content`), and damaged checkpoints come from a writer
 of its own (`write_checkpoint`): json, hashlib and bytes, no tensors. Inside a rank `_watch` stands before every call
@@ -612,7 +612,7 @@ def _plain_outcome(outcome: tuple[str, Any]) -> tuple[str, Any]:
     return (outcome[0], _plain(outcome[1])) if outcome[0] == "returned" else outcome
 
 
-@check("11-ex1-shard")
+@check("16-ex1-shard")
 def shard_files_hold_the_bytes(write_durably, write_shard, read_shard, *, rng):
     """A file with the tensors' bytes end to end, fsynced, described by its entry, and read back as it was."""
     cases = [draw(rng, 1, 0), replace(draw(rng, 3, 0), step=1), draw(rng, 1, 0, tensors=False)]
@@ -678,7 +678,7 @@ def _read_driver(rank, world_size, read_shard, cases):
     return [_plain_outcome(_try(read_shard, Path(folder), entry)) for folder, entry in cases]
 
 
-@check("11-ex1-shard")
+@check("16-ex1-shard")
 def damaged_shards_are_refused(read_shard, *, rng):
     """One byte more, less or other is a CheckpointError that names the file; a pickle is bytes like all others."""
     saved = replace(draw(rng, 2, 5), values={})
@@ -756,7 +756,7 @@ def _unchanged(state: dict) -> str:
     return repr({name: _piece(v) if isinstance(v, torch.Tensor) else v for name, v in state.items()})
 
 
-@check("11-ex2-save")
+@check("16-ex2-save")
 def saves_what_the_manifest_says(save_sharded, *, rng):
     """Every rank's bytes in a shard of its own, written by itself; the values; the names; nothing else in root."""
     for world_size in (3, 1, 2):
@@ -864,7 +864,7 @@ def _everybody(log: _Log, world_size: int) -> bool:
     return False
 
 
-@check("11-ex2-save")
+@check("16-ex2-save")
 def commits_durably_by_one_rename(commit, save_sharded, *, rng):
     """Files, then their folder, then one rename, then the folder above; after every rank, and before any returns."""
     with scratch_folder() as folder:
@@ -936,7 +936,7 @@ def _failing_driver(rank, world_size, folder, save_sharded, cases):
     return outcomes
 
 
-@check("11-ex2-save")
+@check("16-ex2-save")
 def saving_fails_on_all_ranks(save_sharded, *, rng):
     """A step that is there, a full disk, a matrix: the same error on every rank, and nothing is committed."""
     world_size = 3
@@ -1023,7 +1023,7 @@ def _again_driver(rank, world_size, save_sharded, roots, states):
     ]
 
 
-@check("11-ex2-save")
+@check("16-ex2-save")
 def leftovers_of_a_killed_save_are_cleared(save_sharded, *, rng):
     """After a save by two ranks was killed, at any moment, one rank saves: its checkpoint is right, and alone."""
     old, new = draw(rng, 2, 10), draw(rng, 2, 20)
@@ -1126,7 +1126,7 @@ def _after(base: Path, folder: Path) -> None:
     shutil.copytree(base / "root", folder / "root")
 
 
-@check("11-ex2-save")
+@check("16-ex2-save")
 def a_killed_save_leaves_the_last_checkpoint(save_sharded, *, rng):
     """SIGKILL at every change of the folder, on either rank: the newest is intact."""
     old, new = draw(rng, 2, 10), draw(rng, 2, 20)
@@ -1211,7 +1211,7 @@ def _manifest_driver(rank, world_size, read_manifest, paths):
     return [_try(read_manifest, path) for path in paths]
 
 
-@check("11-ex3-load")
+@check("16-ex3-load")
 def manifests_are_verified(read_manifest, *, rng):
     """The manifest, its schema, the list of shards and the files; each thing that is wrong is named."""
     with scratch_folder() as folder:
@@ -1277,7 +1277,7 @@ def _expect_loaded(case: str, rank: int, outcome: tuple[str, Any], saved: Saved)
         fail(f"rank {rank}: the second thing that load_sharded returned is not the manifest", case, repr(manifest))
 
 
-@check("11-ex3-load")
+@check("16-ex3-load")
 def loads_what_was_saved(load_sharded, *, rng):
     """Each rank has its own pieces, byte for byte, and the values; nothing on the disk changes, nothing is executed."""
     for world_size in (3, 1):
@@ -1304,7 +1304,7 @@ def loads_what_was_saved(load_sharded, *, rng):
                     fail(text, f"{world_size} ranks, step 40", "sent")
 
 
-@check("11-ex3-load")
+@check("16-ex3-load")
 def refuses_damage_on_every_rank(load_sharded, *, rng):
     """Whatever is wrong, wherever it is seen: the same error on every rank; then an intact checkpoint loads."""
     world_size = 3
@@ -1403,7 +1403,7 @@ def _latest_driver(rank, world_size, checkpoints, latest, roots):
     return [(plain(_try(checkpoints, root)), plain(_try(latest, root))) for root in roots]
 
 
-@check("11-ex4-latest")
+@check("16-ex4-latest")
 def newest_by_number_that_is_complete(checkpoints, latest, *, rng):
     """Folders by number, whatever else is there; the newest of them that is complete, or None."""
     with scratch_folder() as folder:
@@ -1478,7 +1478,7 @@ def _rotate_driver(rank, world_size, folder, rotate, keeps):
     return outcomes, torn
 
 
-@check("11-ex4-latest")
+@check("16-ex4-latest")
 def rotation_keeps_one_that_loads(rotate, *, rng):
     """The last ones stay, and the newest that loads; a folder loses its name before it loses a file."""
     with scratch_folder() as folder:
@@ -1519,7 +1519,7 @@ def rotation_keeps_one_that_loads(rotate, *, rng):
         _expect_error("keep_last = 0", outcomes[-1], "ValueError", "keep_last")
 
 
-@check("11-ex4-latest")
+@check("16-ex4-latest")
 def what_a_kill_leaves_loads(save_sharded, latest, load_sharded, *, rng):
     """From what is on the disk before any change of a save, `latest` and `load_sharded` get a whole checkpoint."""
     old, new = draw(rng, 2, 10), draw(rng, 2, 20)
@@ -1568,7 +1568,7 @@ def _reshard_driver(rank, world_size, folder, reshard, cases):
     return outcomes
 
 
-@check("11-ex5-reshard")
+@check("16-ex5-reshard")
 def resharding_keeps_every_byte(reshard, *, rng):
     """4 → 2 → 3 → 4 and others: the logical state's bytes, dtypes, order and values; durable, one rename."""
     with scratch_folder() as folder:
@@ -1619,7 +1619,7 @@ def resharding_keeps_every_byte(reshard, *, rng):
             fail("reshard changed the original", "4 to 2 ranks", "original changed")
 
 
-@check("11-ex5-reshard")
+@check("16-ex5-reshard")
 def resharding_refuses_damage(reshard, *, rng):
     """A damaged original gets no new digests; a step that is there stays; no world size below 1."""
     with scratch_folder() as folder:
@@ -1722,7 +1722,7 @@ def _spoil(state: dict) -> None:
                     inner.append("later")
 
 
-@check("11-ex6-async")
+@check("16-ex6-async")
 def saving_goes_on_in_the_background(AsyncSaver, *, rng):  # noqa: N803
     """`save` returns before anything is on the disk; a copy is saved; one save at a time, over a group of its own."""
     for world_size in (2, 3):
@@ -1761,7 +1761,7 @@ def _error_driver(rank, world_size, saver_class, root, saved):
     return outcomes, there
 
 
-@check("11-ex6-async")
+@check("16-ex6-async")
 def background_errors_are_told_once(AsyncSaver, *, rng):  # noqa: N803
     """What went wrong in the background is raised by the next call, as what it was, once; then all is as if new."""
     case = "saves of a step that is there"

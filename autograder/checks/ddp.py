@@ -1,4 +1,4 @@
-"""Lesson 04: what a data-parallel wrapper must do, seen from outside.
+"""Lesson 05: what a data-parallel wrapper must do, seen from outside.
 
 The models, the drivers that run inside the ranks and the oracles are this module's own. Oracles: torch's
 DistributedDataParallel on a group of its own, a single process that sees the whole batch, and sums in numpy.
@@ -108,7 +108,7 @@ def _drive_broadcast(rank: int, world_size: int, broadcast_parameters: Any, seed
     return observed
 
 
-@check("04-ex1-broadcast-parameters")
+@check("05-ex1-broadcast-parameters")
 def broadcast_parameters_copies_all_parameters_and_buffers(broadcast_parameters, *, rng):
     """Every parameter and buffer of every rank becomes the source's, in place, whatever its dtype and layout."""
     for world_size in WORLD_SIZES:
@@ -145,7 +145,7 @@ def _drive_refusal(rank: int, world_size: int, broadcast_parameters: Any, source
     return said
 
 
-@check("04-ex1-broadcast-parameters")
+@check("05-ex1-broadcast-parameters")
 def broadcast_parameters_refuses_a_source_that_is_no_rank(broadcast_parameters, *, rng):
     """`src` outside 0…N−1 is a ValueError that names it, on every rank, before any message."""
     for world_size in (1, 3):
@@ -227,7 +227,7 @@ def _random_specs(rng: np.random.Generator) -> list[tuple]:
     return specs
 
 
-@check("04-ex2-make-buckets")
+@check("05-ex2-make-buckets")
 def make_buckets_follows_its_rules(make_buckets, *, rng):
     """Trainable parameters, each once, last first; one dtype a bucket; closed before it would grow too large."""
     f32, f64 = "float32", "float64"
@@ -264,7 +264,7 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
             fail(f"with parameters numbered from 0, make_buckets {said}, expected {expected}", name, got)
 
 
-@check("04-ex2-make-buckets")
+@check("05-ex2-make-buckets")
 def make_buckets_refuses_a_size_below_one(make_buckets, *, rng):
     """`bucket_bytes` < 1 is a ValueError that names it."""
     cases = [([((2,), "float32", True)], most, False) for most in (0, -5)] + [([], 0, False)]
@@ -396,7 +396,7 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return (a is None) == (b is None) and (a is None or np.array_equal(a, b))
 
 
-@check("04-ex3-start-finish")
+@check("05-ex3-start-finish")
 def a_bucket_is_averaged_in_one_asynchronous_all_reduce(start_bucket, finish_bucket, *, rng):
     """start_bucket returns at once with one all-reduce under way; finish_bucket leaves the means in `.grad`."""
     for world_size in WORLD_SIZES:
@@ -486,7 +486,7 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int) ->
     return observed
 
 
-@check("04-ex4-reducer")
+@check("05-ex4-reducer")
 def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  the notebook's name
     """A bucket starts when it is complete and those before it have started; finish starts the rest and averages."""
     sizes = [("all_reduce", 8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes)) for shapes in _STEP_SHAPES]
@@ -662,7 +662,7 @@ def _drive_training(rank: int, world_size: int, ddp_class: Any, seed: int) -> di
     return results
 
 
-@check("04-ex5-ddp")
+@check("05-ex5-ddp")
 def ddp_trains_like_one_process_and_like_torch(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
     """At each step: losses, gradients, parameters and optimizer state of one process, and of torch's DDP."""
     for world_size in WORLD_SIZES:
@@ -800,7 +800,7 @@ def _spec_bytes(spec: tuple) -> int:
     return int(np.prod(spec[0], dtype=np.int64)) * _SIZES[spec[1]]
 
 
-@check("04-ex5-ddp")
+@check("05-ex5-ddp")
 def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, rng):  # noqa: N803
     """One all-reduce a bucket, in bucket order, started as soon as it can be, waited for at the end."""
     for world_size in (1, 2, 3):
@@ -950,7 +950,7 @@ _NO_SYNC_TOLD = {
 }
 
 
-@check("04-ex5-ddp")
+@check("05-ex5-ddp")
 def ddp_syncs_once_for_many_micro_batches(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
     """Inside no_sync nothing is sent and gradients add up; the next synchronized backward averages them all."""
     specs = [((3, 3), "float64", True), ((3,), "float64", True)] * 2
@@ -1059,7 +1059,7 @@ def _mean_of_some(arrays: tuple, world_size: int) -> np.ndarray | None:
     return np.sum(there, axis=0) / world_size if there else None
 
 
-@check("04-ex5-ddp")
+@check("05-ex5-ddp")
 def ddp_counts_unused_parameters_as_zeros(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
     """With find_unused_parameters=True: means with zeros, None where no rank used it, one small all-reduce more."""
     specs = [((3, 3), "float64", True), ((3,), "float64", True)] * 3
@@ -1112,7 +1112,7 @@ def _drive_names(rank: int, world_size: int, ddp_class: Any, seed: int, cases: l
 _LAYER_PARAMS = {name[0]: [f"{name}.weight", f"{name}.bias"] for name in ("first", "middle", "last")}
 
 
-@check("04-ex5-ddp")
+@check("05-ex5-ddp")
 def ddp_never_leaves_a_mystery(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
     """Skipped parameters without the flag and a forgotten finish_gradient_sync() are errors that say what is wrong."""
     _expect_names_when_all_skip(DistributedDataParallel, rng)

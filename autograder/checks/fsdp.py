@@ -1,4 +1,4 @@
-"""Lesson 08: sharded units and their wrapper, seen from outside.
+"""Lesson 09: sharded units and their wrapper, seen from outside.
 
 The oracle is the plain module in one process: on the whole batch with torch's own optimizer for float32, on each
 rank's part with the parameters cast for bf16. Shards are put together here, by the layout that the statement fixes.
@@ -219,7 +219,7 @@ def _drive_partition(rank: int, world_size: int, partition: Any) -> dict[str, An
     return observed
 
 
-@check("08-ex1-partition")
+@check("09-ex1-partition")
 def partition_divides_the_model(partition, *, rng):
     """Each unit's parameters, each once, in order; what does not divide the model is a ValueError naming units."""
     got = run_ranks(_drive_partition, 1, (partition,))[0]
@@ -297,7 +297,7 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-@check("08-ex2-cut")
+@check("09-ex2-cut")
 def cut_and_gather_are_inverse(cut, gather, *, rng):
     """Equal padded pieces in memory of their own; one all-gather, in the dtype asked for, brings whole vectors back."""
     arrays = {case: [_eighths(rng, shape) for shape in shapes] for case, shapes in SHAPES.items()}
@@ -554,7 +554,7 @@ def _drive_unit(rank: int, world_size: int, unit_class: Any, cases: list[_UnitCa
     return observed
 
 
-@check("08-ex3-unit")
+@check("09-ex3-unit")
 def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
     """Shards as laid out, the plain unit's output, one all-gather of the shards in the compute dtype, nothing left."""
     for world_size in (3, 1, 5):
@@ -637,7 +637,7 @@ def _drive_forward_memory(rank: int, world_size: int, unit_class: Any) -> list[f
     return alive
 
 
-@check("08-ex3-unit")
+@check("09-ex3-unit")
 def unit_is_freed_after_its_forward(ShardedUnit, *, rng):  # noqa: N803
     """Neither after the construction nor after its forward is anything whole alive."""
     world_size = 2
@@ -850,7 +850,7 @@ def _expect_all(subject: Any, cases: list[_Case], world_size: int, bare: bool) -
 # ---- 4 · the backward ----
 
 
-@check("08-ex4-backward")
+@check("09-ex4-backward")
 def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
     """Mean gradients in the shards, also in bf16, with frozen, tied and unused parameters; the collectives allowed."""
     for world_size, models in PLAN.items():
@@ -879,7 +879,7 @@ def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[
     return observed
 
 
-@check("08-ex4-backward")
+@check("09-ex4-backward")
 def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
     """Nothing whole between a unit's forward and backward, nor after; at most 5 S above the gradient shards."""
     world_size = 2
@@ -928,7 +928,7 @@ def _drive_noisy(rank: int, world_size: int, unit_class: Any, seed: int) -> dict
     }
 
 
-@check("08-ex4-backward")
+@check("09-ex4-backward")
 def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
     """Dropout's masks are those of the forward, BatchNorm counts once, and inputs get their own rank's gradient."""
     world_size, seed = 2, _seed(rng)
@@ -959,7 +959,7 @@ def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
 # ---- 5 · costs ----
 
 
-@check("08-ex5-costs")
+@check("09-ex5-costs")
 def costs_follow_the_formulas(memory_bytes, wire_bytes, *, rng):
     """Exact integers for any units, any number of ranks, any dtype on the wire; wrong arguments refused."""
     lists = [[], [1], [10, 4], [0, 7, 7], [int(n) for n in rng.integers(1, 10**6, 9)], [10**17 + 3, 10**17 - 5, 8]]
@@ -1006,7 +1006,7 @@ def _drive_refusals(rank: int, world_size: int, wrapper: Any) -> dict[str, Any]:
     return observed
 
 
-@check("08-ex6-fsdp")
+@check("09-ex6-fsdp")
 def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Units that do not divide the module are a ValueError that names them, on every rank, before anything happens."""
     results = run_ranks(_drive_refusals, 2, (FullyShardedDataParallel,))
@@ -1022,7 +1022,7 @@ def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # n
         fail("something was sent before the ValueError", "2 ranks", [m.call for m in results.ledger.of(0)])
 
 
-@check("08-ex6-fsdp")
+@check("09-ex6-fsdp")
 def steps_follow_one_process(FullyShardedDataParallel, *, rng):  # noqa: N803
     """After every step the shards are one process's parameters, cut; two all-gathers, one reduce-scatter a unit."""
     for world_size, models in PLAN.items():
@@ -1032,7 +1032,7 @@ def steps_follow_one_process(FullyShardedDataParallel, *, rng):  # noqa: N803
         _expect_all(FullyShardedDataParallel, cases, world_size, bare=False)
 
 
-@check("08-ex6-fsdp")
+@check("09-ex6-fsdp")
 def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N803
     """bf16 on the wire and in the layers; float32 shards and gradients, which are the float32 sum of bf16 gradients."""
     for world_size in (3, 1):
@@ -1058,7 +1058,7 @@ def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[str]:
     return module.seen
 
 
-@check("08-ex6-fsdp")
+@check("09-ex6-fsdp")
 def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
     """All floating inputs reach the module in the compute dtype, the others in their own."""
     got, expected = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0], ["bfloat16", "int64", "bfloat16"]
@@ -1114,7 +1114,7 @@ def _drive_state(rank: int, world_size: int, wrapper: Any, cases: list[_Case]) -
     return observed
 
 
-@check("08-ex6-fsdp")
+@check("09-ex6-fsdp")
 def full_state_is_the_plain_modules(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Rank 0's state has the plain module's names and values, fresh and whole; buffers started as rank 0's."""
     for world_size in (3, 1):
@@ -1196,7 +1196,7 @@ def _held(trained: int, world_size: int) -> float:
     return (UNITS + trained) / world_size + 2
 
 
-@check("08-ex6-fsdp")
+@check("09-ex6-fsdp")
 def memory_stays_within_a_unit(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Between steps only shards; in a step at most the gradient shards and 5 S more."""
     world_size = 2

@@ -1,4 +1,4 @@
-"""Lesson 05: a script that starts its group, trains, resumes and can be launched.
+"""Lesson 06: a script that starts its group, trains, resumes and can be launched.
 
 Most properties are tried inside `ranks.run`: a launcher is nothing but an environment and a store, and both
 can be played there in a tenth of a second. What only the real thing shows is tried with the real thing: one
@@ -38,7 +38,7 @@ import torch.multiprocessing as mp
 
 from autograder.check import Bomb, CheckFailed, call_inside, check, expect_raises, fail, run_ranks
 
-LESSON = "05_launch"
+LESSON = "06_launch"
 NAMES = ("setup_ddp", "cleanup_ddp", "train_ddp", "launch_distributed")
 LENGTH = 101  # a prime: no number of ranks divides it
 #: Everything that a launcher may have said; the checks say it anew.
@@ -277,7 +277,7 @@ def _busy_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@check("05-ex1-setup-ddp")
+@check("06-ex1-setup-ddp")
 def setup_starts_what_the_environment_describes(setup_ddp, *, rng):
     """A running group is left alone; else a group with the right ranks, a short timeout, the same environment."""
     for rank, seen in enumerate(run_ranks(_in_a_running_group, 2, (setup_ddp,))):
@@ -312,7 +312,7 @@ def _fail_for_error(seen: dict, rank: int, case: str) -> None:
     fail(f"setup_ddp raised {error['kinds'][0]} on rank {rank}: {text}", case, error["kinds"][0])
 
 
-@check("05-ex1-setup-ddp")
+@check("06-ex1-setup-ddp")
 def setup_refuses_what_cannot_work(setup_ddp, *, rng):
     """Each start that cannot work is an error of one line that names what is wrong."""
     other = int(rng.integers(2, 9))
@@ -383,7 +383,7 @@ def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
     return found
 
 
-@check("05-ex1-setup-ddp")
+@check("06-ex1-setup-ddp")
 def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
     """Under torchrun the ranks meet at the agent's store, and a second attempt touches no key of the first.
 
@@ -406,7 +406,7 @@ def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
             fail(f"{text} what dead ranks have left there", case, kept)
 
 
-@check("05-ex1-setup-ddp")
+@check("06-ex1-setup-ddp")
 def setup_survives_a_restart(setup_ddp, *, rng):
     """With torchrun's own agent, on 3 ranks: rank 1 is killed, all are started again, and the run ends well."""
     _expect_survival(setup_ddp, 3, int(rng.integers(2**31)), real=False)
@@ -530,7 +530,7 @@ def _clean_up(rank: int, world_size: int, cleanup_ddp: Callable, folder: str) ->
     return seen
 
 
-@check("05-ex2-cleanup-ddp")
+@check("06-ex2-cleanup-ddp")
 def cleanup_ends_the_group(cleanup_ddp, *, rng):
     """Once, twice, after a new start, and without the other ranks."""
     for world_size in (1, 2):
@@ -608,7 +608,7 @@ def _train_cases(rank: int, world_size: int, train_ddp: Callable, data_seed: int
     return seen
 
 
-@check("05-ex3-train-ddp")
+@check("06-ex3-train-ddp")
 def training_equals_one_process(train_ddp, *, rng):
     """N = 1…4 ranks: the losses and parameters of one process on the joined batches, on every rank."""
     data_seed, seed = int(rng.integers(2**31)), int(rng.integers(1, 2**20))
@@ -725,7 +725,7 @@ def _plant(checkpoint: str, train_ddp: Callable, data_seed: int, marker: str) ->
     return "ran" if os.path.exists(marker) else ""
 
 
-@check("05-ex3-train-ddp")
+@check("06-ex3-train-ddp")
 def training_resumes(train_ddp, *, rng):
     """An interrupted run goes on from a file that was whole at every moment, and ends where it would have ended."""
     data_seed = int(rng.integers(2**31))
@@ -801,7 +801,7 @@ def _expect_whole_files(seen: dict, world_size: int) -> None:
         fail(text if bomb == "ran" else "the checkpoint cannot be loaded with weights_only=True", case, bomb)
 
 
-@check("05-ex3-train-ddp")
+@check("06-ex3-train-ddp")
 def training_survives_torchrun_and_a_kill(train_ddp, *, rng):
     """A real torchrun, 4 ranks, rank 1 killed in mid-epoch: exit 0 and the undisturbed run's parameters."""
     _expect_survival(train_ddp, 4, int(rng.integers(2**31)), real=True)
@@ -928,7 +928,7 @@ def _launch_forked(rank, world_size, whose: Callable, folder: str, text: str, pa
     return {"calls": seen, "left": len(left)}
 
 
-@check("05-ex4-launch-distributed")
+@check("06-ex4-launch-distributed")
 def launching_brings_back_what_rank_0_returns(launch_distributed, *, rng):
     """Every argument arrives, the ranks meet in a new file, rank 0's result comes back, errors are raised."""
     for wrong in (0, -3):
@@ -1013,7 +1013,7 @@ def _launch_spawned(rank, world_size, whose: Callable, folder: str, text: str, p
     return _plain(module.launch_distributed(2, model_class=own.Model, data=data, epochs=settings["epochs"], lr=0.05))
 
 
-@check("05-ex4-launch-distributed")
+@check("06-ex4-launch-distributed")
 def launching_works_with_fresh_processes(launch_distributed, *, rng):
     """The real mp.spawn, with 2 new Pythons that train: what one process gets."""
     seed, case = int(rng.integers(2**31)), "2 new Python processes"

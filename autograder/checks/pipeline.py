@@ -1,4 +1,4 @@
-"""Lesson 09: schedules that are complete, fast and small, and a pipeline of real ranks that runs them.
+"""Lesson 11: schedules that are complete, fast and small, and a pipeline of real ranks that runs them.
 
 A schedule is laid out here as a graph (an entry waits for the one before it on its stage and for what its numbers
 need) whose longest path gives the times; bounds on bubble and peaks are formulas. A pipeline's gradients are compared
@@ -142,7 +142,7 @@ def _expect_peaks(case: str, schedule: list, most: list[int]) -> None:
 # ---- 1 · GPipe and 1F1B ----
 
 
-@check("09-ex1-schedules")
+@check("11-ex1-schedules")
 def gpipe_fills_and_drains(gpipe_schedule, *, rng):
     """All forwards, then all backwards, and no bubble but the filling and the draining."""
     for stages, count in [*COUNTS, (int(rng.integers(2, 7)), int(rng.integers(2, 12)))]:
@@ -154,7 +154,7 @@ def gpipe_fills_and_drains(gpipe_schedule, *, rng):
         _expect_bubble(case, schedule, (stages - 1) / (count + stages - 1), exactly=True)
 
 
-@check("09-ex1-schedules")
+@check("11-ex1-schedules")
 def one_f_one_b_keeps_few_alive(one_f_one_b_schedule, *, rng):
     """GPipe's bubble with min(M, N − s) activations on stage s."""
     for stages, count in [*COUNTS, (int(rng.integers(2, 7)), int(rng.integers(2, 12)))]:
@@ -164,7 +164,7 @@ def one_f_one_b_keeps_few_alive(one_f_one_b_schedule, *, rng):
         _expect_bubble(case, schedule, (stages - 1) / (count + stages - 1), exactly=True)
 
 
-@check("09-ex1-schedules")
+@check("11-ex1-schedules")
 def schedules_refuse_counts_below_one(gpipe_schedule, one_f_one_b_schedule, *, rng):
     """No stages or no micro-batches is a ValueError that names them."""
     for name, function in (("gpipe_schedule", gpipe_schedule), ("one_f_one_b_schedule", one_f_one_b_schedule)):
@@ -224,7 +224,7 @@ def _frozen(schedule: list[list[tuple]]) -> list[list[tuple]]:
     return [list(mine) for mine in schedule]
 
 
-@check("09-ex2-simulate")
+@check("11-ex2-simulate")
 def simulation_starts_each_entry_at_once(simulate, *, rng):
     """Each entry starts when its stage is free and what it needs is over, and takes its stage's time."""
     for case, schedule, forward, backward in _timed(rng):
@@ -246,7 +246,7 @@ def simulation_starts_each_entry_at_once(simulate, *, rng):
             fail("the schedule was changed in place: work on a copy", case, "changed")
 
 
-@check("09-ex2-simulate")
+@check("11-ex2-simulate")
 def bubble_is_the_idle_share(bubble_fraction, *, rng):
     """1 − seconds of all entries / (stages · makespan)."""
     for case, schedule, forward, backward in _timed(rng):
@@ -256,7 +256,7 @@ def bubble_is_the_idle_share(bubble_fraction, *, rng):
         expect_close(case, got, np.array(want), what="the bubble", rtol=0.0, atol=TIME_ERROR)
 
 
-@check("09-ex2-simulate")
+@check("11-ex2-simulate")
 def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
     """Entries that wait on each other, lack or come twice; times that are not positive or not one a stage."""
     good = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2
@@ -293,7 +293,7 @@ def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
 # ---- 3 · peak_activations ----
 
 
-@check("09-ex3-peaks")
+@check("11-ex3-peaks")
 def peaks_count_what_is_alive(peak_activations, *, rng):
     """The largest number of forwards whose backward has not come yet, stage by stage, in entries."""
     fixed = [
@@ -319,7 +319,7 @@ def peaks_count_what_is_alive(peak_activations, *, rng):
 # ---- 4 · interleaved ----
 
 
-@check("09-ex4-interleaved")
+@check("11-ex4-interleaved")
 def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
     """Complete, a bubble of at most (N−1)/(C·M+N−1), and no more alive than Megatron's order."""
     counts = [(4, 8, 2), (2, 4, 3), (4, 4, 2), (3, 9, 2), (1, 3, 2), (4, 8, 1), (5, 5, 3), (8, 16, 4), (3, 3, 1)]
@@ -330,7 +330,7 @@ def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
         _expect_peaks(case, schedule, [min(m * c, 2 * (n - 1 - s) + (c - 1) * n + 1) for s in range(n)])
 
 
-@check("09-ex4-interleaved")
+@check("11-ex4-interleaved")
 def interleaved_refuses_what_does_not_fit(interleaved_schedule, *, rng):
     """Counts below 1, and micro-batches that are not a multiple of the stages, are ValueErrors that name them."""
     wrong = [((4, 6, 2), "micro_batches"), ((4, 2, 2), "micro_batches"), ((0, 4, 2), "stages")]
@@ -360,7 +360,7 @@ def _least_sum(costs: list[float], stages: int) -> float:
     raise AssertionError("the whole is one run")
 
 
-@check("09-ex5-partition")
+@check("11-ex5-partition")
 def partition_has_the_least_largest_sum(partition, *, rng):
     """Contiguous, covering, none empty, and the largest sum as small as it can be."""
     cases = [
@@ -391,7 +391,7 @@ def partition_has_the_least_largest_sum(partition, *, rng):
             fail(f"the largest part of {cut} costs {largest:g}, another cut has {least:g}", case, cut)
 
 
-@check("09-ex5-partition")
+@check("11-ex5-partition")
 def partition_refuses_what_makes_no_sense(partition, *, rng):
     """More stages than layers, no stage, a negative cost: ValueErrors that name the argument."""
     for arguments, word in (
@@ -601,7 +601,7 @@ def _cases(rng: np.random.Generator, n: int) -> list[Case]:
 # ---- 6 · pipeline_step: checks ----
 
 
-@check("09-ex6-pipeline-step")
+@check("11-ex6-pipeline-step")
 def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
     """Loss and gradients, the order of work, what is alive, and the bytes between neighbors."""
     for world_size in (4, 2, 5, 1):
@@ -748,7 +748,7 @@ def _measured(ledger: Any, world_size: int) -> tuple[float, float]:
     return makespan, 1 - busy / (world_size * makespan)
 
 
-@check("09-ex6-pipeline-step")
+@check("11-ex6-pipeline-step")
 def stages_work_at_the_same_time(pipeline_step, *, rng):
     """The run takes as long as its schedule says: by who waits for whom, or else by the clock, once in three tries."""
     n, count = 4, 8

@@ -1,4 +1,4 @@
-"""What must hold of lesson 13, one training step by hand: one function a property.
+"""What must hold of lesson 03, one training step by hand: one function a property.
 
 The oracles are torch's own: autograd for the gradient, the functional form of `torch.optim.Adam`, and
 `torch.optim.swa_utils.get_ema_avg_fn`, all in float64. They share no line with a solution in numpy.
@@ -35,7 +35,7 @@ EDGES = [(1, 3, 4, 2), (3, 1, 4, 2), (2, 3, 1, 4), (2, 2, 3, 1), (1, 1, 1, 1), (
 # --- exercise 1 -------------------------------------------------------------------------------------------
 
 
-@check("13-ex1-worker-gradient")
+@check("03-ex1-worker-gradient")
 def gradient_is_that_of_the_mean_loss(worker_gradient: Callable, *, rng: np.random.Generator) -> None:
     """What autograd finds for the mean squared error over all the worker's examples at once."""
     for accum_steps, batch, d in [(3, 4, 5), *(shape[1:] for shape in EDGES), (7, 2, 3)]:
@@ -46,7 +46,7 @@ def gradient_is_that_of_the_mean_loss(worker_gradient: Callable, *, rng: np.rand
         _expect_close(case, got, _autograd(x, y, w), "the gradient", because=because)
 
 
-@check("13-ex1-worker-gradient")
+@check("03-ex1-worker-gradient")
 def gradient_is_computed_in_float64(worker_gradient: Callable, *, rng: np.random.Generator) -> None:
     """float32 and integers come in, float64 comes out, and nothing was rounded or wrapped on the way."""
     x, y, w = _nearly_cancelling(rng, (3, 4), 5)
@@ -60,7 +60,7 @@ def gradient_is_computed_in_float64(worker_gradient: Callable, *, rng: np.random
     _expect_float64("int8 arrays", worker_gradient(x.copy(), y.copy(), w.copy()), wide, what="the gradient")
 
 
-@check("13-ex1-worker-gradient")
+@check("03-ex1-worker-gradient")
 def gradient_leaves_its_inputs_alone(worker_gradient: Callable, *, rng: np.random.Generator) -> None:
     """x, y and w hold the same bytes afterwards, and the result is an array of its own."""
     for accum_steps, batch in [(3, 4), (1, 1)]:
@@ -71,7 +71,7 @@ def gradient_leaves_its_inputs_alone(worker_gradient: Callable, *, rng: np.rando
 # --- exercise 2 -------------------------------------------------------------------------------------------
 
 
-@check("13-ex2-all-reduce-mean")
+@check("03-ex2-all-reduce-mean")
 def mean_is_over_the_workers(all_reduce_mean: Callable, *, rng: np.random.Generator) -> None:
     """torch's mean over the first dimension, from an array and from a list of arrays."""
     for n, d in [(4, 3), (3, 3), (1, 5), (5, 1), (1, 1), (8, 2)]:
@@ -82,7 +82,7 @@ def mean_is_over_the_workers(all_reduce_mean: Callable, *, rng: np.random.Genera
             _expect_close(f"N = {n}, d = {d}, {kind}", got, expected, "the mean gradient")
 
 
-@check("13-ex2-all-reduce-mean")
+@check("03-ex2-all-reduce-mean")
 def mean_is_computed_in_float64(all_reduce_mean: Callable, *, rng: np.random.Generator) -> None:
     """float32 and integers come in, float64 comes out, and nothing was rounded or wrapped on the way."""
     grads = (1e4 + rng.normal(size=(7, 3))).astype(np.float32)
@@ -95,7 +95,7 @@ def mean_is_computed_in_float64(all_reduce_mean: Callable, *, rng: np.random.Gen
     _expect_float64("int8 gradients", all_reduce_mean(grads.copy()), expected, what="the mean gradient")
 
 
-@check("13-ex2-all-reduce-mean")
+@check("03-ex2-all-reduce-mean")
 def mean_leaves_its_inputs_alone(all_reduce_mean: Callable, *, rng: np.random.Generator) -> None:
     """Every worker's gradient holds the same bytes afterwards; with one worker, too, the result is a copy."""
     for n in (3, 1):
@@ -106,7 +106,7 @@ def mean_leaves_its_inputs_alone(all_reduce_mean: Callable, *, rng: np.random.Ge
 # --- exercise 3 -------------------------------------------------------------------------------------------
 
 
-@check("13-ex3-adam-update")
+@check("03-ex3-adam-update")
 def adam_follows_torch(adam_update: Callable, *, rng: np.random.Generator) -> None:
     """One update in mid-training, the first, thirty in a row and one at t = 1,000,000, as torch does them."""
     hyper = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05}
@@ -123,7 +123,7 @@ def adam_follows_torch(adam_update: Callable, *, rng: np.random.Generator) -> No
     _expect_adam("t = 1,000,000", adam_update, *_state(rng, 1), rng.normal(size=1), hyper, 10**6)
 
 
-@check("13-ex3-adam-update")
+@check("03-ex3-adam-update")
 def adam_is_computed_in_float64(adam_update: Callable, *, rng: np.random.Generator) -> None:
     """float32 and integers come in, float64 comes out, and nothing was rounded or wrapped on the way."""
     hyper = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05}
@@ -133,7 +133,7 @@ def adam_is_computed_in_float64(adam_update: Callable, *, rng: np.random.Generat
         _expect_adam(f"{np.dtype(dtype)} arrays", adam_update, w, m, v, g, hyper, 5, check_dtype=True)
 
 
-@check("13-ex3-adam-update")
+@check("03-ex3-adam-update")
 def adam_leaves_its_inputs_alone(adam_update: Callable, *, rng: np.random.Generator) -> None:
     """w, g, m and v hold the same bytes afterwards, and the results are arrays of their own."""
     w, m, v = _state(rng, 4)
@@ -144,7 +144,7 @@ def adam_leaves_its_inputs_alone(adam_update: Callable, *, rng: np.random.Genera
 # --- exercise 4 -------------------------------------------------------------------------------------------
 
 
-@check("13-ex4-ema-update")
+@check("03-ex4-ema-update")
 def ema_follows_torch(ema_update: Callable, *, rng: np.random.Generator) -> None:
     """What `get_ema_avg_fn(decay)` gives: one update, twenty in a row, and decays of 0 and 1."""
     for d, decay in [(4, 0.9), (1, 0.75), (3, 0.0), (3, 1.0)]:
@@ -160,7 +160,7 @@ def ema_follows_torch(ema_update: Callable, *, rng: np.random.Generator) -> None
         _expect_close(f"20 updates in a row, number {step + 1}", got, ema, "the EMA")
 
 
-@check("13-ex4-ema-update")
+@check("03-ex4-ema-update")
 def ema_is_computed_in_float64(ema_update: Callable, *, rng: np.random.Generator) -> None:
     """float32 and integers come in, float64 comes out, and nothing was rounded or truncated on the way."""
     for dtype in (np.float32, np.int64):
@@ -170,7 +170,7 @@ def ema_is_computed_in_float64(ema_update: Callable, *, rng: np.random.Generator
         _expect_float64(f"{np.dtype(dtype)} arrays", got, expected, what="the EMA")
 
 
-@check("13-ex4-ema-update")
+@check("03-ex4-ema-update")
 def ema_leaves_its_inputs_alone(ema_update: Callable, *, rng: np.random.Generator) -> None:
     """ema and w hold the same bytes afterwards; even for decay 0 and 1 the result is an array of its own."""
     for decay in (0.9, 0.0, 1.0):
@@ -184,7 +184,7 @@ MID_TRAINING = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05, "decay": 0.
 USUAL = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.99}
 
 
-@check("13-ex5-training-step")
+@check("03-ex5-training-step")
 def step_follows_torch(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
     """(4*d,): weights, EMA weights, m and v as torch has them after a step on all examples at once."""
     shape = (3, 2, 4, 5)
@@ -209,7 +209,7 @@ def step_follows_torch(distributed_training_step: Callable, *, rng: np.random.Ge
     _expect_step("t = 1,000,000", distributed_training_step, xs, ys, state, USUAL, 10**6)
 
 
-@check("13-ex5-training-step")
+@check("03-ex5-training-step")
 def step_does_not_depend_on_the_deal(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
     """The same 24 examples, shuffled and dealt to other workers and micro-batches: the same result."""
     x, y, w = _examples(rng, (24,), 3)
@@ -222,7 +222,7 @@ def step_does_not_depend_on_the_deal(distributed_training_step: Callable, *, rng
         _compare_parts(f"24 examples dealt as N, accum_steps, B = {deal}", got, expected, RTOL)
 
 
-@check("13-ex5-training-step")
+@check("03-ex5-training-step")
 def step_keeps_to_its_types(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
     """float32 out for nothing but float32 in; lists and integers give what float64 arrays give."""
     xs, ys, w = _nearly_cancelling(rng, (3, 2, 4), 5)
@@ -255,7 +255,7 @@ def step_keeps_to_its_types(distributed_training_step: Callable, *, rng: np.rand
         _compare_parts(case, got, expected, ROUNDED_ONCE if dtype is np.float32 else RTOL)
 
 
-@check("13-ex5-training-step")
+@check("03-ex5-training-step")
 def step_leaves_its_inputs_alone(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
     """Every array, inside lists too, holds the same bytes afterwards; the result is an array of its own."""
     for case, nest in (
@@ -275,7 +275,7 @@ def step_leaves_its_inputs_alone(distributed_training_step: Callable, *, rng: np
         _expect_pure(case, lambda *arrays: distributed_training_step(*arrays, *USUAL.values(), 2), inputs)
 
 
-@check("13-ex5-training-step")
+@check("03-ex5-training-step")
 def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
     """t below 1 and shapes that do not fit are a ValueError that names the argument, not a broadcast."""
     xs, ys, w = _examples(rng, (3, 2, 4), 5)

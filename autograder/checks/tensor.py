@@ -1,4 +1,4 @@
-"""Lesson 10: a layer that is split over ranks must be the unsplit one, in numbers, memory and communication.
+"""Lesson 12: a layer that is split over ranks must be the unsplit one, in numbers, memory and communication.
 
 The oracles run in this process: formulas over all ranks' inputs for the operators, torch's own autograd through an
 unsplit block for the layers. The unsplit blocks are this module's own and have only the attributes that the
@@ -195,13 +195,13 @@ def _try_operators(rng: np.random.Generator, operators: dict[str, Any]) -> None:
                 _expect_calls(name, f"{case.operator}, {direction}", calls, number, at, allowed, case.dtype)
 
 
-@check("10-ex1-operators")
+@check("12-ex1-operators")
 def operators_are_conjugate(Copy, Reduce, *, rng):  # noqa: N803
     """Copy passes forward and adds up backward, Reduce the other way round; any layout; nothing in place."""
     _try_operators(rng, {"Copy": Copy, "Reduce": Reduce})
 
 
-@check("10-ex2-pieces")
+@check("12-ex2-pieces")
 def pieces_are_joined_and_cut(Gather, Cut, *, rng):  # noqa: N803
     """Gather joins in rank order and gives back its own part; Cut the other way round."""
     _try_operators(rng, {"Gather": Gather, "Cut": Cut})
@@ -632,25 +632,25 @@ def _attention_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Ca
     return cases, wrong
 
 
-@check("10-ex3-column")
+@check("12-ex3-column")
 def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):  # noqa: N803
     """This rank's rows, outputs and gradients; one all-reduce backward; sizes that do not divide refused."""
     _try_layers(ColumnParallelLinear, lambda world_size: _column_cases(rng, world_size))
 
 
-@check("10-ex4-row")
+@check("12-ex4-row")
 def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):  # noqa: N803
     """This rank's columns, the whole output on every rank, the bias once; one all-reduce forward."""
     _try_layers(RowParallelLinear, lambda world_size: _row_cases(rng, world_size))
 
 
-@check("10-ex5-mlp")
+@check("12-ex5-mlp")
 def mlp_equals_the_unsplit_block(ParallelMLP, *, rng):  # noqa: N803
     """Output, loss and every gradient of the unsplit MLP; one all-reduce forward, one backward, nothing else."""
     _try_layers(ParallelMLP, lambda world_size: _mlp_cases(rng, world_size))
 
 
-@check("10-ex6-attention")
+@check("12-ex6-attention")
 def attention_equals_the_unsplit_block(ParallelAttention, *, rng):  # noqa: N803
     """Whole heads on each rank; output, loss and every gradient; one all-reduce forward, one backward."""
     _try_layers(ParallelAttention, lambda world_size: _attention_cases(rng, world_size))

@@ -1,4 +1,4 @@
-"""Lesson 07: a sharded optimizer must do what the unsharded one does, in a shard's memory, for an all-reduce's bytes.
+"""Lesson 08: a sharded optimizer must do what the unsharded one does, in a shard's memory, for an all-reduce's bytes.
 
 The oracle is torch's own optimizer over whole float32 parameters, stepped in this process with the mean of the
 gradients that the ranks are given. Gradients are small multiples of 1/8, so that their sums are exact and a
@@ -38,7 +38,7 @@ KEPT = {"SGD": 1, "SGD with momentum": 2, "Adam": 3, "AdamW": 3}
 # ---- 1 · shard_bounds ----
 
 
-@check("07-ex1-shard-bounds")
+@check("08-ex1-shard-bounds")
 def bounds_cut_into_equal_shards(shard_bounds, *, rng):
     """Equal shards of ⌈numel/N⌉, one after the other, clipped to the vector; also where floats are too coarse."""
     # The last is 3 more than a multiple of 16: half of it, rounded up, is no float64.
@@ -65,7 +65,7 @@ def _pair(bounds: Any) -> Any:
         return repr(bounds)
 
 
-@check("07-ex1-shard-bounds")
+@check("08-ex1-shard-bounds")
 def bounds_refuse_what_makes_no_sense(shard_bounds, *, rng):
     """A world size, a rank or a length that cannot be is a ValueError that names it."""
     wrong = [((10, 0, 0), "world_size"), ((10, -1, 4), "rank"), ((10, 4, 4), "rank"), ((-1, 0, 4), "numel")]
@@ -92,7 +92,7 @@ def _tensors(rng: np.random.Generator) -> dict[str, list[torch.Tensor]]:
     }
 
 
-@check("07-ex2-flatten")
+@check("08-ex2-flatten")
 def flatten_lays_numbers_end_to_end(flatten, *, rng):
     """1-D float32, in order, memory of its own, no gradient."""
     for case, tensors in _tensors(rng).items():
@@ -123,7 +123,7 @@ def _unflattened(unflatten_into: Callable, tensors: list[torch.Tensor], flat: to
     ]
 
 
-@check("07-ex2-flatten")
+@check("08-ex2-flatten")
 def unflatten_writes_in_place(unflatten_into, *, rng):
     """The tensors' own memory gets the numbers, in their dtypes; the flat vector stays; a wrong length is refused."""
     for case, tensors in _tensors(rng).items():
@@ -380,7 +380,7 @@ def _kind_of(message: Any, clips: bool) -> str:
 # ---- 3 · ShardedOptimizer ----
 
 
-@check("07-ex3-step")
+@check("08-ex3-step")
 def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N803
     """After every step, on every rank, the parameters are the unsharded optimizer's, for one all-reduce's bytes."""
     for world_size in WORLD_SIZES:
@@ -391,7 +391,7 @@ def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N80
             _expect_wire(case, calls, world_size)
 
 
-@check("07-ex3-step")
+@check("08-ex3-step")
 def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
     """After each step a rank holds the master shard and the optimizer's state for it, and says so."""
     for world_size in (3, 4, 1):
@@ -433,7 +433,7 @@ def _leftover(optimizer: Any, name: str) -> bool:
     return value is not None if name == "gradient" else value.grad is not None
 
 
-@check("07-ex3-step")
+@check("08-ex3-step")
 def gradient_is_reduced_once(ShardedOptimizer, *, rng):  # noqa: N803
     """reduced_gradient() gives the padded mean's shard, sends once, and is fresh after a step or a zero_grad."""
     for world_size in (2, 3):
@@ -458,7 +458,7 @@ def gradient_is_reduced_once(ShardedOptimizer, *, rng):  # noqa: N803
                 fail(f"two calls of reduced_gradient() made {len(between)} collectives", case, between)
 
 
-@check("07-ex3-step")
+@check("08-ex3-step")
 def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
     """bf16 parameters are the float32 masters, rounded, after every step; small updates add up."""
     for world_size in (1, 3):
@@ -480,7 +480,7 @@ def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
 # ---- 4 · clipping ----
 
 
-@check("07-ex4-clip")
+@check("08-ex4-clip")
 def clipping_uses_the_global_norm(ClippingOptimizer, *, rng):  # noqa: N803
     """The norm of the whole mean gradient, equal on all ranks; the step is clipped by it; one more number is sent."""
     for world_size in WORLD_SIZES:
@@ -543,7 +543,7 @@ def _kind(value: Any) -> str:
     return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
 
 
-@check("07-ex5-state")
+@check("08-ex5-state")
 def state_is_unpadded_copies(ZeroOptimizer, *, rng):  # noqa: N803
     """Masters and moments without padding, in rank order the whole; plain numbers; nothing that changes later."""
     names = {"SGD": (), "SGD with momentum": ("momentum_buffer",), "Adam": ("exp_avg", "exp_avg_sq", "step")}
@@ -633,7 +633,7 @@ def _load_wrong(optimizer: Any, state: dict, world_size: int) -> str:
     return "raised nothing"
 
 
-@check("07-ex5-state")
+@check("08-ex5-state")
 def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
     """What loads a state has its parameters at once, and ends with the bytes of what was saved."""
     runs = [(1, "Adam", 2, 0), (2, "Adam", 2, 0), (3, "SGD with momentum", 2, 1), (3, "AdamW", 2, 1), (2, "Adam", 0, 2)]
@@ -657,7 +657,7 @@ def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
 # ---- 6 · memory ----
 
 
-@check("07-ex6-memory")
+@check("08-ex6-memory")
 def memory_follows_the_table(memory_per_rank, *, rng):
     """2 + 2 + 12 bytes, each sharded from its stage on; exact for any size; wrong arguments refused."""
     sizes = [0, 1, 10, int(rng.integers(100, 10**6)), 7 * 10**9, 10**17 + 3]

@@ -3,7 +3,7 @@
 `autograder/mutants/<topic>.py` holds those of lesson `NN_<topic>`, the subtle ones first. A mutant is the
 body of a decorated function: it replaces one solution cell whole, and its docstring is the hint::
 
-    @mutant(cell="13-ex1-worker-gradient", breaks=["13-ex1-worker-gradient-test", ...])
+    @mutant(cell="03-ex1-worker-gradient", breaks=["03-ex1-worker-gradient-test", ...])
     def sums_the_micro_batches():
         '''You added the gradients of the micro-batches; the batch gradient is their mean. Divide by ...'''
         def worker_gradient(x, y, w):
@@ -12,10 +12,10 @@ body of a decorated function: it replaces one solution cell whole, and its docst
 Where a cell holds a whole class, a mistake is written as what it changes in the solution::
 
     gradients_are_summed = edit(
-        "07-ex3-step",
+        "08-ex3-step",
         '''The reduce-scatter adds the ranks' gradients up; the step needs their mean. ...''',
         ("            self.gradient /= world_size\\n", ""),
-        breaks=["07-ex3-step-test", ...],
+        breaks=["08-ex3-step-test", ...],
     )
 
 `breaks` lists every grade cell that loses its marks: the exercise itself and those that build on it.

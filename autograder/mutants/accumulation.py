@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 03: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 04: the subtle ones first in each exercise."""
 
 # A mutant is read, not run: its names are those of the notebook, and its function is replaced by its source.
 # ruff: noqa: F821
@@ -10,8 +10,8 @@ import torch
 
 from autograder.mutants import mutant, tests_of
 
-ACCUMULATE, SHARDS = "03-ex1-accumulate-gradients", "03-ex2-shard-indices"
-LOCAL, STEP = "03-ex3-local-gradient", "03-ex4-data-parallel-step"
+ACCUMULATE, SHARDS = "04-ex1-accumulate-gradients", "04-ex2-shard-indices"
+LOCAL, STEP = "04-ex3-local-gradient", "04-ex4-data-parallel-step"
 
 
 # ---- 1 · accumulate_gradients ----

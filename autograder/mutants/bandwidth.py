@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 06: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 07: the subtle ones first in each exercise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sklearn.metrics import roc_auc_score
 import ranks
 from autograder.mutants import edit, mutant, tests_of
 
-TOP_K, FEEDBACK, HOOK = "06-ex1-top-k", "06-ex2-error-feedback", "06-ex3-top-k-hook"
-SERVER, SCALER, BENCHMARK = "06-ex4-parameter-server", "06-ex5-loss-scaler", "06-ex6-benchmark"
+TOP_K, FEEDBACK, HOOK = "07-ex1-top-k", "07-ex2-error-feedback", "07-ex3-top-k-hook"
+SERVER, SCALER, BENCHMARK = "07-ex4-parameter-server", "07-ex5-loss-scaler", "07-ex6-benchmark"
 
 
 # ---- 1 · top_k_compress, top_k_decompress ----

@@ -1,11 +1,11 @@
-"""Wrong answers to lesson 12: the subtle ones first in each exercise, most of them in the composition."""
+"""Wrong answers to lesson 17: the subtle ones first in each exercise, most of them in the composition."""
 
 from __future__ import annotations
 
 from autograder.mutants import edit, tests_of
 
-BATCHES, TRAINER, INVARIANTS, TRAIN = "12-ex1-batches", "12-ex2-trainer", "12-ex3-invariants", "12-ex4-train"
-VERIFY, WATCH, GUARD, TENSOR = "12-ex5-verify", "12-ex6-watch", "12-ex7-guard", "12-ex8-tensor"
+BATCHES, TRAINER, INVARIANTS, TRAIN = "17-ex1-batches", "17-ex2-trainer", "17-ex3-invariants", "17-ex4-train"
+VERIFY, WATCH, GUARD, TENSOR = "17-ex5-verify", "17-ex6-watch", "17-ex7-guard", "17-ex8-tensor"
 
 #: What is built on the batches, on a step.
 ON_BATCHES, ON_TRAINER = (BATCHES, TRAINER, TRAIN, TENSOR), (TRAINER, TRAIN)

@@ -1,11 +1,11 @@
-"""Wrong answers to lesson 11: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 16: the subtle ones first in each exercise."""
 
 from __future__ import annotations
 
 from autograder.mutants import edit, tests_of
 
-SHARD, SAVE, LOAD = "11-ex1-shard", "11-ex2-save", "11-ex3-load"
-WHICH, RESHARD, ASYNC = "11-ex4-latest", "11-ex5-reshard", "11-ex6-async"
+SHARD, SAVE, LOAD = "16-ex1-shard", "16-ex2-save", "16-ex3-load"
+WHICH, RESHARD, ASYNC = "16-ex4-latest", "16-ex5-reshard", "16-ex6-async"
 
 
 # ---- 1 · a shard ----
@@ -604,7 +604,7 @@ damage_gets_new_digests = edit(
 
 cut_as_tensor_split_cuts = edit(
     RESHARD,
-    """This is how tensor_split cuts: 10 numbers on 4 ranks in 3, 3, 2, 2. The optimizer of lesson 07 has shards of
+    """This is how tensor_split cuts: 10 numbers on 4 ranks in 3, 3, 2, 2. The optimizer of lesson 08 has shards of
     ⌈P/N⌉, 3, 3, 3, 1, and refuses pieces of other lengths.""",
     (
         "        cut = {name: whole[name][rank * size : (rank + 1) * size] for name, size in bounds.items()}\n",

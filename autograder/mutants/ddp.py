@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 04: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 05: the subtle ones first in each exercise."""
 
 # The names that a mutant does not define are the notebook's, and so is the style.
 # ruff: noqa: B905, F821
@@ -11,8 +11,8 @@ from torch import nn
 
 from autograder.mutants import edit, mutant, tests_of
 
-BROADCAST, BUCKETS, AVERAGE = "04-ex1-broadcast-parameters", "04-ex2-make-buckets", "04-ex3-start-finish"
-REDUCER, DDP = "04-ex4-reducer", "04-ex5-ddp"
+BROADCAST, BUCKETS, AVERAGE = "05-ex1-broadcast-parameters", "05-ex2-make-buckets", "05-ex3-start-finish"
+REDUCER, DDP = "05-ex4-reducer", "05-ex5-ddp"
 
 
 # ---- 1 · broadcast_parameters ----

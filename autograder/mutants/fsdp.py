@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 08: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 09: the subtle ones first in each exercise."""
 
 # A mutant is read, not run; as in a notebook, zip does without strict.
 # ruff: noqa: F821
@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from autograder.mutants import edit, mutant, tests_of
 
-PARTITION, CUT, UNIT = "08-ex1-partition", "08-ex2-cut", "08-ex3-unit"
-BACKWARD, COSTS, FSDP = "08-ex4-backward", "08-ex5-costs", "08-ex6-fsdp"
+PARTITION, CUT, UNIT = "09-ex1-partition", "09-ex2-cut", "09-ex3-unit"
+BACKWARD, COSTS, FSDP = "09-ex4-backward", "09-ex5-costs", "09-ex6-fsdp"
 
 #: What is built on each exercise.
 ON_PARTITION, ON_CUT = (PARTITION, FSDP), (CUT, UNIT, BACKWARD, FSDP)

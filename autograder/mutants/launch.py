@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 05: the subtle ones first in each exercise.
+"""Wrong answers to lesson 06: the subtle ones first in each exercise.
 
 The functions of this lesson are long and most mistakes are made in one place, so most answers are edits.
 """
@@ -13,8 +13,8 @@ import torch.multiprocessing as mp
 
 from autograder.mutants import edit, mutant, tests_of
 
-SETUP, CLEANUP = "05-ex1-setup-ddp", "05-ex2-cleanup-ddp"
-TRAIN, LAUNCH = "05-ex3-train-ddp", "05-ex4-launch-distributed"
+SETUP, CLEANUP = "06-ex1-setup-ddp", "06-ex2-cleanup-ddp"
+TRAIN, LAUNCH = "06-ex3-train-ddp", "06-ex4-launch-distributed"
 
 
 # ---- 1 · setup_ddp ----

@@ -1,11 +1,11 @@
-"""Wrong answers to lesson 09: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 11: the subtle ones first in each exercise."""
 
 from __future__ import annotations
 
 from autograder.mutants import edit, mutant, tests_of
 
-SCHEDULES, SIMULATE, PEAKS = "09-ex1-schedules", "09-ex2-simulate", "09-ex3-peaks"
-INTERLEAVED, PARTITION, STEP = "09-ex4-interleaved", "09-ex5-partition", "09-ex6-pipeline-step"
+SCHEDULES, SIMULATE, PEAKS = "11-ex1-schedules", "11-ex2-simulate", "11-ex3-peaks"
+INTERLEAVED, PARTITION, STEP = "11-ex4-interleaved", "11-ex5-partition", "11-ex6-pipeline-step"
 
 # ---- 1 · GPipe and 1F1B ----
 

@@ -1,4 +1,4 @@
-"""Known wrong answers to lesson 13, one training step by hand; the subtle ones of each exercise first."""
+"""Known wrong answers to lesson 03, one training step by hand; the subtle ones of each exercise first."""
 
 # A mutant is read, not run: its names are those of the notebook, and its function is replaced by its source.
 # ruff: noqa: F821, F841
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from autograder.mutants import mutant
 
-EX1 = "13-ex1-worker-gradient"
-EX2 = "13-ex2-all-reduce-mean"
-EX3 = "13-ex3-adam-update"
-EX4 = "13-ex4-ema-update"
-EX5 = "13-ex5-training-step"
+EX1 = "03-ex1-worker-gradient"
+EX2 = "03-ex2-all-reduce-mean"
+EX3 = "03-ex3-adam-update"
+EX4 = "03-ex4-ema-update"
+EX5 = "03-ex5-training-step"
 STEP_TEST = f"{EX5}-test"
 
 # --- exercise 1: one worker's gradient --------------------------------------------------------------------

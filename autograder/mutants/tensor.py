@@ -1,11 +1,11 @@
-"""Wrong answers to lesson 10: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 12: the subtle ones first in each exercise."""
 
 from __future__ import annotations
 
 from autograder.mutants import edit, tests_of
 
-OPERATORS, PIECES, COLUMN = "10-ex1-operators", "10-ex2-pieces", "10-ex3-column"
-ROW, BLOCK, ATTENTION = "10-ex4-row", "10-ex5-mlp", "10-ex6-attention"
+OPERATORS, PIECES, COLUMN = "12-ex1-operators", "12-ex2-pieces", "12-ex3-column"
+ROW, BLOCK, ATTENTION = "12-ex4-row", "12-ex5-mlp", "12-ex6-attention"
 
 #: What is built on each class.
 ON_COPY, ON_REDUCE = (OPERATORS, COLUMN, BLOCK, ATTENTION), (OPERATORS, ROW, BLOCK, ATTENTION)

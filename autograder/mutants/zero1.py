@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 07: the subtle ones first in each exercise."""
+"""Wrong answers to lesson 08: the subtle ones first in each exercise."""
 
 # A mutant is read, not run; as in a notebook, zip does without strict.
 # ruff: noqa: B905
@@ -11,8 +11,8 @@ import torch
 
 from autograder.mutants import edit, mutant, tests_of
 
-BOUNDS, FLATTEN, STEP = "07-ex1-shard-bounds", "07-ex2-flatten", "07-ex3-step"
-CLIP, STATE, MEMORY = "07-ex4-clip", "07-ex5-state", "07-ex6-memory"
+BOUNDS, FLATTEN, STEP = "08-ex1-shard-bounds", "08-ex2-flatten", "08-ex3-step"
+CLIP, STATE, MEMORY = "08-ex4-clip", "08-ex5-state", "08-ex6-memory"
 
 #: What is built on each exercise.
 ON_BOUNDS, ON_STEP = (BOUNDS, STEP, CLIP, STATE), (STEP, CLIP, STATE)

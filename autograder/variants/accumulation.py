@@ -1,4 +1,4 @@
-"""Right answers to lesson 03, written differently."""
+"""Right answers to lesson 04, written differently."""
 
 # A variant is read, not run: its names are those of the notebook, and its function is replaced by its source.
 # ruff: noqa: F821
@@ -10,8 +10,8 @@ import torch
 
 from autograder.variants import variant
 
-ACCUMULATE, SHARDS = "03-ex1-accumulate-gradients", "03-ex2-shard-indices"
-LOCAL, STEP = "03-ex3-local-gradient", "03-ex4-data-parallel-step"
+ACCUMULATE, SHARDS = "04-ex1-accumulate-gradients", "04-ex2-shard-indices"
+LOCAL, STEP = "04-ex3-local-gradient", "04-ex4-data-parallel-step"
 
 
 @variant(ACCUMULATE)

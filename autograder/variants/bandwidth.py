@@ -1,4 +1,4 @@
-"""Right answers to lesson 06, written differently."""
+"""Right answers to lesson 07, written differently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import ranks
 from autograder.variants import variant
 
 
-@variant("06-ex1-top-k")
+@variant("07-ex1-top-k")
 def top_k_by_sorting():
     """Sorts all magnitudes, in ascending order of the places; puts back with scatter."""
 
@@ -39,7 +39,7 @@ def top_k_by_sorting():
         return torch.zeros(size.numel(), dtype=values.dtype).scatter(0, indices, values).view(size)
 
 
-@variant("06-ex1-top-k")
+@variant("07-ex1-top-k")
 def top_k_in_numpy():
     """numpy's argpartition, and a warning on stderr."""
     import sys
@@ -68,7 +68,7 @@ def top_k_in_numpy():
         return out
 
 
-@variant("06-ex2-error-feedback")
+@variant("07-ex2-error-feedback")
 def feedback_in_place():
     """One buffer a key that gradients are added to and whose sent entries are set to zero."""
     from collections import OrderedDict
@@ -88,7 +88,7 @@ def feedback_in_place():
             return values, indices
 
 
-@variant("06-ex3-top-k-hook")
+@variant("07-ex3-top-k-hook")
 def hook_with_one_gather_a_bucket():
     """Joins the values and indices of a bucket, gathers each once, and adds with index_add into a new buffer."""
 
@@ -111,7 +111,7 @@ def hook_with_one_gather_a_bucket():
         return future
 
 
-@variant("06-ex3-top-k-hook")
+@variant("07-ex3-top-k-hook")
 def hook_that_returns_before_it_is_done():
     """Starts asynchronous all-gathers, adds up in a callback when they are done, and says its types."""
 
@@ -137,7 +137,7 @@ def hook_that_returns_before_it_is_done():
         return torch.futures.collect_all(futures).then(finish)
 
 
-@variant("06-ex4-parameter-server")
+@variant("07-ex4-parameter-server")
 def server_on_request():
     """Workers ask before they get weights, and tell their step with the gradient; nothing is counted at the server."""
 
@@ -186,7 +186,7 @@ def server_on_request():
         return w.view(weights.shape), log
 
 
-@variant("06-ex4-parameter-server")
+@variant("07-ex4-parameter-server")
 def server_that_also_answers_the_last_push():
     """isend for weights, which are sent once more after the last push; log entries are lists made tuples."""
 
@@ -226,7 +226,7 @@ def server_that_also_answers_the_last_push():
         return state, log
 
 
-@variant("06-ex5-loss-scaler")
+@variant("07-ex5-loss-scaler")
 def scaler_in_other_words():
     """Multiplies by the reciprocal, copies through .data, decides by numpy, keeps the factor in a property."""
 
@@ -260,7 +260,7 @@ def scaler_in_other_words():
             return True
 
 
-@variant("06-ex6-benchmark")
+@variant("07-ex6-benchmark")
 def benchmark_in_one_launch():
     """One launch for all strategies, torch throughout, an all_gather_single for top-k, the median's speed."""
 

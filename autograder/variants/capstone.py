@@ -1,4 +1,4 @@
-"""Right answers to lesson 12, written differently."""
+"""Right answers to lesson 17, written differently."""
 
 # A variant is read, not run: its names are those of the notebook.
 # ruff: noqa: F821
@@ -17,7 +17,7 @@ from torch import nn
 from autograder.variants import variant
 
 
-@variant("12-ex1-batches")
+@variant("17-ex1-batches")
 def batches_token_by_token():
     """Python lists; the cycle from a shuffled list of another generator; start and end computed in two places."""
 
@@ -42,7 +42,7 @@ def batches_token_by_token():
         return tokens[:64].reshape(4, 16).clone(), tokens[1:].reshape(4, 16).clone()
 
 
-@variant("12-ex2-trainer")
+@variant("17-ex2-trainer")
 def trainer_by_hand():
     """Broadcasts parameter by parameter; splits rows by slices; gathers the losses; a digest fed in pieces; prints."""
 
@@ -89,7 +89,7 @@ def trainer_by_hand():
             return math.sqrt(squares), digest.hexdigest()
 
 
-@variant("12-ex3-invariants")
+@variant("17-ex3-invariants")
 def invariants_by_gathered_texts():
     """Norms as bytes in a tensor; each rank says what it sees, the first text is raised by all; save compares lists."""
 
@@ -131,7 +131,7 @@ def invariants_by_gathered_texts():
         return {"path": f"{path}", "step": int(step), "sha256": tensors_digest(got)}
 
 
-@variant("12-ex4-train")
+@variant("17-ex4-train")
 def train_with_a_for_loop():
     """Nested functions, a while over a queue of steps, the options in other places; checks arguments first."""
 
@@ -180,7 +180,7 @@ def train_with_a_for_loop():
         return result_of(history, trainer.model)
 
 
-@variant("12-ex5-verify")
+@variant("17-ex5-verify")
 def verify_by_tables():
     """Loads only to compare, trains in any case, collects all differences and takes the first."""
 
@@ -205,7 +205,7 @@ def verify_by_tables():
         return {"ok": not found, "first_difference": found[0] if found else None}
 
 
-@variant("12-ex6-watch")
+@variant("17-ex6-watch")
 def watch_with_objects():
     """The verdict is sent as an object; the line is cleaned by a round trip; the axes are added one by one."""
 
@@ -244,7 +244,7 @@ def watch_with_objects():
         return fig
 
 
-@variant("12-ex7-guard")
+@variant("17-ex7-guard")
 def guard_with_a_deque():
     """A deque of the last losses, a hand-made median, a snapshot in a dict."""
 
@@ -278,7 +278,7 @@ def guard_with_a_deque():
             return self.saved["to"]
 
 
-@variant("12-ex8-tensor")
+@variant("17-ex8-tensor")
 def tensor_by_names():
     """Finds the attentions by walking over the modules; builds under any seed and broadcasts; a loss by hand."""
 

@@ -1,4 +1,4 @@
-"""Right answers to lesson 11, written differently."""
+"""Right answers to lesson 16, written differently."""
 
 # A variant is read, not run: its names are those of the notebook.
 # ruff: noqa: F821
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from autograder.variants import variant
 
 
-@variant("11-ex1-shard")
+@variant("16-ex1-shard")
 def shard_through_system_calls():
     """os.open and os.write in pieces; the bytes of a storage; reads into one buffer, and copies out of it."""
 
@@ -71,7 +71,7 @@ def shard_through_system_calls():
         return result
 
 
-@variant("11-ex2-save")
+@variant("16-ex2-save")
 def saves_with_pathlib_and_a_barrier():
     """Path methods, a temporary folder with another name, the rename by os.replace, one more barrier."""
 
@@ -117,7 +117,7 @@ def saves_with_pathlib_and_a_barrier():
         return final
 
 
-@variant("11-ex3-load")
+@variant("16-ex3-load")
 def loads_in_two_rounds():
     """First all ranks agree on the manifest, then on the shards; the files are compared as sets of names."""
 
@@ -161,7 +161,7 @@ def loads_in_two_rounds():
         return {**copy.deepcopy(manifest["values"]), **mine}, manifest
 
 
-@variant("11-ex4-latest")
+@variant("16-ex4-latest")
 def rotation_from_the_newest():
     """os.listdir and a split; walks from the newest to the oldest and counts."""
 
@@ -207,7 +207,7 @@ def rotation_from_the_newest():
         return doomed
 
 
-@variant("11-ex5-reshard")
+@variant("16-ex5-reshard")
 def reshard_number_by_number():
     """Cuts with Tensor.split, pads the list of pieces with empty ones, and writes the last rank first."""
 
@@ -237,7 +237,7 @@ def reshard_number_by_number():
         return str(new)
 
 
-@variant("11-ex6-async")
+@variant("16-ex6-async")
 def saver_with_an_executor():
     """A pool of one thread for each save, and its future."""
 
@@ -264,7 +264,7 @@ def saver_with_an_executor():
                 future.result()
 
 
-@variant("11-ex6-async")
+@variant("16-ex6-async")
 def saver_with_a_condition():
     """One thread for the saver's whole life, which is handed its work."""
 

@@ -1,4 +1,4 @@
-"""Right answers to lesson 04, written differently."""
+"""Right answers to lesson 05, written differently."""
 
 # The names that a variant does not define are the notebook's, and so is the style.
 # ruff: noqa: B905, F821
@@ -14,7 +14,7 @@ from torch import nn
 from autograder.variants import variant
 
 
-@variant("04-ex1-broadcast-parameters")
+@variant("05-ex1-broadcast-parameters")
 def broadcast_everything_in_one_message():
     """Joins the bytes of all tensors, broadcasts once, and cuts them up again."""
 
@@ -31,7 +31,7 @@ def broadcast_everything_in_one_message():
         return module
 
 
-@variant("04-ex1-broadcast-parameters")
+@variant("05-ex1-broadcast-parameters")
 def broadcast_by_send_and_receive():
     """The source sends every tensor to every other rank; prints what it does."""
 
@@ -57,7 +57,7 @@ def broadcast_by_send_and_receive():
                         tensor.copy_(data.reshape(tensor.shape))
 
 
-@variant("04-ex2-make-buckets")
+@variant("05-ex2-make-buckets")
 def buckets_by_looking_ahead():
     """Collects the trainable parameters first, then cuts off one bucket after the other."""
 
@@ -82,7 +82,7 @@ def buckets_by_looking_ahead():
         return result
 
 
-@variant("04-ex3-start-finish")
+@variant("05-ex3-start-finish")
 def average_by_the_backend():
     """Lets the backend divide (ReduceOp.AVG), fills a flat tensor piece by piece, and makes views of it gradients."""
 
@@ -107,7 +107,7 @@ def average_by_the_backend():
                 p.grad[...] = piece
 
 
-@variant("04-ex3-start-finish")
+@variant("05-ex3-start-finish")
 def average_divided_first():
     """Divides before the sum."""
 
@@ -130,7 +130,7 @@ def average_divided_first():
                 p.grad.copy_(piece)
 
 
-@variant("04-ex4-reducer")
+@variant("05-ex4-reducer")
 def reducer_with_sets():
     """Keeps for each bucket the set of parameters that are still to come, and waits for the last bucket first."""
 
@@ -165,7 +165,7 @@ def reducer_with_sets():
             self.reset()
 
 
-@variant("04-ex5-ddp")
+@variant("05-ex5-ddp")
 def ddp_without_the_reducer():
     """Everything in one class: closures as hooks, flat tensors that are kept, a context manager of its own."""
 
@@ -236,7 +236,7 @@ def ddp_without_the_reducer():
             self.marked, self.works, self.step = set(), [], False
 
 
-@variant("04-ex5-ddp")
+@variant("05-ex5-ddp")
 def ddp_that_asks_who_used_what_at_the_forward():
     """Computes the names early, hooks through a method of the reducer, and writes a note on stderr."""
     import sys

@@ -1,4 +1,4 @@
-"""Right answers to lesson 08, written differently."""
+"""Right answers to lesson 09, written differently."""
 
 # A variant is read, not run: its names are those of the notebook.
 # ruff: noqa: B905, F821
@@ -12,7 +12,7 @@ from torch import nn
 from autograder.variants import variant
 
 
-@variant("08-ex1-partition")
+@variant("09-ex1-partition")
 def partition_by_owners():
     """Notes for every place the unit it lies in, and lets the notes collide."""
 
@@ -30,7 +30,7 @@ def partition_by_owners():
         return [list(dict.fromkeys(p for _, p in unit.named_parameters())) for unit in units]
 
 
-@variant("08-ex2-cut")
+@variant("09-ex2-cut")
 def cut_and_gather_through_lists():
     """Pads with torch's pad, gathers into a list of tensors, and puts pieces together one vector at a time."""
 
@@ -53,7 +53,7 @@ def cut_and_gather_through_lists():
         return whole
 
 
-@variant("08-ex3-unit")
+@variant("09-ex3-unit")
 def unit_with_a_copy_of_its_places():
     """Walks over its parameters when it computes; says so."""
 
@@ -105,7 +105,7 @@ def unit_with_a_copy_of_its_places():
                 self.free()
 
 
-@variant("08-ex4-backward")
+@variant("09-ex4-backward")
 def backward_that_recomputes():
     """Keeps the unit's inputs and computes it again, with the random state and the buffers of the first time."""
 
@@ -152,7 +152,7 @@ def backward_that_recomputes():
             return shard
 
 
-@variant("08-ex5-costs")
+@variant("09-ex5-costs")
 def costs_unit_by_unit():
     """Adds up unit by unit, in bytes of each part."""
 
@@ -180,7 +180,7 @@ def costs_unit_by_unit():
         return 2 * (world_size - 1) * chunks * itemsize + (world_size - 1) * chunks * 4
 
 
-@variant("08-ex6-fsdp")
+@variant("09-ex6-fsdp")
 def storages_that_come_and_go():
     """As PyTorch's own: the module keeps its parameters, of which the storage is emptied and filled again; hooks on
     modules and tensors; a unit's backward is over when another one's begins, or at the end."""

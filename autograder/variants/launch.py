@@ -1,4 +1,4 @@
-"""Other right answers to lesson 05."""
+"""Other right answers to lesson 06."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from autograder.variants import variant
 
-SETUP, CLEANUP = "05-ex1-setup-ddp", "05-ex2-cleanup-ddp"
-TRAIN, LAUNCH = "05-ex3-train-ddp", "05-ex4-launch-distributed"
+SETUP, CLEANUP = "06-ex1-setup-ddp", "06-ex2-cleanup-ddp"
+TRAIN, LAUNCH = "06-ex3-train-ddp", "06-ex4-launch-distributed"
 
 
 @variant(SETUP)

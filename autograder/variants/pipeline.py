@@ -1,4 +1,4 @@
-"""Right answers to lesson 09, written differently."""
+"""Right answers to lesson 11, written differently."""
 
 # A variant is read, not run: its names are those of the notebook; as there, zip does without strict.
 # ruff: noqa: F821, B905
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from autograder.variants import variant
 
 
-@variant("09-ex1-schedules")
+@variant("11-ex1-schedules")
 def schedules_by_what_is_alive():
     """1F1B from the rule "a backward once N − s are alive"; GPipe's backwards from last to first."""
 
@@ -38,7 +38,7 @@ def schedules_by_what_is_alive():
         return schedule
 
 
-@variant("09-ex2-simulate")
+@variant("11-ex2-simulate")
 def simulation_by_recursion():
     """Asks backwards: when was this entry over? An entry that is asked for while it is being worked out waits on
     itself."""
@@ -82,7 +82,7 @@ def simulation_by_recursion():
         return sum(idle) / (makespan * len(rows))
 
 
-@variant("09-ex3-peaks")
+@variant("11-ex3-peaks")
 def peaks_by_accumulation():
     """Running sums."""
 
@@ -92,7 +92,7 @@ def peaks_by_accumulation():
         return [max(accumulate({"F": 1, "B": -1}[e[0]] for e in entries)) for entries in schedule]
 
 
-@variant("09-ex4-interleaved")
+@variant("11-ex4-interleaved")
 def interleaved_from_two_lists():
     """The order of all forwards and of all backwards, zipped with an offset; one forward more for each stage behind,
     which is enough while messages take no time."""
@@ -120,7 +120,7 @@ def interleaved_from_two_lists():
         return schedule
 
 
-@variant("09-ex5-partition")
+@variant("11-ex5-partition")
 def partition_by_trying_bounds():
     """Tries each sum of a run as the bound, from small to large, and fills parts up to it, one layer left for
     each."""
@@ -144,7 +144,7 @@ def partition_by_trying_bounds():
         raise AssertionError
 
 
-@variant("09-ex6-pipeline-step")
+@variant("11-ex6-pipeline-step")
 def receives_are_posted_ahead():
     """Posts the receive of the next entry before it works on the current one; gradients through
     autograd.backward."""
@@ -192,7 +192,7 @@ def receives_are_posted_ahead():
             return sum(losses)
 
 
-@variant("09-ex6-pipeline-step")
+@variant("11-ex6-pipeline-step")
 def messages_go_into_a_mailbox():
     """No tags: receives in the order in which the neighbor sends, and puts aside what comes too early;
     autograd.grad."""
@@ -241,7 +241,7 @@ def messages_go_into_a_mailbox():
         return mean if rank == stages - 1 else None
 
 
-@variant("09-ex6-pipeline-step")
+@variant("11-ex6-pipeline-step")
 def messages_in_batches():
     """batch_isend_irecv for each message; the mean by a final division of a sum."""
 

@@ -1,4 +1,4 @@
-"""Right answers to lesson 13 written differently: none may lose a mark."""
+"""Right answers to lesson 03 written differently: none may lose a mark."""
 
 # A variant is read, not run: its names are those of the notebook, and its function is replaced by its source.
 # ruff: noqa: F821
@@ -8,7 +8,7 @@ from __future__ import annotations
 from autograder.variants import variant
 
 
-@variant(cell="13-ex1-worker-gradient")
+@variant(cell="03-ex1-worker-gradient")
 def all_micro_batches_in_one_product():
     """Flattens the micro-batches and takes one gradient over all examples: no accumulation to be seen."""
 
@@ -18,7 +18,7 @@ def all_micro_batches_in_one_product():
         return 2.0 * (rows @ np.array(w, dtype=float) - targets) @ rows / targets.size
 
 
-@variant(cell="13-ex1-worker-gradient")
+@variant(cell="03-ex1-worker-gradient")
 def example_by_example():
     """Three nested loops over plain floats, added in another order; prints and warns on the way."""
 
@@ -38,7 +38,7 @@ def example_by_example():
         return np.array(grad)
 
 
-@variant(cell="13-ex1-worker-gradient")
+@variant(cell="03-ex1-worker-gradient")
 def einsum():
     """One einsum over all micro-batches."""
 
@@ -48,7 +48,7 @@ def einsum():
         return np.einsum("ab,abd->d", residual, x) * (2 / residual.size)
 
 
-@variant(cell="13-ex2-all-reduce-mean")
+@variant(cell="03-ex2-all-reduce-mean")
 def running_mean():
     """A running mean, worker by worker: never the whole sum."""
 
@@ -59,7 +59,7 @@ def running_mean():
         return mean
 
 
-@variant(cell="13-ex2-all-reduce-mean")
+@variant(cell="03-ex2-all-reduce-mean")
 def a_matrix_product():
     """The mean as a product with a row of 1/N."""
 
@@ -68,7 +68,7 @@ def a_matrix_product():
         return np.full(len(stacked), 1 / len(stacked)) @ stacked
 
 
-@variant(cell="13-ex3-adam-update")
+@variant(cell="03-ex3-adam-update")
 def as_torch_writes_it():
     """The corrections folded into a step size and a denominator, with lerp-like updates in place on copies."""
 
@@ -82,7 +82,7 @@ def as_torch_writes_it():
         return w, m, v
 
 
-@variant(cell="13-ex3-adam-update")
+@variant(cell="03-ex3-adam-update")
 def a_list_of_three():
     """Returns a list for the tuple, with the correction by logarithms."""
 
@@ -93,7 +93,7 @@ def a_list_of_three():
         return [w - lr * m_hat / (v_hat**0.5 + eps), m, v]
 
 
-@variant(cell="13-ex4-ema-update")
+@variant(cell="03-ex4-ema-update")
 def towards_the_new_weights():
     """The average as a step towards the new weights."""
 
@@ -103,7 +103,7 @@ def towards_the_new_weights():
         return ema
 
 
-@variant(cell="13-ex5-training-step")
+@variant(cell="03-ex5-training-step")
 def on_its_own():
     """Calls none of the earlier functions: all examples in one pool, parts written into one array."""
 
@@ -131,7 +131,7 @@ def on_its_own():
         return out.ravel().astype("float32" if dtypes == {np.dtype("float32")} else "float64")
 
 
-@variant(cell="13-ex5-training-step")
+@variant(cell="03-ex5-training-step")
 def with_helpers():
     """Helper functions beside the step; the state travels as one (4, d) array; the result is a reshaped view of it."""
 

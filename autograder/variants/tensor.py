@@ -1,4 +1,4 @@
-"""Right answers to lesson 10, written differently."""
+"""Right answers to lesson 12, written differently."""
 
 # A variant is read, not run: its names are those of the notebook; as there, zip does without strict.
 # ruff: noqa: F821, B905
@@ -12,7 +12,7 @@ from torch import nn
 from autograder.variants import variant
 
 
-@variant("10-ex1-operators")
+@variant("12-ex1-operators")
 def operators_that_wait():
     """Asynchronous all-reduces of buffers; x itself, and a copy of the gradient, are handed on; prints and warns."""
 
@@ -42,7 +42,7 @@ def operators_that_wait():
             return grad.clone()
 
 
-@variant("10-ex1-operators")
+@variant("12-ex1-operators")
 def operators_that_skip_one_rank():
     """Nothing is sent with one rank; copies are made by contiguous() where that makes one."""
 
@@ -74,7 +74,7 @@ def operators_that_skip_one_rank():
             return 1 * grad
 
 
-@variant("10-ex2-pieces")
+@variant("12-ex2-pieces")
 def pieces_in_one_buffer():
     """One flat buffer for all pieces, whose rank dimension is moved into place; views instead of copies."""
 
@@ -109,7 +109,7 @@ def pieces_in_one_buffer():
             return side_by_side(grad)
 
 
-@variant("10-ex3-column")
+@variant("12-ex3-column")
 def column_around_a_small_linear():
     """Holds a smaller nn.Linear, and shows its parameters as properties."""
 
@@ -135,7 +135,7 @@ def column_around_a_small_linear():
             return y
 
 
-@variant("10-ex3-column")
+@variant("12-ex3-column")
 def column_that_overlaps():
     """One autograd function for the whole product: the all-reduce runs while the weight's gradient is computed."""
 
@@ -177,7 +177,7 @@ def column_that_overlaps():
             return Gather.apply(y) if self.gather_output else y
 
 
-@variant("10-ex4-row")
+@variant("12-ex4-row")
 def row_by_matmul():
     """Multiplies by hand, adds the bias in place, takes the columns by index."""
 
@@ -202,7 +202,7 @@ def row_by_matmul():
             return out
 
 
-@variant("10-ex5-mlp")
+@variant("12-ex5-mlp")
 def mlp_from_the_operators():
     """Uses the layers for their parameters and writes the products out."""
 
@@ -217,7 +217,7 @@ def mlp_from_the_operators():
             return y if self.out.bias is None else self.out.bias + y
 
 
-@variant("10-ex6-attention")
+@variant("12-ex6-attention")
 def attention_from_slices():
     """A smaller nn.Linear for qkv, made from three slices, and softmax written out, for all heads at once."""
 
@@ -247,7 +247,7 @@ def attention_from_slices():
             return self.proj(mixed.transpose(1, 2).contiguous().view(b, t, -1))
 
 
-@variant("10-ex6-attention")
+@variant("12-ex6-attention")
 def attention_head_by_head():
     """Parameters in a plain container, a loop over the heads, the mask added."""
 

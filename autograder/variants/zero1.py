@@ -1,4 +1,4 @@
-"""Right answers to lesson 07, written differently."""
+"""Right answers to lesson 08, written differently."""
 
 # A variant is read, not run: its names are those of the notebook.
 # ruff: noqa: F821
@@ -12,7 +12,7 @@ from torch import nn
 from autograder.variants import variant
 
 
-@variant("07-ex1-shard-bounds")
+@variant("08-ex1-shard-bounds")
 def bounds_with_divmod():
     """Rounds up with divmod and cuts a range."""
 
@@ -25,7 +25,7 @@ def bounds_with_divmod():
         return mine.start, mine.stop
 
 
-@variant("07-ex2-flatten")
+@variant("08-ex2-flatten")
 def flatten_into_a_buffer():
     """Fills a vector piece by piece; writes back through .data, from last to first."""
 
@@ -45,7 +45,7 @@ def flatten_into_a_buffer():
             end -= p.numel()
 
 
-@variant("07-ex3-step")
+@variant("08-ex3-step")
 def shards_through_lists():
     """torch's collectives over lists of tensors, a plain tensor as master, the mean taken before sending."""
 
@@ -98,7 +98,7 @@ def shards_through_lists():
             return self.length
 
 
-@variant("07-ex4-clip")
+@variant("08-ex4-clip")
 def clips_with_an_all_gather_of_squares():
     """Gathers the ranks' squared norms in float64, and scales only where needed."""
 
@@ -114,7 +114,7 @@ def clips_with_an_all_gather_of_squares():
             return norm
 
 
-@variant("07-ex5-state")
+@variant("08-ex5-state")
 def state_through_torchs_own():
     """Saves and loads through the wrapped optimizer's own state_dict."""
 
@@ -151,7 +151,7 @@ def state_through_torchs_own():
             self.gather_parameters()
 
 
-@variant("07-ex6-memory")
+@variant("08-ex6-memory")
 def memory_part_by_part():
     """A sum over the three parts, with math.ceil's integer cousin."""
 

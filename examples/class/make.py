@@ -198,34 +198,34 @@ def _first_line_of_body(source: str, line: str) -> str:
     return "\n".join(lines)
 
 
-GRADIENT, MEAN, ADAM = "13-ex1-worker-gradient", "13-ex2-all-reduce-mean", "13-ex3-adam-update"
-EMA, STEP = "13-ex4-ema-update", "13-ex5-training-step"
+GRADIENT, MEAN, ADAM = "03-ex1-worker-gradient", "03-ex2-all-reduce-mean", "03-ex3-adam-update"
+EMA, STEP = "03-ex4-ema-update", "03-ex5-training-step"
 
 #: Who hands in what: student → lesson → what he or she did.
 CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
-    "student-01": {"01_collectives": all_right, "13_step": all_right},
-    "student-02": {"03_accumulation": another_way, "13_step": another_way},
+    "student-01": {"01_collectives": all_right, "03_step": all_right},
+    "student-02": {"04_accumulation": another_way, "03_step": another_way},
     "student-03": {
         "01_collectives": mistakes("reduce_scatter_ends_one_chunk_too_far"),
-        "07_zero1": mistakes("gradients_are_summed"),
-        "13_step": mistakes("sums_the_micro_batches"),
+        "08_zero1": mistakes("gradients_are_summed"),
+        "03_step": mistakes("sums_the_micro_batches"),
     },
     "student-04": {
         "02_costs": mistakes("ring_with_n_rounds", "warms_up_from_zero"),
-        "04_ddp": mistakes("buckets_count_elements"),
-        "06_bandwidth": mistakes("feedback_keeps_what_was_sent"),
-        "13_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon"),
+        "05_ddp": mistakes("buckets_count_elements"),
+        "07_bandwidth": mistakes("feedback_keeps_what_was_sent"),
+        "03_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon"),
     },
-    "student-05": {"13_step": untouched},
-    "student-06": {"13_step": half_done(GRADIENT, MEAN, ADAM)},
-    "student-07": {"13_step": cut_off},
-    "student-08": {"13_step": tampers("takes_worker_0")},
+    "student-05": {"03_step": untouched},
+    "student-06": {"03_step": half_done(GRADIENT, MEAN, ADAM)},
+    "student-07": {"03_step": cut_off},
+    "student-08": {"03_step": tampers("takes_worker_0")},
     "student-09": {
         "01_collectives": mistakes("reduce_scatter_everybody_sends_first"),  # the ranks wait for each other
-        "13_step": never_ends(EMA, STEP),
+        "03_step": never_ends(EMA, STEP),
     },
-    "student-10": {"01_collectives": noisy, "13_step": noisy},
-    "student-11": {"13_step": hostile(MEAN, STEP)},
+    "student-10": {"01_collectives": noisy, "03_step": noisy},
+    "student-11": {"03_step": hostile(MEAN, STEP)},
 }
 
 
