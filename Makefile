@@ -108,7 +108,7 @@ $(STAMPS)/inputs: FORCE
 	@mkdir -p $(STAMPS)
 	@printf '%s\n' $(INPUTS) | cmp -s - $@ || printf '%s\n' $(INPUTS) > $@
 
-$(STAMPS)/notebooks: $(SOLUTIONS) autograder/release.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(SOLUTIONS) autograder/lessons/release.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder release
 	@touch $@
@@ -118,7 +118,7 @@ $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.
 	@touch $@
 
 # A chapter's cells are run again when they change, but also when what they import does.
-$(STAMPS)/runtime: $(RANKS) $(SOLUTIONS) autograder/notebook.py .venv/.ready
+$(STAMPS)/runtime: $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py .venv/.ready
 	@mkdir -p $(STAMPS)
 	@rm -rf _build/jupyter_cache
 	@touch $@

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
 
-from autograder.execution import RunCells
-from autograder.feedback import FeedbackExporter
-from autograder.restore import RestoreCells, SubmissionExporter
-from autograder.safe import SafeCells
-from autograder.scoring import SaveScores
+from autograder.grading.feedback import FeedbackExporter
+from autograder.grading.restore import RestoreCells, SubmissionExporter
+from autograder.grading.run_cells import RunCells
+from autograder.grading.safe import SafeCells
+from autograder.grading.scoring import SaveScores
 
 c = get_config()  # noqa: F821 (nbgrader defines it)
 

@@ -8,7 +8,15 @@ import signal
 import sys
 
 #: Each module adds one subcommand with `add_parser(subparsers)`, and imports what is slow only when it runs.
-COMMANDS = ("release", "execute", "audit", "grading", "regrade", "report", "pieces")
+COMMANDS = (
+    "lessons.release",
+    "lessons.run_solutions",
+    "lessons.pieces",
+    "soundness.audit",
+    "grading.course",
+    "insight.regrade",
+    "insight.report",
+)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 import ranks
-from autograder import notebook
+from autograder.lessons import notebook
 
 WIDTH, LAYERS, ROWS = 1024, 8, 128
 #: A layer a bucket: 1024² weights and 1024 biases of 4 bytes are a little more than 4 MiB.

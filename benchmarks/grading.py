@@ -23,7 +23,9 @@ from pathlib import Path
 
 import nbformat
 
-from autograder import conversion, grading, mutants, notebook, variants
+from autograder.answers import mutants, variants
+from autograder.grading import course as grading
+from autograder.lessons import nbgrader_api, notebook
 
 MAKE = runpy.run_path(str(grading.EXAMPLE / "make.py"))
 STOCK = """
@@ -94,8 +96,8 @@ def main() -> None:
             shutil.copytree(notebook.SOLUTIONS / lesson, ours / "solutions" / lesson)
             grading.Course(ours).prepare(lesson)
         shutil.copytree(ours, stock)
-        (stock / conversion.CONFIG).write_text(STOCK)
-        shutil.copy(notebook.ROOT / conversion.CONFIG, ours / conversion.CONFIG)
+        (stock / nbgrader_api.CONFIG).write_text(STOCK)
+        shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, ours / nbgrader_api.CONFIG)
         theirs = sum(timed(["nbgrader", "autograde", lesson], stock) for lesson in arguments.lessons)
         count = arguments.students * len(arguments.lessons)
         print(f"nbgrader autograde: {count} notebooks in {theirs:.0f} s, {theirs / count:.2f} s each", flush=True)

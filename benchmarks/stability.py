@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from autograder import grading, notebook
+from autograder.grading import course as grading
+from autograder.lessons import notebook
 
 hand_in = runpy.run_path(str(Path(__file__).with_name("grading.py")))["hand_in"]
 

@@ -93,9 +93,7 @@ class Record:
 class Ledger(list[Message]):
     """All messages of a run, in the order of their starts, with the sums that one asks for most."""
 
-    def __init__(
-        self, messages: Iterable[Message] = (), world_size: int | None = None, spans: Iterable[Span] = ()
-    ):
+    def __init__(self, messages: Iterable[Message] = (), world_size: int | None = None, spans: Iterable[Span] = ()):
         super().__init__(messages)
         #: The stretches of time that the workers named, in the order of their starts.
         self.spans = list(spans)

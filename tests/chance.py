@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autograder import notebook, variants
+from autograder.answers import variants
+from autograder.lessons import notebook
 
 
 def right_answers(lesson: str) -> list[str]:

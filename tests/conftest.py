@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `browser`, which the Makef
 
 import browser
 
-from autograder import jail
+from autograder.grading import jail
 
 SKIPPED = pytest.StashKey[dict]()
 NEEDS = {

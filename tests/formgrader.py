@@ -60,7 +60,9 @@ class Server:
     def get(self, path: str, method: str = "GET") -> str:
         """What the server answers."""
         request = urllib.request.Request(
-            self.url + path, method=method, data=b"{}" if method == "POST" else None,
+            self.url + path,
+            method=method,
+            data=b"{}" if method == "POST" else None,
             headers={"Authorization": f"token {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=60) as answer:

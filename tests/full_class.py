@@ -9,10 +9,10 @@ import nbformat
 from nbformat.v4 import new_notebook
 from toy_course import LESSON, Toy, lesson
 
-from autograder import restore, scoring
-from autograder.answers import Answer
-from autograder.check import CheckFailed
-from autograder.execution import is_test
+from autograder.answers.answer import Answer
+from autograder.checking.check import CheckFailed
+from autograder.grading import restore, scoring
+from autograder.grading.run_cells import is_test
 
 #: A second lesson, with the same exercises.
 MORE = "08_more"

@@ -14,7 +14,8 @@ from pathlib import Path
 from browser import Browser
 from formgrader import Server
 
-from autograder import grading, notebook
+from autograder.grading import course as grading
+from autograder.lessons import notebook
 
 PICTURES = notebook.ROOT / "book" / "start"
 LESSON, STUDENT, EXERCISE = "01_collectives", "student-03", "01-ex2-reduce-scatter"

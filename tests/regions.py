@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-from autograder import notebook
+from autograder.lessons import notebook
 
 
 @functools.cache

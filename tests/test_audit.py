@@ -6,8 +6,11 @@ import dataclasses
 
 import pytest
 
-from autograder import answers, audit, mutants, notebook, variants
 from autograder.__main__ import main
+from autograder.answers import answer as answers
+from autograder.answers import mutants, variants
+from autograder.lessons import notebook
+from autograder.soundness import audit
 
 #: At least so many known wrong and other right answers a lesson.
 LEAST = {
@@ -68,7 +71,7 @@ def _examine_with(monkeypatch, **changes):
     """The verdict on lesson 03's first mutant after changing what is said of it."""
     lesson = "03_step"
     first = dataclasses.replace(mutants.of_lesson(lesson)[0], **changes)
-    monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson: [first])
+    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: [first])
     return audit.examine(audit.Case(lesson, "mutant", first.name)).complaints
 
 
@@ -88,7 +91,7 @@ def test_the_audit_notices_a_grade_cell_that_does_not_exist(monkeypatch):
 def test_the_audit_notices_marks_lost_elsewhere(monkeypatch):
     first = next(m for m in mutants.of_lesson("03_step") if len(m.breaks) > 1)
     monkeypatch.setattr(
-        "autograder.mutants.of_lesson", lambda lesson: [dataclasses.replace(first, breaks=first.breaks[:1])]
+        "autograder.answers.mutants.of_lesson", lambda lesson: [dataclasses.replace(first, breaks=first.breaks[:1])]
     )
     complaints = audit.examine(audit.Case("03_step", "mutant", first.name)).complaints
     assert any(line.startswith(f"{first.breaks[1]} lost its marks") for line in complaints)
@@ -99,11 +102,11 @@ def test_an_audit_that_is_not_thorough_runs_the_test_of_the_exercise_alone(monke
     case = audit.Case("03_step", "mutant", first.name)
     for breaks in (first.breaks[:1], (*first.breaks, "13-no-such-test")):
         changed = dataclasses.replace(first, breaks=breaks)
-        monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson, changed=changed: [changed])
+        monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson, changed=changed: [changed])
         assert audit.examine(case).complaints and not audit.examine(case, thorough=False).complaints
     solution = next(c.source for c in notebook.read("03_step").cells if c.id == first.cell)
     kept = dataclasses.replace(first, source=solution)
-    monkeypatch.setattr("autograder.mutants.of_lesson", lambda lesson: [kept])
+    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: [kept])
     assert audit.examine(case, thorough=False).complaints == (f"{first.cell}-test kept its marks",)
 
 
@@ -120,7 +123,7 @@ def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):
     # The hint shown is the one of the list that is patched, so nothing is wrong ...
     assert not any("does not show the hint" in line for line in complaints)
     # ... but when the list of known mistakes does not hold it, it cannot be shown.
-    monkeypatch.setattr("autograder.mutants.of_exercise", lambda exercise: [])
+    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: [])
     complaints = _examine_with(monkeypatch)
     assert any("does not show the hint" in line for line in complaints)
 

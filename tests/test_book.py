@@ -12,7 +12,7 @@ from browser import Browser
 from bs4 import BeautifulSoup
 from regions import split
 
-from autograder import notebook
+from autograder.lessons import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 

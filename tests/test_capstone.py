@@ -12,8 +12,9 @@ import nbformat
 import pytest
 
 import ranks
-from autograder import __main__, notebook, pieces, release
+from autograder import __main__
 from autograder.checks import capstone
+from autograder.lessons import notebook, pieces, release
 
 LESSONS = tuple(pieces.PIECES)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autograder import answers, check
-from autograder.check import CheckFailed, expect_close, expect_raises, expect_unchanged, same_evidence
+from autograder.answers import answer as answers
+from autograder.checking import check
+from autograder.checking.check import CheckFailed, expect_close, expect_raises, expect_unchanged, same_evidence
 
 
 def test_close_arrays_pass_and_others_are_told_where_they_differ():
@@ -93,8 +94,10 @@ def doubling(monkeypatch):
         answers.Answer("adds_two", "L", "00-double", "adds_two", "You added two.", ("00-double-test",)),
     ]
     by_source = {"forgets": forgets, "adds_two": adds_two}
-    monkeypatch.setattr("autograder.mutants.of_exercise", lambda exercise: known)
-    monkeypatch.setattr("autograder.notebook.functions", lambda lesson, swap: {"double": by_source[swap["00-double"]]})
+    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: known)
+    monkeypatch.setattr(
+        "autograder.lessons.notebook.functions", lambda lesson, swap: {"double": by_source[swap["00-double"]]}
+    )
 
     @check.check("00-double")
     def doubles(double, *, rng):
@@ -187,7 +190,7 @@ def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypa
 def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch):
     monkeypatch.setattr(check._Shared, "seed", 1)
     monkeypatch.setattr(check._Shared, "twins", {})
-    monkeypatch.setattr("autograder.notebook.functions", lambda lesson, swap: {"x": None})
+    monkeypatch.setattr("autograder.lessons.notebook.functions", lambda lesson, swap: {"x": None})
     failure = CheckFailed("wrong in the third launch")
 
     def run(body, subjects, seed, launches):

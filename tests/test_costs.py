@@ -6,8 +6,8 @@ import chance
 import numpy as np
 import pytest
 
-from autograder import notebook
 from autograder.checks import costs
+from autograder.lessons import notebook
 
 LESSON = "02_costs"
 RNG = np.random.default_rng(2)

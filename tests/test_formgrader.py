@@ -95,7 +95,7 @@ def test_the_page_on_a_submission_runs_nothing_from_it(server):
     for one in submissions:
         html = server.get(f"/formgrader/submissions/{one['id']}/")
         assert "<script>document.title" not in html
-        assert "onerror=\"document" not in html
+        assert 'onerror="document' not in html
         assert 'href="javascript' not in html
         assert "07-ex2-square-test" in html
     assert any("a &lt; b" in server.get(f"/formgrader/submissions/{one['id']}/") for one in submissions)

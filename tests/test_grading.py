@@ -19,8 +19,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from regions import split
 from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
-from autograder import feedback, grading, jail, notebook, safe
 from autograder.__main__ import main
+from autograder.grading import course as grading
+from autograder.grading import feedback, jail, safe
+from autograder.lessons import notebook
 
 pytestmark = pytest.mark.jail
 
@@ -34,7 +36,10 @@ def grade(*arguments, cwd=None):
     """Run the command as a person would; (exit status, stdout, stderr)."""
     done = subprocess.run(
         [sys.executable, "-m", "autograder", "grade", *map(str, arguments)],
-        cwd=cwd, capture_output=True, text=True, timeout=1800,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=1800,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -147,7 +152,7 @@ ATTACKS = [
     '<meta http-equiv="refresh" content="0; url=http://planted.invalid/">',
     f"[press](javascript:{PLANTED}) ![x](http://planted.invalid/z.png) ![x](attachment:none.png)",
     f"`[press](javascript:{PLANTED})`",
-    f'</pre></main></title><script>{PLANTED}</script>',
+    f"</pre></main></title><script>{PLANTED}</script>",
 ]
 
 
@@ -409,7 +414,7 @@ def test_points_by_hand_are_never_thrown_away(course, capsys):
 
 
 def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(course, capsys, monkeypatch):
-    from autograder.jail import kernel
+    from autograder.grading.jail import kernel
 
     course.course.grade()
     monkeypatch.setattr(kernel.JailedKernel, "start", lambda self: 1 / 0)
@@ -510,14 +515,14 @@ def test_a_notebook_that_is_a_link_is_not_followed(course):
 
 
 def test_a_failed_check_on_ranks_shows_what_they_sent():
-    from autograder import execution
-    from autograder.check import CheckFailed
+    from autograder.checking.check import CheckFailed
+    from autograder.grading import run_cells
     from ranks.ledger import Ledger, Message
 
     error = CheckFailed("wrong")
     error.ledger = Ledger([Message(0, "send", 1, 8, 0.0, 0.1), Message(1, "recv", 0, 8, 0.0, 0.1)], 2)
-    drawn = execution.picture_of(error)
+    drawn = run_cells.picture_of(error)
     assert drawn["png"].startswith("iVBOR") and "Messages of 2 ranks" in drawn["alt"]
-    assert execution.picture_of(CheckFailed("wrong")) == {} == execution.picture_of(None)
+    assert run_cells.picture_of(CheckFailed("wrong")) == {} == run_cells.picture_of(None)
     error.ledger = Ledger([Message(0, "send", 1, 8, 0.0)] * 500, 2)
-    assert execution.picture_of(error) == {}, "nobody could see anything in it"
+    assert run_cells.picture_of(error) == {}, "nobody could see anything in it"

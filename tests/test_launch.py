@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from autograder import notebook
-from autograder.check import CheckFailed
+from autograder.checking.check import CheckFailed
 from autograder.checks import launch
+from autograder.lessons import notebook
 
 pytestmark = pytest.mark.skipif("06_launch" not in notebook.lessons(), reason="the lesson is not there")
 

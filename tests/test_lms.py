@@ -8,8 +8,8 @@ import pytest
 from full_class import MORE, SCRIPT, build, count, totals
 from toy_course import LESSON
 
-from autograder import lms, marks, report
 from autograder.__main__ import main
+from autograder.insight import lms, marks, report
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import nbformat
 import pytest
 import tiny
 
-from autograder import notebook, release
 from autograder.__main__ import main
+from autograder.lessons import notebook, release
 
 
 @pytest.fixture

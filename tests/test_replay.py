@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder import replay
-from autograder.check import CheckFailed
-from autograder.replay import Noted, Sent, expect_same_alone, run_noted
+from autograder.checking import replay
+from autograder.checking.check import CheckFailed
+from autograder.checking.replay import Noted, Sent, expect_same_alone, run_noted
 from ranks.ledger import Ledger
 
 N = 3
@@ -189,6 +189,6 @@ def test_who_waits_for_a_message_that_nobody_sent_is_told():
 
 @pytest.mark.parametrize("nonsense", [lambda *_: 1, lambda *_: (1, [2]), lambda *_: (1, [Sent(0, 0, [1])])])
 def test_nonsense_is_called_nonsense(nonsense, monkeypatch):
-    monkeypatch.setattr("autograder.replay.noted", nonsense)
+    monkeypatch.setattr("autograder.checking.replay.noted", nonsense)
     with pytest.raises(CheckFailed, match="makes no sense"):
         run_noted(passed_on, 2, (torch.zeros(2, 1),))

@@ -14,10 +14,12 @@ import pytest
 from full_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals
 from toy_course import LESSON, Toy, submission
 
-from autograder import charts, marks, mistakes, mutants, report, scoring
 from autograder.__main__ import main
-from autograder.answers import Answer
-from autograder.check import count_of_ranks
+from autograder.answers import mutants
+from autograder.answers.answer import Answer
+from autograder.checking.check import count_of_ranks
+from autograder.grading import scoring
+from autograder.insight import charts, marks, mistakes, report
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,14 @@ import nbformat
 import pytest
 import tiny
 
-from autograder import execute, notebook
 from autograder.__main__ import main
+from autograder.lessons import notebook, run_solutions
 
 #: Each solution's other numbers of ranks: without the test cells, which choose their own.
 OTHER_WORLD_SIZES = (pytest.param(2, marks=pytest.mark.thorough), 3)
-WITH_RANKS = [lesson for lesson in notebook.lessons() if "WORLD_SIZE" in execute.parameters_of(notebook.read(lesson))]
+WITH_RANKS = [
+    lesson for lesson in notebook.lessons() if "WORLD_SIZE" in run_solutions.parameters_of(notebook.read(lesson))
+]
 #: Seconds that a solution notebook may take: 90 with two cores of its own, and here two of them share these.
 MOST_SECONDS = 2 * 90
 
@@ -23,9 +25,9 @@ MOST_SECONDS = 2 * 90
 def executed():
     """lesson → its executed copy, or the error that stopped it; two run at a time."""
     lessons = notebook.lessons()
-    stale = [lesson for lesson in lessons if not execute.is_current(lesson)]
-    runs = dict(zip(stale, execute.run_all([(lesson, {}) for lesson in stale], jobs=2), strict=True))
-    return {lesson: runs.get(lesson, execute.EXECUTED / f"{lesson}.ipynb") for lesson in lessons}
+    stale = [lesson for lesson in lessons if not run_solutions.is_current(lesson)]
+    runs = dict(zip(stale, run_solutions.run_all([(lesson, {}) for lesson in stale], jobs=2), strict=True))
+    return {lesson: runs.get(lesson, run_solutions.EXECUTED / f"{lesson}.ipynb") for lesson in lessons}
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +38,7 @@ def executed_on(tmp_path_factory):
     def run(world_size):
         todo = [(lesson, {"WORLD_SIZE": world_size}) for lesson in WITH_RANKS]
         folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
-        return dict(zip(WITH_RANKS, execute.run_all(todo, jobs=2, folder=folder, tests=False), strict=True))
+        return dict(zip(WITH_RANKS, run_solutions.run_all(todo, jobs=2, folder=folder, tests=False), strict=True))
 
     return run
 
@@ -66,7 +68,7 @@ def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, execut
 
 def test_of_several_notebooks_each_has_its_own_outcome(tmp_path):
     missing = {"NO_SUCH": 1}
-    outcomes = execute.run_all([("03_step", missing), ("01_collectives", missing)], jobs=2, folder=tmp_path)
+    outcomes = run_solutions.run_all([("03_step", missing), ("01_collectives", missing)], jobs=2, folder=tmp_path)
     assert [str(error).split(";")[0] for error in outcomes] == [
         "03_step has no parameter 'NO_SUCH'",
         "01_collectives has no parameter 'NO_SUCH'",
@@ -77,8 +79,8 @@ def test_of_several_notebooks_each_has_its_own_outcome(tmp_path):
 def course(tmp_path, monkeypatch):
     """A course of one tiny lesson, whose executed copies go to a folder of its own."""
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
-    monkeypatch.setattr(execute, "EXECUTED", tmp_path / "executed")
-    monkeypatch.setattr(execute, "_fingerprint", lambda lesson: notebook.solution_path(lesson).read_text())
+    monkeypatch.setattr(run_solutions, "EXECUTED", tmp_path / "executed")
+    monkeypatch.setattr(run_solutions, "_fingerprint", lambda lesson: notebook.solution_path(lesson).read_text())
     tiny.lesson(tmp_path / "solutions")
     return tmp_path
 
@@ -89,7 +91,7 @@ def test_what_has_not_changed_is_not_run_again(course, capsys):
     assert main(["run"]) == 0
     assert capsys.readouterr().out == "98_tiny: unchanged since it last ran\n"
     tiny.lesson(course / "solutions", hidden="assert twice(0) == 0")
-    assert not execute.is_current("98_tiny")
+    assert not run_solutions.is_current("98_tiny")
 
 
 def test_parameters_reach_the_notebook_and_do_not_count_as_its_run(course):
@@ -97,7 +99,7 @@ def test_parameters_reach_the_notebook_and_do_not_count_as_its_run(course):
     cells = nbformat.read(course / "executed" / "98_tiny.ipynb", as_version=4).cells
     shown = next(cell for cell in cells if cell.id == "98-show")
     assert shown.outputs[0].text == "2\n"
-    assert not execute.is_current("98_tiny")
+    assert not run_solutions.is_current("98_tiny")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_the_cell_that_fails_is_named(course, capsys, answer, told):
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("autograder: solutions/98_tiny") and told in line
     assert (course / "executed" / "98_tiny.failed.ipynb").exists()
-    assert not execute.is_current("98_tiny")
+    assert not run_solutions.is_current("98_tiny")
 
 
 def test_the_kernel_is_this_environments_own(course, monkeypatch):
@@ -130,7 +132,7 @@ def test_the_kernel_is_this_environments_own(course, monkeypatch):
 
 
 def test_an_endless_cell_is_stopped(course, capsys, monkeypatch):
-    monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
+    monkeypatch.setattr(run_solutions, "CELL_TIMEOUT", 2)
     tiny.lesson(course / "solutions", answer="while True: pass")
     assert main(["run"]) == 1
     assert "cell 98-ex1-twice-test: no end after 2 s" in capsys.readouterr().err

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
-from autograder import notebook
 from autograder.checks import step
+from autograder.lessons import notebook
 
 LESSON = "03_step"
 

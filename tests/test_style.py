@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from autograder import notebook
+from autograder.lessons import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = notebook.lessons()
@@ -150,7 +150,7 @@ def lesson_rows(page):
 
 def test_both_tables_of_lessons_say_what_is_there():
     home, readme = lesson_rows(ROOT / "book" / "index.md"), lesson_rows(ROOT / "README.md")
-    assert list(home) == [f"{number:02d}" for number in range(1, 14)]
+    assert list(home) == sorted(home)
     there = {lesson.split("_")[0]: lesson for lesson in LESSONS}
     for number, (name, link, here) in home.items():
         assert readme[number] == (name, f"book/{link}" if link else "", here)

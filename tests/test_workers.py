@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from toy_course import LESSON, Toy, submission
 
-from autograder import workers
 from autograder.__main__ import main
-from autograder.jail import outside
+from autograder.grading import workers
+from autograder.grading.jail import outside
 
 pytestmark = pytest.mark.jail
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder import conversion, grading, jail
+from autograder.grading import course as grading
+from autograder.grading import jail
+from autograder.lessons import nbgrader_api
 
 LESSON = "07_toy"
 RIGHT = {
@@ -118,7 +120,7 @@ class Toy:
         source.mkdir(parents=True)
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
         if not stock:
-            shutil.copy(grading.notebook.ROOT / conversion.CONFIG, self.root / conversion.CONFIG)
+            shutil.copy(grading.notebook.ROOT / nbgrader_api.CONFIG, self.root / nbgrader_api.CONFIG)
         self.course = (_Stock if stock else grading.Course)(self.root, timeout, not jail.missing())
         for name, content in _prepared().items():
             (self.root / name).parent.mkdir(exist_ok=True)

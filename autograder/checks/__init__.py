@@ -1,1 +1,1 @@
-"""One module a lesson, one function a property: see `autograder.check` for what a check is."""
+"""One module a lesson, one function a property: see `autograder.checking.check` for what a check is."""

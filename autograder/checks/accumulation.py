@@ -26,7 +26,7 @@ import torch.utils.data.distributed as sampling
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from autograder.check import (
+from autograder.checking.check import (
     CheckFailed,
     as_array,
     call_inside,

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from autograder.check import (
+from autograder.checking.check import (
     as_array,
     call_inside,
     check,

@@ -27,9 +27,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder import check as checking
-from autograder import notebook
-from autograder.check import as_array, call_inside, check, expect_close, expect_raises, fail
+from autograder.checking import check as checking
+from autograder.checking.check import as_array, call_inside, check, expect_close, expect_raises, fail
+from autograder.lessons import notebook
 
 LESSON = "17_capstone"
 TOKENS, NUMEL = 64, 29_888

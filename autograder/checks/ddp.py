@@ -19,7 +19,7 @@ from torch import nn
 from torch.profiler import record_function
 
 import ranks
-from autograder.check import CheckFailed, check, count_of_ranks, expect_close, fail, run_ranks
+from autograder.checking.check import CheckFailed, check, count_of_ranks, expect_close, fail, run_ranks
 from ranks.ledger import Ledger, Message, Span
 
 WORLD_SIZES = (1, 2, 3, 4)

@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from autograder.check import Bomb, CheckFailed, call_inside, check, expect_raises, fail, run_ranks
+from autograder.checking.check import Bomb, CheckFailed, call_inside, check, expect_raises, fail, run_ranks
 
 LESSON = "06_launch"
 NAMES = ("setup_ddp", "cleanup_ddp", "train_ddp", "launch_distributed")
@@ -163,7 +163,7 @@ def _solution() -> tuple[str, Callable]:
     A cell's source is looked up by the cell's name, so running the solution's cells hides the student's:
     what was there is put back.
     """
-    from autograder import notebook
+    from autograder.lessons import notebook
 
     before = dict(linecache.cache)
     try:

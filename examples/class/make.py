@@ -23,7 +23,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-from autograder import mutants, notebook, variants
+from autograder.answers import mutants, variants
+from autograder.lessons import notebook
 
 HERE = Path(__file__).resolve().parent
 

@@ -2,10 +2,10 @@
 
 Made from the solutions by `python -m autograder pieces`; not to be edited. Where each part comes from:
 
-    04_ddp,          broadcast_parameters
-    07_zero1,        ZeroOptimizer
-    10_tensor,       causal_attention, ParallelAttention
-    11_checkpoints,  CheckpointError, save_sharded, load_sharded
+    05_ddp,          broadcast_parameters
+    08_zero1,        ZeroOptimizer
+    12_tensor,       causal_attention, ParallelAttention
+    16_checkpoints,  CheckpointError, save_sharded, load_sharded
 
 `own_pieces` reads the same parts from your own finished notebooks instead.
 """
@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-# ---- lesson 04_ddp: broadcast_parameters, and what they need ----
+# ---- lesson 05_ddp: broadcast_parameters, and what they need ----
 
 
 def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
@@ -47,7 +47,7 @@ def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
         tensor.copy_(flat.view(tensor.shape))
 
 
-# ---- lesson 07_zero1: ZeroOptimizer, and what they need ----
+# ---- lesson 08_zero1: ZeroOptimizer, and what they need ----
 
 
 def shard_bounds(numel: int, rank: int, world_size: int) -> tuple[int, int]:
@@ -188,7 +188,7 @@ class ZeroOptimizer(ClippingOptimizer):
         return padded
 
 
-# ---- lesson 10_tensor: causal_attention, ParallelAttention, and what they need ----
+# ---- lesson 12_tensor: causal_attention, ParallelAttention, and what they need ----
 
 
 def causal_attention(qkv: torch.Tensor, heads: int) -> torch.Tensor:
@@ -330,7 +330,7 @@ class ParallelAttention(nn.Module):
         return self.proj(causal_attention(self.qkv(x), self.heads))
 
 
-# ---- lesson 11_checkpoints: CheckpointError, save_sharded, load_sharded, and what they need ----
+# ---- lesson 16_checkpoints: CheckpointError, save_sharded, load_sharded, and what they need ----
 
 
 SCHEMA = 1  # of the manifests that this code writes and reads
@@ -506,10 +506,10 @@ def load_sharded(path: str | Path) -> tuple[dict, dict]:
 
 #: Lesson → what the capstone takes from it.
 PIECES = {
-    "04_ddp": ("broadcast_parameters",),
-    "07_zero1": ("ZeroOptimizer",),
-    "10_tensor": ("causal_attention", "ParallelAttention"),
-    "11_checkpoints": ("CheckpointError", "save_sharded", "load_sharded"),
+    "05_ddp": ("broadcast_parameters",),
+    "08_zero1": ("ZeroOptimizer",),
+    "12_tensor": ("causal_attention", "ParallelAttention"),
+    "16_checkpoints": ("CheckpointError", "save_sharded", "load_sharded"),
 }
 
 

@@ -314,7 +314,7 @@ ranks.launch.read_records = read_records
 import sys
 sys.path.append("@REPO@")
 try:
-    from autograder import notebook
+    from autograder.lessons import notebook
     answer = notebook.functions("01_collectives")["broadcast"]
 except Exception as error:
     answer = None

@@ -138,7 +138,7 @@ for place in places():
                 from pathlib import Path
                 import sys
                 sys.path.append("@REPO@")
-                from autograder import notebook
+                from autograder.lessons import notebook
                 notebook.SOLUTIONS = Path("@COURSE@/solutions")
                 square = notebook.functions("07_toy")["square"]
             except Exception as error:

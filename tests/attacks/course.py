@@ -29,7 +29,7 @@ import nbformat
 import toy_course
 from kinds import Attack
 
-from autograder import notebook
+from autograder.lessons import notebook
 
 HERE = Path(__file__).resolve().parent
 #: Where a process of its own finds what is imported here.

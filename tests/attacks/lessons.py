@@ -9,7 +9,7 @@ import nbformat
 import toy_course
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder import notebook
+from autograder.lessons import notebook
 
 ARRAYS = "08_arrays"
 RING = "09_ring"

@@ -25,7 +25,7 @@ import course
 from kinds import NOTHING, Attack
 from lessons import RING
 
-from autograder import notebook
+from autograder.lessons import notebook
 
 HERE = Path(__file__).resolve().parent
 

@@ -1,0 +1,675 @@
+"""Wrong answers to lesson 01: the subtle ones first in each exercise."""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+import torch
+import torch.distributed as dist
+
+from autograder.answers.mutants import mutant, tests_of
+
+BROADCAST, REDUCE_SCATTER, ALL_GATHER = "01-ex1-broadcast", "01-ex2-reduce-scatter", "01-ex3-all-gather"
+ALL_REDUCE, TREE = "01-ex4-all-reduce", "01-ex5-tree-all-reduce"
+
+
+# ---- 1 · broadcast ----
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
+def broadcast_fills_a_copy():
+    """For a tensor that is not contiguous, contiguous() made a copy; you received into the copy, and the tensor that
+    the caller holds kept its old numbers. After the last message, write the copy back into the tensor."""
+
+    def broadcast(tensor, src):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if not 0 <= src < world_size:
+            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
+        number = (rank - src) % world_size
+        data = tensor.contiguous()
+        reach = 1
+        while reach < world_size:
+            if number < reach and number + reach < world_size:
+                dist.send(data, dst=(rank + reach) % world_size)
+            elif reach <= number < 2 * reach:
+                dist.recv(data, src=(rank - reach) % world_size)
+            reach *= 2
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
+def broadcast_swaps_ranks_instead_of_turning():
+    """You counted the ranks from the source, but gave your peers' counted numbers to send and recv, which want real
+    ranks. Translate back: counted number m is rank (m + src) mod N."""
+
+    def broadcast(tensor, src):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if not 0 <= src < world_size:
+            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
+        number = (rank - src) % world_size
+        data = tensor.contiguous()
+        reach = 1
+        while reach < world_size:
+            if number < reach and number + reach < world_size:
+                dist.send(data, dst=number + reach)
+            elif reach <= number < 2 * reach:
+                dist.recv(data, src=number - reach)
+            reach *= 2
+        tensor.copy_(data)
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
+def broadcast_only_for_powers_of_two():
+    """When N is not a power of two, the last round has more senders than receivers that are left, and you sent to
+    ranks that do not exist or that have the tensor already. A rank sends only if its partner's number is below N."""
+
+    def broadcast(tensor, src):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if not 0 <= src < world_size:
+            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
+        number = (rank - src) % world_size
+        data = tensor.contiguous()
+        reach = 1
+        while reach < world_size:
+            if number < reach:
+                dist.send(data, dst=(rank + reach) % world_size)
+            elif reach <= number < 2 * reach:
+                dist.recv(data, src=(rank - reach) % world_size)
+            reach *= 2
+        tensor.copy_(data)
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
+def broadcast_from_the_source_to_each():
+    """The source sends every message itself, one after the other, which takes N − 1 rounds. A rank that has the
+    tensor can pass it on too: let the number of ranks that have it double in each round."""
+
+    def broadcast(tensor, src):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if not 0 <= src < world_size:
+            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
+        data = tensor.contiguous()
+        if rank == src:
+            for dst in range(world_size):
+                if dst != src:
+                    dist.send(data, dst=dst)
+        else:
+            dist.recv(data, src=src)
+        tensor.copy_(data)
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
+def broadcast_along_a_chain():
+    """Each rank passes the tensor on to the next, so the last one waits for N − 1 messages in a row. That is a chain,
+    not a tree: in each round, let every rank that has the tensor send it to one that has not."""
+
+    def broadcast(tensor, src):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if not 0 <= src < world_size:
+            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
+        number = (rank - src) % world_size
+        data = tensor.contiguous()
+        if number > 0:
+            dist.recv(data, src=(rank - 1) % world_size)
+        if number < world_size - 1:
+            dist.send(data, dst=(rank + 1) % world_size)
+        tensor.copy_(data)
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
+def broadcast_takes_any_source():
+    """A source that is no rank was quietly taken modulo N. Somebody who passes a wrong rank wants to hear of it:
+    raise the ValueError that the statement asks for before anything is sent."""
+
+    def broadcast(tensor, src):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        number = (rank - src) % world_size
+        data = tensor.contiguous()
+        reach = 1
+        while reach < world_size:
+            if number < reach and number + reach < world_size:
+                dist.send(data, dst=(rank + reach) % world_size)
+            elif reach <= number < 2 * reach:
+                dist.recv(data, src=(rank - reach) % world_size)
+            reach *= 2
+        tensor.copy_(data)
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST))
+def broadcast_always_from_rank_0():
+    """The tensor that everybody got was rank 0's, whatever `src` said. Build the tree from the source: count the
+    ranks from `src` on."""
+
+    def broadcast(tensor, src):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if not 0 <= src < world_size:
+            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
+        data = tensor.contiguous()
+        reach = 1
+        while reach < world_size:
+            if rank < reach and rank + reach < world_size:
+                dist.send(data, dst=rank + reach)
+            elif reach <= rank < 2 * reach:
+                dist.recv(data, src=rank - reach)
+            reach *= 2
+        tensor.copy_(data)
+
+
+@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
+def broadcast_by_torch():
+    """You called torch's own broadcast. It gives the right numbers, but this exercise is about how it is made: only
+    sends and receives are allowed."""
+
+    def broadcast(tensor, src):
+        if not 0 <= src < dist.get_world_size():
+            raise ValueError(f"src must be in 0…{dist.get_world_size() - 1}, got {src}")
+        data = tensor.contiguous()
+        dist.broadcast(data, src)
+        tensor.copy_(data)
+
+
+# ---- 2 · reduce_scatter ----
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_ends_one_chunk_too_far():
+    """The sums are right, but rank r ends with chunk r + 1: you started each chunk on its own rank, so after N − 1
+    steps it is complete one rank before it is back home. Start chunk c on rank c + 1: shift the index of the first
+    chunk by one."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
+        for step in range(world_size - 1):
+            mine = chunks[(rank - step - 1) % world_size]
+            incoming = torch.empty_like(mine)
+            work = dist.isend(chunks[(rank - step) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            mine += incoming
+        return chunks[(rank + 1) % world_size]
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER))
+def reduce_scatter_adds_into_its_input():
+    """tensor_split returns views: adding into a chunk changed the tensor that the caller gave you, and it must
+    stay as it was. Work on copies of the chunks."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = tensor.tensor_split(world_size)
+        for step in range(world_size - 1):
+            mine = chunks[(rank - step - 2) % world_size]
+            incoming = torch.empty_like(mine)
+            work = dist.isend(chunks[(rank - step - 1) % world_size].contiguous(), dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            mine += incoming
+        return chunks[rank].clone()
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER))
+def reduce_scatter_returns_a_view_of_its_input():
+    """With one rank there is nothing to add, and you returned the input itself or a view of it. Whoever changes the
+    result then changes the input. Return memory of its own in every case, also for N = 1."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = list(tensor.tensor_split(world_size))
+        for step in range(world_size - 1):
+            place = (rank - step - 2) % world_size
+            incoming = torch.empty_like(chunks[place])
+            work = dist.isend(chunks[(rank - step - 1) % world_size].contiguous(), dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            chunks[place] = chunks[place] + incoming
+        return chunks[rank]
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_sends_the_whole_vector():
+    """The numbers are right, but each message was the whole vector. Each rank needs only one chunk of the sum: let
+    partial sums of single chunks travel round the ring."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        total, passing = tensor.clone(), tensor.clone()
+        for _ in range(world_size - 1):
+            incoming = torch.empty_like(passing)
+            work = dist.isend(passing, dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            total, passing = total + incoming, incoming
+        return total.tensor_split(world_size)[rank].clone()
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_sends_to_everybody():
+    """Each rank sent its chunks straight to their owners. The bytes are right, but ranks talk to others than their
+    neighbors; on a ring of links those messages would cross many links. Pass partial sums on to the right neighbor."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
+        for distance in range(1, world_size):
+            dst, src = (rank + distance) % world_size, (rank - distance) % world_size
+            incoming = torch.empty_like(chunks[rank])
+            work = dist.isend(chunks[dst], dst=dst)
+            dist.recv(incoming, src=src)
+            work.wait()
+            chunks[rank] += incoming
+        return chunks[rank]
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_uses_torch_chunk():
+    """torch.chunk cuts into pieces of ⌈length/N⌉, so the last ranks get short pieces or none. The statement asks for
+    the pieces of tensor_split, whose lengths differ by at most one."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = [chunk.clone() for chunk in tensor.chunk(world_size)]
+        chunks += [tensor.new_empty(0) for _ in range(world_size - len(chunks))]
+        for step in range(world_size - 1):
+            mine = chunks[(rank - step - 2) % world_size]
+            incoming = torch.empty_like(mine)
+            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            mine += incoming
+        return chunks[rank]
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_averages():
+    """You divided by the number of ranks. The collective returns the sum; whoever wants the mean divides afterwards."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
+        for step in range(world_size - 1):
+            mine = chunks[(rank - step - 2) % world_size]
+            incoming = torch.empty_like(mine)
+            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            mine += incoming
+        return chunks[rank] / world_size
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_overwrites():
+    """What came from the left replaced your own part of the chunk instead of being added to it, so the result holds
+    one rank's numbers. Receive into a buffer of its own and add."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
+        for step in range(world_size - 1):
+            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(chunks[(rank - step - 2) % world_size], src=(rank - 1) % world_size)
+            work.wait()
+        return chunks[rank]
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_stops_one_step_early():
+    """One rank's part is missing from every chunk: the ring made N − 2 steps. A chunk that starts on one rank has
+    N − 1 others to visit."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
+        for step in range(world_size - 2):
+            mine = chunks[(rank - step - 3) % world_size]
+            incoming = torch.empty_like(mine)
+            work = dist.isend(chunks[(rank - step - 2) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            mine += incoming
+        return chunks[rank]
+
+
+@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
+def reduce_scatter_everybody_sends_first():
+    """Every rank waits in send until its right neighbor receives, and none does, since all of them wait in send. Use
+    a send that does not wait (isend), receive, and then wait for the send."""
+
+    def reduce_scatter(tensor):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
+        for step in range(world_size - 1):
+            mine = chunks[(rank - step - 2) % world_size]
+            incoming = torch.empty_like(mine)
+            dist.send(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            mine += incoming
+        return chunks[rank]
+
+
+# ---- 3 · all_gather ----
+
+
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
+def all_gather_labels_chunks_one_too_far():
+    """All the chunks arrived, each one place off: in step s the chunk that comes from the left neighbor is the one
+    that started s + 1 ranks back, chunk rank − s − 1. Your own chunk does not move."""
+
+    def all_gather(chunk, numel):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        lengths = [len(part) for part in torch.empty(numel).tensor_split(world_size)]
+        if chunk.shape != (lengths[rank],):
+            raise ValueError(f"chunk must have shape {(lengths[rank],)}, got {tuple(chunk.shape)}")
+        parts, passing = [chunk.clone() for _ in range(world_size)], chunk.clone()
+        for step in range(world_size - 1):
+            incoming = chunk.new_empty(lengths[(rank - step - 1) % world_size])
+            work = dist.isend(passing, dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            parts[(rank - step - 2) % world_size] = passing = incoming
+        return torch.cat(parts)
+
+
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
+def all_gather_always_sends_its_own():
+    """In every step you sent your own chunk again, so each rank only ever sees its left neighbor's. After the first
+    step, pass on what you have just received."""
+
+    def all_gather(chunk, numel):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        whole = chunk.new_zeros(numel)
+        parts = whole.tensor_split(world_size)
+        if chunk.shape != parts[rank].shape:
+            raise ValueError(f"chunk must have shape {tuple(parts[rank].shape)}, got {tuple(chunk.shape)}")
+        parts[rank].copy_(chunk)
+        left = (rank - 1) % world_size
+        for step in range(world_size - 1):
+            incoming = torch.zeros_like(parts[left])
+            work = dist.isend(chunk.contiguous(), dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=left)
+            work.wait()
+            part = parts[(rank - step - 1) % world_size]
+            length = min(len(part), len(incoming))
+            part[:length] = incoming[:length]
+        return whole
+
+
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
+def all_gather_assumes_equal_chunks():
+    """You took numel // N for the length of every chunk. When N does not divide numel, the first chunks are one
+    element longer: take the lengths from tensor_split or from divmod(numel, N)."""
+
+    def all_gather(chunk, numel):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        length = numel // world_size
+        if chunk.dim() != 1 or len(chunk) not in (length, length + 1):
+            raise ValueError(f"chunk must have {length} elements, got shape {tuple(chunk.shape)}")
+        parts = [chunk.new_zeros(length) for _ in range(world_size)]
+        parts[rank] = chunk[:length].clone()
+        for step in range(world_size - 1):
+            work = dist.isend(parts[(rank - step) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(parts[(rank - step - 1) % world_size], src=(rank - 1) % world_size)
+            work.wait()
+        return torch.cat(parts)
+
+
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
+def all_gather_sends_straight_to_everybody():
+    """Each rank sent its chunk to every other rank itself. That moves the right number of bytes, but to ranks that are
+    no neighbors. On a ring, pass on to the right what has just come from the left."""
+
+    def all_gather(chunk, numel):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        whole = chunk.new_empty(numel)
+        parts = whole.tensor_split(world_size)
+        if chunk.shape != parts[rank].shape:
+            raise ValueError(f"chunk must have shape {tuple(parts[rank].shape)}, got {tuple(chunk.shape)}")
+        parts[rank].copy_(chunk)
+        others = [other for other in range(world_size) if other != rank]
+        works = [dist.isend(chunk.contiguous(), dst=other) for other in others]
+        for other in others:
+            dist.recv(parts[other], src=other)
+        for work in works:
+            work.wait()
+        return whole
+
+
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
+def all_gather_passes_the_whole_vector():
+    """The numbers are right, but each message was the whole vector, with mostly empty places. Send only the chunk that
+    your neighbor does not have yet."""
+
+    def all_gather(chunk, numel):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        whole = chunk.new_zeros(numel)
+        parts = whole.tensor_split(world_size)
+        if chunk.shape != parts[rank].shape:
+            raise ValueError(f"chunk must have shape {tuple(parts[rank].shape)}, got {tuple(chunk.shape)}")
+        parts[rank].copy_(chunk)
+        passing = whole.clone()
+        for step in range(world_size - 1):
+            incoming = torch.empty_like(whole)
+            work = dist.isend(passing, dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            place = (rank - step - 1) % world_size
+            parts[place].copy_(incoming.tensor_split(world_size)[place])
+            passing = incoming
+        return whole
+
+
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER))
+def all_gather_takes_any_chunk():
+    """A chunk whose length does not fit `numel` was accepted, cut or padded. Its sender and its receivers then disagree
+    about sizes, which ends a process or leaves garbage: raise the ValueError before anything is sent."""
+
+    def all_gather(chunk, numel):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        whole = chunk.new_zeros(numel)
+        parts = whole.tensor_split(world_size)
+        flat = chunk.reshape(-1)
+        length = min(len(flat), len(parts[rank]))
+        parts[rank][:length] = flat[:length]
+        for step in range(world_size - 1):
+            work = dist.isend(parts[(rank - step) % world_size], dst=(rank + 1) % world_size)
+            dist.recv(parts[(rank - step - 1) % world_size], src=(rank - 1) % world_size)
+            work.wait()
+        return whole
+
+
+# ---- 4 · all_reduce ----
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_fills_a_copy():
+    """For a tensor that is not contiguous, reshape(-1) made a copy, and the sum went into that copy. The caller looks
+    at the tensor itself: copy the result into it, in its own shape."""
+
+    def all_reduce(tensor):
+        flat = tensor.reshape(-1)
+        flat.copy_(all_gather(reduce_scatter(flat), flat.numel()))  # noqa: F821  the student's own
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_returns_the_sum():
+    """You returned the sum in a new tensor and left the caller's as it was. all_reduce works in place: write the
+    result into `tensor`."""
+
+    def all_reduce(tensor):
+        chunk = reduce_scatter(tensor.reshape(-1))  # noqa: F821  the student's own
+        return all_gather(chunk, tensor.numel()).view(tensor.shape)  # noqa: F821
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_through_rank_0():
+    """The sums are right, but everything goes through one rank, which sends and receives N − 1 whole vectors while its
+    links are the bottleneck. Use your two ring functions, in which all ranks carry the same."""
+
+    def all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        data = tensor.contiguous()
+        if rank == 0:
+            total, incoming = data.clone(), torch.empty_like(data)
+            for src in range(1, world_size):
+                dist.recv(incoming, src=src)
+                total += incoming
+            for dst in range(1, world_size):
+                dist.send(total, dst=dst)
+            tensor.copy_(total)
+        else:
+            dist.send(data, dst=0)
+            dist.recv(data, src=0)
+            tensor.copy_(data)
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_gathers_whole_vectors():
+    """Every rank's whole vector went round the whole ring, and each rank added all of them up itself: (N − 1)·T bytes
+    a rank. Reduce first, chunk by chunk, and gather only the finished chunks."""
+
+    def all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        total = tensor.clone().contiguous()
+        passing = total.clone()
+        for _ in range(world_size - 1):
+            incoming = torch.empty_like(passing)
+            work = dist.isend(passing, dst=(rank + 1) % world_size)
+            dist.recv(incoming, src=(rank - 1) % world_size)
+            work.wait()
+            total, passing = total + incoming, incoming
+        tensor.copy_(total)
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_averages():
+    """You divided by the number of ranks: that is the mean. all_reduce adds up; data-parallel training divides
+    afterwards."""
+
+    def all_reduce(tensor):
+        chunk = reduce_scatter(tensor.reshape(-1))  # noqa: F821  the student's own
+        total = all_gather(chunk, tensor.numel()).view(tensor.shape)  # noqa: F821
+        tensor.copy_(total / dist.get_world_size())
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_needs_contiguous_memory():
+    """view(-1) cannot flatten a tensor that is not contiguous and raises. reshape(-1) can, if you copy the result back
+    into the tensor afterwards."""
+
+    def all_reduce(tensor):
+        flat = tensor.view(-1)
+        flat.copy_(all_gather(reduce_scatter(flat), flat.numel()))  # noqa: F821  the student's own
+
+
+# ---- 5 · tree_all_reduce ----
+
+
+@mutant(TREE, breaks=tests_of(TREE))
+def tree_loses_ranks_beyond_a_power_of_two():
+    """When N is not a power of two, some ranks' numbers are missing from the sum: your tree starts at the largest
+    power of two below N and never asks the ranks behind it. Go on until the distance reaches N."""
+
+    def tree_all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        total = tensor.contiguous()
+        incoming = torch.empty_like(total)
+        inside = 1 << (world_size.bit_length() - 1)
+        distance = 1
+        while distance < inside:
+            if rank < inside and rank % (2 * distance) == distance:
+                dist.send(total, dst=rank - distance)
+            elif rank < inside and rank % (2 * distance) == 0:
+                dist.recv(incoming, src=rank + distance)
+                total += incoming
+            distance *= 2
+        broadcast(total, 0)  # noqa: F821  the student's own
+        tensor.copy_(total)
+
+
+@mutant(TREE, breaks=tests_of(TREE))
+def tree_all_send_to_the_root():
+    """All ranks send to the root, which takes their messages one after the other: N − 1 rounds on the way up. Let
+    pairs of ranks add at the same time, then pairs of pairs."""
+
+    def tree_all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        total = tensor.contiguous()
+        if rank == 0:
+            incoming = torch.empty_like(total)
+            for src in range(1, world_size):
+                dist.recv(incoming, src=src)
+                total += incoming
+        else:
+            dist.send(total, dst=0)
+        broadcast(total, 0)  # noqa: F821  the student's own
+        tensor.copy_(total)
+
+
+@mutant(TREE, breaks=tests_of(TREE))
+def tree_is_the_ring():
+    """This is the ring again: right numbers, few bytes, but 2(N − 1) rounds of small messages. The point of the tree
+    is fewer rounds with whole vectors: reduce to a root along a tree, then broadcast."""
+
+    def tree_all_reduce(tensor):
+        all_reduce(tensor)  # noqa: F821  the student's own
+
+
+@mutant(TREE, breaks=tests_of(TREE))
+def tree_exchanges_in_every_round():
+    """In every round you exchanged whole vectors in both directions with a partner. That needs only ⌈log2 N⌉ rounds
+    when N is a power of two, but sends N·log2 N messages, more than the 2(N − 1) of a tree. Send up only, then
+    broadcast down."""
+
+    def tree_all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        rounds = ceil(log2(world_size))
+        if 2**rounds != world_size:
+            all_reduce(tensor)  # noqa: F821  the student's own
+            return
+        total = tensor.contiguous().clone()
+        for k in range(rounds):
+            incoming = torch.empty_like(total)
+            work = dist.isend(total, dst=rank ^ (1 << k))
+            dist.recv(incoming, src=rank ^ (1 << k))
+            work.wait()
+            total = total + incoming
+        tensor.copy_(total)
+
+
+@mutant(TREE, breaks=tests_of(TREE))
+def tree_forgets_the_way_down():
+    """Only the root has the sum: the others kept what they had on the way up. After the reduction, broadcast the
+    root's tensor."""
+
+    def tree_all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        total = tensor.contiguous()
+        incoming = torch.empty_like(total)
+        distance = 1
+        while distance < world_size:
+            if rank % (2 * distance) == distance:
+                dist.send(total, dst=rank - distance)
+            elif rank % (2 * distance) == 0 and rank + distance < world_size:
+                dist.recv(incoming, src=rank + distance)
+                total += incoming
+            distance *= 2
+        tensor.copy_(total)

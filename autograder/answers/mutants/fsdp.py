@@ -1,0 +1,683 @@
+"""Wrong answers to lesson 09: the subtle ones first in each exercise."""
+
+# A mutant is read, not run; as in a notebook, zip does without strict.
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from autograder.answers.mutants import edit, mutant, tests_of
+
+PARTITION, CUT, UNIT = "09-ex1-partition", "09-ex2-cut", "09-ex3-unit"
+BACKWARD, COSTS, FSDP = "09-ex4-backward", "09-ex5-costs", "09-ex6-fsdp"
+
+#: What is built on each exercise.
+ON_PARTITION, ON_CUT = (PARTITION, FSDP), (CUT, UNIT, BACKWARD, FSDP)
+ON_UNIT, ON_BACKWARD = (UNIT, BACKWARD, FSDP), (BACKWARD, FSDP)
+
+
+# ---- 1 · partition ----
+
+a_tie_to_the_outside_is_overlooked = edit(
+    PARTITION,
+    """You looked at parameters, not at their places. A layer in no unit whose weight is tied to one in a unit finds
+    nothing gathered when it computes: compare the places in the module with those in the units.""",
+    (
+        "    if len(places_of(module)) != sum(len(places_of(unit)) for unit in units):\n"
+        '        raise ValueError("a parameter of one of the units is tied to a layer outside of it")\n',
+        "",
+    ),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+two_owners_are_allowed = edit(
+    PARTITION,
+    """A parameter in two units was accepted: a unit inside another, a unit listed twice, a tie across units. Two
+    shards of it would then be trained apart. Every parameter must be in exactly one unit.""",
+    ("        if counts[p] != 1:\n", "        if counts[p] == 0:\n"),
+    (
+        "    if len(places_of(module)) != sum(len(places_of(unit)) for unit in units):\n",
+        "    if len(places_of(module)) > sum(len(places_of(unit)) for unit in units):\n",
+    ),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+foreigners_are_let_in = edit(
+    PARTITION,
+    """A unit that is no part of the module was accepted. Its forward would never be called, and who listed it
+    meant another object: compare with module.modules(), by identity.""",
+    (
+        "    for unit in units:\n"
+        "        if unit not in inside:\n"
+        '            raise ValueError(f"units must be submodules of the module, which {type(unit).__name__} is not")\n',
+        "",
+    ),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+no_units_divide_nothing = edit(
+    PARTITION,
+    """An empty list of units was accepted where the module has no parameters. Empty units are always a mistake of
+    the caller's: a ValueError.""",
+    ('    if not units:\n        raise ValueError("units must not be empty")\n', ""),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+only_children_are_units = edit(
+    PARTITION,
+    """You looked for the units among the module's children only. A layer inside a block is a submodule too, at any
+    depth: module.modules() has them all.""",
+    ("inside = set(module.modules())", "inside = {module, *module.children()}"),
+    breaks=tests_of(PARTITION),
+)
+
+ties_are_listed_twice = edit(
+    PARTITION,
+    """A tied parameter stands in your list once for each of its places. It is one tensor, so it must be listed, and
+    later cut, once: unit.parameters() yields it once.""",
+    ("[list(unit.parameters()) for unit in units]", "[[p for _, _, p in places_of(unit)] for unit in units]"),
+    breaks=tests_of(PARTITION),
+)
+
+frozen_parameters_are_left_out = edit(
+    PARTITION,
+    """You left the frozen parameters out. They take as much memory as trained ones, and must be sharded and gathered
+    too.""",
+    (
+        "[list(unit.parameters()) for unit in units]",
+        "[[p for p in unit.parameters() if p.requires_grad] for unit in units]",
+    ),
+    breaks=tests_of(PARTITION),
+)
+
+the_modules_order_is_kept = edit(
+    PARTITION,
+    """Your lists stand in the order in which the module holds its units. The caller's order counts: the i-th list
+    belongs to units[i].""",
+    (
+        "[list(unit.parameters()) for unit in units]",
+        "[list(unit.parameters()) for unit in module.modules() if unit in units]",
+    ),
+    breaks=tests_of(PARTITION),
+)
+
+
+# ---- 2 · cut and gather ----
+
+one_rank_gets_its_own_shard = edit(
+    CUT,
+    """With one rank you returned the shard's own memory. What is gathered lives in graphs and state dicts while the
+    optimizer changes the shard in place: copy, also where nothing is sent.""",
+    (
+        "    mine = torch.cat(",
+        "    if world_size == 1:\n"
+        "        return [shard.detach().to(dtype)[:numel] for shard, numel in zip(shards, numels)]\n"
+        "    mine = torch.cat(",
+    ),
+    breaks=tests_of(CUT),
+)
+
+the_shard_is_a_view = edit(
+    CUT,
+    """The shard is a view of the whole padded vector, and keeps all of it alive on every rank: nothing was saved.
+    Clone this rank's piece.""",
+    ("[dist.get_rank()].clone()", "[dist.get_rank()]"),
+    breaks=tests_of(CUT, UNIT, FSDP),
+)
+
+the_shard_requires_a_gradient = edit(
+    CUT,
+    """The shard is still connected to the parameters that it was cut from: it requires a gradient. Detach them
+    first.""",
+    ("[t.detach().reshape(-1) for t in tensors]", "[t.reshape(-1) for t in tensors]"),
+    breaks=tests_of(CUT),
+)
+
+cast_after_the_gather = edit(
+    CUT,
+    """You gathered float32 numbers and cast the result. The values are the same, the bytes on the wire twice as many
+    as in bf16: cast this rank's shard before it is sent.""",
+    ("[shard.detach().to(dtype) for shard in shards]", "[shard.detach() for shard in shards]"),
+    ("len(mine), dtype=dtype)", "len(mine))"),
+    ("[part.reshape(-1)[:numel] for", "[part.reshape(-1)[:numel].to(dtype) for"),
+    breaks=tests_of(*ON_CUT),
+)
+
+rows_are_taken_for_columns = edit(
+    CUT,
+    """You cut what was gathered into consecutive pieces. But it lies rank by rank: each rank's part of the first
+    vector, then its part of the second. View it as a table with a row for each rank and take columns.""",
+    (
+        "full.view(world_size, len(mine)).split([len(shard) for shard in shards], dim=1)",
+        "full.split([world_size * len(shard) for shard in shards])",
+    ),
+    breaks=tests_of(*ON_CUT),
+)
+
+a_gather_for_each_vector = edit(
+    CUT,
+    """You made an all-gather for each vector. Each costs its latency: concatenate this rank's shards and send them
+    together.""",
+    (
+        "    mine = torch.cat(",
+        "    if len(shards) > 1:\n"
+        "        return [gather([shard], [numel], dtype)[0] for shard, numel in zip(shards, numels)]\n"
+        "    mine = torch.cat(",
+    ),
+    breaks=tests_of(*ON_CUT),
+)
+
+padding_is_gathered_too = edit(
+    CUT,
+    """The padding is still at the end of what you gathered. Cut each vector to its own length.""",
+    ("part.reshape(-1)[:numel]", "part.reshape(-1)"),
+    breaks=tests_of(*ON_CUT),
+)
+
+padding_comes_first = edit(
+    CUT,
+    """You put the padding before the numbers. It belongs at the end of the flat vector, or every number lies in
+    another place than those who gather it expect.""",
+    ("        full[:numel] = ", "        full[len(full) - numel :] = "),
+    breaks=tests_of(*ON_CUT),
+)
+
+no_tensors_are_an_error = edit(
+    CUT,
+    """torch.cat of an empty list is an error. Most units have no frozen parameters, so cut must return a shard of
+    length 0 for an empty list.""",
+    ("    if tensors:\n        full[:numel]", "    full[:numel]"),
+    breaks=tests_of(*ON_CUT),
+)
+
+
+# ---- 3 · the forward ----
+
+the_originals_are_kept = edit(
+    UNIT,
+    """This object still refers to the whole parameters, so they stay alive on every rank. Keep their shapes and
+    places only.""",
+    (
+        "        self.whole, self.compute = None, unit.forward\n",
+        "        self.whole, self.compute, self.params = None, unit.forward, params\n",
+    ),
+    breaks=tests_of(UNIT, FSDP),
+)
+
+the_places_are_not_emptied = edit(
+    UNIT,
+    """The whole parameters stand in their places until the first forward. Until then nothing is saved, and
+    parameters() of the module still yields them: set every place to None when you take the unit over.""",
+    ("        for sub, name, _ in self.places:\n            sub._parameters[name] = None\n", ""),
+    breaks=tests_of(UNIT, FSDP),
+)
+
+never_freed_after_a_forward = edit(
+    UNIT,
+    """The whole vectors are still there after the forward. All units of a model together are the whole model: free
+    each when it has computed.""",
+    (
+        "            output = self.compute(*inputs)\n        self.free()\n",
+        "            output = self.compute(*inputs)\n",
+    ),
+    breaks=tests_of(UNIT),
+)
+
+a_tie_has_one_place = edit(
+    UNIT,
+    """A tied parameter was hung in at one of its places only. The layer at the other place goes on with the old one,
+    whole and never trained.""",
+    (
+        "[(sub, name, number[p]) for sub, name, p in places_of(unit)]",
+        "list({number[p]: (sub, name, number[p]) for sub, name, p in places_of(unit)}.values())",
+    ),
+    breaks=tests_of(*ON_UNIT),
+)
+
+the_class_is_asked_for_the_forward = edit(
+    UNIT,
+    """You called the forward of the unit's class. The unit may have one of its own, as an attribute: keep the
+    unit.forward that was there.""",
+    (
+        "self.whole, self.compute = None, unit.forward",
+        "self.whole, self.compute = None, lambda *x: type(unit).forward(unit, *x)",
+    ),
+    breaks=tests_of(UNIT),
+)
+
+places_are_numbered_in_the_units_order = edit(
+    UNIT,
+    """You numbered the parameters as the unit lists them, but the views come with the trainable ones first: with a
+    frozen weight before a trained bias the two are exchanged.""",
+    ("enumerate(groups[0] + groups[1])", "enumerate(params)"),
+    breaks=tests_of(*ON_UNIT),
+)
+
+the_compute_dtype_is_ignored = edit(
+    UNIT,
+    """gather() brought float32 although another compute_dtype was asked for: pass it on, so that half the bytes are
+    sent and the layer computes in it.""",
+    ("self.numels, self.dtype)", "self.numels)"),
+    breaks=tests_of(*ON_UNIT),
+)
+
+gathered_whenever_asked = edit(
+    UNIT,
+    """Every call of gather() sends again, also while the unit is whole. In the backward each weight asks for it: keep
+    what was gathered until it is freed.""",
+    ("        if self.whole is None:\n            self.whole = gather", "        self.whole = gather"),
+    breaks=tests_of(*ON_UNIT),
+)
+
+frozen_parameters_are_trained = edit(
+    UNIT,
+    """The frozen parameters are in the trainable shard. They would be given gradients and be moved by weight decay:
+    cut them into a shard of their own.""",
+    (
+        "[[p for p in params if p.requires_grad], [p for p in params if not p.requires_grad]]",
+        "[params, []]",
+    ),
+    breaks=tests_of(*ON_UNIT),
+)
+
+
+# ---- 4 · the backward ----
+
+frozen_units_stay_whole = edit(
+    BACKWARD,
+    """A wholly frozen unit was gathered in the backward and never freed: no gradient of its own passes the gate. Free
+    it when the gradient of its input is there.""",
+    ("            inputs = [self.watched(x) for x in inputs]\n", ""),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+
+@mutant(BACKWARD, breaks=tests_of(*ON_BACKWARD))
+def the_second_forward_is_another():
+    """Your second forward is not the first: it draws new dropout masks, and buffers such as BatchNorm's statistics are
+    updated twice. Whoever recomputes must restore the random state, and the buffers."""
+
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, unit, shard, *inputs):
+            ctx.unit, ctx.inputs = unit, inputs
+            return ShardedUnit.forward(unit, *inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            unit = ctx.unit
+            flats = [unit.gather()[0].requires_grad_(), unit.gather()[1]]
+            inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.inputs]
+            with torch.enable_grad(), hung(unit.places, unit.views(flats)):
+                output = unit.compute(*inputs)
+            torch.autograd.backward(output, gradient)
+            whole = flats[0].grad
+            unit.free()
+            return None, unit.reduce(whole) if len(unit.shard) else None, *(x.grad for x in inputs)
+
+    class TrainableUnit(ShardedUnit):
+        def forward(self, *inputs):
+            if not torch.is_grad_enabled():
+                return super().forward(*inputs)
+            return Again.apply(self, self.shard, *inputs)
+
+        def reduce(self, gradient):
+            full = torch.zeros(len(self.shard) * dist.get_world_size())
+            full[: len(gradient)] = gradient
+            shard = torch.empty(len(self.shard))
+            dist.reduce_scatter_single(shard, full)
+            return shard / dist.get_world_size()
+
+
+gradients_are_overwritten = edit(
+    BACKWARD,
+    """You set shard.grad yourself, so the second backward of a step throws away the first one's gradient. Return the
+    reduced shard: autograd adds it to what is there.""",
+    ("        return shard / world_size\n", "        self.shard.grad = shard / world_size\n"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+reduced_in_bf16 = edit(
+    BACKWARD,
+    """You sent the gradients in the compute dtype, and rounded them after the sum. A sum over many ranks in bf16
+    loses what the small gradients add: cast to float32 before the reduce-scatter.""",
+    (
+        "        full[: len(gradient)] = gradient\n",
+        "        full[: len(gradient)] = gradient\n        full = full.to(gradient.dtype)\n",
+    ),
+    (
+        "        shard = torch.empty(len(self.shard))\n",
+        "        shard = torch.empty(len(self.shard), dtype=full.dtype)\n",
+    ),
+    ("        return shard / world_size\n", "        return shard.float() / world_size\n"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+gradients_are_summed = edit(
+    BACKWARD,
+    """The reduce-scatter adds the ranks' gradients up, and their mean is wanted. Adam hides a constant factor, SGD
+    takes steps that are N times too long.""",
+    ("        return shard / world_size\n", "        return shard\n"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+divided_twice = edit(
+    BACKWARD,
+    """You divided by the number of ranks twice: before the reduce-scatter and after it. The mean is one division.""",
+    ("        full[: len(gradient)] = gradient\n", "        full[: len(gradient)] = gradient / world_size\n"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+nobody_reduces = edit(
+    BACKWARD,
+    """Each rank took its piece of its own gradient. It comes from this rank's data alone; the pieces must be averaged
+    over the ranks, by a reduce-scatter.""",
+    (
+        "        dist.reduce_scatter_single(shard, full)\n        return shard / world_size\n",
+        "        return full.view(world_size, -1)[dist.get_rank()].clone()\n",
+    ),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+all_reduced_and_cut = edit(
+    BACKWARD,
+    """You all-reduced the whole gradient and cut this rank's piece out. The numbers are right; the bytes are twice
+    those of a reduce-scatter.""",
+    (
+        "        dist.reduce_scatter_single(shard, full)\n",
+        "        dist.all_reduce(full)\n        shard = full.view(world_size, -1)[dist.get_rank()].clone()\n",
+    ),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+the_graph_keeps_the_weights = edit(
+    BACKWARD,
+    """You dropped your own references after the forward, but autograd's graph still holds every unit's weights until
+    the backward: the whole model is alive. Let the graph keep a note, with saved_tensors_hooks, or recompute.""",
+    (", saved_tensors_hooks(self.pack, self.unpack):", ":"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+whole_until_the_backward = edit(
+    BACKWARD,
+    """The unit stays whole from its forward to its backward. That saves an all-gather, and at the end of the forward
+    every rank holds the whole model. Free after the forward, gather again in the backward.""",
+    (
+        "            output = self.compute(*inputs)\n        self.free()\n",
+        "            output = self.compute(*inputs)\n",
+    ),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+not_freed_after_the_backward = edit(
+    BACKWARD,
+    """The unit is still whole after its backward. The next step finds it there and computes with the old numbers:
+    free it when its gradient is complete.""",
+    ("        self.free()\n        world_size", "        world_size"),
+    ("lambda gradient: self.free()", "lambda gradient: None"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+pack_looks_at_the_start = edit(
+    BACKWARD,
+    """pack compared where the tensor begins with where the flat vector begins. Only the first parameter of a unit
+    begins there; every other one was kept, and with it the whole vector. Compare the storages.""",
+    (
+        "tensor.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()",
+        "tensor.data_ptr() == flat.data_ptr()",
+    ),
+    breaks=tests_of(BACKWARD, FSDP),
+)
+
+every_weight_gathers = edit(
+    BACKWARD,
+    """Every saved weight gathers the whole unit anew: a unit of two layers is sent three times a step. Gather once,
+    keep it in self.whole, and free it when the unit's backward is over.""",
+    (
+        "self.gather()[index].as_strided(*where)",
+        "gather([self.shard, self.frozen_shard], self.numels, self.dtype)[index].as_strided(*where)",
+    ),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+strides_are_forgotten = edit(
+    BACKWARD,
+    """A layer keeps its weight transposed: a view with other strides. You gave it back with the right size but row by
+    row, so its numbers are in the wrong places: note the strides too.""",
+    ("        index, *where = kept\n", "        index, size, _, offset = kept\n"),
+    (
+        "self.gather()[index].as_strided(*where)",
+        "self.gather()[index][offset : offset + size.numel()].view(size)",
+    ),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+offsets_are_forgotten = edit(
+    BACKWARD,
+    """You gave every weight back from the start of the flat vector. Where a unit has several, each lies at an offset
+    of its own: note tensor.storage_offset() too.""",
+    ("        index, *where = kept\n", "        index, *where, _ = kept\n"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+inputs_are_cut_off = edit(
+    BACKWARD,
+    """The unit's inputs are detached, so no gradient reaches what comes before: all units but the last keep gradients
+    of None or zero.""",
+    ("            x = x.view_as(x)\n", "            x = x.detach().requires_grad_()\n"),
+    breaks=tests_of(*ON_BACKWARD),
+)
+
+
+# ---- 5 · costs ----
+
+shards_are_not_rounded_up = edit(
+    COSTS,
+    """You divided the sum of all units by N. Every unit is padded for itself, so each one's shard is rounded up
+    before they are added.""",
+    ("    shards = sum(-(-numel // world_size) for numel in numels)\n", "    shards = -(-sum(numels) // world_size)\n"),
+    breaks=tests_of(COSTS),
+)
+
+the_largest_gradient_is_forgotten = edit(
+    COSTS,
+    """While the largest unit computes its gradient, both its parameters and its whole gradient are there: 8 bytes a
+    number, not 4.""",
+    ("8 * max(numels, default=0)", "4 * max(numels, default=0)"),
+    breaks=tests_of(COSTS),
+)
+
+all_units_are_whole_at_once = edit(
+    COSTS,
+    """You added all units whole. Only one is gathered at a time; the peak has the largest of them.""",
+    ("8 * max(numels, default=0)", "8 * sum(numels)"),
+    breaks=tests_of(COSTS),
+)
+
+one_gather_is_forgotten = edit(
+    COSTS,
+    """You counted one all-gather. A unit is freed after its forward, so it is gathered a second time for its
+    backward.""",
+    ("(2 * itemsize + 4)", "(itemsize + 4)"),
+    breaks=tests_of(COSTS),
+)
+
+gradients_travel_in_the_compute_dtype = edit(
+    COSTS,
+    """You took itemsize for the gradients too. They are reduced in float32 whatever the layers compute in: 4 bytes.""",
+    ("(2 * itemsize + 4)", "3 * itemsize"),
+    breaks=tests_of(COSTS),
+)
+
+sizes_in_floating_point = edit(
+    COSTS,
+    """You divided in floating point, which has 53 bits: sizes beyond that come out wrong. Round up in integers.""",
+    (
+        "    shards = sum(-(-numel // world_size) for numel in numels)\n",
+        "    shards = sum(int(numel / world_size + 0.999999) for numel in numels)\n",
+    ),
+    breaks=tests_of(COSTS),
+)
+
+
+# ---- 6 · the wrapper ----
+
+unsaved_buffers_differ = edit(
+    FSDP,
+    """You broadcast what is in state_dict(). Buffers with persistent=False are not in it, and still differ between
+    the ranks: broadcast module.buffers().""",
+    ("[*module.parameters(), *module.buffers()]", "list(module.state_dict().values())"),
+    breaks=tests_of(FSDP),
+)
+
+buffers_differ = edit(
+    FSDP,
+    """The buffers are still each rank's own. They are part of what the model computes and must start as rank 0's,
+    though they are not sharded.""",
+    ("[*module.parameters(), *module.buffers()]", "module.parameters()"),
+    breaks=tests_of(FSDP),
+)
+
+frozen_parameters_differ = edit(
+    FSDP,
+    """Only the trainable parameters became rank 0's. Each rank cuts its piece of its own frozen ones, and what is
+    gathered is a patchwork.""",
+    (
+        "[*module.parameters(), *module.buffers()]",
+        "[*(p for p in module.parameters() if p.requires_grad), *module.buffers()]",
+    ),
+    breaks=tests_of(FSDP),
+)
+
+the_ranks_start_apart = edit(
+    FSDP,
+    """Each rank cut its piece out of its own parameters. Built from different seeds, the pieces make a patchwork of
+    all ranks' initializations, and nothing reports an error: broadcast rank 0's before you cut.""",
+    ("[*module.parameters(), *module.buffers()]", "module.buffers()"),
+    breaks=tests_of(FSDP),
+)
+
+one_input_is_cast = edit(
+    FSDP,
+    """Only the first input was cast to the compute dtype. A module may take several.""",
+    ("self.module(*[self.cast(x) for x in inputs])", "self.module(self.cast(inputs[0]), *inputs[1:])"),
+    breaks=tests_of(FSDP),
+)
+
+the_master_is_rounded = edit(
+    FSDP,
+    """You cast the module to the compute dtype before it was cut. The shards are float32 again, but their numbers are
+    already rounded to bf16, and so are the buffers: cast only what is gathered.""",
+    (
+        "        self.compute_dtype = compute_dtype\n",
+        "        self.compute_dtype = compute_dtype\n        module.to(compute_dtype or torch.float32)\n",
+    ),
+    breaks=tests_of(FSDP),
+)
+
+state_is_taken_from_what_computes = edit(
+    FSDP,
+    """The state was gathered in the compute dtype, and its numbers rounded. The float32 numbers are in the shards:
+    gather those.""",
+    ("unit.views(gather([unit.shard, unit.frozen_shard], unit.numels))", "unit.views(unit.gather())"),
+    (
+        "        return state\n",
+        "            unit.free()\n        return {name: t.float() if t.is_floating_point() and t.dtype != "
+        "torch.float64 else t for name, t in state.items()}\n",
+    ),
+    breaks=tests_of(FSDP),
+)
+
+state_is_made_of_views = edit(
+    FSDP,
+    """The state's tensors are views of a gathered vector, and its buffers the module's own: saving one saves the
+    memory of all, and the next step changes what was taken. Clone each.""",
+    ("{name: tensor.clone() for name, tensor in self.module.state_dict().items()}", "self.module.state_dict()"),
+    breaks=tests_of(FSDP),
+)
+
+state_knows_one_name_of_a_tie = edit(
+    FSDP,
+    """You collected named_parameters() and buffers. It yields a tied parameter under one of its names only, and a
+    plain module's strict load misses the other. Ask the module for its state_dict().""",
+    ("self.module.state_dict().items()}", "[*self.module.named_parameters(), *self.module.named_buffers()]}"),
+    breaks=tests_of(FSDP),
+)
+
+everybody_gets_the_state = edit(
+    FSDP,
+    """Every rank built the whole state, N times the memory for what one of them writes. The others take part in the
+    gathers and return {}.""",
+    ("                if dist.get_rank() == 0:\n                    state |=", "                state |="),
+    breaks=tests_of(FSDP),
+)
+
+gathered_once_for_all = edit(
+    FSDP,
+    """You gathered all units at the beginning of the forward. Each is freed after it has computed, but at the start
+    all of them are there: the peak is the whole model. Gather each just before its forward.""",
+    (
+        "        return self.module(*[",
+        "        for unit in self.units:\n            unit.gather()\n        return self.module(*[",
+    ),
+    breaks=tests_of(FSDP),
+)
+
+integers_are_cast = edit(
+    FSDP,
+    """All inputs were cast to the compute dtype, token numbers too: an embedding cannot look up 3.0, and in bf16 the
+    numbers beyond 256 would not even exist. Cast floating tensors only.""",
+    (" and x.is_floating_point():", ":"),
+    breaks=tests_of(FSDP),
+)
+
+inputs_are_not_cast = edit(
+    FSDP,
+    """The inputs stayed float32 while the layers' weights are bf16, and PyTorch refuses to multiply the two. Cast
+    floating inputs to the compute dtype.""",
+    ("*[self.cast(x) for x in inputs]", "*inputs"),
+    breaks=tests_of(FSDP),
+)
+
+shards_stand_in_the_modules_order = edit(
+    FSDP,
+    """parameters() yields the shards in the module's order. The statement, and whoever saves optimizer state by
+    position, wants them in the order of units.""",
+    (
+        "[unit.shard for unit in self.units if len(unit.shard)]",
+        "[u.shard for m in module.modules() for u, n in zip(self.units, units) if m is n and len(u.shard)]",
+    ),
+    breaks=tests_of(FSDP),
+)
+
+empty_shards_are_listed = edit(
+    FSDP,
+    """parameters() yields an empty shard for units that have nothing to train. List those only that have trainable
+    elements.""",
+    (" for unit in self.units if len(unit.shard)]", " for unit in self.units]"),
+    breaks=tests_of(FSDP),
+)
+
+modes_do_not_arrive = edit(
+    FSDP,
+    """eval() of the wrapper does not reach the module: it is hidden in a list, where nn.Module does not look. Dropout
+    goes on in evaluation. Make the module an attribute.""",
+    ("        self.module = module\n", "        self.hidden = [module]\n"),
+    ("        return self.module(*[", "        return self.hidden[0](*["),
+    ("self.module.state_dict()", "self.hidden[0].state_dict()"),
+    breaks=tests_of(FSDP),
+)
+
+sent_before_it_is_checked = edit(
+    FSDP,
+    """You broadcast before you looked at the units. Units that do not divide the model must be refused before
+    anything is sent or changed.""",
+    ("        partition(module, units)\n", ""),
+    (
+        "        self.compute_dtype = compute_dtype\n",
+        "        partition(module, units)\n        self.compute_dtype = compute_dtype\n",
+    ),
+    breaks=tests_of(FSDP),
+)

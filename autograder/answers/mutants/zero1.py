@@ -1,0 +1,601 @@
+"""Wrong answers to lesson 08: the subtle ones first in each exercise."""
+
+# A mutant is read, not run; as in a notebook, zip does without strict.
+# ruff: noqa: B905
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from autograder.answers.mutants import edit, mutant, tests_of
+
+BOUNDS, FLATTEN, STEP = "08-ex1-shard-bounds", "08-ex2-flatten", "08-ex3-step"
+CLIP, STATE, MEMORY = "08-ex4-clip", "08-ex5-state", "08-ex6-memory"
+
+#: What is built on each exercise.
+ON_BOUNDS, ON_STEP = (BOUNDS, STEP, CLIP, STATE), (STEP, CLIP, STATE)
+
+
+# ---- 1 · shard_bounds ----
+
+
+@mutant(BOUNDS, breaks=tests_of(BOUNDS))
+def bounds_in_floating_point():
+    """math.ceil(numel / world_size) divides in floating point, which has 53 bits: for very long vectors the shards
+    come out too short or too long. Round up in integers."""
+
+    def shard_bounds(numel, rank, world_size):
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
+        if numel < 0:
+            raise ValueError(f"numel must not be negative, got {numel}")
+        size = math.ceil(numel / world_size)
+        return min(rank * size, numel), min((rank + 1) * size, numel)
+
+
+@mutant(BOUNDS, breaks=tests_of(BOUNDS))
+def bounds_clip_the_end_only():
+    """You clipped the end but not the start. Where a rank owns nothing, its start lies beyond the vector, the end
+    before the start, and its length comes out negative."""
+
+    def shard_bounds(numel, rank, world_size):
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
+        if numel < 0:
+            raise ValueError(f"numel must not be negative, got {numel}")
+        size = -(-numel // world_size)
+        return rank * size, min((rank + 1) * size, numel)
+
+
+@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
+def bounds_as_tensor_split_cuts():
+    """This is how tensor_split cuts: the first shards one longer than the rest. The collectives that carry one
+    vector want shards of equal length, all rounded up, with the padding at the very end."""
+
+    def shard_bounds(numel, rank, world_size):
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
+        if numel < 0:
+            raise ValueError(f"numel must not be negative, got {numel}")
+        quotient, rest = divmod(numel, world_size)
+        start = rank * quotient + min(rank, rest)
+        return start, start + quotient + (rank < rest)
+
+
+@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
+def bounds_round_down():
+    """You rounded the shard's length down: the numbers at the end of the vector then belong to no rank, or all to
+    the last one. Round up, and let the last ranks be padded."""
+
+    def shard_bounds(numel, rank, world_size):
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
+        if numel < 0:
+            raise ValueError(f"numel must not be negative, got {numel}")
+        size = numel // world_size
+        return rank * size, (rank + 1) * size if rank < world_size - 1 else numel
+
+
+@mutant(BOUNDS, breaks=tests_of(BOUNDS))
+def bounds_accept_any_rank():
+    """A rank outside 0…N−1 got bounds all the same. A negative one silently names another rank's numbers: raise a
+    ValueError that names rank."""
+
+    def shard_bounds(numel, rank, world_size):
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if numel < 0:
+            raise ValueError(f"numel must not be negative, got {numel}")
+        size = -(-numel // world_size)
+        return min(rank * size, numel), min((rank + 1) * size, numel)
+
+
+# ---- 2 · flatten and unflatten_into ----
+
+
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
+def flatten_gives_a_view_of_a_single_tensor():
+    """For a list of one tensor you returned that tensor's own memory: reshape makes a view where it can. Whoever
+    writes into the flat vector then changes the parameter. Copy always."""
+
+    def flatten(params):
+        if not params:
+            return torch.zeros(0)
+        if len(params) == 1:
+            return params[0].detach().reshape(-1).to(torch.float32)
+        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
+
+    def unflatten_into(params, flat):
+        numel = sum(p.numel() for p in params)
+        if flat.numel() != numel:
+            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
+        with torch.no_grad():
+            for p, piece in zip(params, flat.split([p.numel() for p in params])):
+                p.copy_(piece.view(p.shape))
+
+
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
+def flatten_keeps_the_dtype():
+    """You left the numbers in the tensors' own dtype. The masters and what is reduced must be float32: in bf16 the
+    sums would lose what the masters are there to keep."""
+
+    def flatten(params):
+        if not params:
+            return torch.zeros(0)
+        return torch.cat([p.detach().reshape(-1) for p in params])
+
+    def unflatten_into(params, flat):
+        numel = sum(p.numel() for p in params)
+        if flat.numel() != numel:
+            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
+        with torch.no_grad():
+            for p, piece in zip(params, flat.split([p.numel() for p in params])):
+                p.copy_(piece.view(p.shape))
+
+
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
+def flatten_loses_the_empty_list():
+    """torch.cat of an empty list is an error. An empty list of tensors must give a vector of length 0."""
+
+    def flatten(params):
+        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
+
+    def unflatten_into(params, flat):
+        numel = sum(p.numel() for p in params)
+        if flat.numel() != numel:
+            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
+        with torch.no_grad():
+            for p, piece in zip(params, flat.split([p.numel() for p in params])):
+                p.copy_(piece.view(p.shape))
+
+
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
+def unflatten_replaces_the_data():
+    """You gave the parameters new memory (p.data = …) instead of writing into theirs. What looks at the old memory,
+    a tied weight or a view, does not see the new numbers, and a bf16 parameter becomes float32."""
+
+    def flatten(params):
+        if not params:
+            return torch.zeros(0)
+        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
+
+    def unflatten_into(params, flat):
+        numel = sum(p.numel() for p in params)
+        if flat.numel() != numel:
+            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
+        with torch.no_grad():
+            for p, piece in zip(params, flat.split([p.numel() for p in params])):
+                p.data = piece.view(p.shape)
+
+
+@mutant(FLATTEN, breaks=tests_of(FLATTEN))
+def unflatten_ignores_the_length():
+    """A flat vector of the wrong length was written as far as it went. That hides a mistake in the shards; raise a
+    ValueError that names flat, before anything is written."""
+
+    def flatten(params):
+        if not params:
+            return torch.zeros(0)
+        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
+
+    def unflatten_into(params, flat):
+        at = 0
+        with torch.no_grad():
+            for p in params:
+                p.copy_(flat[at : at + p.numel()].view(p.shape))
+                at += p.numel()
+
+
+# ---- 3 · ShardedOptimizer ----
+
+masters_are_read_back_from_the_parameters = edit(
+    STEP,
+    """You copied the parameters back into the master shard at each step. In bf16 that throws away what the master
+    had kept: updates smaller than a parameter's rounding vanish. The master goes on from its own value.""",
+    (
+        "        self.master.grad = self.reduced_gradient()\n",
+        "        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())\n"
+        "        self.master.data[: end - start] = flatten(self.params)[start:end]\n"
+        "        self.master.grad = self.reduced_gradient()\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+gradients_are_summed = edit(
+    STEP,
+    """The reduce-scatter adds the ranks' gradients up; the step needs their mean. Adam hides a constant factor, SGD
+    takes steps that are N times too long.""",
+    ("            self.gradient /= world_size\n", ""),
+    breaks=tests_of(*ON_STEP),
+)
+
+all_reduces_then_cuts = edit(
+    STEP,
+    """You all-reduced the whole gradient and cut out your shard. The numbers are right, but that sends twice the
+    bytes of a reduce-scatter, and with the all-gather the step costs half as much again as plain data
+    parallelism.""",
+    (
+        "            dist.reduce_scatter_single(self.gradient, full)\n",
+        "            dist.all_reduce(full)\n"
+        "            self.gradient = full.view(world_size, -1)[dist.get_rank()].clone()\n",
+    ),
+    breaks=tests_of(*ON_STEP[:2]),
+)
+
+every_rank_keeps_everything = edit(
+    STEP,
+    """This is the unsharded optimizer: every rank holds masters and moments for all parameters. The results are
+    right and nothing is saved; keep, and step, this rank's shard only.""",
+    ("        self.size = -(-self.numel // dist.get_world_size())\n", "        self.size = self.numel\n"),
+    ("        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())\n", ""),
+    ("        self.master = nn.Parameter(torch.zeros(self.size))\n", ""),
+    (
+        "        self.master.data[: end - start] = flatten(self.params)[start:end]\n",
+        "        self.master = nn.Parameter(flatten(self.params))\n",
+    ),
+    ("            full = torch.zeros(self.size * world_size)\n", "            full = torch.zeros(self.size)\n"),
+    ("            self.gradient = torch.empty(self.size)\n", "            self.gradient = full\n"),
+    ("            dist.reduce_scatter_single(self.gradient, full)\n", "            dist.all_reduce(full)\n"),
+    ("        full = torch.empty(self.size * dist.get_world_size())\n", "        full = self.master.detach()\n"),
+    ("        dist.all_gather_single(full, self.master.detach())\n", ""),
+    breaks=tests_of(*ON_STEP),
+)
+
+the_first_gradient_is_kept = edit(
+    STEP,
+    """self.gradient still held the first step's gradient, so every later step used it again. What was reduced is
+    used up by the step: forget it there.""",
+    ("        self.master.grad = self.gradient = None\n", "        self.master.grad = None\n"),
+    breaks=tests_of(*ON_STEP[::2]),
+)
+
+the_master_keeps_its_gradient = edit(
+    STEP,
+    """After the step the master still has its .grad: a fourth copy of the shard, 4 more bytes for each of its
+    numbers. The gradient is used up by the step, so set it to None there.""",
+    ("        self.master.grad = self.gradient = None\n", "        self.gradient = None\n"),
+    breaks=tests_of(STEP),
+)
+
+missing_gradients_are_filled_in = edit(
+    STEP,
+    """You gave zeros to the parameters that had no gradient. Whoever looks at the model after the step finds
+    gradients that nobody computed, and a wrapper that asks who used what is told wrong: make the zeros for the flat
+    vector only.""",
+    (
+        "            full = torch.zeros(self.size * world_size)\n",
+        "            for p in self.params:\n"
+        "                p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
+        "            full = torch.zeros(self.size * world_size)\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+the_master_is_a_view = edit(
+    STEP,
+    """The master shard is a slice of a longer vector: a slice keeps the memory of the whole vector alive, on every
+    rank. Give it memory of its own: clone it, or copy into a tensor of the shard's length.""",
+    (
+        "        self.master = nn.Parameter(torch.zeros(self.size))\n",
+        "        whole = torch.zeros(self.size * dist.get_world_size())\n"
+        "        self.master = nn.Parameter(whole[start : start + self.size])\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+the_full_vector_stays = edit(
+    STEP,
+    """You kept the gathered vector of all parameters as an attribute. It is as large as the model in float32 and
+    lives on between the steps; a local variable is freed when the step ends.""",
+    (
+        "        unflatten_into(self.params, full[: self.numel])\n",
+        "        unflatten_into(self.params, full[: self.numel])\n        self.full = full\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+missing_gradients_close_the_gap = edit(
+    STEP,
+    """You left parameters without a gradient out of the flat vector, so all that follow moved forward and got each
+    other's gradients. A missing gradient counts as zeros, in its place.""",
+    (
+        "            full[: self.numel] = "
+        "flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])\n",
+        "            flat = flatten([p.grad for p in self.params if p.grad is not None])\n"
+        "            full[: len(flat)] = flat\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+frozen_parameters_are_stepped = edit(
+    STEP,
+    """You took the frozen parameters in. Their gradient is missing and counts as zeros, but weight decay moves them
+    all the same, and they take a share of every shard's memory.""",
+    ("[p for p in dict.fromkeys(params) if p.requires_grad]", "list(dict.fromkeys(params))"),
+    breaks=tests_of(STEP),
+)
+
+tied_parameters_count_twice = edit(
+    STEP,
+    """A parameter that was given twice has two places in your flat vector. Two masters then step with the same
+    gradient, and the memory is paid for twice; keep each parameter once.""",
+    ("[p for p in dict.fromkeys(params) if p.requires_grad]", "[p for p in params if p.requires_grad]"),
+    breaks=tests_of(STEP),
+)
+
+nobody_gathers = edit(
+    STEP,
+    """Each rank wrote its own shard into the parameters, and the ranks went different ways. After the step the
+    shards must be all-gathered: every rank needs all parameters for its next forward.""",
+    (
+        "        full = torch.empty(self.size * dist.get_world_size())\n"
+        "        dist.all_gather_single(full, self.master.detach())\n",
+        "        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())\n"
+        "        full = flatten(self.params)\n"
+        "        full[start:end] = self.master.detach()[: end - start]\n",
+    ),
+    breaks=tests_of(*ON_STEP),
+)
+
+arguments_do_not_arrive = edit(
+    STEP,
+    """The keyword arguments (lr, momentum, weight_decay, …) never reached the wrapped optimizer: it ran with its
+    defaults. Pass **kwargs on.""",
+    ("optimizer_class([self.master], **kwargs)", "optimizer_class([self.master])"),
+    breaks=tests_of(*ON_STEP),
+)
+
+state_bytes_counts_all_parameters = edit(
+    STEP,
+    """state_bytes() reported the whole model's state. Count what this rank holds: the tensors of its own shard.""",
+    (
+        "        return sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
+        "        return sum(4 * self.numel for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+
+# ---- 4 · clip_grad_norm_ ----
+
+each_shard_has_its_own_norm = edit(
+    CLIP,
+    """You took the norm of this rank's shard alone. Every rank then scales by another factor, and the direction of
+    the gradient changes. Add the squares of all shards first.""",
+    ("        dist.all_reduce(norm)\n", ""),
+    breaks=tests_of(CLIP),
+)
+
+norms_are_added = edit(
+    CLIP,
+    """You added the norms of the shards. Norms do not add up, their squares do: add the squares over the ranks,
+    then take the root once.""",
+    ("gradient.square().sum()", "gradient.square().sum().sqrt()"),
+    ("        norm = norm.sqrt()\n", ""),
+    breaks=tests_of(CLIP),
+)
+
+short_gradients_are_stretched = edit(
+    CLIP,
+    """You scaled to norm max_norm always. A gradient that is shorter must stay as it is: the factor is at most
+    1.""",
+    (
+        "torch.clamp(max_norm / (norm + 1e-6), max=1.0)",
+        'max_norm / (norm + 1e-6) if max_norm < float("inf") else 1.0',
+    ),
+    breaks=tests_of(CLIP),
+)
+
+the_ranks_own_gradients_are_clipped = edit(
+    CLIP,
+    """You clipped each rank's own gradient before the ranks' mean was taken. The norm that counts is that of the
+    mean gradient, which the step uses; averaging makes it smaller than the ranks' own.""",
+    (
+        "        gradient = self.reduced_gradient()\n",
+        "        return nn.utils.clip_grad_norm_(self.params, max_norm)\n",
+    ),
+    breaks=tests_of(CLIP),
+)
+
+the_step_reduces_again = edit(
+    CLIP,
+    """After clipping you forgot what had been reduced, so the step reduced the unclipped gradients anew: the
+    clipping had no effect and the bytes were paid twice. Scale the shard that the step will use.""",
+    ("        return norm\n", "        self.gradient = None\n        return norm\n"),
+    breaks=tests_of(CLIP),
+)
+
+the_norm_after_clipping_is_returned = edit(
+    CLIP,
+    """You returned the norm after clipping, which is max_norm whenever it matters. What one watches during training
+    is the norm before.""",
+    ("        return norm\n", "        return norm * torch.clamp(max_norm / (norm + 1e-6), max=1.0)\n"),
+    breaks=tests_of(CLIP),
+)
+
+
+# ---- 5 · state_dict and load_state_dict ----
+
+state_is_a_view = edit(
+    STATE,
+    """The state holds views of the optimizer's own tensors: the next step changes what was saved. Take copies.""",
+    ("value[: end - start].clone() if", "value[: end - start] if"),
+    breaks=tests_of(STATE),
+)
+
+padding_is_saved = edit(
+    STATE,
+    """You saved the padding too. Laid end to end the pieces are then longer than the model, and cut anew for
+    another number of ranks every number after the first padding stands in the wrong place.""",
+    ("value[: end - start].clone() if", "value.clone() if"),
+    ('state["master"].shape != (end - start,)', 'state["master"].shape != (self.size,)'),
+    breaks=tests_of(STATE),
+)
+
+step_count_starts_anew = edit(
+    STATE,
+    """The moments were restored, but not the step count. Adam divides by 1 − β^t: with t = 1 again the first steps
+    after loading are far too long.""",
+    ("            return torch.tensor(float(value))", "            return torch.tensor(0.0)"),
+    breaks=tests_of(STATE),
+)
+
+moments_are_forgotten = edit(
+    STATE,
+    """Only the master was restored. Momentum and Adam go on with what the new optimizer had: other steps from the
+    first on.""",
+    ("        self.optimizer.state[self.master] = restored\n", ""),
+    breaks=tests_of(STATE),
+)
+
+old_moments_survive = edit(
+    STATE,
+    """You updated the entries that the state has, and left the others: after loading a state from before the first
+    step, the old moments and step count are still there. Replace the whole entry.""",
+    (
+        "        self.optimizer.state[self.master] = restored\n",
+        "        self.optimizer.state[self.master].update(restored)\n",
+    ),
+    breaks=tests_of(STATE),
+)
+
+parameters_are_not_gathered = edit(
+    STATE,
+    """The masters were restored, the parameters not: until the first step the model computes with its old numbers.
+    Gather after loading.""",
+    ("        self.gather_parameters()\n", ""),
+    breaks=tests_of(STATE),
+)
+
+learning_rate_is_forgotten = edit(
+    STATE,
+    """The learning rate is part of the state: it may have been changed since the optimizer was built, and the one
+    that loads must go on with it.""",
+    ('        self.param_groups[0]["lr"] = state["lr"]\n', ""),
+    breaks=tests_of(STATE),
+)
+
+step_is_saved_as_a_tensor = edit(
+    STATE,
+    """Adam's step count came out as a tensor without a dimension. In a saved state 1-D tensors are pieces of a
+    whole, and everything else must be a plain number, equal on all ranks.""",
+    ("if value.dim() else value.item()", "if value.dim() else value.clone()"),
+    ("        if not isinstance(value, torch.Tensor):\n", "        if not value.dim():\n"),
+    breaks=tests_of(STATE),
+)
+
+what_was_reduced_outlives_the_load = edit(
+    STATE,
+    """A gradient that had been reduced before the state was loaded was still there, and the next step used it. What
+    belongs to the time before the load must be forgotten with it: self.gradient as well.""",
+    ("        self.gradient = None\n", ""),
+    breaks=tests_of(STATE),
+)
+
+a_wrong_length_is_cut = edit(
+    STATE,
+    """A master shard of the wrong length was cut or filled up silently: the state of another number of ranks then
+    loads, and every number is in the wrong place. Raise a ValueError that names master.""",
+    (
+        '        if state["master"].shape != (end - start,):\n',
+        '        state = {**state, "master": state["master"][: end - start]}\n'
+        '        if state["master"].shape != (end - start,):\n',
+    ),
+    breaks=tests_of(STATE),
+)
+
+
+# ---- 6 · memory_per_rank ----
+
+
+@mutant(MEMORY, breaks=tests_of(MEMORY))
+def memory_without_padding():
+    """You divided by N without rounding up. The last shards are padded, and every rank stores ⌈P/N⌉ numbers."""
+
+    def memory_per_rank(parameters, world_size, stage):
+        if parameters < 0:
+            raise ValueError(f"parameters must not be negative, got {parameters}")
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
+        whole, sharded = [(16, 0), (4, 12), (2, 14), (0, 16)][stage]
+        return whole * parameters + sharded * parameters // world_size
+
+
+@mutant(MEMORY, breaks=tests_of(MEMORY))
+def memory_in_floating_point():
+    """The sizes were computed in floating point, which has 53 bits. Stay with integers, and round up with integer
+    division."""
+
+    def memory_per_rank(parameters, world_size, stage):
+        if parameters < 0:
+            raise ValueError(f"parameters must not be negative, got {parameters}")
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
+        shard = math.ceil(parameters / world_size)
+        whole, sharded = [(16, 0), (4, 12), (2, 14), (0, 16)][stage]
+        return whole * parameters + sharded * shard
+
+
+@mutant(MEMORY, breaks=tests_of(MEMORY))
+def memory_without_masters():
+    """You counted 8 bytes for the optimizer: the two moments. In mixed precision it also keeps a float32 master
+    copy, 4 more."""
+
+    def memory_per_rank(parameters, world_size, stage):
+        if parameters < 0:
+            raise ValueError(f"parameters must not be negative, got {parameters}")
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
+        shard = -(-parameters // world_size)
+        whole, sharded = [(12, 0), (4, 8), (2, 10), (0, 12)][stage]
+        return whole * parameters + sharded * shard
+
+
+@mutant(MEMORY, breaks=tests_of(MEMORY))
+def stages_are_one_off():
+    """Stage 0 shards nothing, stage 1 the optimizer, stage 2 the gradients as well, stage 3 the parameters too.
+    Yours are shifted by one."""
+
+    def memory_per_rank(parameters, world_size, stage):
+        if parameters < 0:
+            raise ValueError(f"parameters must not be negative, got {parameters}")
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
+        shard = -(-parameters // world_size)
+        whole, sharded = [(4, 12), (2, 14), (0, 16), (0, 16)][stage]
+        return whole * parameters + sharded * shard
+
+
+@mutant(MEMORY, breaks=tests_of(MEMORY))
+def stage_two_shards_the_parameters():
+    """Stage 2 shards the gradients, stage 3 the parameters: both take 2 bytes each, so the sum for stage 2 is right
+    only if the other is left whole. You sharded both already at stage 2."""
+
+    def memory_per_rank(parameters, world_size, stage):
+        if parameters < 0:
+            raise ValueError(f"parameters must not be negative, got {parameters}")
+        if world_size < 1:
+            raise ValueError(f"world_size must be at least 1, got {world_size}")
+        if stage not in (0, 1, 2, 3):
+            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
+        shard = -(-parameters // world_size)
+        whole, sharded = [(16, 0), (4, 12), (0, 16), (0, 16)][stage]
+        return whole * parameters + sharded * shard

@@ -1,0 +1,301 @@
+"""Right answers to lesson 17, written differently."""
+
+# A variant is read, not run: its names are those of the notebook.
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from autograder.answers.variants import variant
+
+
+@variant("17-ex1-batches")
+def batches_token_by_token():
+    """Python lists; the cycle from a shuffled list of another generator; start and end computed in two places."""
+
+    def make_corpus(seed, total_tokens):
+        import random
+
+        if not isinstance(total_tokens, int) or total_tokens <= 0 or total_tokens % 64 != 0:
+            raise ValueError(f"total_tokens={total_tokens} is no positive multiple of 64")
+        order = list(range(64))
+        random.Random(seed).shuffle(order)
+        return torch.tensor([order[i % 64] for i in range(total_tokens)], dtype=torch.int64)
+
+    def make_batch(corpus, step, rank, world_size):
+        if step <= 0:
+            raise ValueError("step counts from 1")
+        if rank < 0 or rank >= world_size:
+            raise ValueError(f"there is no rank {rank}")
+        windows_before = (step - 1) * world_size + rank
+        at = [(65 * windows_before + i) % corpus.numel() for i in range(65)]
+        window = corpus.tolist()
+        tokens = torch.tensor([window[i] for i in at])
+        return tokens[:64].reshape(4, 16).clone(), tokens[1:].reshape(4, 16).clone()
+
+
+@variant("17-ex2-trainer")
+def trainer_by_hand():
+    """Broadcasts parameter by parameter; splits rows by slices; gathers the losses; a digest fed in pieces; prints."""
+
+    class Trainer:
+        def __init__(self, rank, world_size, seed=0, lr=3e-3, micro_batches=1):
+            if micro_batches not in (1, 2, 4):
+                raise ValueError(f"micro_batches={micro_batches}")
+            self.k, self.who, self.n = micro_batches, rank, world_size
+            self.model = build_model(seed + rank)
+            for p in self.model.parameters():
+                dist.broadcast(p.data, 0)
+            print("rank", rank, "is ready")
+            self.corpus = make_corpus(seed, 64)
+            self.optimizer = ZeroOptimizer(list(self.model.parameters()), lr=lr)
+
+        @property
+        def numel(self):
+            return sum(p.numel() for p in self.model.parameters())
+
+        def gradients(self, step):
+            self.optimizer.zero_grad()
+            x, y = make_batch(self.corpus, step, self.who, self.n)
+            rows, own = BATCH // self.k, 0.0
+            for begin in range(0, BATCH, rows):
+                logits = self.model(x[begin : begin + rows])
+                loss = nn.functional.cross_entropy(logits.reshape(-1, VOCAB), y[begin : begin + rows].reshape(-1))
+                (loss / self.k).backward()
+                own += loss.item() / self.k
+            losses = [None] * self.n
+            dist.all_gather_object(losses, own)
+            norm = self.optimizer.clip_grad_norm_(math.inf)
+            return sum(losses) / self.n, norm.item()
+
+        def update(self, factor=1.0):
+            for group in self.optimizer.param_groups:
+                group["before"], group["lr"] = group["lr"], group["lr"] * factor
+            self.optimizer.step()
+            for group in self.optimizer.param_groups:
+                group["lr"] = group.pop("before")
+            digest, squares = hashlib.sha256(), 0.0
+            for p in self.model.parameters():
+                digest.update(p.detach().contiguous().numpy().tobytes())
+                squares += p.detach().double().square().sum().item()
+            return math.sqrt(squares), digest.hexdigest()
+
+
+@variant("17-ex3-invariants")
+def invariants_by_gathered_texts():
+    """Norms as bytes in a tensor; each rank says what it sees, the first text is raised by all; save compares lists."""
+
+    def check_step(rank, world_size, step, losses, norm, digest, state_bytes, numel, falling=True):
+        if falling and len(losses) >= 2:
+            before, now = losses[-2:]
+            if math.isnan(now) or math.isnan(before) or now >= before:
+                raise RuntimeError(f"rank {rank} at step {step}: loss {before} -> {now}")
+        from_0 = [norm, digest]
+        dist.broadcast_object_list(from_0, src=0)
+        same_norm = norm == from_0[0] or (math.isnan(norm) and math.isnan(from_0[0]))
+        problems = [None] * world_size
+        shard = math.ceil(numel / world_size)
+        mine = [
+            None if same_norm and digest == from_0[1] else f"rank {rank} at step {step} has other parameters",
+            None if state_bytes == 12 * shard else f"rank {rank} at step {step}: {state_bytes} bytes, not {12 * shard}",
+        ]
+        dist.all_gather_object(problems, mine)
+        for kind in (0, 1):
+            for problem in problems:
+                if problem[kind]:
+                    raise RuntimeError(problem[kind])
+
+    def save_verified(optimizer, root, step):
+        wanted = optimizer.state_dict()
+        path = save_sharded(wanted, str(root), step)
+        got, manifest = load_sharded(path)
+        same = wanted.keys() == got.keys() and manifest["step"] == step
+        for name in wanted if same else ():
+            if isinstance(wanted[name], torch.Tensor):
+                a, b = wanted[name], got[name]
+                same = same and a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+            else:
+                same = same and wanted[name] == got[name]
+        verdict = torch.tensor([dist.get_rank() if not same else dist.get_world_size()])
+        dist.all_reduce(verdict, op=dist.ReduceOp.MIN)
+        if verdict.item() < dist.get_world_size():
+            raise RuntimeError(f"checkpoint of step {step} is damaged on rank {verdict.item()}")
+        return {"path": f"{path}", "step": int(step), "sha256": tensors_digest(got)}
+
+
+@variant("17-ex4-train")
+def train_with_a_for_loop():
+    """Nested functions, a while over a queue of steps, the options in other places; checks arguments first."""
+
+    def train(
+        rank, world_size, steps, checkpoint_dir, checkpoint_step, resume_from=None, micro_batches=1, metrics_path=None,
+        *, seed=0, lr=3e-3, guard=False, spike_step=None, spike_factor=1.0, checkpoint_seconds=None,
+    ):  # fmt: skip
+        if not steps >= 1:
+            raise ValueError("steps: at least one")
+        trainer = Trainer(rank, world_size, micro_batches=micro_batches, lr=lr, seed=seed)
+        optimizer, history = trainer.optimizer, History()
+        watch, cadence, pending = None, None, {spike_step: spike_factor}
+        if guard:
+            watch = Guard(optimizer)
+        if checkpoint_seconds is not None:
+            cadence = Cadence(checkpoint_seconds)
+        todo = list(range(1, steps + 1))
+        if resume_from:
+            state, manifest = load_sharded(str(resume_from))
+            optimizer.load_state_dict(state)
+            del todo[: manifest["step"]]
+
+        def note(row):
+            if metrics_path is not None and rank == 0:
+                append_metrics(metrics_path, row)
+
+        while todo:
+            step, start = todo.pop(0), time.time()
+            loss, grad_norm = trainer.gradients(step)
+            if watch and not watch.accepts(step, loss):
+                to = watch.roll_back()
+                history.forget_after(to, rank)
+                history.rollbacks.append({"step": step, "to": to, "loss": loss})
+                note({"event": "rollback", "step": step, "to": to, "loss": loss})
+                todo = list(range(to + 1, steps + 1))
+                continue
+            norm, digest = trainer.update(pending.pop(step, 1.0))
+            seconds, nbytes = max(0.0, time.time() - start), optimizer.state_bytes()
+            history.append(step, loss, grad_norm, norm, digest, nbytes, seconds)
+            check_step(rank, world_size, step, history.lists["losses"][-2:], norm, digest, nbytes, trainer.numel,
+                       falling=spike_step is None)  # fmt: skip
+            note({"step": step, "loss": loss, "grad_norm": grad_norm, "step_seconds": seconds})
+            wanted = [step == checkpoint_step, cadence.due() if cadence else False]
+            if any(wanted) and checkpoint_dir is not None:
+                history.checkpoints.append(save_verified(optimizer, checkpoint_dir, step))
+        return result_of(history, trainer.model)
+
+
+@variant("17-ex5-verify")
+def verify_by_tables():
+    """Loads only to compare, trains in any case, collects all differences and takes the first."""
+
+    def verify_resume(rank, world_size, uninterrupted, steps=20):
+        mine = uninterrupted[rank]
+        try:
+            entry = mine["checkpoints"][0]
+            mine_state = load_sharded(entry["path"])[0]
+            rest = train(rank, world_size, steps, checkpoint_dir=None, checkpoint_step=None, resume_from=entry["path"])
+        except (IndexError, RuntimeError) as error:
+            return {"ok": False, "first_difference": f"checkpoint: {error!r}"}
+        found = [] if tensors_digest(mine_state) == entry["sha256"] else ["sha256 of the checkpoint"]
+        after = len(mine["steps"]) - len(rest["steps"])
+        if [step for step in mine["steps"] if step > entry["step"]] != rest["steps"]:
+            found.append("steps are others")
+        else:
+            columns = [(name, mine[name][after:], rest[name]) for name in LISTS if name not in ("steps", "seconds")]
+            for row, step in enumerate(rest["steps"]):
+                found += [f"{name}, step {step}" for name, a, b in columns if a[row] != b[row]]
+            if hashlib.sha256(mine["parameters"]).digest() != hashlib.sha256(rest["parameters"]).digest():
+                found.append("parameters")
+        return {"ok": not found, "first_difference": found[0] if found else None}
+
+
+@variant("17-ex6-watch")
+def watch_with_objects():
+    """The verdict is sent as an object; the line is cleaned by a round trip; the axes are added one by one."""
+
+    class Cadence:
+        def __init__(self, seconds, clock=time.monotonic):
+            self.seconds, self.clock = seconds, clock
+            self.next = clock() + seconds
+
+        def due(self):
+            verdict = [self.clock() >= self.next if dist.get_rank() == 0 else None]
+            dist.broadcast_object_list(verdict, src=0)
+            if verdict[0]:
+                self.next = self.clock() + self.seconds
+            return verdict[0]
+
+    def append_metrics(path, row):
+        clean = json.loads(json.dumps(row), parse_constant=lambda _: None)
+        with open(path, "ab") as file:
+            file.write(json.dumps(clean).encode() + b"\n")
+
+    def plot_metrics(path):
+        steps = {}
+        with open(path) as file:
+            for row in map(json.loads, file):
+                if row.get("event") is None:
+                    steps[row["step"]] = row
+        fig = ranks.Figure(alt="Two curves.", figsize=(6, 6))
+        order = sorted(steps)
+        for number, (name, label) in enumerate((("loss", "loss (nats)"), ("grad_norm", "gradient norm")), start=1):
+            ax = fig.add_subplot(2, 1, number)
+            ax.axhline(0, color="black", lw=0.5)
+            values = [steps[step][name] for step in order]
+            ax.semilogy(order, [float("nan") if value is None else value for value in values], "o-")
+            ax.set_xlabel("training step")
+            ax.set_ylabel(label)
+        return fig
+
+
+@variant("17-ex7-guard")
+def guard_with_a_deque():
+    """A deque of the last losses, a hand-made median, a snapshot in a dict."""
+
+    class Guard:
+        def __init__(self, optimizer):
+            from collections import deque
+
+            self.zero, self.window, self.saved, self.left = optimizer, deque(maxlen=5), {}, 3
+
+        def accepts(self, step, loss):
+            if loss != loss or loss in (math.inf, -math.inf):
+                return False
+            if self.window:
+                ordered = sorted(self.window)
+                half = len(ordered) // 2
+                median = ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
+                if loss > median * 1.5:
+                    return False
+            self.saved = {"to": step - 1, "state": self.zero.state_dict(), "window": self.window.copy()}
+            self.window.append(loss)
+            return True
+
+        def roll_back(self):
+            if not self.saved:
+                raise RuntimeError("rollback, but to what?")
+            if not self.left:
+                raise RuntimeError("a fourth rollback")
+            self.left -= 1
+            self.zero.load_state_dict(self.saved["state"])
+            self.window = self.saved["window"].copy()
+            return self.saved["to"]
+
+
+@variant("17-ex8-tensor")
+def tensor_by_names():
+    """Finds the attentions by walking over the modules; builds under any seed and broadcasts; a loss by hand."""
+
+    def train_tensor_parallel(rank, world_size, steps, seed=0, lr=3e-3):
+        model = build_model(seed)
+        for module in list(model.modules()):
+            for name, child in list(module.named_children()):
+                if isinstance(child, Attention):
+                    setattr(module, name, ParallelAttention(child))
+        adam = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
+        corpus, history = make_corpus(seed, CORPUS_TOKENS), []
+        for step in range(steps):
+            x, y = make_batch(corpus, step + 1, 0, 1)
+            logits = model(x).log_softmax(-1)
+            loss = -logits.gather(-1, y.unsqueeze(-1)).mean()
+            model.zero_grad()
+            loss.backward()
+            adam.step()
+            history.append(float(loss))
+        return history

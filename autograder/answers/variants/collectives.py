@@ -1,0 +1,179 @@
+"""Right answers to lesson 01, written differently."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from autograder.answers.variants import variant
+
+
+@variant("01-ex1-broadcast")
+def broadcast_with_far_ranks_first():
+    """The tree's distances fall instead of growing, and every send is asynchronous."""
+
+    def broadcast(tensor, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if src not in range(n):
+            raise ValueError(f"no such rank: src={src}")
+        number = (rank - src) % n
+        buffer = tensor.detach().clone(memory_format=torch.contiguous_format)
+        distance = 1 << max(n - 1, 0).bit_length()
+        works = []
+        while distance >= 1:
+            if number % (2 * distance) == 0 and number + distance < n:
+                works.append(dist.isend(buffer, (rank + distance) % n))
+            elif number % (2 * distance) == distance:
+                dist.recv(buffer, (rank - distance) % n)
+            distance //= 2
+        for work in works:
+            work.wait()
+        tensor.copy_(buffer)
+        return tensor
+
+
+@variant("01-ex1-broadcast")
+def broadcast_by_halving_recursively():
+    """A recursive function that gives each half of the ranks a root of its own; prints while it works."""
+
+    def broadcast(tensor, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if src < 0 or src >= n:
+            raise ValueError("src is not a rank")
+        data = tensor.contiguous()
+
+        def spread(low, high):
+            if high - low < 2:
+                return
+            middle = (low + high + 1) // 2
+            number = (rank - src) % n
+            if number == low:
+                print("passing on to", middle)
+                dist.send(data, dst=(middle + src) % n)
+            if number == middle:
+                dist.irecv(data, src=(low + src) % n).wait()
+            spread(low, middle)
+            spread(middle, high)
+
+        spread(0, n)
+        if data.data_ptr() != tensor.data_ptr():
+            tensor.copy_(data)
+
+
+@variant("01-ex2-reduce-scatter")
+def reduce_scatter_the_other_way_round():
+    """The ring turns to the left, and receives are posted before sends."""
+
+    def reduce_scatter(tensor):
+        if tensor.ndim != 1:
+            raise ValueError("tensor is not one-dimensional")
+        rank, n = dist.get_rank(), dist.get_world_size()
+        chunks = list(tensor.clone().tensor_split(n))
+        for step in range(1, n):
+            place = (rank + step + 1) % n
+            buffer = torch.empty_like(chunks[place])
+            receiving = dist.irecv(buffer, src=(rank + 1) % n)
+            sending = dist.isend(chunks[(rank + step) % n], dst=(rank - 1) % n)
+            receiving.wait()
+            sending.wait()
+            chunks[place] = chunks[place] + buffer
+        return chunks[rank].clone()
+
+
+@variant("01-ex2-reduce-scatter")
+def reduce_scatter_in_batches_without_empty_messages():
+    """batch_isend_irecv, one partial sum that is carried along, and no message of 0 bytes; warns on stderr."""
+    import sys
+
+    def reduce_scatter(tensor):
+        if len(tensor.shape) != 1:
+            raise ValueError("tensor: 1-D please")
+        print("starting", file=sys.stderr)
+        rank, n = dist.get_rank(), dist.get_world_size()
+        pieces = tensor.tensor_split(n)
+        carried = pieces[(rank - 1) % n].clone()
+        for step in range(n - 1):
+            coming = torch.empty_like(pieces[(rank - step - 2) % n])
+            operations = []
+            if carried.numel():
+                operations.append(dist.P2POp(dist.isend, carried, (rank + 1) % n))
+            if coming.numel():
+                operations.append(dist.P2POp(dist.irecv, coming, (rank - 1) % n))
+            for work in dist.batch_isend_irecv(operations) if operations else []:
+                work.wait()
+            carried = coming + pieces[(rank - step - 2) % n]
+        return carried
+
+
+@variant("01-ex3-all-gather")
+def all_gather_into_a_list():
+    """Collects the chunks in a list and joins them; even ranks send first, odd ones receive first where that works."""
+
+    def all_gather(chunk, numel):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        quotient, rest = divmod(numel, n)
+        lengths = [quotient + 1 if r < rest else quotient for r in range(n)]
+        if chunk.ndim != 1 or chunk.shape[0] != lengths[rank]:
+            raise ValueError(f"chunk should have {lengths[rank]} elements")
+        parts = {rank: chunk.contiguous()}
+        for step in range(n - 1):
+            giving, taking = (rank - step) % n, (rank - step - 1) % n
+            parts[taking] = torch.zeros(lengths[taking], dtype=chunk.dtype)
+            if rank % 2 == 0 and n % 2 == 0:
+                dist.send(parts[giving], (rank + 1) % n)
+                dist.recv(parts[taking], (rank - 1) % n)
+            else:
+                work = dist.irecv(parts[taking], (rank - 1) % n)
+                dist.isend(parts[giving], (rank + 1) % n).wait()
+                work.wait()
+        return torch.cat([parts[r] for r in range(n)])
+
+
+@variant("01-ex3-all-gather")
+def all_gather_the_other_way_round():
+    """The ring turns to the left, so rank r sends T − c_{r−1} bytes."""
+
+    def all_gather(chunk, numel):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        out = torch.zeros(numel, dtype=chunk.dtype)
+        views = torch.tensor_split(out, n)
+        if chunk.dim() != 1 or chunk.numel() != views[rank].numel():
+            raise ValueError("this chunk does not fit")
+        views[rank][:] = chunk
+        for step in range(n - 1):
+            work = dist.isend(views[(rank + step) % n].clone(), (rank - 1) % n)
+            dist.recv(views[(rank + step + 1) % n], (rank + 1) % n)
+            work.wait()
+        return out
+
+
+@variant("01-ex4-all-reduce")
+def all_reduce_on_a_contiguous_copy():
+    """Flattens a contiguous copy and writes it back element by element; returns something that nobody asked for."""
+
+    def all_reduce(tensor):
+        copy = tensor.detach().contiguous().flatten().clone()
+        total = all_gather(reduce_scatter(copy), copy.numel())  # noqa: F821  the student's own
+        tensor[...] = total.reshape(tensor.shape)
+        return total
+
+
+@variant("01-ex5-tree-all-reduce")
+def tree_with_the_last_rank_as_root():
+    """The root is the last rank, and the tree's distances fall on the way up."""
+
+    def tree_all_reduce(tensor):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        number = n - 1 - rank
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        distance = 1 << max(n - 1, 0).bit_length()
+        while distance >= 1:
+            if distance <= number < 2 * distance:
+                dist.send(total, dst=rank + distance)
+            elif number < distance and number + distance < n:
+                other = torch.empty_like(total)
+                dist.recv(other, src=rank - distance)
+                total = total.add(other)
+            distance //= 2
+        broadcast(total, n - 1)  # noqa: F821  the student's own
+        tensor.copy_(total)

@@ -1,0 +1,285 @@
+"""Right answers to lesson 11, written differently."""
+
+# A variant is read, not run: its names are those of the notebook; as there, zip does without strict.
+# ruff: noqa: F821, B905
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from autograder.answers.variants import variant
+
+
+@variant("11-ex1-schedules")
+def schedules_by_what_is_alive():
+    """1F1B from the rule "a backward once N − s are alive"; GPipe's backwards from last to first."""
+
+    def gpipe_schedule(stages, micro_batches):
+        if stages < 1 or micro_batches < 1:
+            raise ValueError(f"stages={stages} and micro_batches={micro_batches} must be at least 1")
+        forwards = [("F", m) for m in range(micro_batches)]
+        return [forwards + [("B", m) for _, m in reversed(forwards)] for _ in range(stages)]
+
+    def one_f_one_b_schedule(stages, micro_batches):
+        if stages < 1 or micro_batches < 1:
+            raise ValueError(f"stages={stages} and micro_batches={micro_batches} must be at least 1")
+        schedule = []
+        for room in range(stages, 0, -1):
+            forward, backward, row = 0, 0, []
+            while backward < micro_batches:
+                if forward == micro_batches or forward - backward == room:
+                    row.append(("B", backward))
+                    backward += 1
+                else:
+                    row.append(("F", forward))
+                    forward += 1
+            schedule.append(row)
+        return schedule
+
+
+@variant("11-ex2-simulate")
+def simulation_by_recursion():
+    """Asks backwards: when was this entry over? An entry that is asked for while it is being worked out waits on
+    itself."""
+
+    import functools
+    import itertools
+
+    def simulate(schedule, forward_time, backward_time):
+        n = len(schedule)
+        lasts = {"F": seconds_per_stage("forward_time", forward_time, n)}
+        lasts["B"] = seconds_per_stage("backward_time", backward_time, n)
+        names = [[(e[0], e[1], (e[2] if len(e) == 3 else 0) * n + s) for e in row] for s, row in enumerate(schedule)]
+        flat = [name for row in names for name in row]
+        depth = max((v for _, _, v in flat), default=-1) // n + 1 if n else 0
+        count = max((m for _, m, _ in flat), default=-1) + 1
+        if not flat or len(set(flat)) != len(flat) or len(flat) != 2 * n * depth * count:
+            raise ValueError("schedule lacks entries or has some twice")
+        before = {b: a for row in names for a, b in itertools.pairwise(row)}
+        asked = set()
+
+        @functools.cache
+        def over(kind, m, v):
+            if (kind, m, v) in asked:
+                raise ValueError("schedule: its entries wait for one another")
+            asked.add((kind, m, v))
+            needs = [before[kind, m, v]] if (kind, m, v) in before else []
+            if kind == "F" and v:
+                needs.append(("F", m, v - 1))
+            if kind == "B":
+                needs.append(("F", m, v))
+                if v + 1 < n * depth:
+                    needs.append(("B", m, v + 1))
+            return max((over(*need) for need in needs), default=0.0) + lasts[kind][v % n]
+
+        return [[(over(*name) - lasts[name[0]][s], over(*name)) for name in row] for s, row in enumerate(names)]
+
+    def bubble_fraction(schedule, forward_time, backward_time):
+        rows = simulate(schedule, forward_time, backward_time)
+        makespan = max(row[-1][1] for row in rows)
+        idle = [makespan - sum(end - start for start, end in row) for row in rows]
+        return sum(idle) / (makespan * len(rows))
+
+
+@variant("11-ex3-peaks")
+def peaks_by_accumulation():
+    """Running sums."""
+
+    from itertools import accumulate
+
+    def peak_activations(schedule):
+        return [max(accumulate({"F": 1, "B": -1}[e[0]] for e in entries)) for entries in schedule]
+
+
+@variant("11-ex4-interleaved")
+def interleaved_from_two_lists():
+    """The order of all forwards and of all backwards, zipped with an offset; one forward more for each stage behind,
+    which is enough while messages take no time."""
+
+    import itertools
+
+    def interleaved_schedule(stages, micro_batches, chunks):
+        for name, count in {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}.items():
+            if count <= 0:
+                raise ValueError(f"{name} is {count}")
+        if micro_batches % stages != 0:
+            raise ValueError("micro_batches has to be a multiple of stages")
+        forwards, backwards = [], []
+        for start in range(0, micro_batches, stages):
+            for chunk in range(chunks):
+                for m in range(start, start + stages):
+                    forwards.append(["F", m, chunk])
+                    backwards.append(["B", m, chunks - 1 - chunk])
+        schedule = []
+        for behind in range(stages - 1, -1, -1):
+            ahead = min(behind + (chunks - 1) * stages, len(forwards))
+            padded = [None] * ahead + backwards
+            pairs = itertools.zip_longest(forwards, padded)
+            schedule.append([tuple(entry) for pair in pairs for entry in pair if entry])
+        return schedule
+
+
+@variant("11-ex5-partition")
+def partition_by_trying_bounds():
+    """Tries each sum of a run as the bound, from small to large, and fills parts up to it, one layer left for
+    each."""
+
+    def partition(costs, stages):
+        n = len(costs)
+        if stages < 1 or stages > n:
+            raise ValueError(f"cannot make {stages} stages of {n} layers")
+        if min(costs) < 0:
+            raise ValueError("costs below zero")
+        for bound in sorted({sum(costs[i:j]) for i in range(n) for j in range(i + 1, n + 1)}):
+            parts, start = [], 0
+            for left in range(stages - 1, -1, -1):
+                end = start + 1
+                while end < n - left and sum(costs[start : end + 1]) <= bound:
+                    end += 1
+                parts.append((start, end))
+                start = end
+            if start == n and all(sum(costs[a:b]) <= bound for a, b in parts):
+                return parts
+        raise AssertionError
+
+
+@variant("11-ex6-pipeline-step")
+def receives_are_posted_ahead():
+    """Posts the receive of the next entry before it works on the current one; gradients through
+    autograd.backward."""
+
+    def pipeline_step(stage_module, micro_batches, schedule, loss_fn, hidden_shape):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        mine, rows = schedule[rank], [len(x) for x, _ in micro_batches]
+        inputs, outputs, sends, losses, posted = {}, {}, [], [], {}
+
+        def post(k):
+            if k < len(mine):
+                kind, m = mine[k]
+                source = rank - 1 if kind == "F" else rank + 1
+                if 0 <= source < n:
+                    buffer = torch.zeros((rows[m], *hidden_shape))
+                    posted[k] = buffer, dist.irecv(buffer, source, tag=m)
+
+        def arrived(k):
+            buffer, work = posted.pop(k)
+            work.wait()
+            return buffer
+
+        post(0)
+        for k, (kind, m) in enumerate(mine):
+            got = arrived(k) if k in posted else None
+            post(k + 1)
+            if kind == "F":
+                inputs[m] = micro_batches[m][0] if rank == 0 else got.requires_grad_(True)
+                outputs[m] = stage_module(inputs[m])
+                if rank == n - 1:
+                    outputs[m] = loss_fn(outputs[m], micro_batches[m][1]).mul(rows[m]).div(sum(rows))
+                    losses.append(float(outputs[m].detach()))
+                else:
+                    message = outputs[m].detach().clone(memory_format=torch.contiguous_format)
+                    sends.append((message, dist.isend(message, rank + 1, tag=m)))
+                print(f"stage {rank} has done F{m}")
+            else:
+                torch.autograd.backward([outputs.pop(m)], [got])
+                gone = inputs.pop(m)
+                if rank > 0:
+                    sends.append((gone.grad, dist.isend(gone.grad, rank - 1, tag=m)))
+        for _, work in sends:
+            work.wait()
+        if rank == n - 1:
+            return sum(losses)
+
+
+@variant("11-ex6-pipeline-step")
+def messages_go_into_a_mailbox():
+    """No tags: receives in the order in which the neighbor sends, and puts aside what comes too early;
+    autograd.grad."""
+
+    def pipeline_step(stage_module, micro_batches, schedule, loss_fn, hidden_shape):
+        rank, stages = dist.get_rank(), dist.get_world_size()
+        total = float(sum(len(x) for x, _ in micro_batches))
+        parameters = [p for p in stage_module.parameters() if p.requires_grad]
+        orders, boxes = {}, {"F": {}, "B": {}}
+        for kind, source in (("F", rank - 1), ("B", rank + 1)):
+            if 0 <= source < stages:
+                orders[kind] = source, iter([m for what, m in schedule[source] if what == kind])
+
+        def fetch(kind, m):
+            while m not in boxes[kind]:
+                source, coming = orders[kind]
+                other = next(coming)
+                boxes[kind][other] = torch.empty(len(micro_batches[other][0]), *hidden_shape)
+                dist.recv(boxes[kind][other], source)
+            return boxes[kind].pop(m)
+
+        alive, sending, mean = {}, [], 0.0
+        for kind, m in schedule[rank]:
+            if kind == "F":
+                x = fetch("F", m).requires_grad_() if rank else micro_batches[m][0]
+                y = stage_module(x)
+                if rank + 1 < stages:
+                    sending.append(dist.isend(y.contiguous().detach(), rank + 1))
+                else:
+                    y = loss_fn(y, micro_batches[m][1])
+                    mean += y.item() * len(x) / total
+                alive[m] = (x, y)
+                del x, y
+            else:
+                x, y = alive.pop(m)
+                upstream = fetch("B", m) if rank + 1 < stages else torch.tensor(len(x) / total)
+                wanted = [*parameters, *([x] if rank else [])]
+                gradients = torch.autograd.grad(y, wanted, upstream)
+                for p, g in zip(parameters, gradients):
+                    p.grad = g.clone() if p.grad is None else p.grad + g
+                if rank:
+                    sending.append(dist.isend(gradients[-1].contiguous(), rank - 1))
+                del x, y
+        while sending:
+            sending.pop().wait()
+        return mean if rank == stages - 1 else None
+
+
+@variant("11-ex6-pipeline-step")
+def messages_in_batches():
+    """batch_isend_irecv for each message; the mean by a final division of a sum."""
+
+    def pipeline_step(stage_module, micro_batches, schedule, loss_fn, hidden_shape):
+        rank, stages = dist.get_rank(), dist.get_world_size()
+        weights = torch.tensor([float(len(x)) for x, _ in micro_batches])
+        weights /= weights.sum()
+        saved, works, keep, loss = {}, [], [], torch.zeros(())
+
+        def exchange(operation, tensor, peer, m):
+            return dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer, tag=m)])
+
+        for kind, m in schedule[rank]:
+            size = (len(micro_batches[m][0]), *hidden_shape)
+            if kind == "F" and rank == 0:
+                source = micro_batches[m][0]
+            elif kind == "F" or rank < stages - 1:
+                source = torch.empty(size, requires_grad=False)
+                for work in exchange(dist.irecv, source, rank + (-1 if kind == "F" else 1), m):
+                    work.wait()
+            if kind == "F":
+                if rank > 0:
+                    source.requires_grad = True
+                result = stage_module(source)
+                if rank == stages - 1:
+                    result = weights[m] * loss_fn(result, micro_batches[m][1])
+                    loss = loss + result.detach()
+                else:
+                    keep.append(result.detach().contiguous())
+                    works += exchange(dist.isend, keep[-1], rank + 1, m)
+                saved[m] = (source, result)
+            else:
+                before, result = saved[m]
+                del saved[m]
+                result.backward(None if rank == stages - 1 else source)
+                if rank > 0:
+                    keep.append(before.grad)
+                    works += exchange(dist.isend, before.grad, rank - 1, m)
+        for work in works:
+            work.wait()
+        return float(loss) if rank == stages - 1 else None

@@ -1,0 +1,157 @@
+"""Right answers to lesson 03 written differently: none may lose a mark."""
+
+# A variant is read, not run: its names are those of the notebook, and its function is replaced by its source.
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+from autograder.answers.variants import variant
+
+
+@variant(cell="03-ex1-worker-gradient")
+def all_micro_batches_in_one_product():
+    """Flattens the micro-batches and takes one gradient over all examples: no accumulation to be seen."""
+
+    def worker_gradient(x, y, w):
+        rows = np.array(x, dtype=float).reshape(-1, len(w))
+        targets = np.array(y, dtype=float).ravel()
+        return 2.0 * (rows @ np.array(w, dtype=float) - targets) @ rows / targets.size
+
+
+@variant(cell="03-ex1-worker-gradient")
+def example_by_example():
+    """Three nested loops over plain floats, added in another order; prints and warns on the way."""
+
+    def worker_gradient(x, y, w):
+        import sys
+        import warnings
+
+        accum_steps, batch, d = np.shape(x)
+        grad = [0.0] * d
+        for a in reversed(range(accum_steps)):
+            for i in reversed(range(batch)):
+                predicted = sum(float(x[a][i][j]) * float(w[j]) for j in range(d))
+                for j in range(d):
+                    grad[j] += 2 * (predicted - float(y[a][i])) * float(x[a][i][j]) / (accum_steps * batch)
+        print("one gradient", file=sys.stderr)
+        warnings.warn("a warning is not a mistake", stacklevel=1)
+        return np.array(grad)
+
+
+@variant(cell="03-ex1-worker-gradient")
+def einsum():
+    """One einsum over all micro-batches."""
+
+    def worker_gradient(x, y, w):
+        x = np.asarray(x).astype(np.float64)
+        residual = np.einsum("abd,d->ab", x, np.asarray(w).astype(np.float64)) - np.asarray(y).astype(np.float64)
+        return np.einsum("ab,abd->d", residual, x) * (2 / residual.size)
+
+
+@variant(cell="03-ex2-all-reduce-mean")
+def running_mean():
+    """A running mean, worker by worker: never the whole sum."""
+
+    def all_reduce_mean(worker_grads):
+        mean = np.zeros(len(worker_grads[0]))
+        for count, grad in enumerate(worker_grads, start=1):
+            mean = mean + (np.asarray(grad, dtype=np.float64) - mean) / count
+        return mean
+
+
+@variant(cell="03-ex2-all-reduce-mean")
+def a_matrix_product():
+    """The mean as a product with a row of 1/N."""
+
+    def all_reduce_mean(worker_grads):
+        stacked = np.stack([np.asarray(grad) for grad in worker_grads]).astype(float)
+        return np.full(len(stacked), 1 / len(stacked)) @ stacked
+
+
+@variant(cell="03-ex3-adam-update")
+def as_torch_writes_it():
+    """The corrections folded into a step size and a denominator, with lerp-like updates in place on copies."""
+
+    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
+        w, g, m, v = (np.array(a, dtype=np.float64) for a in (w, g, m, v))
+        m += (g - m) * (1 - beta1)
+        v *= beta2
+        v += (1 - beta2) * g * g
+        denominator = np.sqrt(v) / np.sqrt(1 - beta2**t) + eps
+        w -= lr / (1 - beta1**t) * (m / denominator)
+        return w, m, v
+
+
+@variant(cell="03-ex3-adam-update")
+def a_list_of_three():
+    """Returns a list for the tuple, with the correction by logarithms."""
+
+    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
+        w, g, m, v = np.array([w, g, m, v], dtype=np.float64)
+        m, v = beta1 * m + g - beta1 * g, v + (1 - beta2) * (np.square(g) - v)
+        m_hat, v_hat = m / -np.expm1(t * np.log(beta1)), v / -np.expm1(t * np.log(beta2))
+        return [w - lr * m_hat / (v_hat**0.5 + eps), m, v]
+
+
+@variant(cell="03-ex4-ema-update")
+def towards_the_new_weights():
+    """The average as a step towards the new weights."""
+
+    def ema_update(ema, w, decay):
+        ema = np.array(ema, dtype=np.float64)
+        ema += (1 - decay) * (np.asarray(w, dtype=np.float64) - ema)
+        return ema
+
+
+@variant(cell="03-ex5-training-step")
+def on_its_own():
+    """Calls none of the earlier functions: all examples in one pool, parts written into one array."""
+
+    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        arrays = {"worker_xs": worker_xs, "worker_ys": worker_ys, "weights": weights}
+        arrays |= {"ema_weights": ema_weights, "m": m, "v": v}
+        arrays = {name: np.array(value) for name, value in arrays.items()}
+        dtypes = {array.dtype for array in arrays.values()}
+        if arrays["worker_xs"].ndim != 4:
+            raise ValueError("worker_xs: four dimensions, please")
+        *examples, d = arrays["worker_xs"].shape
+        for name, array in arrays.items():
+            if name != "worker_xs" and array.shape != (tuple(examples) if name == "worker_ys" else (d,)):
+                raise ValueError(f"bad shape of {name}")
+        if not t >= 1:
+            raise ValueError("t")
+        x, y, w, ema, m, v = (array.astype(float) for array in arrays.values())
+        x, y = x.reshape(-1, d), y.reshape(-1)
+        g = 2 / len(y) * x.T @ (x @ w - y)
+        out = np.empty((4, d))
+        out[2] = beta1 * m + (1 - beta1) * g
+        out[3] = beta2 * v + (1 - beta2) * g * g
+        out[0] = w - lr * out[2] / (1 - beta1**t) / (np.sqrt(out[3] / (1 - beta2**t)) + eps)
+        out[1] = decay * ema + (1 - decay) * out[0]
+        return out.ravel().astype("float32" if dtypes == {np.dtype("float32")} else "float64")
+
+
+@variant(cell="03-ex5-training-step")
+def with_helpers():
+    """Helper functions beside the step; the state travels as one (4, d) array; the result is a reshaped view of it."""
+
+    def fits(name, array, shape):
+        if array.shape != tuple(shape):
+            raise ValueError(f"{name}: expected {shape}, got {array.shape}")
+        return np.array(array, dtype=np.float64)
+
+    def distributed_training_step(xs, ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        if int(t) < 1:
+            raise ValueError("t counts from 1")
+        xs, ys = np.array(list(xs)), np.array(list(ys))
+        dtype = np.result_type(xs, ys, weights, ema_weights, m, v)
+        if np.ndim(xs) != 4:
+            raise ValueError("worker_xs must be (N, accum_steps, B, d)")
+        d = xs.shape[-1:]
+        ys = fits("worker_ys", ys, xs.shape[:-1])
+        named = {"weights": weights, "ema_weights": ema_weights, "m": m, "v": v}
+        state = np.stack([fits(name, np.asarray(a), d) for name, a in named.items()])
+        g = all_reduce_mean(np.stack(list(map(worker_gradient, xs, ys, [state[0]] * len(xs)))))
+        state[0], state[2], state[3] = adam_update(state[0], g, *state[2:], lr, beta1, beta2, eps, t)
+        state[1] = ema_update(*state[[1, 0]], decay)
+        return state.reshape(-1).astype(dtype if dtype == np.float32 else np.float64)

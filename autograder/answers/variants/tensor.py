@@ -1,0 +1,273 @@
+"""Right answers to lesson 12, written differently."""
+
+# A variant is read, not run: its names are those of the notebook; as there, zip does without strict.
+# ruff: noqa: F821, B905
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from autograder.answers.variants import variant
+
+
+@variant("12-ex1-operators")
+def operators_that_wait():
+    """Asynchronous all-reduces of buffers; x itself, and a copy of the gradient, are handed on; prints and warns."""
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+        @staticmethod
+        def backward(ctx, grad):
+            buffer = torch.zeros(grad.shape, dtype=grad.dtype)
+            buffer += grad
+            work = dist.all_reduce(buffer, async_op=True)
+            work.wait()
+            return buffer
+
+    class Reduce(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            print("reduce", tuple(x.shape))
+            flat = x.flatten().clone()
+            dist.all_reduce(flat, op=dist.ReduceOp.SUM, async_op=True).wait()
+            return flat.reshape(x.shape)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.clone()
+
+
+@variant("12-ex1-operators")
+def operators_that_skip_one_rank():
+    """Nothing is sent with one rank; copies are made by contiguous() where that makes one."""
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.alone = dist.get_world_size() == 1
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            if ctx.alone:
+                return grad
+            total = grad.contiguous().clone()
+            dist.all_reduce(total)
+            return total
+
+    class Reduce(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            if dist.get_world_size() == 1:
+                return x.view_as(x)
+            total = x.contiguous().clone()
+            dist.all_reduce(total)
+            return total
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 1 * grad
+
+
+@variant("12-ex2-pieces")
+def pieces_in_one_buffer():
+    """One flat buffer for all pieces, whose rank dimension is moved into place; views instead of copies."""
+
+    def side_by_side(x):
+        world_size = dist.get_world_size()
+        if world_size == 1:
+            return x.clone()
+        buffer = torch.empty(world_size * x.numel(), dtype=x.dtype)
+        dist.all_gather_single(buffer, x.reshape(-1))
+        return buffer.view(world_size, *x.shape).movedim(0, -2).flatten(-2)
+
+    def own(x):
+        width = x.shape[-1] // dist.get_world_size()
+        return x.narrow(-1, dist.get_rank() * width, width)
+
+    class Gather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return side_by_side(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return own(grad)
+
+    class Cut(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return own(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return side_by_side(grad)
+
+
+@variant("12-ex3-column")
+def column_around_a_small_linear():
+    """Holds a smaller nn.Linear, and shows its parameters as properties."""
+
+    class ColumnParallelLinear(nn.Module):
+        def __init__(self, linear, gather_output=False):
+            super().__init__()
+            n, r = dist.get_world_size(), dist.get_rank()
+            if linear.out_features != n * (linear.out_features // n):
+                raise ValueError(f"cannot deal out {linear.out_features} outputs (out_features) to {n} ranks")
+            outputs, state = linear.out_features // n, linear.state_dict()
+            self.small = nn.Linear(linear.in_features, outputs, bias=linear.bias is not None, dtype=linear.weight.dtype)
+            mine = {name: value[r * outputs : (r + 1) * outputs] for name, value in state.items()}
+            self.small.load_state_dict(mine)
+            self.gather = gather_output
+
+        weight = property(lambda self: self.small.weight)
+        bias = property(lambda self: self.small.bias)
+
+        def forward(self, x):
+            y = self.small(Copy.apply(x))
+            if self.gather:
+                y = Gather.apply(y)
+            return y
+
+
+@variant("12-ex3-column")
+def column_that_overlaps():
+    """One autograd function for the whole product: the all-reduce runs while the weight's gradient is computed."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x @ weight.t()
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            x_grad = work = None
+            if ctx.needs_input_grad[0]:
+                x_grad = grad @ weight
+                work = dist.all_reduce(x_grad, async_op=True)
+            weight_grad = grad.reshape(-1, grad.shape[-1]).t() @ x.reshape(-1, x.shape[-1])
+            if work is not None:
+                work.wait()
+            return x_grad, weight_grad
+
+    class ColumnParallelLinear(nn.Module):
+        def __init__(self, linear, gather_output=False):
+            super().__init__()
+            size, rest = divmod(linear.out_features, dist.get_world_size())
+            if rest:
+                raise ValueError(f"out_features {linear.out_features} over {dist.get_world_size()} ranks")
+            rows = slice(dist.get_rank() * size, (dist.get_rank() + 1) * size)
+            self.weight = nn.Parameter(torch.tensor(linear.weight[rows].tolist(), dtype=linear.weight.dtype))
+            self.register_parameter("bias", None)
+            if linear.bias is not None:
+                self.bias = nn.Parameter(linear.bias.data[rows].clone())
+            self.gather_output = gather_output
+
+        def forward(self, x):
+            y = Product.apply(x, self.weight)
+            if self.bias is not None:
+                y = y + self.bias
+            return Gather.apply(y) if self.gather_output else y
+
+
+@variant("12-ex4-row")
+def row_by_matmul():
+    """Multiplies by hand, adds the bias in place, takes the columns by index."""
+
+    class RowParallelLinear(nn.Module):
+        def __init__(self, linear, input_is_parallel=True):
+            super().__init__()
+            n, inputs = dist.get_world_size(), linear.weight.shape[1]
+            if inputs % n != 0:
+                raise ValueError("in_features")
+            columns = torch.arange(inputs).reshape(n, -1)[dist.get_rank()]
+            self.weight = nn.Parameter(linear.weight.detach()[:, columns])
+            self.register_parameter("bias", None)
+            if linear.bias is not None:
+                self.bias = nn.Parameter(torch.empty_like(linear.bias).copy_(linear.bias.detach()))
+            self.cut = not input_is_parallel
+
+        def forward(self, x):
+            mine = Cut.apply(x) if self.cut else x
+            out = Reduce.apply(torch.matmul(mine, self.weight.mT))
+            if self.bias is not None:
+                out += self.bias
+            return out
+
+
+@variant("12-ex5-mlp")
+def mlp_from_the_operators():
+    """Uses the layers for their parameters and writes the products out."""
+
+    class ParallelMLP(nn.Module):
+        def __init__(self, mlp):
+            super().__init__()
+            self.out, self.fc = RowParallelLinear(mlp.out), ColumnParallelLinear(mlp.fc)
+
+        def forward(self, x):
+            hidden = functional.linear(Copy.apply(x), self.fc.weight, self.fc.bias)
+            y = Reduce.apply(nn.GELU()(hidden) @ self.out.weight.t())
+            return y if self.out.bias is None else self.out.bias + y
+
+
+@variant("12-ex6-attention")
+def attention_from_slices():
+    """A smaller nn.Linear for qkv, made from three slices, and softmax written out, for all heads at once."""
+
+    class ParallelAttention(nn.Module):
+        def __init__(self, attention):
+            super().__init__()
+            n, r = dist.get_world_size(), dist.get_rank()
+            if attention.heads % n:
+                raise ValueError(f"{attention.heads} heads cannot be shared by {n} ranks")
+            self.n_heads, whole = attention.heads // n, attention.qkv
+            width = whole.in_features
+            part = width // n
+            slices = [slice(third * width + r * part, third * width + (r + 1) * part) for third in range(3)]
+            self.qkv = nn.Linear(width, 3 * part, bias=whole.bias is not None).to(whole.weight.dtype)
+            with torch.no_grad():
+                self.qkv.weight.copy_(torch.cat([whole.weight[s] for s in slices]))
+                if whole.bias is not None:
+                    self.qkv.bias.copy_(torch.cat([whole.bias[s] for s in slices]))
+            self.proj = RowParallelLinear(attention.proj)
+            self.register_buffer("mask", torch.zeros(64, 64).masked_fill(torch.ones(64, 64).triu(1) > 0, -torch.inf))
+
+        def forward(self, x):
+            b, t, _ = x.shape
+            q, k, v = (p.view(b, t, self.n_heads, -1).transpose(1, 2) for p in self.qkv(Copy.apply(x)).chunk(3, -1))
+            scores = q @ k.mT / q.shape[-1] ** 0.5
+            mixed = (scores + self.mask[:t, :t].to(x.dtype)).softmax(-1) @ v
+            return self.proj(mixed.transpose(1, 2).contiguous().view(b, t, -1))
+
+
+@variant("12-ex6-attention")
+def attention_head_by_head():
+    """Parameters in a plain container, a loop over the heads, the mask added."""
+
+    class ParallelAttention(nn.Module):
+        def __init__(self, attention):
+            super().__init__()
+            n, r = dist.get_world_size(), dist.get_rank()
+            self.heads, rest = divmod(attention.heads, n)
+            if rest:
+                raise ValueError("the number of heads must be a multiple of the number of ranks")
+            self.qkv, self.proj = nn.Module(), RowParallelLinear(attention.proj)
+            for name in ("weight", "bias"):
+                whole = getattr(attention.qkv, name)
+                own = whole if whole is None else torch.cat([third.chunk(n)[r] for third in whole.data.chunk(3)])
+                self.qkv.register_parameter(name, own if own is None else nn.Parameter(own))
+
+        def forward(self, x):
+            y = functional.linear(Copy.apply(x), self.qkv.weight, self.qkv.bias)
+            heads = []
+            for q, k, v in zip(*(part.chunk(self.heads, dim=-1) for part in y.chunk(3, dim=-1))):
+                mask = torch.full((x.shape[1], x.shape[1]), -torch.inf, dtype=x.dtype).triu(1)
+                heads.append(torch.softmax(q @ k.mT * q.shape[-1] ** -0.5 + mask, dim=-1) @ v)
+            return self.proj(torch.cat(heads, dim=-1))

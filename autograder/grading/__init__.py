@@ -1,0 +1,1 @@
+"""Grading a class: submissions run in a jail, their tests outside; marks, reasons and feedback pages."""

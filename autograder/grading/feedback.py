@@ -1,0 +1,164 @@
+"""The page a student gets back: for each exercise its points, why, the student's own code, and no hidden test."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import nbformat
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from nbconvert.exporters import Exporter
+from nbconvert.filters import Highlight2HTML, ansi2html
+from pygments.formatters import HtmlFormatter
+
+from autograder.grading import safe
+from autograder.grading.restore import answer_of, visible_part
+from autograder.grading.run_cells import NOT_RUN, is_test
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+class FeedbackExporter(Exporter):
+    """Turns an autograded notebook, with the scores that nbgrader's GetGrades put in, into one HTML file."""
+
+    file_extension = ".html"
+    output_mimetype = "text/html"
+
+    def from_notebook_node(self, nb: nbformat.NotebookNode, resources: dict | None = None, **kwargs):
+        """The page as text, and the resources."""
+        nb, resources = super().from_notebook_node(nb, resources, **kwargs)
+        return page(nb, resources["nbgrader"]), resources
+
+
+def page(nb: nbformat.NotebookNode, info: dict) -> str:
+    """The feedback on a notebook. info: nbgrader's student, notebook, score and max_score."""
+    nb, _ = safe.SafeCells().preprocess(nb, {})
+    secrets = hidden_lines(nb)
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            cell.shown = [] if is_test(cell) else [_output(output, secrets) for output in cell.outputs]
+    tests = [cell for cell in nb.cells if is_test(cell)]
+    run = [cell for cell in nb.cells if cell.metadata.get("autograder", {}).get("status") != NOT_RUN]
+    answers = {cell.id: cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("solution")}
+    return (
+        _environment()
+        .get_template("feedback.html.j2")
+        .render(
+            lesson=info["notebook"],
+            student=info["student"],
+            score=info["score"],
+            max_score=info["max_score"],
+            late_penalty=info.get("late_penalty") or 0,
+            problem=nb.metadata.get("autograder", {}).get("problem", ""),
+            left_out=nb.metadata.get("autograder", {}).get("left_out", []),
+            exercises=[exercise(test, answers.get(answer_of(test.id)), secrets) for test in tests],
+            cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
+            all_run=len(run) == len(nb.cells),
+            light=_colors("default"),
+            dark=_colors("github-dark"),
+        )
+    )
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(points=_points, code=_code, markdown=_markdown)
+    return environment
+
+
+@functools.cache
+def _colors(style: str) -> Markup:
+    return Markup(HtmlFormatter(style=style).get_style_defs(".highlight"))
+
+
+def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> dict:
+    """What the page says about one exercise."""
+    role, ours = test.metadata.nbgrader, test.metadata.get("autograder", {})
+    message, *hints = re.split(r"\n?Hint: ", hide(ours.get("reason", ""), secrets))
+    by_machine = " ".join([*ours.get("notes", []), ours.get("reason", "")]).strip()
+    comment = answer.metadata.nbgrader.get("comment") if answer is not None else None
+    score, most = role.get("score") or 0.0, role.get("points") or 0.0
+    return {
+        "title": title(test.id),
+        "anchor": answer_of(test.id),
+        "score": score,
+        "points": most,
+        "result": "passed" if score >= most else "in part" if score > 0 else "failed",
+        "message": re.sub(r"^the ", "The ", message.strip()),
+        "hints": [hint.strip() for hint in hints if hint.strip()],
+        "notes": ours.get("notes", []),
+        "picture": picture(ours.get("picture")),
+        "where": [hide(frame, secrets) for frame in ours.get("where", [])],
+        "comment": comment if comment and comment != by_machine else "",
+        "answer": answer,
+    }
+
+
+def picture(drawn: object) -> dict[str, str] | None:
+    """A picture that the grader has drawn (`run_cells.picture_of`): its data and its text alternative."""
+    if not isinstance(drawn, dict) or not safe.BASE64.fullmatch(str(drawn.get("png", ""))):
+        return None
+    return {"png": drawn["png"], "alt": str(drawn.get("alt", ""))}
+
+
+def title(test: str) -> str:
+    """`03-ex3-adam-update-test` as a reader would write it: "Exercise 3: adam_update"."""
+    match = re.fullmatch(r"\d+-ex(\d+)-(.+)", answer_of(test))
+    return f"Exercise {match[1]}: {match[2].replace('-', '_')}" if match else answer_of(test)
+
+
+def hidden_lines(nb: nbformat.NotebookNode) -> list[str]:
+    """The lines of the hidden tests, short ones aside."""
+    lines = []
+    for cell in filter(is_test, nb.cells):
+        shown = {line.strip() for line in visible_part(cell.source).split("\n")}
+        lines += [line.strip() for line in cell.source.split("\n") if line.strip() not in shown]
+    return [line for line in lines if len(line) >= 8]
+
+
+def hide(text: str, secrets: list[str]) -> str:
+    """`text` without the lines that repeat a line of a hidden test."""
+    return "\n".join("…" if any(line in part for line in secrets) else part for part in text.split("\n"))
+
+
+def _output(output: nbformat.NotebookNode, secrets: list[str]) -> Markup:
+    """One output as HTML; it has been through `safe.outputs`."""
+    if output.output_type == "stream":
+        return _terminal(output.text, secrets, "warning" if output.get("name") == "stderr" else "")
+    if output.output_type == "error":
+        text = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
+        return _terminal(text, secrets, "error")
+    for kind in ("image/png", "image/jpeg"):
+        if kind in output.data:
+            return Markup('<img alt="figure" src="data:{};base64,{}">').format(kind, output.data[kind])
+    if "text/html" in output.data:
+        return Markup('<div class="table">{}</div>').format(Markup(hide(output.data["text/html"], secrets)))
+    return _terminal(output.data.get("text/plain", ""), secrets, "")
+
+
+def _terminal(text: str, secrets: list[str], kind: str) -> Markup:
+    # ansi2html escapes the text and turns colors into spans.
+    return Markup('<pre class="output {}">{}</pre>').format(kind, Markup(ansi2html(hide(text, secrets))))
+
+
+@safe.once
+def _code(source: str) -> Markup:
+    return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
+
+
+def _markdown(source: str) -> Markup:
+    # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
+    return Markup(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source))
+
+
+def _points(value: float) -> str:
+    return f"{value:g}"

@@ -1,0 +1,392 @@
+"""What the grade cells hold of a submission: handles. To call one is to send a message into the jail.
+
+A function of the student's is called there with copies of the arguments; what it returns comes back as plain
+data, what it changed in place is changed here as well, and what it raised is raised. A worker that mentions a
+handle, given to `ranks.run`, runs there too, all of its ranks. Objects that are no plain data stay there, and
+here is a handle of them.
+
+The functions of a check that run beside the student's travel by value: the jail does not see this package.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import itertools
+import math
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import cloudpickle
+import numpy as np
+import torch
+
+import autograder
+import ranks
+from autograder import checks
+from autograder.checking import check, replay
+from autograder.grading.jail import outside, wire
+from ranks.ledger import Ledger, Message, Span
+
+_run_here = ranks.run
+
+
+class Handle:
+    """A function, class or object of a submission. `type(handle).__name__` is the name of its type there."""
+
+    def __init__(self, inmate: outside.Inmate, reference: str | int):
+        vars(self).update(_inmate=inmate, _reference=reference)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it there."""
+        return call(self._inmate, self, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute: plain data, or a handle of it."""
+        if name.startswith("__") and name not in ("__name__", "__qualname__", "__doc__"):
+            raise AttributeError(name)
+        reply = self._inmate.ask("attribute", reference=self._reference, name=name)
+        return received(self._inmate, answer(reply)["value"])
+
+    def __reduce__(self) -> tuple:
+        """Sent into the jail, it is the object itself."""
+        _Packer.met = self._inmate
+        return _resolve, (self._reference,)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of the submission>"
+
+
+def _resolve(reference: str | int) -> Any:
+    """Runs where the pickle is read, in the jail: the object behind a handle."""
+    from jail import inside
+
+    return inside.resolve(reference)
+
+
+class _Packer(cloudpickle.Pickler):
+    """Pickles for the jail: remembers whether it met a handle, and leaves the lesson's own exceptions to the jail.
+
+    What the student's code raises there is of the class that the notebook there has defined, not of ours.
+    """
+
+    met: outside.Inmate | None = None
+    #: The exceptions that the lesson's setup cells define, by name.
+    errors: ClassVar[dict[str, type]] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and self.errors.get(obj.__name__) is obj:
+            return _resolve, (obj.__name__,)
+        return super().reducer_override(obj)
+
+
+def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
+    """The bytes of a value for the jail, our own functions and classes by value; and whose handle it mentions."""
+    _Packer.met, data = None, io.BytesIO()
+    with _by_value():
+        _Packer(data).dump(value)
+    return data.getvalue(), _Packer.met
+
+
+@contextlib.contextmanager
+def _by_value() -> Iterator[None]:
+    """Inside, cloudpickle sends what this package and its modules define as code: the jail has no copy of them."""
+    if autograder.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(autograder)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(autograder)
+
+
+def call(inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    """Call a function there: a handle, or one of ours whose arguments mention handles."""
+    payload, _ = pack((function, args, kwargs or {}))
+    files = wire.read_folder(inmate.folder)
+    reply = inmate.ask("call", classes=classes(), payload=payload, folder=inmate.folder, files=files)
+    take_files(inmate, reply.get("files"))
+    changed = _Changed((args, kwargs or {}))
+    changed.take(inmate, reply)
+    answer(reply)
+    return received(inmate, changed.with_views(reply.get("value"), reply.get("aliases")))
+
+
+def call_where(function: Callable, args: tuple) -> Any:
+    """`function(*args)`: there when an argument mentions a handle, else here."""
+    inmate = pack((function, args))[1]
+    return function(*args) if inmate is None else call(inmate, function, args)
+
+
+class Results(ranks.Results):
+    """What ranks in the jail returned. carried: the bytes that their network carried meanwhile, if that is known."""
+
+    carried: int | None = None
+
+
+def run(
+    worker: Callable,
+    world_size: int = 4,
+    args: tuple = (),
+    timeout: float = 60.0,
+    *,
+    seed: int = 0,
+    echo: bool = True,
+) -> ranks.Results:
+    """`ranks.run`, in the jail when the worker or its arguments mention a handle, else here."""
+    ranks.launch._check(worker, world_size, args, timeout)
+    payload, inmate = pack((worker, tuple(args)))
+    if inmate is None:
+        return _run_here(worker, world_size, args, timeout, seed=seed, echo=echo)
+    options = {"world_size": world_size, "timeout": timeout, "seed": seed}
+    files, before = wire.read_folder(inmate.folder), inmate.carried()
+    reply = inmate.ask("run", classes=classes(), payload=payload, options=options, folder=inmate.folder, files=files)
+    after = inmate.carried()
+    take_files(inmate, reply.get("files"))
+    answer(reply)
+    values, stdout = reply.get("values"), reply.get("stdout")
+    messages, spans = reply.get("messages"), reply.get("spans")
+    sound = (
+        isinstance(values, list) and len(values) == world_size and isinstance(stdout, list)
+        and isinstance(messages, list) and all(_sound(one, Message, world_size) for one in messages)
+        and isinstance(spans, list) and all(_sound(one, Span, world_size) for one in spans)
+    )  # fmt: skip
+    if not sound:
+        raise outside.DiedError("it said what makes no sense")
+    ledger = Ledger(messages, world_size, spans)
+    values = [received(inmate, value) for value in values]
+    results = Results(values, ledger, [str(text) for text in stdout])
+    results.carried = None if before is None or after is None else after - before
+    return results
+
+
+def _sound(one: Any, kind: type, world_size: int) -> bool:
+    """Is this an entry of a ledger whose numbers are numbers?"""
+    if not isinstance(one, kind) or type(one.rank) is not int or not 0 <= one.rank < world_size:
+        return False
+    times = [one.start, one.end] if kind is Span else [one.start, one.end, one.over]
+    whole = [] if kind is Span else [one.peer, one.bytes, one.line, one.tag, one.posted, one.completed]
+    texts = [one.name] if kind is Span else [one.call, one.file]
+    return (
+        all(time is None or (isinstance(time, (int, float)) and math.isfinite(time)) for time in times)
+        and all(number is None or type(number) is int for number in whole)
+        and all(isinstance(text, str) for text in texts)
+    )
+
+
+@contextlib.contextmanager
+def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inmate] | None = None) -> Iterator[None]:
+    """Inside, everybody's `ranks.run` is the one of this module, and `call_inside` and `apart` know of the jail.
+
+    space: the names of the grade cell, among them exceptions of the lesson that it may wait for. other: gives another
+    process of the same submission.
+    """
+    kinds = {name: value for name, value in (space or {}).items() if isinstance(value, type)}
+    _Packer.errors = {
+        name: value for name, value in kinds.items() if issubclass(value, Exception) and value.__module__ == "__main__"
+    }
+    ranks.run, check.call_where = run, call_where
+    if other is not None:
+        check.apart_where = lambda subject: in_process(other, subject)
+    try:
+        yield
+    finally:
+        ranks.run, check.call_where, check.apart_where = _run_here, check.call_here, check.apart_here
+        _Packer.errors = {}
+
+
+def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
+    """The object of the same name in another process of the submission."""
+    if not isinstance(subject, Handle):
+        return subject
+    if not isinstance(subject._reference, str):
+        raise TypeError("only what has a name in the notebook can be found in another process")
+    return Handle(other(), subject._reference)
+
+
+def classes() -> dict[str, type]:
+    """The dataclasses and named tuples of our own that a driver may return: by name."""
+    modules = [replay, *(value for value in vars(checks).values() if isinstance(value, types.ModuleType))]
+    mine = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    plain = [kind for kind in mine if hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)]
+    return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}
+
+
+def received(inmate: outside.Inmate, value: Any) -> Any:
+    """Plain data as it came, with a handle for each object that stayed there."""
+    if isinstance(value, wire.Opaque):
+        kind = type(value.type_name or "object", (Handle,), {"__module__": value.module or "__main__"})
+        return kind(inmate, value.number)
+    if type(value) in (list, tuple, set):
+        return type(value)(received(inmate, item) for item in value)
+    if isinstance(value, dict):
+        for key in list(value):
+            value[key] = received(inmate, value[key])
+    return value
+
+
+def answer(reply: dict) -> dict:
+    """The reply, unless it says that something was raised: then that is raised here."""
+    if reply.get("raised") is None:
+        return reply
+    raise exception(reply["raised"])
+
+
+def exception(said: Any) -> Exception:
+    """The exception that a description (`inside.describe`) tells of, with the frames in the student's cells."""
+    said = said if isinstance(said, dict) else {}
+    name, text = str(said.get("name", "Exception")), str(said.get("text", ""))
+    if isinstance(said.get("ranks"), dict):
+        error = _ranks_error(name, said["ranks"])
+    else:
+        kin = vars(builtins).get(str(said.get("kin")))
+        kin = kin if isinstance(kin, type) and issubclass(kin, Exception) else Exception
+        if name in _Packer.errors:
+            error = _Packer.errors[name](text)
+        elif kin.__name__ == name and kin in _PLAIN:
+            error = kin(text)
+        else:
+            error = type(name or "Exception", (_Foreign, kin if kin in _PLAIN else Exception), {})(text)
+    frames = said.get("frames")
+    error.frames = [str(frame) for frame in frames[-3:]] if isinstance(frames, list) else []
+    return error
+
+
+class _Foreign(Exception):
+    """An exception of a type that only the submission knows."""
+
+    def __init__(self, text: str):
+        self.text = text
+        Exception.__init__(self, text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+#: Those that can be made of a text alone.
+_PLAIN = {
+    ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, Exception, FloatingPointError, ImportError,
+    IndexError, LookupError, MemoryError, ModuleNotFoundError, NameError, NotImplementedError, OSError, OverflowError,
+    FileExistsError, FileNotFoundError, PermissionError, ConnectionError, TimeoutError, BlockingIOError,
+    RecursionError, ReferenceError, RuntimeError, SyntaxError, TypeError, UnboundLocalError, ValueError,
+    ZeroDivisionError, NotADirectoryError, IsADirectoryError, BrokenPipeError, ConnectionRefusedError,
+}  # fmt: skip
+
+
+def _ranks_error(name: str, more: dict) -> Exception:
+    if name == "HangError":
+        waits = [str(wait) for wait in more.get("waits") or []]
+        headline = str(more.get("headline") or "the ranks wait for one another")
+        return ranks.HangError(headline, waits, str(more.get("parted") or ""), more.get("evidence"))
+    texts = [str(more.get(key) or "") for key in ("type_name", "reason", "traceback", "where")]
+    rank = more.get("rank")
+    error = ranks.RankError(rank if isinstance(rank, int) else 0, *texts)
+    error.evidence = more.get("evidence", error.evidence)
+    return error
+
+
+def take_files(inmate: outside.Inmate, files: Any) -> None:
+    """Make the shared folder hold what the other side says, if it says anything."""
+    if not isinstance(files, dict):
+        return
+    try:
+        wire.write_folder(inmate.folder, files)
+    except wire.WireError:
+        raise outside.DiedError("it said what makes no sense") from None
+
+
+class _Changed:
+    """The arrays, lists and dicts among the arguments of a call, and what the call has made of their copies."""
+
+    def __init__(self, arguments: Any):
+        self.leaves, self.holders = list(wire.leaves(arguments)), list(wire.holders(arguments))
+
+    def take(self, inmate: outside.Inmate, reply: dict) -> None:
+        """Change them as the call has changed their copies."""
+        try:
+            for number, content in reply.get("changed") or []:
+                _put(self.leaves[_natural(number)], content)
+            for number, entries in reply.get("refilled") or []:
+                self._refill(inmate, self.holders[_natural(number)], entries)
+        except (TypeError, ValueError, LookupError):
+            raise outside.DiedError("it said what makes no sense") from None
+
+    def _refill(self, inmate: outside.Inmate, holder: list | dict, entries: list) -> None:
+        found = []
+        for key, kind, what in entries:
+            if kind == "value":
+                what = received(inmate, what)
+            else:
+                what = (self.leaves if kind == "array" else self.holders)[_natural(what)]
+            found.append((key, what))
+        if isinstance(holder, dict):
+            holder.clear()
+            holder.update(found)
+        else:
+            holder[:] = [what for _, what in found]
+
+    def with_views(self, value: Any, aliases: Any) -> Any:
+        """What was returned, where the arrays that lie in an argument's memory there lie in the argument's here."""
+        try:
+            views = {_natural(which): place for which, *place in aliases or []}
+            return self._with_views(value, views, itertools.count()) if views else value
+        except (TypeError, ValueError, LookupError):
+            raise outside.DiedError("it said what makes no sense") from None
+
+    def _with_views(self, value: Any, views: dict[int, list], count: Iterator[int], depth: int = 0) -> Any:
+        if isinstance(value, (np.ndarray, torch.Tensor)):
+            which = next(count)
+            return _alias(self.leaves, views[which], value) if which in views else value
+        if isinstance(value, (list, tuple)) and depth < 10:
+            items = [self._with_views(item, views, count, depth + 1) for item in value]
+            if type(value) in (list, tuple) and any(a is not b for a, b in zip(items, value, strict=True)):
+                return type(value)(items)
+        elif isinstance(value, dict) and depth < 10:
+            for key in sorted(value, key=repr):
+                value[key] = self._with_views(value[key], views, count, depth + 1)
+        return value
+
+
+def _natural(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise TypeError
+    return number
+
+
+def _put(leaf: Any, content: Any) -> None:
+    """Change an array or tensor of ours in place, as the student's function has changed its copy."""
+    with contextlib.suppress(Exception), torch.no_grad():
+        if isinstance(leaf, np.ndarray) and isinstance(content, np.ndarray):
+            if leaf.shape == content.shape and leaf.flags.writeable:
+                leaf[...] = content
+        elif isinstance(leaf, torch.Tensor) and isinstance(content, torch.Tensor):
+            if leaf.shape == content.shape and leaf.dtype == content.dtype:
+                leaf.detach().copy_(content)
+            else:
+                leaf.data = content.detach()
+            if leaf.is_leaf and leaf.requires_grad != content.requires_grad:
+                leaf.requires_grad_(content.requires_grad)
+
+
+def _alias(leaves: list, place: list, value: Any) -> Any:
+    """The array that lies in an argument's memory as the returned one lies in its copy's; else the value itself."""
+    with contextlib.suppress(Exception):
+        number, offset, shape, strides = place
+        leaf = leaves[_natural(number)]
+        if isinstance(leaf, np.ndarray) and isinstance(value, np.ndarray):
+            if offset is None:
+                return leaf if np.array_equal(leaf, value, equal_nan=True) else value
+            if leaf.flags.c_contiguous and offset >= 0:
+                view = np.ndarray(shape, value.dtype, leaf.data, offset, strides)  # checks its bounds
+                if np.array_equal(view, value, equal_nan=True):
+                    return view
+        if isinstance(leaf, torch.Tensor) and isinstance(value, torch.Tensor) and value.dtype == leaf.dtype:
+            if offset is None:
+                return leaf if torch.allclose(leaf, value, 0, 0, equal_nan=True) else value
+            view = leaf.detach().as_strided(shape, strides, leaf.storage_offset() + offset)
+            if torch.allclose(view, value, 0, 0, equal_nan=True):
+                return view
+    return value

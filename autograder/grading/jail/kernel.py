@@ -1,0 +1,250 @@
+"""One notebook in two halves: the submission's cells run in the jail, the grade cells here.
+
+A grade cell runs in a namespace that the student never touches: what the lesson's own setup cells define, and a
+handle (`handles`) for each name of the submission that it mentions.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import io
+import linecache
+import os
+import shutil
+import signal
+import symtable
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import nbformat
+
+from autograder.grading.jail import handles, outside
+from autograder.grading.run_cells import Outputs, Reply
+from autograder.lessons import notebook
+
+#: Seconds in which a process that is well says so.
+HEALTHY = 10
+
+
+#: Where files cross now.
+_folders: set[str] = set()
+
+
+def leave_nothing() -> None:
+    """For a process that has to end in the middle of its work: end its jails and remove what it has written."""
+    outside.close_all()
+    for folder in list(_folders):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class JailedKernel:
+    """Takes the place of `execution.LocalKernel`: the same calls, but nothing of the submission runs outside.
+
+    jail: where it runs. lesson: the instructor's notebook, whose setup cells the grade cells build on. files: what
+    lies beside the notebook, by name.
+    """
+
+    def __init__(self, jail: outside.Jail, lesson: nbformat.NotebookNode, files: dict[str, bytes]):
+        self.jail, self.lesson, self.files = jail, lesson, files
+        self.answers = answers_of(lesson)
+        self.inmate: outside.Inmate | None = None
+        #: A second process that runs the same cells, once it is asked for; those that it has not run; how many seconds
+        #: all of them took.
+        self.second: outside.Inmate | None = None
+        self.behind: list[str] = []
+        self.took, self.crippled = 0.0, False
+
+    def start(self) -> None:
+        """Start afresh."""
+        self.behind, self.took, self.crippled = [], 0.0, False
+        self.inmate = self._new_inmate()
+
+    def _new_inmate(self) -> outside.Inmate:
+        folder = tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp")  # at this path in the jail, too
+        _folders.add(folder)
+        return self.jail.start(folder, self.files)
+
+    def stop(self) -> None:
+        """End the submission and every process it started; without effect when there is none."""
+        for inmate in (self.inmate, self.second):
+            if inmate is not None:
+                inmate.end()
+                shutil.rmtree(inmate.folder, ignore_errors=True)
+                _folders.discard(inmate.folder)
+        self.inmate = self.second = None
+
+    def other(self) -> outside.Inmate:
+        """The second process. It is given the time that it needs for its cells; the test's does not go on meanwhile."""
+        with _clock_stopped(self.inmate):
+            self.second = self.second or self._new_inmate()
+            self.second.deadline = time.monotonic() + max(60, 3 * self.took)
+            while self.behind:
+                self.second.ask("cell", source=self.behind.pop(0))
+        self.second.deadline = self.inmate.deadline
+        return self.second
+
+    def run(self, source: str, timeout: float) -> Reply:
+        """Run one of the submission's cells. After "timeout", "died" or "unstarted" it is of no use: stop it."""
+        began = time.monotonic()
+        self.inmate.deadline = began + max(timeout, 0.01)
+        reply, collected = Reply("unstarted"), Outputs()
+        if self.crippled:
+            return reply
+        try:
+            self.inmate.ask("names")
+            reply.status = "died"
+            said = self.inmate.ask("cell", collected.take, source=source)
+        except outside.TooLongError:
+            reply.status = "timeout"
+        except outside.DiedError as died:
+            reply.why = str(died)
+        else:
+            raised, count = said.get("raised"), said.get("count")
+            reply.status = "ok" if raised is None else "error"
+            if isinstance(raised, dict):
+                reply.error = (_text(raised.get("name")), _text(raised.get("text")))
+                frames = raised.get("frames")
+                reply.traceback = [_text(frame) for frame in frames[-5:]] if isinstance(frames, list) else []
+            reply.execution_count = count if type(count) is int and 0 < count < 10**9 else None
+            self.behind.append(source)
+            self.took += time.monotonic() - began
+        reply.outputs = collected.finished()
+        return reply
+
+    def run_test(self, source: str, timeout: float) -> Reply:
+        """Run a grade cell here. Its names are the lesson's and, where the lesson has none, the submission's."""
+        self.inmate.deadline = time.monotonic() + max(timeout, 0.01)
+        reply = Reply("unstarted")
+        if self.crippled:
+            return reply
+        try:
+            ready = self.inmate.ask("ready")
+            if ready.get("raised") is not None:
+                return reply  # a fresh kernel may do better
+            known = ready.get("names")
+            reply.status = "died"
+            code, space = self._prepare(source, known if isinstance(known, list) else [])
+            with _graded_in(self.inmate.folder, timeout, space, self.other):
+                exec(code, space)
+            reply.status = "ok"
+        except outside.TooLongError:
+            reply.status = "timeout"
+        except outside.DiedError as died:
+            reply.why = str(died)
+        except Exception as error:
+            reply.status, reply.raised = "error", error
+            reply.error = (type(error).__name__, _text(error))
+            reply.traceback = frames_of(error)
+            self.crippled = not self._can_be_asked()
+        return reply
+
+    def _can_be_asked(self) -> bool:
+        """May the submission go on after a failure? It may have taken away what its own process needs."""
+        self.inmate.deadline = time.monotonic() + HEALTHY
+        try:
+            return self.inmate.ask("ready").get("raised") is None
+        except (outside.DiedError, outside.TooLongError):
+            return False
+
+    def _prepare(self, source: str, known: list) -> tuple[CodeType, dict]:
+        """The cell as code, and the namespace for it."""
+        file = f"<test {abs(hash(source))}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        space = namespace_of(self.lesson)
+        wanted = notebook.names_read_by(symtable.symtable(source, file, "exec"))
+        for name in wanted - space.keys() - vars(builtins).keys():
+            if name in known:
+                space[name] = handles.Handle(self.inmate, name)
+        for name in self.answers & set(known):
+            space[name] = handles.Handle(self.inmate, name)
+        return compile(ast.parse(source), file, "exec", dont_inherit=True), space
+
+
+def namespace_of(lesson: nbformat.NotebookNode) -> dict[str, Any]:
+    """What a lesson's own setup and parameter cells define, without its answers."""
+    space = notebook.fresh_namespace()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        for cell in lesson.cells:
+            if notebook.is_setup(cell) and notebook.nbgrader_role(cell) != "solution":
+                exec(compile(cell.source, f"<cell {cell.id}>", "exec", dont_inherit=True), space)
+    return space
+
+
+def answers_of(lesson: nbformat.NotebookNode) -> set[str]:
+    """The names that a lesson's answer cells define."""
+    names = set()
+    for cell in lesson.cells:
+        if notebook.nbgrader_role(cell) == "solution" and cell.cell_type == "code":
+            table = symtable.symtable(cell.source, cell.id, "exec")
+            names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
+    return names
+
+
+def frames_of(error: BaseException | None) -> list[str]:
+    """The places in the student's cells where an exception, or one that led to it, passed in the jail."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if frames := getattr(error, "frames", None):
+            return [_text(frame) for frame in frames]
+        error = error.__cause__ or error.__context__
+    return []
+
+
+@contextlib.contextmanager
+def _graded_in(
+    folder: str, timeout: float, space: dict[str, Any], other: Callable[[], outside.Inmate]
+) -> Iterator[None]:
+    """For a grade cell: `ranks.run` sorts out where to run, temporary files cross, and time is limited."""
+    before, streams = tempfile.tempdir, (sys.stdout, sys.stderr)
+    tempfile.tempdir = folder
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main:
+        previous = signal.signal(signal.SIGALRM, _time_is_up)
+        signal.setitimer(signal.ITIMER_REAL, max(timeout, 0.01) + 1)  # the jail's own deadline comes first
+    try:
+        with (
+            handles.in_jail(space, other),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            yield
+    finally:
+        if in_main:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+        tempfile.tempdir = before
+        sys.stdout, sys.stderr = streams
+
+
+@contextlib.contextmanager
+def _clock_stopped(inmate: outside.Inmate) -> Iterator[None]:
+    """Inside, what is left of the time of a grade cell does not get less."""
+    in_main = threading.current_thread() is threading.main_thread()
+    began, left = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, 0)[0] if in_main else 0.0
+    try:
+        yield
+    finally:
+        inmate.deadline += time.monotonic() - began
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left)
+
+
+def _time_is_up(*_: Any) -> None:
+    raise outside.TooLongError
+
+
+def _text(value: Any) -> str:
+    from autograder.grading.restore import well_formed
+
+    try:
+        return well_formed(str(value))[:20_000]
+    except Exception as error:
+        return f"(a text that cannot be had: {type(error).__name__})"

@@ -1,0 +1,227 @@
+"""Runs submissions in worker processes: here, or on the machines of a Dask cluster.
+
+A task is all that a worker needs, as data: the cells to run, the instructor's notebook, the files beside it, the
+limits. A worker keeps its jail and the known wrong answers' outcomes from one task to the next, which is why a
+class is graded faster than its notebooks one by one. Workers write nothing: grades are the writer's business
+(`grading`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from typing import Any
+
+import nbformat
+
+from autograder.grading import run_cells
+
+#: A worker starts slowly and then works fast: fewer than so many submissions are not worth another one.
+WORTH_A_WORKER = 4
+
+#: So many tasks for each worker are prepared before they are needed.
+AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Task:
+    """One notebook to run. cells, lesson: notebooks as text; files: what lies beside, by name.
+
+    limits, jail, demonstrations: as `run_cells.RunCells` has them.
+    """
+
+    name: tuple[str, str]
+    cells: str
+    lesson: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    limits: run_cells.Limits = field(default_factory=run_cells.Limits)
+    jail: bool = True
+    demonstrations: bool = False
+
+
+#: One notebook at a time in a process: some of what a grade cell needs is the process's own.
+_one_at_a_time = threading.Lock()
+
+
+def execute(task: Task) -> str:
+    """Run a task in this process: the notebook with its outputs and `metadata.autograder`, as text."""
+    with _one_at_a_time:
+        _share_inputs()
+        nb = nbformat.reads(task.cells, as_version=4)
+        lesson = nbformat.reads(task.lesson, as_version=4)
+        run_cells.run_submission(nb.cells, lesson, task.files, task)
+        return nbformat.writes(nb)
+
+
+@functools.cache
+def _share_inputs() -> None:
+    """Once a process: what the known wrong answers do is then found out once for all submissions."""
+    from autograder.checking import check
+
+    check.share_inputs()
+
+
+Outcome = tuple[Task, str, Exception | None]
+
+
+class Workers:
+    """Where tasks run: in this process, in `jobs` others, or on a Dask cluster. To be used in a `with`.
+
+    expected: how many tasks there will be. scheduler: address of a Dask scheduler, to use its workers instead.
+    jail: whether the others start one at once, while this process still prepares the tasks.
+    """
+
+    def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", jail: bool = False):
+        self.scheduler = scheduler
+        self.jobs = min(jobs, -(-expected // WORTH_A_WORKER))
+        self.jail = jail
+        self.pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self.client: Any = None
+
+    def __enter__(self) -> Workers:
+        if self.scheduler:
+            self.client = _client(self.scheduler)
+        elif self.jobs > 1:
+            self._start_pool()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.client is not None:
+            self.client.close()
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """Each task with its executed notebook, or '' and the error, in the order in which they are done."""
+        if self.client is not None:
+            yield from self._on_cluster(tasks)
+        elif self.jobs < 2:
+            yield from map(_attempt, tasks)
+        else:
+            yield from self._in_processes(tasks)
+
+    def _start_pool(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown()
+        self.pool = concurrent.futures.ProcessPoolExecutor(self.jobs, _context(), _begin, (self.jail,))
+        for _ in range(self.jobs):
+            self.pool.submit(os.getpid)  # each one makes the pool start a process
+
+    def _in_processes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        coming, running = iter(tasks), {}
+        while True:
+            # Not all at once: what this process still prepares need not keep the others waiting.
+            for task in itertools.islice(coming, max(0, AHEAD * self.jobs - len(running))):
+                running[self._submit(task)] = task
+            if not running:
+                return
+            done = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED).done
+            if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+                # When a worker dies, nobody knows on which task: each of those under way is tried by itself.
+                yield from self._one_by_one(running)
+                running = {}
+            for future in done & running.keys():
+                yield _outcome(running.pop(future), future)
+
+    def _submit(self, task: Task) -> Future:
+        try:
+            return self.pool.submit(execute, task)
+        except BrokenProcessPool as error:
+            future = Future()
+            future.set_exception(error)
+            return future
+
+    def _one_by_one(self, running: dict[Future, Task]) -> Iterator[Outcome]:
+        concurrent.futures.wait(running)
+        broken = True
+        for future, task in running.items():
+            if isinstance(future.exception(), BrokenProcessPool):
+                if broken:
+                    self._start_pool()
+                future = self._submit(task)
+                broken = isinstance(future.exception(), BrokenProcessPool)
+            yield _outcome(task, future)
+        if broken:
+            self._start_pool()
+
+    def _on_cluster(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        from dask.distributed import as_completed
+
+        futures = {self.client.submit(execute, task, pure=False, retries=1): task for task in tasks}
+        for future in as_completed(futures):
+            yield _outcome(futures[future], future)
+            future.release()
+
+
+def _outcome(task: Task, future: Any) -> Outcome:
+    error = future.exception()
+    return task, "" if error else future.result(), error
+
+
+def _attempt(task: Task) -> Outcome:
+    try:
+        return task, execute(task), None
+    except Exception as error:
+        return task, "", error
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """How workers are started: forked from a process that has imported what they need, where that is safe."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["autograder.grading.preload"])
+    return context
+
+
+def _begin(jail: bool) -> None:
+    """Make a fresh worker ready, while nobody waits for it yet."""
+    from ranks import processes
+
+    if sys.platform == "linux":
+        processes.fork_server()  # before there are threads
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if jail:
+        from autograder.grading.jail import outside
+
+        with contextlib.suppress(outside.JailError):  # the first task tells
+            outside.shared()
+
+
+def _end_with_parent() -> None:
+    """A worker whose grader was killed would wait for tasks for ever."""
+    from autograder.grading.jail import kernel
+
+    multiprocessing.parent_process().join()
+    kernel.leave_nothing()
+    os._exit(1)
+
+
+def _client(scheduler: str) -> Any:
+    from dask.distributed import Client
+
+    try:
+        client = Client(scheduler, timeout=20)
+    except (OSError, TimeoutError) as error:
+        raise ValueError(f"no Dask scheduler answers at {scheduler}: {error}") from None
+    if not client.scheduler_info()["workers"]:
+        client.close()
+        raise ValueError(f"the Dask scheduler at {scheduler} has no workers: start `dask worker {scheduler}`")
+    return client
+
+
+def cores() -> int:
+    """How many processes can run at once here."""
+    with contextlib.suppress(AttributeError):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,121 @@
+"""Which mistakes a class has made: lost marks counted by known wrong answer, and the others by what happened.
+
+A comment on a lost mark ends in the hints of the known wrong answers that failed in the same way
+(`autograder/checking/check.py`); a hint is a mutant's docstring, so it leads back to the mutant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from autograder.answers import mutants
+from autograder.answers.answer import Answer
+from autograder.grading import scoring
+from autograder.grading.restore import natural
+from autograder.insight.marks import Mark, Submission
+
+UNWRITTEN = "Not written yet"
+ENDLESS = "Did not end in the time allowed"
+WAITING = "The ranks waited for each other, or did not finish"
+DIED = "Python itself ended: a call of exit, a crash, or no memory left"
+RAISED = "Raised {}"
+FOLLOWS = "Follows from a known mistake in another exercise"
+WRONG = "Wrong, without a known mistake"
+UNREADABLE = "The file could not be read"
+FAILED = "The autograder failed"
+BY_HAND = "Taken off by hand"
+
+#: In this order where as many marks were lost; an error stands where RAISED stands.
+ORDER = (UNWRITTEN, ENDLESS, WAITING, DIED, RAISED, FOLLOWS, WRONG, UNREADABLE, FAILED, BY_HAND)
+
+#: What the comments say, in the words of scoring, execution, check and grading; the first that is found counts.
+_PASSAGES = [
+    (FAILED, scoring.FAILED),
+    *(
+        (kind, scoring.STOPPED[status].format(what=what, What=what.capitalize()))
+        for status, kind in (("timeout", ENDLESS), ("out of time", ENDLESS), ("died", DIED))
+        for what in ("the test", "your answer cell")
+    ),
+    (UNWRITTEN, "This exercise is not written yet."),
+]
+_WAITING = re.compile(
+    r"With \d+ ranks?, (the ranks (did not finish within|wait for one another)|.{1,80}waits? for what cannot come)"
+)
+_DIED = re.compile(r"With \d+ ranks?, rank \d+ (was killed by|exited with status)")
+_RAISED = re.compile(r"\b(?:stopped with|raised) ([A-Z][\w.]*)")
+
+
+class Known(NamedTuple):
+    """A known wrong answer, and who has given it."""
+
+    mutant: Answer
+    students: list[str]
+
+
+class Other(NamedTuple):
+    """Another way to lose a mark, and who has lost which: (student, exercise)."""
+
+    kind: str
+    marks: list[tuple[str, str]]
+
+
+def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list[Known], list[Other]]:
+    """The lost marks of a lesson, the most frequent mistakes first.
+
+    A mark with the hints of two known wrong answers, which look alike from outside, is counted with both.
+    """
+    known: dict[str, Known] = {}
+    other: dict[str, Other] = {}
+    for one in submissions:
+        matching = {mark: mutants_of(lesson, mark) for mark in one.marks if mark.lost}
+        broken = {test for found in matching.values() for mutant in found for test in mutant.breaks}
+        for mark, found in matching.items():
+            for mutant in found:
+                known.setdefault(mutant.name, Known(mutant, [])).students.append(one.student)
+            if not found:
+                why = kind(mark, one.problem)
+                if f"{mark.exercise}-test" in broken and why not in (UNWRITTEN, BY_HAND):
+                    why = FOLLOWS
+                other.setdefault(why, Other(why, [])).marks.append((one.student, mark.exercise))
+    return (
+        sorted(known.values(), key=lambda found: (-len(found.students), natural(found.mutant.cell), found.mutant.name)),
+        sorted(other.values(), key=lambda found: (-len(found.marks), _place(found.kind), found.kind)),
+    )
+
+
+def mutants_of(lesson: str, mark: Mark) -> list[Answer]:
+    """The known wrong answers whose hints the comment on a mark holds."""
+    if "_" not in lesson:  # a lesson of the instructor's own, whose name leads to no file of mutants
+        return []
+    there = {
+        " ".join(mutant.hint.split()): mutant for mutant in mutants.of_lesson(lesson) if mutant.cell == mark.exercise
+    }
+    pieces = " ".join(mark.comment.split()).split("Hint: ")[1:]
+    found = [there[piece.strip()] for piece in pieces if piece.strip() in there]
+    if pieces and len(found) < len(pieces) and len(mark.comment) >= scoring.MAX_MESSAGE:  # a long comment loses its end
+        found += [mutant for hint, mutant in there.items() if len(pieces[-1]) >= 20 and hint.startswith(pieces[-1])][:1]
+    return found
+
+
+def kind(mark: Mark, problem: str = "") -> str:
+    """What happened to a lost mark that is no known mistake. problem: why the notebook was not run."""
+    text = " ".join(mark.comment.split())
+    if mark.auto is not None and mark.auto >= mark.most:
+        return BY_HAND
+    for found, passage in _PASSAGES:
+        if passage in text:
+            return found
+    if problem:
+        return UNREADABLE
+    if _WAITING.search(text):
+        return WAITING
+    if _DIED.search(text):
+        return DIED
+    raised = _RAISED.search(text)
+    return RAISED.format(raised[1]) if raised else WRONG
+
+
+def _place(kind: str) -> int:
+    return ORDER.index(kind) if kind in ORDER else ORDER.index(RAISED)

@@ -1,0 +1,92 @@
+"""`python -m autograder regrade`: grade anew what a changed test can change, and say for each student what it did.
+
+A grade depends on the submission, the lesson and the grader; what of these has changed since is graded again. Points
+and comments given by hand stay, and stay what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from autograder.grading import course as grading
+from autograder.insight import marks
+from autograder.insight.marks import Mark
+
+#: A reason is cut behind so many characters: the whole of it is in the feedback.
+MAX_REASON = 200
+
+
+def add_parser(subparsers) -> None:
+    """Add the subcommand `regrade`."""
+    parser = subparsers.add_parser("regrade", help="after a test was mended: grade anew and print what changed")
+    grading.add_arguments(parser)
+    parser.set_defaults(run=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status: 1 when something could not be graded."""
+    course = grading.course_of(arguments)
+    before = marks_of(course, arguments.lessons)
+    if not before:
+        print("Nothing has been graded yet: run `python -m autograder grade` first.")
+        return 0
+    problems = course.grade(arguments.lessons, arguments.force, **grading.workers_of(arguments))
+    print(table(before, marks_of(course, arguments.lessons)))
+    return 1 if problems else 0
+
+
+def marks_of(course: grading.Course, lessons: list[str]) -> dict[tuple[str, str, str], Mark]:
+    """(student, lesson, exercise) → mark, for what is in `submitted/` now and is graded. No lessons: all of them."""
+    jobs = set(course.jobs(lessons))
+    return {
+        (*job, mark.exercise): mark
+        for job, found in marks.by_submission(course).items() if job in jobs
+        for mark in found
+    }  # fmt: skip
+
+
+def table(before: dict[tuple[str, str, str], Mark], after: dict[tuple[str, str, str], Mark]) -> str:
+    """What changed, by student: a line for each exercise with its points before and after, and the reason."""
+    lines, students = [], set()
+    for key in sorted(before.keys() | after.keys()):
+        change = difference(before.get(key), after.get(key))
+        if change:
+            student, lesson, exercise = key
+            if student not in students:
+                lines.append(student)
+            students.add(student)
+            lines.append(f"  {lesson}  {exercise}: {change}")
+    if not lines:
+        return f"No mark of {len(after)} has changed."
+    changed = len(lines) - len(students)
+    return "\n".join([*lines, f"{changed} of {len(after)} marks changed, of {len(students)} students."])
+
+
+def difference(old: Mark | None, new: Mark | None) -> str:
+    """What happened to one mark; '' if nothing."""
+    if old is None or new is None:
+        return f"new, {_points(new)}" if new else "no longer there"
+    if (old.score, old.most, old.auto) == (new.score, new.most, new.auto):
+        return ""
+    change = f"{_points(old)} → {_points(new)}"
+    if new.by_hand:
+        automatic = f"the autograder now gives {_number(new.auto)} instead of {_number(old.auto)}"
+        return f"{change}, given by hand, stays; {automatic}" if old.score == new.score else f"{change}; {automatic}"
+    if (new.auto or 0) >= new.most:
+        return f"{change}: it passes now; before: {_short(old.comment)}" if old.comment else f"{change}: it passes now"
+    if (old.auto or 0) >= old.most:
+        return f"{change}: it passed before; now: {_short(new.comment)}"
+    return f"{change}: {_short(new.comment)}"
+
+
+def _points(mark: Mark) -> str:
+    return f"{mark.score:g} of {mark.most:g}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:g}"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 2]} …"

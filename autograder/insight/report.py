@@ -1,0 +1,238 @@
+"""`python -m autograder report`: one page on a graded class, for the instructor.
+
+Scores, each exercise's success, the mistakes that were made most often, and whose work somebody should look at.
+The page is one HTML file without script that needs no other file and no network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+from autograder.lessons import notebook
+from autograder.lessons.files import write_whole
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+#: At most this many students are named at first; a click shows the others.
+NAMED = 12
+
+
+def add_parser(subparsers) -> None:
+    """Add the subcommand `report`."""
+    parser = subparsers.add_parser("report", help="one page on a graded class; grades for Canvas and Moodle")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson that was graded")
+    parser.add_argument("--course", metavar="DIR", help="the folder with gradebook.db (default: the repository)")
+    parser.add_argument("--example", action="store_true", help="the example class, which `grade --example` has graded")
+    parser.add_argument("--output", metavar="FILE", help="the page (default: report.html in the course's folder)")
+    parser.add_argument("--canvas", metavar="FILE", help="write the scores as CSV for Canvas's gradebook, too")
+    parser.add_argument("--moodle", metavar="FILE", help="write the scores as CSV for Moodle's gradebook, too")
+    parser.set_defaults(run=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status."""
+    from autograder.grading.course import EXAMPLE_COURSE, Course
+    from autograder.insight import lms, marks
+
+    folder = EXAMPLE_COURSE if arguments.example else Path(arguments.course or notebook.ROOT).expanduser()
+    folder = folder if arguments.course else Path(os.path.relpath(folder))
+    if not folder.is_dir():
+        how = "grade the example class first: `python -m autograder grade --example`" if arguments.example else ""
+        raise ValueError(f"there is no folder {folder}: {how or 'name the one that holds gradebook.db'}")
+    course = Course(folder)
+    course.check(arguments.lessons)
+    found = marks.read(course, arguments.lessons)
+    if not found.submissions:
+        of = f" of {', '.join(arguments.lessons)}" if arguments.lessons else ""
+        print(f"Nothing to report: nothing{of} is graded in {folder}; run `python -m autograder grade` there first.")
+        return 0
+    target = _file(arguments.output or folder / "report.html")
+    write_whole(target, page(found, target))
+    print(f"The report on {_count(len(found.submissions), 'submission')} is in {target}.")
+    if arguments.canvas:
+        _export(found, lms.canvas(found), _file(arguments.canvas), "Canvas")
+    if arguments.moodle:
+        _export(found, lms.moodle(found), _file(arguments.moodle), "Moodle")
+    return 0
+
+
+def _file(name: str | Path) -> Path:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it")
+    return path
+
+
+def _export(found, text: str, target: Path, system: str) -> None:
+    from autograder.insight import lms
+
+    write_whole(target, text)
+    points = ", ".join(f"{lesson} ({found.most(lesson):g})" for lesson in found.lessons)
+    print(f"The scores for {system} are in {target}; assignments and their points: {points}.")
+    if ids := lms.quoted(found):
+        print(
+            f"{target}: {', '.join(map(repr, ids))} would be a formula in a spreadsheet and got an apostrophe; "
+            f"{system} does not find it: take the apostrophe away in a text editor before you import",
+            file=sys.stderr,
+        )
+
+
+def page(found, target: Path) -> str:
+    """The report on a class as HTML. found: `marks.ClassMarks`. target: where the page will be, for its links."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,  # names, comments and notes come from anybody
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(points=_points, count=_count)
+    return environment.get_template("report.html.j2").render(
+        named=NAMED,
+        lessons=[_lesson(found, lesson) for lesson in found.lessons],
+        students=[_student(found, student, target) for student in found.students],
+        most=sum(map(found.most, found.lessons)),
+        submissions=len(found.submissions),
+        look=look(found, target),
+        absent=[(lesson, absent) for lesson in found.lessons if (absent := found.absent(lesson))],
+    )
+
+
+def _student(found, student, target: Path) -> dict:
+    """A row of the table of scores."""
+    own = {one.lesson: one for one in found.submissions if one.student == student.id}
+    return {
+        "id": student.id,
+        "name": student.name,
+        "scores": [
+            (own[lesson].score, link(found.root, target, student.id, lesson)) if lesson in own else None
+            for lesson in found.lessons
+        ],
+        "total": sum(one.score for one in own.values()),
+    }
+
+
+def _lesson(found, lesson: str) -> dict:
+    """What the page says about one lesson."""
+    from autograder.insight import charts, mistakes
+
+    there, most = found.of_lesson(lesson), found.most(lesson)
+    scores = [one.score for one in there]
+    exercises = _exercises(there)
+    known, other = mistakes.of_submissions(lesson, there)
+    return {
+        "name": lesson,
+        "count": len(there),
+        "most": most,
+        "mean": statistics.fmean(scores),
+        "median": statistics.median(scores),
+        "full": sum(score >= most for score in scores),
+        "scores": charts.scores(lesson, scores, most),
+        "exercises": exercises,
+        "solved": charts.solved(lesson, [(row["title"], row["solved"], row["count"]) for row in exercises]),
+        "lost": sum(mark.lost for one in there for mark in one.marks),
+        "known": [(_title(row.mutant.cell), row.mutant.hint, row.students) for row in known],
+        "other": [(row.kind, len(row.marks), _who(row.marks)) for row in other],
+    }
+
+
+def _exercises(there: list) -> list[dict]:
+    """The exercises of a lesson: title, points, and how many of how many submissions have full points for it."""
+    rows: dict[str, dict] = {}
+    for one in there:
+        for mark in one.marks:
+            empty = {"title": _title(mark.exercise), "most": mark.most, "solved": 0, "count": 0}
+            row = rows.setdefault(mark.exercise, empty)
+            row["count"] += 1
+            row["solved"] += not mark.lost
+    return [{**row, "rate": 100 * row["solved"] / row["count"]} for row in rows.values()]
+
+
+def _who(marks: list[tuple[str, str]]) -> list[str]:
+    """Each student once, with the numbers of his or her exercises: "ada (1, 3)"."""
+    exercises: dict[str, list[str]] = {}
+    for student, exercise in marks:
+        exercises.setdefault(student, []).append(_short(exercise))
+    return [f"{student} ({', '.join(numbers)})" for student, numbers in exercises.items()]
+
+
+def look(found, target: Path) -> list[dict]:
+    """The submissions that somebody should look at, each with the reasons and a link to its feedback page."""
+    rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
+    rows += [
+        (lesson, student, ["It is not graded yet, or not to its end: run python -m autograder grade."])
+        for student, lesson in found.waiting
+    ]
+    return [
+        {"lesson": lesson, "student": student, "reasons": why, "link": link(found.root, target, student, lesson)}
+        for lesson, student, why in sorted(rows, key=lambda row: row[0])  # the students stay in their order
+        if why
+    ]
+
+
+def _reasons(one) -> list[str]:
+    """Why somebody should look at a submission, a sentence each."""
+    from autograder.insight import mistakes
+
+    kinds = {mark.exercise: mistakes.kind(mark, one.problem) for mark in one.marks if mark.lost}
+    reasons = []
+    if mistakes.FAILED in kinds.values():
+        reasons.append("The autograder failed on it, and it has no points for now; .nbgrader.log says more.")
+    elif one.problem:
+        reasons.append(one.problem)
+    else:
+        reasons += _together([(note, exercise) for exercise, notes in one.notes.items() for note in notes])
+        stopped = (mistakes.ENDLESS, mistakes.DIED)
+        reasons += _together([(f"{why}.", exercise) for exercise, why in kinds.items() if why in stopped])
+        if not any(mark.score for mark in one.marks) and set(kinds.values()) - {mistakes.UNWRITTEN}:
+            reasons.append("No points, although answers are written.")
+    for mark in one.marks:
+        if mark.auto is not None and mark.score != mark.auto:
+            reasons.append(f"{_title(mark.exercise)}: {mark.score:g} by hand, {mark.auto:g} from the autograder.")
+    return reasons
+
+
+def _together(found: list[tuple[str, str]]) -> list[str]:
+    """(sentence, exercise) pairs as one line a sentence: "Exercises 1, 3: The test cell was missing …"."""
+    exercises: dict[str, list[str]] = {}
+    for sentence, exercise in found:
+        exercises.setdefault(sentence, []).append(_short(exercise))
+    return [
+        f"Exercise{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: {sentence}"
+        for sentence, numbers in exercises.items()
+    ]
+
+
+def link(root: Path, target: Path, student: str, lesson: str) -> str:
+    """From the page to a submission's feedback page; "" when there is none."""
+    feedback = root / "feedback" / student / lesson / f"{lesson}.html"
+    if not feedback.is_file():
+        return ""
+    return quote(Path(os.path.relpath(feedback, target.resolve().parent)).as_posix())
+
+
+def _title(exercise: str) -> str:
+    from autograder.grading.feedback import title
+
+    return title(exercise)
+
+
+def _short(exercise: str) -> str:
+    """`03-ex3-adam-update` as "3"; another name as it is."""
+    head = _title(exercise).split(":")[0]
+    return head.removeprefix("Exercise ")
+
+
+def _points(value: float) -> str:
+    return f"{round(value, 2):g}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

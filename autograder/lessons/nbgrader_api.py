@@ -1,0 +1,63 @@
+"""Runs nbgrader's converters from Python, with this course's settings, and tells in a line what went wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from autograder.lessons import notebook
+
+#: nbgrader's settings for this course, in the repository's folder.
+CONFIG = "nbgrader_config.py"
+
+
+def settings() -> Any:
+    """What `nbgrader_config.py` says, as a traitlets Config of the caller's own."""
+    from traitlets.config import PyFileConfigLoader
+
+    return PyFileConfigLoader(CONFIG, path=str(notebook.ROOT)).load_config()
+
+
+def convert(converter: type, config: Any, log_file: Path | None = None) -> str:
+    """Run one of nbgrader's converters, as `--force` would; '' or the first line of what went wrong.
+
+    log_file: where nbgrader's own log goes, if anywhere. The working directory is put back afterwards, which
+    nbgrader changes.
+    """
+    from nbgrader.coursedir import CourseDirectory
+    from sqlalchemy.exc import SAWarning
+
+    log = logging.Logger("nbgrader", level=logging.INFO)
+    complaints = _Complaints()
+    log.addHandler(complaints)
+    file = logging.FileHandler(log_file, encoding="utf-8") if log_file else logging.NullHandler()
+    log.addHandler(file)
+    before = os.getcwd()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SAWarning)  # nbgrader's, about its own queries
+            running = converter(coursedir=CourseDirectory(config=config, log=log), config=config, log=log)
+            running.force = True
+            running.start()
+    except (Exception, SystemExit) as error:  # SystemExit is what it raises for metadata in an older format
+        log.error("%s", error, exc_info=True)
+        return complaints.first or f"{type(error).__name__}: {error}"
+    finally:
+        os.chdir(before)
+        file.close()
+    return ""
+
+
+class _Complaints(logging.Handler):
+    """Keeps the first error that nbgrader logs: what it raises afterwards says less."""
+
+    first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage().strip()
+        if record.levelno >= logging.ERROR and not self.first and not text.startswith("There was an error"):
+            lines = text.splitlines()
+            self.first = lines[-1] if lines[0].startswith("Traceback") else lines[0]

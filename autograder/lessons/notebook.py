@@ -1,0 +1,206 @@
+"""Lessons as notebooks: find them, run their cells, swap one cell for another, take functions out of them.
+
+`solutions/NN_topic/NN_topic.ipynb` is the source of every assignment. A cell is named by its id, which
+equals its nbgrader `grade_id` where it has one. Cells tagged `setup` or `parameters` and the solution
+cells are all that a lesson's functions need; the rest shows, asks or tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import os
+import shutil
+import symtable
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+SOLUTIONS = ROOT / "solutions"
+NOTEBOOKS = ROOT / "notebooks"
+
+
+class UnknownLessonError(ValueError):
+    """There is no such lesson."""
+
+
+def lessons(folder: Path | None = None) -> list[str]:
+    """The names of all lessons in `solutions/`, or in another folder, in order: `["01_collectives", …]`."""
+    found = (folder or SOLUTIONS).glob("*/*.ipynb")
+    return sorted(path.parent.name for path in found if path.stem == path.parent.name)
+
+
+def pick(names: Iterable[str] | None, folder: Path | None = None) -> list[str]:
+    """These lessons, or all where none is named. UnknownLessonError names the lessons that exist."""
+    there = lessons(folder)
+    for name in names or ():
+        if name not in there:
+            raise UnknownLessonError(f"no lesson {name!r}; there are: {', '.join(there)}")
+    return list(names or there)
+
+
+def solution_path(lesson: str) -> Path:
+    """Where a lesson's solution notebook is. UnknownLessonError names the lessons that exist."""
+    pick([lesson])
+    return SOLUTIONS / lesson / f"{lesson}.ipynb"
+
+
+def lesson_of(cell: str) -> str:
+    """The lesson that a grade_id such as `03-ex1-worker-gradient` belongs to."""
+    number = cell.split("-", 1)[0]
+    for lesson in lessons():
+        if lesson.startswith(number + "_"):
+            return lesson
+    raise UnknownLessonError(f"no lesson {number} for the cell {cell!r}")
+
+
+def read(lesson: str) -> nbformat.NotebookNode:
+    """A lesson's solution notebook."""
+    return nbformat.read(solution_path(lesson), as_version=4)
+
+
+def copy_companions(folder: Path, target: str | Path) -> None:
+    """Copy what lies beside the notebook in a lesson's `folder`: a kernel in `target` finds it as in that folder."""
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.ipynb", ".*", "__pycache__"), dirs_exist_ok=True)
+
+
+def nbgrader_role(cell: nbformat.NotebookNode) -> str:
+    """'solution', 'grade', or '' for a cell that nbgrader leaves alone."""
+    meta = cell.metadata.get("nbgrader", {})
+    if meta.get("solution"):
+        return "solution"
+    return "grade" if meta.get("grade") else ""
+
+
+def is_setup(cell: nbformat.NotebookNode) -> bool:
+    """Does a lesson's functions' code need this cell?"""
+    tags = set(cell.metadata.get("tags", []))
+    needed = tags & {"setup", "parameters"} or nbgrader_role(cell) == "solution"
+    return cell.cell_type == "code" and bool(needed)
+
+
+@dataclass
+class Outcome:
+    """What happened to each graded cell: `points[cell]` of `max_points[cell]`, and why not more."""
+
+    points: dict[str, float] = field(default_factory=dict)
+    max_points: dict[str, float] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> set[str]:
+        """The grade cells that lost marks."""
+        return {cell for cell, most in self.max_points.items() if self.points[cell] < most}
+
+
+def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
+    """The grade cells whose outcome the cell `cell_id` can change: names lead from them to it, through other cells.
+
+    Cells are taken to talk to each other by the names that they define and read, and by nothing else.
+    """
+    cells = {cell.id: cell for cell in nb.cells if is_setup(cell) or nbgrader_role(cell) == "grade"}
+    tables = {name: symtable.symtable(cell.source, name, "exec") for name, cell in cells.items()}
+    defines = {name: names_defined_by(table) for name, table in tables.items()}
+    reads = {name: names_read_by(table) for name, table in tables.items()}
+    reached = {cell_id}
+    while True:
+        known = set().union(*(defines[name] for name in reached if nbgrader_role(cells[name]) != "grade"))
+        more = {name for name in cells if reads[name] & known} - reached
+        if not more:
+            return {name for name in reached if nbgrader_role(cells[name]) == "grade"}
+        reached |= more
+
+
+def names_defined_by(table: symtable.SymbolTable) -> set[str]:
+    """The names that a cell gives to its notebook. Functions that assign to a global name are not looked into."""
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
+
+
+def names_read_by(table: symtable.SymbolTable) -> set[str]:
+    """The names that code takes from its notebook, at its top or inside its functions."""
+    top = table.get_type() == "module"
+    mine = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
+    return mine.union(*(names_read_by(child) for child in table.get_children()))
+
+
+def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:
+    """Run a notebook's setup, solution and grade cells in this process and give full or no marks for each.
+
+    swap: cell id → other source. only: the grade cells to run; the others are not in the outcome. Cells that
+    only show something are left out: a known wrong answer may well break them. A cell that raises loses its
+    own marks only; the later ones still run.
+    """
+    outcome = Outcome()
+    with _scratch_folder(), _quiet():
+        space = fresh_namespace()
+        for cell in nb.cells:
+            graded = nbgrader_role(cell) == "grade" and cell.cell_type == "code"
+            if not is_setup(cell) and not (graded and (only is None or cell.id in only)):
+                continue
+            error = _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
+            if graded:
+                outcome.max_points[cell.id] = float(cell.metadata.nbgrader.points)
+                outcome.points[cell.id] = 0.0 if error else outcome.max_points[cell.id]
+                outcome.messages[cell.id] = error
+    return outcome
+
+
+def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]:
+    """The namespace after a lesson's setup and solution cells: its functions by name.
+
+    swap: cell id → other source. A cell that raises is an error here, told with its id.
+    """
+    space = fresh_namespace()
+    with _quiet():
+        for cell in read(lesson).cells:
+            if is_setup(cell):
+                error = _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
+                if error:
+                    raise RuntimeError(f"{lesson}, cell {cell.id}: {error}")
+    return space
+
+
+def fresh_namespace() -> dict[str, Any]:
+    """What a notebook's first cell finds."""
+    # Modules beside a notebook can be imported, by the ranks too, as they can by a kernel in its folder.
+    sys.path += sorted({str(path.parent) for path in SOLUTIONS.glob("*/*.py")} - set(sys.path))
+    # As in a kernel: functions defined in __main__ are sent to the ranks by value.
+    return {"__name__": "__main__", "__builtins__": __builtins__}
+
+
+def _execute(cell_id: str, source: str, space: dict[str, Any]) -> str:
+    """Run one cell; the last line of its error, or ''."""
+    filename = f"<cell {cell_id}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    try:
+        # As in a kernel, where annotations are not postponed as they are in this file.
+        exec(compile(source, filename, "exec", dont_inherit=True), space)
+    except Exception as error:
+        return "".join(traceback.format_exception_only(error)).strip()
+    return ""
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+@contextlib.contextmanager
+def _scratch_folder() -> Iterator[None]:
+    """Run in a folder of its own: a notebook may write files beside itself."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)

@@ -1,0 +1,158 @@
+"""`python -m autograder release`: the notebooks that students get, made from the solutions by nbgrader.
+
+nbgrader cuts the solutions and the hidden tests, with the settings of `nbgrader_config.py`, in a scratch
+folder with a scratch gradebook; the result replaces the file in `notebooks/` only when a byte differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from autograder.lessons import nbgrader_api, notebook
+from autograder.lessons.files import write_whole
+
+#: What a stub says; a solution cell without it holds somebody's work.
+STUB = "NotImplementedError"
+
+
+def add_parser(subparsers) -> None:
+    """Add the subcommand `release`."""
+    parser = subparsers.add_parser("release", help="regenerate notebooks/ from solutions/")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 and name what is stale")
+    parser.set_defaults(run=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status."""
+    if arguments.check:
+        problems = stale(arguments.lessons)
+        for problem in problems:
+            print(f"{problem} (make notebooks)")
+        return 1 if problems else 0
+    for line in release(arguments.lessons):
+        print(line)
+    return 0
+
+
+def stale(lessons: list[str] | None = None) -> list[str]:
+    """One line for each lesson whose released notebook is not what its solution gives now."""
+    problems = []
+    with _generated(lessons) as made:
+        for lesson, folder in made:
+            for path in _files(folder):
+                target = notebook.NOTEBOOKS / lesson / path.relative_to(folder)
+                if not target.is_file():
+                    problems.append(f"notebooks/{lesson}/{target.name} is missing")
+                elif target.read_bytes() != path.read_bytes():
+                    problems.append(f"notebooks/{lesson}/{target.name} is stale")
+    return problems + [f"notebooks/{name} has no solution" for name in ([] if lessons else _orphans())]
+
+
+def release(lessons: list[str] | None = None) -> list[str]:
+    """Bring `notebooks/` up to date; one line for each file that changed.
+
+    A notebook that holds answers is never lost: it is kept beside the new one as `….mine.ipynb`.
+    UnknownLessonError for a lesson that does not exist; ValueError for a solution that nbgrader refuses.
+    """
+    said = []
+    with _generated(lessons) as made:
+        for lesson, folder in made:
+            for path in _files(folder):
+                target = notebook.NOTEBOOKS / lesson / path.relative_to(folder)
+                if target.is_file() and target.read_bytes() == path.read_bytes():
+                    continue
+                if target.is_file() and _holds_answers(target):
+                    kept = _keep(target)
+                    said.append(f"notebooks/{lesson}: your answers are kept in {kept.name}")
+                write_whole(target, path.read_bytes())
+                said.append(f"notebooks/{lesson}/{target.name} written")
+    for name in [] if lessons else _orphans():
+        if any(_holds_answers(path) for path in (notebook.NOTEBOOKS / name).glob("*.ipynb")):
+            said.append(f"notebooks/{name} has no solution any more; it holds answers and stays")
+        else:
+            shutil.rmtree(notebook.NOTEBOOKS / name)
+            said.append(f"notebooks/{name} removed: it has no solution any more")
+    return said
+
+
+@contextlib.contextmanager
+def _generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
+    """What nbgrader makes of these lessons now: (lesson, folder) pairs in a scratch folder."""
+    names = notebook.pick(lessons)
+    sources = [notebook.SOLUTIONS / name for name in names]
+    # Resolved, because nbgrader compares paths as text and a temporary folder may be a link.
+    with tempfile.TemporaryDirectory(prefix="release-") as folder:
+        course = Path(folder).resolve()
+        for source in sources:
+            shutil.copytree(source, course / "source" / source.name, ignore=shutil.ignore_patterns(".*"))
+        _empty_gradebook(course / "gradebook.db")
+        for name in names:
+            _generate_assignment(course, name)
+        yield [(name, course / "release" / name) for name in names]
+
+
+def _generate_assignment(course: Path, lesson: str) -> None:
+    """nbgrader's own conversion of `source/<lesson>` into `release/<lesson>`."""
+    from nbgrader.converters import GenerateAssignment
+
+    config = nbgrader_api.settings()
+    config.CourseDirectory.update(
+        root=str(course),
+        source_directory="source",
+        release_directory="release",
+        db_url=f"sqlite:///{course / 'gradebook.db'}",
+        assignment_id=lesson,
+    )
+    problem = nbgrader_api.convert(GenerateAssignment, config)
+    if problem:
+        raise ValueError(f"nbgrader refuses solutions/{lesson}: {problem}")
+
+
+def _empty_gradebook(path: Path) -> None:
+    """A scratch gradebook. nbgrader would ask the program `alembic`, for two seconds, which version to note in it."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        database.commit()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _orphans() -> list[str]:
+    """Folders in `notebooks/` whose lesson has no solution."""
+    return sorted({path.parent.name for path in notebook.NOTEBOOKS.glob("*/*.ipynb")} - set(notebook.lessons()))
+
+
+def _holds_answers(path: Path) -> bool:
+    """Has somebody worked in this notebook: run a cell, or written over a stub?"""
+    import nbformat
+
+    if path.suffix != ".ipynb":
+        return False
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+    except Exception:  # not a notebook at all: whatever it is, it is somebody's
+        return True
+    for cell in cells:
+        if cell.cell_type == "code" and (cell.execution_count or cell.outputs):
+            return True
+        if notebook.nbgrader_role(cell) == "solution" and STUB not in cell.source:
+            return True
+    return False
+
+
+def _keep(path: Path) -> Path:
+    """Move a notebook aside under a name that is still free."""
+    for number in range(1, 1000):
+        aside = path.with_name(f"{path.stem}.mine{'' if number == 1 else f'-{number}'}.ipynb")
+        if not aside.exists():
+            return path.rename(aside)
+    raise ValueError(f"{path.parent} holds 1,000 kept copies: remove some")

@@ -1,0 +1,248 @@
+"""`python -m autograder run`: every solution notebook from top to bottom, in a fresh kernel, by papermill.
+
+The executed copies go to `_build/executed/`. A notebook whose cells and whose code under `ranks/` and
+`autograder/` have not changed since it last ran well is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from autograder.lessons import notebook
+from autograder.lessons.files import write_whole
+
+EXECUTED = notebook.ROOT / "_build" / "executed"
+
+#: Seconds for one cell. The slowest ones take a few; a hang must not take the night.
+CELL_TIMEOUT = 600
+
+
+class NotebookFailedError(RuntimeError):
+    """A cell of a notebook raised, or its kernel died."""
+
+
+def add_parser(subparsers) -> None:
+    """Add the subcommand `run`."""
+    parser = subparsers.add_parser("run", help="run the solution notebooks with papermill")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson")
+    parser.add_argument(
+        "-p",
+        dest="parameters",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="set a parameter, as in -p WORLD_SIZE 2; may be given again",
+    )
+    parser.add_argument("--force", action="store_true", help="run even what has not changed")
+    parser.add_argument("--jobs", type=int, default=2, help="notebooks at once (default: 2)")
+    parser.set_defaults(run=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status: 0 when every notebook ran to its end."""
+    names = notebook.pick(arguments.lessons)
+    parameters = {name: _value(text) for name, text in arguments.parameters}
+    todo = []
+    for name in names:
+        if arguments.force or parameters or not is_current(name):
+            todo.append((name, parameters))
+        else:
+            print(f"{name}: unchanged since it last ran")
+    failures = [error for error in run_all(todo, arguments.jobs, progress=True) if isinstance(error, Exception)]
+    for error in failures:
+        print(f"autograder: {error}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def run_all(
+    todo: list[tuple[str, dict[str, Any]]], jobs: int, progress: bool = False, **how: Any
+) -> list[Path | Exception]:
+    """Run notebooks, `jobs` at a time: for each (lesson, parameters) its executed copy or the error, in their order.
+
+    A single one runs in this process. how: `folder` and `tests`, as for `run`.
+    """
+    if len(todo) < 2 or jobs < 2:
+        return [_attempt(lesson, parameters, progress, **how) for lesson, parameters in todo]
+    from tqdm import tqdm
+
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        futures = [pool.submit(_attempt, lesson, parameters, False, **how) for lesson, parameters in todo]
+        done = concurrent.futures.as_completed(futures)
+        for _ in tqdm(done, total=len(todo), desc="solutions", unit="notebook", disable=not progress):
+            pass
+    return [future.result() for future in futures]
+
+
+def _attempt(lesson: str, parameters: dict[str, Any], progress: bool, **how: Any) -> Path | Exception:
+    try:
+        return run(lesson, parameters, progress, **how)
+    except (NotebookFailedError, ValueError) as error:
+        return error
+
+
+def run(
+    lesson: str,
+    parameters: dict[str, Any] | None = None,
+    progress: bool = True,
+    folder: Path | None = None,
+    tests: bool = True,
+) -> Path:
+    """Run one solution notebook in a scratch folder; where its executed copy is: in `folder`, or in EXECUTED.
+
+    tests: run the test cells too. They do not look at the notebook's parameters.
+
+    NotebookFailedError names the cell and its error, and where to look; ValueError for a file that is no
+    notebook or a parameter that it does not have.
+    """
+    import nbformat
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from traitlets.config import Config
+
+    _use_this_python()
+    nb = read(lesson)
+    known = parameters_of(nb)
+    for name in sorted(set(parameters or {}) - known):
+        raise ValueError(f"{lesson} has no parameter {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
+    executed = folder or EXECUTED
+    executed.mkdir(parents=True, exist_ok=True)
+    done = executed / f"{lesson}.ipynb"
+    failed = executed / f"{lesson}.failed.ipynb"
+    record = executed / f"{lesson}.sha256"
+    for old in (failed, record):
+        old.unlink(missing_ok=True)
+    fingerprint = _fingerprint(lesson)
+    with tempfile.TemporaryDirectory(prefix=f"run-{lesson}-") as scratch:
+        output = Path(scratch) / f"{lesson}.ipynb"
+        work = Path(scratch) / "work"
+        work.mkdir()
+        notebook.copy_companions(notebook.solution_path(lesson).parent, work)
+        source = Path(scratch) / "source.ipynb"
+        nb.cells = [cell for cell in nb.cells if tests or notebook.nbgrader_role(cell) != "grade"]
+        nbformat.write(nb, source)
+        try:
+            papermill.execute_notebook(
+                str(source),
+                str(output),
+                parameters=parameters,
+                kernel_name="python3",
+                cwd=str(work),
+                progress_bar={"desc": lesson, "file": sys.stderr} if progress else False,
+                execution_timeout=CELL_TIMEOUT,
+                # Sockets in a folder of this user's instead of TCP ports: nothing to collide, nobody listens.
+                config=Config({"KernelManager": {"transport": "ipc"}}),
+            )
+        except papermill.PapermillExecutionError as error:
+            why = f"{error.ename}: {_first_line(error.evalue)}".removesuffix(": ")
+            raise _failure(lesson, _running(output, error.cell_index), why, output, failed) from error
+        except CellTimeoutError as error:
+            why = f"no end after {CELL_TIMEOUT} s"
+            raise _failure(lesson, _running(output), why, output, failed) from error
+        except DeadKernelError as error:
+            raise _failure(lesson, _running(output), "the kernel died", output, failed) from error
+        write_whole(done, output.read_bytes())
+    if not parameters:
+        record.write_text(fingerprint)
+    return done
+
+
+def parameters_of(nb: Any) -> set[str]:
+    """The names of the parameters that a notebook has."""
+    return {name for cell in nb.cells if "parameters" in cell.metadata.get("tags", []) for name in _assigned(cell)}
+
+
+def is_current(lesson: str) -> bool:
+    """Did this notebook, with this code, run well the last time?"""
+    record = EXECUTED / f"{lesson}.sha256"
+    done = EXECUTED / f"{lesson}.ipynb"
+    return record.is_file() and done.is_file() and record.read_text() == _fingerprint(lesson)
+
+
+def read(lesson: str):
+    """A lesson's solution notebook; ValueError names the file when it is not one."""
+    try:
+        return notebook.read(lesson)
+    except notebook.UnknownLessonError:
+        raise
+    except Exception as error:
+        raise ValueError(f"solutions/{lesson}/{lesson}.ipynb is not a notebook: {_first_line(error)}") from error
+
+
+def _use_this_python() -> None:
+    """Kernels named python3 must be this environment's, whatever Jupyter is told elsewhere on the machine."""
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    os.environ.pop("JUPYTER_PATH", None)
+
+
+def _fingerprint(lesson: str) -> str:
+    """A hash of everything that an executed notebook depends on: its cells and our code."""
+    digest = hashlib.sha256(sys.version.encode())
+    folder = notebook.solution_path(lesson).parent
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    for package in ("ranks", "autograder"):
+        files += (notebook.ROOT / package).rglob("*.py")
+    files.append(notebook.ROOT / "requirements.txt")
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(notebook.ROOT)}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _assigned(cell) -> list[str]:
+    """The names that a parameters cell sets."""
+    import ast
+
+    targets = []
+    for statement in ast.parse(cell.source).body:
+        if isinstance(statement, ast.Assign):
+            targets += statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets.append(statement.target)
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _value(text: str) -> Any:
+    """A parameter as papermill's own command line reads it: a number, true, false, a list, or else a string."""
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+def _running(output: Path, index: int | None = None) -> str:
+    """The id of the cell at `index`, or of the one that was running when the notebook stopped."""
+    import nbformat
+
+    try:
+        cells = nbformat.read(output, as_version=4).cells
+    except Exception:
+        return "?"
+    # Papermill puts its error markers before the cell that failed.
+    cells = [cell for cell in cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
+    if index is not None:
+        return cells[index].id
+    # A cell whose kernel died counts as "completed" there; the ones after it are still "pending".
+    started = [cell for cell in cells if cell.metadata.get("papermill", {}).get("status") not in (None, "pending")]
+    return started[-1].id if started else "?"
+
+
+def _failure(lesson: str, cell: str, why: str, output: Path, failed: Path) -> NotebookFailedError:
+    """The error to raise, with the notebook as far as it ran kept for a look."""
+    with contextlib.suppress(OSError):
+        write_whole(failed, output.read_bytes())
+    where = f"; see {os.path.relpath(failed, notebook.ROOT)}" if failed.is_file() else ""
+    return NotebookFailedError(f"solutions/{lesson}, cell {cell}: {why}{where}")
+
+
+def _first_line(text: Any) -> str:
+    return next((line.strip() for line in str(text).splitlines() if line.strip()), "")

@@ -1,0 +1,171 @@
+"""`python -m autograder audit`: is the grading itself right?
+
+For each lesson, four claims are tried: the solution gets full marks; the unedited student notebook gets
+none; every known wrong answer loses its marks in exactly the grade cells that it says it breaks, and the
+message shows its hint; every known other right answer keeps full marks. Grade cells from which no name leads
+to the cell that an answer replaces are not run again for it: they see what the solution's run has shown. Each
+process of an audit draws its inputs once, anew in every audit (`check.share_inputs`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import copy
+import multiprocessing
+import re
+import sys
+from dataclasses import dataclass
+
+from autograder.checking.check import hints_only_for, share_inputs
+from autograder.lessons import notebook
+
+_SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One notebook to grade: a lesson, with one cell swapped in the mutants and variants."""
+
+    lesson: str
+    kind: str  # "solution", "unedited", "mutant" or "variant"
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong with the grading of a case, one sentence each; an empty list is a case that holds."""
+
+    case: Case
+    complaints: tuple[str, ...]
+
+
+def cases(lesson: str) -> list[Case]:
+    """Everything that is tried for one lesson."""
+    from autograder.answers import mutants, variants
+
+    return [
+        Case(lesson, "solution"),
+        Case(lesson, "unedited"),
+        *(Case(lesson, "mutant", mutant.name) for mutant in mutants.of_lesson(lesson)),
+        *(Case(lesson, "variant", variant.name) for variant in variants.of_lesson(lesson)),
+    ]
+
+
+def examine(case: Case, thorough: bool = True) -> Verdict:
+    """Grade one case in this process and compare the outcome with the claim.
+
+    thorough: run for an answer all grade cells that depend on it, to see that it breaks exactly those that it says;
+    otherwise only the test of its own exercise, and a wrong answer is compared with itself alone for its hint.
+    """
+    from autograder.answers import mutants, variants
+
+    nb = notebook.read(case.lesson)
+    if case.kind in ("solution", "unedited"):
+        nb = unedited(nb) if case.kind == "unedited" else nb
+        outcome = notebook.grade(nb)
+        should_fail = set(outcome.max_points) if case.kind == "unedited" else set()
+        return Verdict(case, tuple(_differences(outcome, should_fail)))
+    answers = (mutants if case.kind == "mutant" else variants).of_lesson(case.lesson)
+    answer = next(answer for answer in answers if answer.name == case.name)
+    own_test = f"{answer.cell}-test"
+    should_fail = set(answer.breaks)
+    only = notebook.dependents(nb, answer.cell)
+    if not thorough:
+        should_fail, only = should_fail & {own_test}, {own_test}
+    with hints_only_for(answer.cell, None if thorough else answer.name):
+        outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
+    complaints = _differences(outcome, should_fail)
+    if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
+        complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
+    return Verdict(case, tuple(complaints))
+
+
+def unedited(nb):
+    """The student's notebook as released, with the hidden tests put back as grading does."""
+    nb = copy.deepcopy(nb)
+    for cell in nb.cells:
+        cell.source = _SOLUTION.sub(r"\1raise NotImplementedError", cell.source)
+    return nb
+
+
+def _differences(outcome: notebook.Outcome, should_fail: set[str]) -> list[str]:
+    kept = [f"{cell} kept its marks" for cell in sorted(should_fail - outcome.failed)]
+    lost = sorted(outcome.failed - should_fail)
+    return [*kept, *(f"{cell} lost its marks: {outcome.messages[cell]}" for cell in lost)]
+
+
+def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, most: int | None = None) -> list[Verdict]:
+    """Examine the cases of the lessons, `jobs` at a time, each worker with torch loaded once.
+
+    not thorough: as in `examine`, and without the solutions, which `python -m autograder run` runs with their tests.
+    most: at most so many known wrong answers of each exercise, the first of which are the subtle ones, and at most so
+    many other right answers of each lesson; all of them when it is not given.
+    """
+    from tqdm import tqdm
+
+    todo = [batch[:most] for lesson in lessons for batch in _batches(lesson)]
+    todo = [batch for batch in todo if thorough or batch[0].kind != "solution"]
+    todo.sort(key=len, reverse=True)  # the long ones first, so that no worker ends long after the others
+    verdicts: list[Verdict] = []
+    context = multiprocessing.get_context("spawn")
+    with (
+        concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, initializer=share_inputs) as pool,
+        tqdm(total=sum(map(len, todo)), desc="audit", unit="case", disable=not sys.stderr.isatty()) as bar,
+    ):
+        for done in concurrent.futures.as_completed([pool.submit(_examine_all, batch, thorough) for batch in todo]):
+            verdicts += done.result()
+            bar.update(len(done.result()))
+    order = {case: place for place, case in enumerate(case for lesson in lessons for case in cases(lesson))}
+    return sorted(verdicts, key=lambda verdict: order[verdict.case])
+
+
+def _batches(lesson: str) -> list[list[Case]]:
+    """The cases of a lesson, the mistakes of one exercise together: one process then finds their hints once for all.
+
+    The other right answers are together, too; the solution and the notebook as released are by themselves.
+    """
+    from autograder.answers import mutants
+
+    exercise = {mutant.name: mutant.cell for mutant in mutants.of_lesson(lesson)}
+    batches: dict[str, list[Case]] = {}
+    for case in cases(lesson):
+        key = exercise[case.name] if case.kind == "mutant" else case.kind
+        batches.setdefault(key, []).append(case)
+    return list(batches.values())
+
+
+def _examine_all(batch: list[Case], thorough: bool) -> list[Verdict]:
+    return [examine(case, thorough) for case in batch]
+
+
+def add_parser(subparsers) -> None:
+    """`audit [LESSON…] [--jobs N]`."""
+    parser = subparsers.add_parser("audit", help="try known wrong and known right answers on the checks")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="notebooks graded at once (default: 2)")
+    parser.set_defaults(run=_main)
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    lessons = notebook.pick(arguments.lessons)
+    verdicts = audit(lessons, arguments.jobs)
+    _print_matrix(lessons, verdicts)
+    wrong = [verdict for verdict in verdicts if verdict.complaints]
+    for verdict in wrong:
+        print(f"\n{verdict.case.lesson} · {verdict.case.kind} {verdict.case.name}")
+        for complaint in verdict.complaints:
+            print(f"  {complaint}")
+    print(f"\n{len(verdicts) - len(wrong)} of {len(verdicts)} cases hold")
+    return 1 if wrong else 0
+
+
+def _print_matrix(lessons: list[str], verdicts: list[Verdict]) -> None:
+    """A row a lesson: full marks for the solution, none for the stub, caught mutants, spared variants."""
+    print(f"{'lesson':<18}{'solution':>12}{'unedited':>12}{'mutants':>12}{'variants':>12}")
+    for lesson in lessons:
+        row = f"{lesson:<18}"
+        for kind in ("solution", "unedited", "mutant", "variant"):
+            of_kind = [v for v in verdicts if (v.case.lesson, v.case.kind) == (lesson, kind)]
+            row += f"{f'{sum(not v.complaints for v in of_kind)}/{len(of_kind)}':>12}"
+        print(row)

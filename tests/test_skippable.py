@@ -1,0 +1,81 @@
+"""What need not run for a grade does not, and everything else does."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from autograder.lessons import notebook, skippable
+
+SHOWN = "picture = draw(2)"
+
+
+def cell(name: str, source: str, role: str = "", *tags: str) -> nbformat.NotebookNode:
+    """A code cell of a lesson; role: "solution", "grade" or "" as `notebook.nbgrader_role` has it."""
+    meta = {"nbgrader": {"solution": role == "solution", "grade": role == "grade"}} if role else {}
+    return new_code_cell(source, id=name, metadata={**meta, "tags": list(tags)})
+
+
+def lesson() -> nbformat.NotebookNode:
+    """A setup cell, an answer, two cells that show something, and a test."""
+    cells = [
+        cell("setup", "import math\nfactor = 2", "", "setup"),
+        cell("ex1", "def twice(x):\n    return factor * x", "solution"),
+        cell("draw", "def draw(x):\n    return twice(x)\n\nnumbers = [1, 2]"),
+        cell("show", SHOWN),
+        cell("ex1-test", "numbers = [3]\nassert [twice(x) for x in numbers] == [6]", "grade"),
+    ]
+    return new_notebook(cells=cells)
+
+
+def idle(changed: dict[str, str] | None = None, more: list[str] = ()) -> set[str]:
+    """What need not run where a student has changed cells, and added some."""
+    changed = changed or {}
+    cells = [cell(one.id, changed.get(one.id, one.source), notebook.nbgrader_role(one)) for one in lesson().cells]
+    cells += [cell(f"own-{number}", source) for number, source in enumerate(more)]
+    return skippable.idle(cells, lesson())
+
+
+def test_what_only_shows_something_need_not_run():
+    assert idle() == {"draw", "show"}
+    assert idle({"ex1": "def twice(x):\n    numbers = x\n    return x + numbers"}) == {"draw", "show"}
+
+
+def test_what_an_answer_reads_runs_and_what_that_reads_too():
+    assert idle({"ex1": "def twice(x):\n    return numbers[1] * x"}) == {"show"}
+    assert idle({"ex1": "def twice(x):\n    return picture"}) == set()
+
+
+def test_what_a_student_has_changed_or_added_runs():
+    assert idle({"show": "picture = draw(3)"}) == set(), "it reads what the other one defines"
+    assert idle({"draw": "def draw(x):\n    return x"}) == {"show"}
+    assert idle(more=["print(picture)"]) == set()
+    assert idle(more=["print(3)"]) == {"draw", "show"}
+
+
+UNCERTAIN = ["globals()['draw']", "eval('picture')", "%run -n draw", "sys.modules['__main__']", "def f(:", "Out[3]"]
+
+
+@pytest.mark.parametrize("source", UNCERTAIN)
+def test_where_nobody_can_say_what_is_read_everything_runs(source):
+    assert idle(more=[source]) == set()
+
+
+def test_a_lesson_without_a_setup_cell_runs_whole():
+    nb = lesson()
+    nb.cells[0].metadata.tags = []
+    assert skippable.idle(nb.cells, lesson()) == {"draw", "show"}
+    assert skippable.idle(nb.cells, nb) == set()
+
+
+def test_a_method_of_that_name_is_no_such_reading():
+    assert idle({"ex1": "def twice(model):\n    return model.eval()"}) == {"draw", "show"}
+
+
+@pytest.mark.parametrize("name", notebook.lessons())
+def test_a_right_notebook_needs_none_of_a_lessons_demonstrations(name):
+    nb = notebook.read(name)
+    code = [one for one in nb.cells if one.cell_type == "code"]
+    needed = {one.id for one in code if notebook.is_setup(one) or notebook.nbgrader_role(one)}
+    assert skippable.idle(nb.cells, nb) == {one.id for one in code} - needed != set()
