@@ -10,7 +10,7 @@ from nbformat.v4 import new_notebook
 from toy_course import LESSON, Toy, lesson
 
 from autograder.answers.answer import Answer
-from autograder.checking.check import CheckFailed
+from autograder.checking.expect import CheckFailed
 from autograder.grading import restore, scoring
 from autograder.grading.run_cells import is_test
 

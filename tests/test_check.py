@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from autograder.answers import answer as answers
-from autograder.checking import check
-from autograder.checking.check import CheckFailed, expect_close, expect_raises, expect_unchanged, same_evidence
+from autograder.checking import check, hints, stage
+from autograder.checking.expect import CheckFailed, expect_close, expect_raises, expect_unchanged
+from autograder.checking.hints import same_evidence
 
 
 def test_close_arrays_pass_and_others_are_told_where_they_differ():
@@ -162,23 +163,23 @@ def test_no_line_of_a_test_is_told(monkeypatch, function, told):
 
     with pytest.raises(CheckFailed) as caught:
         if told:
-            check.run_ranks(hidden_oracle, 1, (function,))
+            stage.run_ranks(hidden_oracle, 1, (function,))
         else:
-            check.run_ranks(zero1._drive, 1, (function, [None]))
+            stage.run_ranks(zero1._drive, 1, (function, [None]))
     assert "zero1.py" not in str(caught.value)
     assert (told or "raised") in str(caught.value)
 
 
 def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypatch):
-    monkeypatch.setattr(check._Shared, "seed", None)
-    monkeypatch.setattr(check._Shared, "twins", {})
-    seeds, run = [], check._failure
+    monkeypatch.setattr(hints.Shared, "seed", None)
+    monkeypatch.setattr(hints.Shared, "twins", {})
+    seeds, run = [], check.attempt
 
     def counted(body, subjects, seed, *most):
         seeds.append(seed)
         return run(body, subjects, seed, *most)
 
-    monkeypatch.setattr(check, "_failure", counted)
+    monkeypatch.setattr(check, "attempt", counted)
     check.share_inputs()
     for _ in range(2):
         with pytest.raises(CheckFailed) as caught:
@@ -188,16 +189,15 @@ def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypa
 
 
 def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch):
-    monkeypatch.setattr(check._Shared, "seed", 1)
-    monkeypatch.setattr(check._Shared, "twins", {})
+    monkeypatch.setattr(hints.Shared, "seed", 1)
+    monkeypatch.setattr(hints.Shared, "twins", {})
     monkeypatch.setattr("autograder.lessons.notebook.functions", lambda lesson, swap: {"x": None})
     failure = CheckFailed("wrong in the third launch")
 
     def run(body, subjects, seed, launches):
-        check._Launches.count = min(3, launches + 1)  # it stops when it asks for one too many
+        stage.Launches.count = min(3, launches + 1)  # it stops when it asks for one too many
         return failure if launches >= 3 else None
 
-    monkeypatch.setattr(check, "_failure", run)
     mutant = answers.Answer("m", "L", "00-x", "", "")
-    tried = [check._twin("00-x", forgets, ["x"], mutant, 1, launches) for launches in (2, 1, 3, 2, 5)]
+    tried = [hints.twin("00-x", forgets, ["x"], mutant, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
     assert tried == [None, None, failure, None, failure]

@@ -515,7 +515,7 @@ def test_a_notebook_that_is_a_link_is_not_followed(course):
 
 
 def test_a_failed_check_on_ranks_shows_what_they_sent():
-    from autograder.checking.check import CheckFailed
+    from autograder.checking.expect import CheckFailed
     from autograder.grading import run_cells
     from ranks.ledger import Ledger, Message
 

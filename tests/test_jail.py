@@ -524,7 +524,7 @@ GRADE_CELLS = {
         assert replaces(xs) is second and xs[1] is second and xs[0] is not first and xs[0][0] == 2
     """,
     "call_inside runs there what does not cross": """
-        from autograder.checking.check import call_inside
+        from autograder.checking.stage import call_inside
 
         class Counts:
             def __init__(self, function):
@@ -569,7 +569,7 @@ def test_a_grade_cell_has_its_time_limit(kernel):
 
 
 ELSEWHERE = """
-from autograder.checking.check import apart, run_ranks
+from autograder.checking.stage import apart, run_ranks
 other = apart(remember)
 assert [remember(1), remember(2), other(3)] == [[1], [1, 2], [3]], "each process has memory of its own"
 assert list(run_ranks(worker, 2, (other,))) == [[3, 0], [3, 1]], "ranks are forked from there"
@@ -587,7 +587,7 @@ def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail
         assert kernel.run_test(worker + ELSEWHERE, 10).error == ("", "")
         folders.append(Path(kernel.second.folder))
         kernel.run("later = int(open('n.txt').read())\ndef read(x): return later + x", 20)
-        late = "from autograder.checking.check import apart\nassert apart(read)(1) == 5, 'later cells have run, too'"
+        late = "from autograder.checking.stage import apart\nassert apart(read)(1) == 5, 'later cells have run, too'"
         assert kernel.run_test(late, 10).error == ("", "")
         assert all(folder.exists() for folder in folders) and folders[0] != folders[1]
     finally:
@@ -600,7 +600,7 @@ def test_cells_that_run_again_take_nothing_of_the_time_of_a_test(jail):
     kernel.start()
     try:
         kernel.run("import time; time.sleep(3)\ndef f(x): return x", 20)
-        cell = "from autograder.checking.check import apart\nimport time\nassert apart(f)(1) == 1\ntime.sleep({})"
+        cell = "from autograder.checking.stage import apart\nimport time\nassert apart(f)(1) == 1\ntime.sleep({})"
         assert kernel.run_test(cell.format(0), 2.5).error == ("", "")
         assert kernel.run_test(cell.format(4), 1).status == "timeout"
     finally:
@@ -612,7 +612,7 @@ def test_a_second_process_that_dies_ends_the_test(jail):
     kernel.start()
     try:
         kernel.run("import os\ndef f(x): os._exit(1)", 20)
-        assert kernel.run_test("from autograder.checking.check import apart\napart(f)(1)", 20).status == "died"
+        assert kernel.run_test("from autograder.checking.stage import apart\napart(f)(1)", 20).status == "died"
     finally:
         kernel.stop()
 
@@ -647,7 +647,7 @@ def invented(rank, world_size):
 
 def test_the_ledger_is_compared_with_what_the_network_has_carried(kernel):
     assert kernel.run(SENDERS, 20).status == "ok"
-    tried = "from autograder.checking.check import run_ranks\nrun_ranks({}, 2, (), recorded=True)"
+    tried = "from autograder.checking.stage import run_ranks\nrun_ranks({}, 2, (), recorded=True)"
     assert kernel.run_test(tried.format("honest"), 20).error == ("", "")
     for worker, sent in (("silent", 0), ("invented", 10 * 2**20)):
         kind, text = kernel.run_test(tried.format(worker), 20).error

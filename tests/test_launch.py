@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.checking.check import CheckFailed
+from autograder.checking.expect import CheckFailed
 from autograder.checks import launch
 from autograder.lessons import notebook
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking import replay
-from autograder.checking.check import CheckFailed
+from autograder.checking.expect import CheckFailed
 from autograder.checking.replay import Noted, Sent, expect_same_alone, run_noted
 from ranks.ledger import Ledger
 

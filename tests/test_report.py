@@ -17,7 +17,7 @@ from toy_course import LESSON, Toy, submission
 from autograder.__main__ import main
 from autograder.answers import mutants
 from autograder.answers.answer import Answer
-from autograder.checking.check import count_of_ranks
+from autograder.checking.expect import count_of_ranks
 from autograder.grading import scoring
 from autograder.insight import charts, marks, mistakes, report
 

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autograder.checking.check import count_of_ranks, fail, run_ranks
+from autograder.checking.expect import count_of_ranks, fail
+from autograder.checking.stage import run_ranks
 from ranks.ledger import Ledger, Message, pairs
 
 
@@ -152,7 +153,7 @@ def expect_same_alone(worker: Callable, world_size: int, cases: list[Noted]) -> 
     """What the ranks of `cases` return when each works alone; they must send what was noted that they sent.
 
     worker and the arguments are those of the run that was noted, but for the submission's own objects: take them from
-    `check.apart`. It does not return None. Each rank has a case of its own: processes that play two ranks of one could
+    `stage.apart`. It does not return None. Each rank has a case of its own: processes that play two ranks of one could
     still tell each other something.
     """
     parts = [_part(case) for case in cases]

@@ -26,16 +26,9 @@ import torch.utils.data.distributed as sampling
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from autograder.checking.check import (
-    CheckFailed,
-    as_array,
-    call_inside,
-    check,
-    expect_close,
-    expect_unchanged,
-    fail,
-    run_ranks,
-)
+from autograder.checking.check import check
+from autograder.checking.expect import CheckFailed, as_array, expect_close, expect_unchanged, fail
+from autograder.checking.stage import call_inside, run_ranks
 
 RTOL = {"float64": 1e-12, "float32": 1e-5}
 #: Peak of what autograd keeps, in units of what the largest micro-batch needs.

@@ -26,16 +26,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from autograder.checking.check import (
-    as_array,
-    call_inside,
-    check,
-    expect_close,
-    expect_raises,
-    expect_unchanged,
-    fail,
-    run_ranks,
-)
+from autograder.checking.check import check
+from autograder.checking.expect import as_array, expect_close, expect_raises, expect_unchanged, fail
+from autograder.checking.stage import call_inside, run_ranks
 
 GATHERS = ("all_gather", "all_gather_single", "all_gather_into_tensor")
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}

@@ -27,8 +27,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking import check as checking
-from autograder.checking.check import as_array, call_inside, check, expect_close, expect_raises, fail
+from autograder.checking import stage
+from autograder.checking.check import check
+from autograder.checking.expect import as_array, expect_close, expect_raises, fail
+from autograder.checking.stage import call_inside
 from autograder.lessons import notebook
 
 LESSON = "17_capstone"
@@ -41,7 +43,7 @@ MARGIN = 0.01
 LISTS = ("steps", "losses", "grad_norms", "norms", "hashes", "state_bytes", "seconds")
 
 #: Ranks that wait for one another are seen at once; a busy machine may be slow.
-run_ranks = functools.partial(checking.run_ranks, timeout=90.0)
+run_ranks = functools.partial(stage.run_ranks, timeout=90.0)
 
 
 def _load_pieces() -> Any:

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.check import apart, check, expect_unchanged, fail, picture, run_ranks
+from autograder.checking.check import check
+from autograder.checking.expect import expect_unchanged, fail
 from autograder.checking.replay import Noted, expect_same_alone, run_noted
+from autograder.checking.stage import apart, picture, run_ranks
 from ranks.ledger import Ledger
 
 #: Powers of two, others, one rank alone, and enough ranks for a tree of three rounds.

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.check import as_array, check, fail
+from autograder.checking.check import check
+from autograder.checking.expect import as_array, fail
 
 #: A few float64 operations on positive numbers are off by about 1e-15 of the result. Where differences are taken (the
 #: fits), the inputs are drawn so that less than four digits cancel; uncentered sums may lose as many again.

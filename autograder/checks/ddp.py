@@ -19,7 +19,9 @@ from torch import nn
 from torch.profiler import record_function
 
 import ranks
-from autograder.checking.check import CheckFailed, check, count_of_ranks, expect_close, fail, run_ranks
+from autograder.checking.check import check
+from autograder.checking.expect import CheckFailed, count_of_ranks, expect_close, fail
+from autograder.checking.stage import run_ranks
 from ranks.ledger import Ledger, Message, Span
 
 WORLD_SIZES = (1, 2, 3, 4)

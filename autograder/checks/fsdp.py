@@ -24,7 +24,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autograder.checking.check import check, count_of_ranks, expect_close, expect_raises, fail, run_ranks
+from autograder.checking.check import check
+from autograder.checking.expect import count_of_ranks, expect_close, expect_raises, fail
+from autograder.checking.stage import run_ranks
 
 #: For each number of ranks the models, by their places in MODELS: all where most goes wrong, some elsewhere.
 PLAN = {3: (0, 1, 2, 3, 4, 5), 1: (3, 1), 5: (4,), 2: (0,), 4: (4,)}

@@ -36,7 +36,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from autograder.checking.check import Bomb, CheckFailed, call_inside, check, expect_raises, fail, run_ranks
+from autograder.checking.check import check
+from autograder.checking.expect import CheckFailed, expect_raises, fail
+from autograder.checking.instruments.pickles import Bomb
+from autograder.checking.stage import call_inside, run_ranks
 
 LESSON = "06_launch"
 NAMES = ("setup_ddp", "cleanup_ddp", "train_ddp", "launch_distributed")

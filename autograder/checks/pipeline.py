@@ -22,7 +22,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from autograder.checking.check import check, count_of_ranks, expect_close, expect_raises, fail, run_ranks
+from autograder.checking.check import check
+from autograder.checking.expect import count_of_ranks, expect_close, expect_raises, fail
+from autograder.checking.stage import run_ranks
 
 #: Relative, on times and fractions.
 TIME_ERROR = 1e-9

@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.check import check, count_of_ranks, fail, run_ranks
+from autograder.checking.check import check
+from autograder.checking.expect import count_of_ranks, fail
+from autograder.checking.stage import run_ranks
 
 #: The world sizes of the syllabus; what goes wrong at all, goes wrong with two.
 WORLD_SIZES = (2, 4, 1)

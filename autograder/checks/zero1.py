@@ -18,7 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.check import call_inside, check, expect_close, expect_raises, fail, run_ranks
+from autograder.checking.check import check
+from autograder.checking.expect import expect_close, expect_raises, fail
+from autograder.checking.stage import call_inside, run_ranks
 
 WORLD_SIZES = (1, 2, 3, 4, 5)
 #: Of the largest parameter, after a few steps.

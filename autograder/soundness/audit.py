@@ -17,7 +17,8 @@ import re
 import sys
 from dataclasses import dataclass
 
-from autograder.checking.check import hints_only_for, share_inputs
+from autograder.checking import hints
+from autograder.checking.check import share_inputs
 from autograder.lessons import notebook
 
 _SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.DOTALL | re.MULTILINE)
@@ -73,7 +74,7 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     only = notebook.dependents(nb, answer.cell)
     if not thorough:
         should_fail, only = should_fail & {own_test}, {own_test}
-    with hints_only_for(answer.cell, None if thorough else answer.name):
+    with hints.only_for(answer.cell, None if thorough else answer.name):
         outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
     complaints = _differences(outcome, should_fail)
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:

@@ -15,7 +15,7 @@ import contextlib
 import io
 import itertools
 import math
-import types
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -25,8 +25,7 @@ import torch
 
 import autograder
 import ranks
-from autograder import checks
-from autograder.checking import check, replay
+from autograder.checking import stage
 from autograder.grading.jail import outside, wire
 from ranks.ledger import Ledger, Message, Span
 
@@ -188,13 +187,14 @@ def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inm
     _Packer.errors = {
         name: value for name, value in kinds.items() if issubclass(value, Exception) and value.__module__ == "__main__"
     }
-    ranks.run, check.call_where = run, call_where
-    if other is not None:
-        check.apart_where = lambda subject: in_process(other, subject)
+    apart = stage.HERE.apart if other is None else lambda subject: in_process(other, subject)
+    # What a grade cell launches itself goes to the jail as well.
+    ranks.run = run
     try:
-        yield
+        with stage.on(stage.Stage(call=call_where, apart=apart, jailed=True)):
+            yield
     finally:
-        ranks.run, check.call_where, check.apart_where = _run_here, check.call_here, check.apart_here
+        ranks.run = _run_here
         _Packer.errors = {}
 
 
@@ -207,9 +207,13 @@ def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
     return Handle(other(), subject._reference)
 
 
+#: Where the functions of checks that run next to a submission are defined.
+_DRIVERS = ("autograder.checks.", "autograder.checking.")
+
+
 def classes() -> dict[str, type]:
     """The dataclasses and named tuples of our own that a driver may return: by name."""
-    modules = [replay, *(value for value in vars(checks).values() if isinstance(value, types.ModuleType))]
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(_DRIVERS)]
     mine = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     plain = [kind for kind in mine if hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)]
     return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}

@@ -1,0 +1,240 @@
+"""What a check says of an answer: expectations that hold, or fail with a message, a case and evidence.
+
+The message is for the student. The case names the input. The evidence is what was observed, as plain data (numbers,
+strings, arrays, lists of them): a known wrong answer that fails in the same case with the same evidence is taken for
+the same mistake, and its hint is shown (`hints`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+class CheckFailed(AssertionError):
+    """A property does not hold.
+
+    message: for the student. case: on which input. got: the evidence. hints: of the known wrong answers that fail in
+    the same way.
+    """
+
+    def __init__(self, message: str, case: str = "", got: Any = None, hints: tuple[str, ...] = ()):
+        self.message, self.case, self.got, self.hints = message, case, got, tuple(hints)
+        #: The messages of the ranks that failed, if any: for a picture of them.
+        self.ledger: Any = None
+        #: The seed of the inputs on which it failed; it repeats the failure (`check.AUTOGRADER_SEED`).
+        self.seed: int | None = None
+        super().__init__("\n".join([message, *(f"Hint: {hint}" for hint in self.hints)]))
+
+
+def fail(message: str, case: str, got: Any) -> NoReturn:
+    """Report a property that does not hold: `message` for the student, `got` the evidence observed in `case`."""
+    raise CheckFailed(f"{message} (case: {case})" if case else message, case, got)
+
+
+# ---- values ----
+
+
+def expect_equal(case: str, got: Any, expected: Any, *, what: str, because: str = "", evidence: Any = None) -> None:
+    """`got` must be `expected`: of the same type and equal, item by item in lists, tuples, dicts and arrays.
+
+    what: the quantity, as the subject of a sentence. because: a clause that helps. evidence: `got` if not given.
+    """
+    if not same(got, expected):
+        why = f"; {because}" if because else ""
+        fail(f"{what} is {shown(got)}, expected {shown(expected)}{why}", case, got if evidence is None else evidence)
+
+
+def expect_type(case: str, got: Any, kind: type | tuple[type, ...], *, what: str) -> None:
+    """`got` must be of this type, or of one of these. A bool does not count as an int."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(got, kinds) or (isinstance(got, bool) and bool not in kinds):
+        names = " or ".join(one.__name__ for one in kinds)
+        fail(f"{what} should be {_a(names)}, got {_a(type(got).__name__)}", case, type(got).__name__)
+
+
+def expect_close(
+    case: str,
+    got: Any,
+    expected: np.ndarray,
+    *,
+    what: str,
+    rtol: float,
+    atol: float = 0.0,
+    show_expected: bool = True,
+    because: str = "",
+) -> None:
+    """`got` must have the shape of `expected` and its values within `atol + rtol * max|expected|`.
+
+    what: the quantity, as the subject of a sentence ("the gradient"). because: one clause that helps,
+    never the answer. Comparing against the largest entry keeps entries that happen to be near zero from
+    being judged by their own size.
+    """
+    got_array = as_array(case, got, what)
+    if got_array.shape != expected.shape:
+        fail(f"{what} has shape {got_array.shape}, expected {expected.shape}", case, got_array)
+    bad = got_array[~np.isfinite(got_array)]
+    if bad.size and np.all(np.isfinite(expected)):
+        fail(f"{what} contains {bad.flat[0]}", case, got_array)
+    bound = atol + rtol * float(np.max(np.abs(expected), initial=0.0))
+    worst = np.abs(got_array.astype(np.float64) - expected.astype(np.float64))
+    if np.max(worst, initial=0.0) > bound:
+        at = np.unravel_index(int(np.argmax(worst)), worst.shape)
+        place = f" at index {tuple(int(i) for i in at)}" if worst.ndim else ""
+        one, other = digits_that_differ(got_array[at], expected[at])
+        values = f"got {one}" + (f", expected {other}" if show_expected else "")
+        fail(f"{what} is wrong{place}: {values}{'; ' + because if because else ''}", case, got_array)
+
+
+def as_array(case: str, got: Any, what: str) -> np.ndarray:
+    """`got` as a numeric numpy array; a tensor, a list or a number will do. Anything else fails the check."""
+    if got is None:
+        fail(f"{what} is None: does the function return it?", case, "None")
+    try:
+        array = np.asarray(got.detach().cpu() if hasattr(got, "detach") else got)
+        if array.dtype == object or not np.issubdtype(array.dtype, np.number):
+            raise TypeError
+    except (TypeError, ValueError, RuntimeError):
+        fail(f"{what} should be an array of numbers, got {_a(type(got).__name__)}", case, type(got).__name__)
+    return array
+
+
+def expect_unchanged(case: str, before: Any, after: Any, *, what: str) -> None:
+    """An input must still hold the bytes that it held before the call."""
+    before, after = np.asarray(before), np.asarray(after)
+    if before.dtype != after.dtype or before.tobytes() != after.tobytes():
+        fail(f"{what} was changed in place: work on a copy", case, ("changed", what))
+
+
+# ---- errors ----
+
+
+def caught(function: Callable, *args: Any, **kwargs: Any) -> tuple[str, str]:
+    """The name and the text of what a call raises, ("", "") for nothing. "Not written yet" goes through.
+
+    For drivers in the ranks: what they return has to be plain data.
+    """
+    try:
+        function(*args, **kwargs)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def expect_raises(case: str, function: Callable, *args: Any, error: type[Exception], mentions: str = "") -> None:
+    """`function(*args)` must raise `error`, and its text must contain `mentions`."""
+    try:
+        function(*args)
+    except error as raised:
+        if mentions and mentions not in str(raised):
+            fail(f"the {error.__name__} should name {mentions!r}, it says {str(raised)!r}", case, "unnamed")
+    except NotImplementedError:
+        raise
+    except Exception as raised:
+        fail(f"expected {error.__name__}, got {type(raised).__name__}: {raised}", case, type(raised).__name__)
+    else:
+        fail(f"expected {error.__name__}, but nothing was raised", case, "nothing raised")
+
+
+# ---- ranks ----
+
+
+@dataclass(frozen=True)
+class OneRank:
+    """One rank of a launch, in one case: its messages name it, its failures carry the evidence of all ranks."""
+
+    rank: int
+    case: str
+    evidence: Any
+
+    def fail(self, message: str, evidence: Any = None) -> NoReturn:
+        """This rank does not do what it should. message: a clause; the rank is named in front of it."""
+        fail(f"on rank {self.rank}, {message}", self.case, self.evidence if evidence is None else evidence)
+
+    def expect(self, holds: Any, message: str) -> None:
+        """`holds` must be true; message: a clause that says what is wrong where it is not."""
+        if not holds:
+            self.fail(message)
+
+    def expect_equal(self, got: Any, expected: Any, *, what: str, because: str = "") -> None:
+        """As `expect_equal`, on this rank."""
+        expect_equal(
+            self.case, got, expected, what=f"{what} on rank {self.rank}", because=because, evidence=self.evidence
+        )
+
+    def expect_close(self, got: Any, expected: np.ndarray, *, what: str, rtol: float, **how: Any) -> None:
+        """As `expect_close`, on this rank, with the evidence of all ranks."""
+        try:
+            expect_close(self.case, got, expected, what=f"{what} on rank {self.rank}", rtol=rtol, **how)
+        except CheckFailed as failure:
+            raise CheckFailed(failure.message, failure.case, self.evidence) from None
+
+
+def each_rank(
+    case: str, outcomes: Iterable[T], evidence: Callable[[T], Any] | None = None
+) -> Iterator[tuple[OneRank, T]]:
+    """(the rank, its outcome) for each rank of a launch, in order.
+
+    evidence: what of one rank's outcome tells mistakes apart, as plain data; the whole outcome if not given. A
+    failure carries it of all ranks, so that "rank 0 alone is right" differs from "all are wrong".
+    """
+    outcomes = list(outcomes)
+    of_all = [one if evidence is None else evidence(one) for one in outcomes]
+    for rank, outcome in enumerate(outcomes):
+        yield OneRank(rank, case, of_all), outcome
+
+
+def count_of_ranks(world_size: int) -> str:
+    """How many ranks, in words: "1 rank", "3 ranks"."""
+    return f"{world_size} rank{'' if world_size == 1 else 's'}"
+
+
+# ---- helpers ----
+
+
+def ceil_div(a: int, b: int) -> int:
+    """⌈a / b⌉ in whole numbers of any size."""
+    return -(a // -b)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal and of the same type, item by item; arrays and tensors of the same dtype, shape and bytes."""
+    if hasattr(a, "detach") or hasattr(b, "detach"):
+        if not (hasattr(a, "detach") and hasattr(b, "detach")) or a.dtype != b.dtype:
+            return False
+        a, b = (t.detach().double().cpu().numpy() if t.is_floating_point() else t.cpu().numpy() for t in (a, b))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        both = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+        return both and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+def shown(value: Any, most: int = 200) -> str:
+    """A value as a message shows it: at most `most` characters."""
+    text = repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
+    return text if len(text) <= most else f"{text[: most - 2]} …"
+
+
+def digits_that_differ(a: Any, b: Any) -> tuple[str, str]:
+    """Two numbers with six digits, or with as many as it takes to tell them apart."""
+    for digits in (6, 9, 12, 17):
+        one, other = f"{a:.{digits}g}", f"{b:.{digits}g}"
+        if one != other:
+            break
+    return one, other
+
+
+def _a(noun: str) -> str:
+    """With its article: "a list", "an int"."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

@@ -1,0 +1,102 @@
+"""Which known wrong answers fail a check as the student's answer did, and what their authors would say to it."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from autograder.checking.expect import CheckFailed
+from autograder.checking.stage import Launches
+
+#: At most this many hints are shown: two wrong answers can look alike from outside.
+MAX_HINTS = 2
+
+#: The case of an answer that has not been written; it needs no hint.
+NOT_WRITTEN = "not written"
+
+#: Runs a check's body on subjects, with a seed and at most this many launches: `check.attempt`.
+Attempt = Callable[..., CheckFailed | None]
+
+
+class Shared:
+    """What the checks of this process share, once `check.share_inputs` was called."""
+
+    seed: int | None = None
+    #: Hints are searched for this exercise only (for all, if None), and among this one known wrong answer only.
+    hinted: str | None = None
+    suspect: str | None = None
+    #: (exercise, check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
+    twins: ClassVar[dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]]] = {}
+
+
+@contextlib.contextmanager
+def only_for(exercise: str, suspect: str | None = None) -> Iterator[None]:
+    """Inside, checks of other exercises say what failed, and spare themselves the search for hints.
+
+    suspect: the name of the one known wrong answer that is compared with what failed; without it, all are.
+    """
+    Shared.hinted, Shared.suspect = exercise, suspect
+    try:
+        yield
+    finally:
+        Shared.hinted = Shared.suspect = None
+
+
+def matching(exercise: str, body: Callable, seed: int, failure: CheckFailed, attempt: Attempt) -> tuple[str, ...]:
+    """The hints of the known wrong answers that fail this check, on these inputs, as the student's did."""
+    from autograder.answers import mutants
+
+    if failure.case == NOT_WRITTEN or Shared.hinted not in (None, exercise):
+        return ()
+    launches = Launches.count
+    names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    found = []
+    for mutant in mutants.of_exercise(exercise):
+        if Shared.suspect not in (None, mutant.name):
+            continue
+        other = twin(exercise, body, names, mutant, seed, launches, attempt)
+        if other is not None and other.case == failure.case and same_evidence(other.got, failure.got):
+            found.append(mutant.hint)
+    return tuple(found[:MAX_HINTS])
+
+
+def twin(
+    exercise: str, body: Callable, names: list[str], mutant: Any, seed: int, launches: float, attempt: Attempt
+) -> CheckFailed | None:
+    """How a known wrong answer fails a check on the inputs of `seed`, within `launches` launches; None if it passes."""
+    from autograder.lessons import notebook
+
+    key = (exercise, body.__name__, mutant.name)
+    shared = Shared.seed is not None and Shared.seed == seed
+    if shared and key in Shared.twins:
+        failure, took, allowed = Shared.twins[key]
+        if failure is not None or allowed >= launches:
+            return failure if took <= launches else None
+    space = notebook.functions(mutant.lesson, swap={mutant.cell: mutant.source})
+    failure = attempt(body, tuple(space[name] for name in names), seed, launches)
+    if shared:
+        to_the_end = Launches.count <= launches
+        Shared.twins[key] = (failure, Launches.count, math.inf if to_the_end else launches)
+    return failure
+
+
+def same_evidence(a: Any, b: Any) -> bool:
+    """Are two observations the same, numbers up to rounding? Arrays, numbers, strings, and lists of them."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same_evidence(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(same_evidence(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        a, b = np.asarray(a), np.asarray(b)
+        if a.shape != b.shape or not all(np.issubdtype(x.dtype, np.number) for x in (a, b)):
+            return False
+        scale = np.max(np.abs(b[np.isfinite(b)]), initial=0.0)
+        return bool(np.allclose(a, b, rtol=1e-5, atol=1e-6 * scale, equal_nan=True))
+    if isinstance(a, float) and isinstance(b, float):
+        return bool(np.isclose(a, b, rtol=1e-5, equal_nan=True))
+    return type(a) is type(b) and a == b

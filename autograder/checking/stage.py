@@ -1,0 +1,147 @@
+"""Where a submission runs, and what checks do with it there.
+
+In a notebook, under papermill or with stock nbgrader the student's objects are ordinary ones of this process. When a
+class is graded they live in a jail, and this process holds handles of them (`grading.jail.handles`). A check does not
+care: it calls functions on arrays, and uses the three functions of this module for all else. What these do is the
+`Stage` of the moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from autograder.checking.expect import CheckFailed, count_of_ranks, fail
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How a submission's objects are used.
+
+    call: (function, args) → what it returns, run next to the submission. apart: an object → the one of the same name
+    in a second process that has run the same cells. jailed: whether the submission runs in a jail.
+    """
+
+    call: Callable[[Callable, tuple], Any]
+    apart: Callable[[Any], Any]
+    jailed: bool
+
+
+#: The submission lives in this process.
+HERE = Stage(call=lambda function, args: function(*args), apart=lambda subject: subject, jailed=False)
+
+_stage: ContextVar[Stage] = ContextVar("stage", default=HERE)
+
+
+@contextlib.contextmanager
+def on(stage: Stage) -> Iterator[None]:
+    """Inside, checks use this stage."""
+    token = _stage.set(stage)
+    try:
+        yield
+    finally:
+        _stage.reset(token)
+
+
+def call_inside(function: Callable, *args: Any) -> Any:
+    """`function(*args)`, in the jail if the arguments mention a submission that runs there.
+
+    For what does not cross its wall: what an object does to another one, gradients, who shares memory with whom. A
+    function of a check that watches for this is sent there, and so is a class of one: what comes back is then an
+    object whose methods are called there.
+    """
+    return _stage.get().call(function, args)
+
+
+def apart(subject: Any) -> Any:
+    """A function or class of the submission; in the jail, the one of a second process that has run the same cells.
+
+    That process has seen nothing of what this test has given to the submission, and cannot learn it from the first.
+    Without a jail it is the same object.
+    """
+    return _stage.get().apart(subject)
+
+
+def jailed() -> bool:
+    """Does the submission run in a jail? Then both sides see only the files in `tempfile`'s own folder."""
+    return _stage.get().jailed
+
+
+# ---- launches ----
+
+
+class LaunchesExceeded(Exception):
+    """A known wrong answer passed the launch in which the student's answer failed: it is another mistake."""
+
+
+class Launches:
+    """How often the running check has started ranks, and how often it may.
+
+    A known wrong answer that survives the launch in which the student's answer failed is not the same mistake; to run
+    it to its end would only cost time.
+    """
+
+    count, most = 0, math.inf
+    #: The messages that a picture of the next failure should show.
+    ledger: Any = None
+
+    @classmethod
+    def reset(cls, most: float = math.inf) -> None:
+        """A check begins, which may start ranks at most this often."""
+        cls.count, cls.most, cls.ledger = 0, most, None
+
+
+def picture(ledger: Any) -> None:
+    """If what follows fails, these messages are what the student should see; else all of the last launch."""
+    Launches.ledger = ledger
+
+
+def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 20.0, recorded: bool = False) -> Any:
+    """`ranks.run` for a check: a hang or a failing rank is a failed property whose message says how many ranks ran.
+
+    recorded: all that the ranks have to tell each other goes through sends and receives, so that the ledger has it.
+    Where a jail has measured what their network carried, the two are compared: a rank can write anything into its
+    ledger, but it cannot lower the system's count.
+    """
+    import ranks
+    from ranks import processes, source
+
+    # Messages to students quote no line of a test or an oracle.
+    source.HIDDEN.add(os.path.dirname(os.path.dirname(__file__)) + os.sep)
+    Launches.count += 1
+    if Launches.count > Launches.most:
+        raise LaunchesExceeded
+    if worker.__module__.startswith("autograder."):
+        processes.PRELOAD.add(worker.__module__)  # the drivers, which no rank needs to import anew
+    case = count_of_ranks(world_size)
+    picture(None)
+    try:
+        results = ranks.run(worker, world_size=world_size, args=args, timeout=timeout, echo=False)
+        picture(results.ledger)
+        if recorded:
+            _expect_recorded(case, results)
+        return results
+    except ranks.RankError as error:
+        if error.type_name == "NotImplementedError":
+            raise
+        where = f" ({error.where})" if error.where else ""
+        raise CheckFailed(f"With {case}, {error.headline}{where}", case, error.evidence) from error
+    except ranks.HangError as error:
+        raise CheckFailed(f"With {case}, {error}", case, error.evidence) from error
+
+
+#: The network may carry this many times what the ledger says, and this many bytes more: packets have headers, ranks
+#: connect and wait at barriers (0.9 MB for 8 ranks and 1900 messages), a worker may form groups of its own.
+_OVERHEAD_FACTOR, _OVERHEAD_BYTES = 1.5, 4 * 2**20
+
+
+def _expect_recorded(case: str, results: Any) -> None:
+    carried, sent = getattr(results, "carried", None), sum(results.ledger.bytes_sent())
+    if carried is not None and not sent <= carried <= _OVERHEAD_FACTOR * sent + _OVERHEAD_BYTES:
+        text = f"the ledger says that the ranks sent {sent} bytes, their network carried {carried}"
+        fail(f"{text}: send and receive with torch.distributed's functions", case, "unrecorded")
