@@ -9,7 +9,7 @@ step. What was sent is read from the ledger, what is held by walking over the st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,9 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, expect_raises, fail
+from autograder.checking.expect import ceil_div, each_rank, expect_close, expect_raises, fail
+from autograder.checking.inputs import eighths
+from autograder.checking.instruments.memory import bytes_held
 from autograder.checking.stage import call_inside, run_ranks
 
 WORLD_SIZES = (1, 2, 3, 4, 5)
@@ -47,7 +49,7 @@ def bounds_cut_into_equal_shards(shard_bounds, *, rng):
     sizes = [0, 1, 2, 5, 10, 12, int(rng.integers(20, 5000)), 10**17 + 16 * int(rng.integers(1, 1000)) + 3]
     for world_size in (1, 2, 3, 4, 7, 16):
         for numel in sizes:
-            size = -(numel // -world_size)
+            size = ceil_div(numel, world_size)
             expected = [(min(r * size, numel), min((r + 1) * size, numel)) for r in range(world_size)]
             got = [_pair(shard_bounds(numel, rank, world_size)) for rank in range(world_size)]
             if got != expected:
@@ -222,40 +224,13 @@ def _run(rank: int, optimizer_class: Any, case: Case) -> Outcome:
             outcome.norms.append(float(optimizer.clip_grad_norm_(case.clip[step])))
         optimizer.step()
         outcome.parameters.append([p.detach().double().numpy().copy() for p in tensors])
-        outcome.held.append(_bytes_held(optimizer, tensors))
+        outcome.held.append(bytes_held(optimizer, besides=tensors))
         outcome.said.append(int(optimizer.state_bytes()))
         same = zip(tensors, gradients[rank], strict=True)
         kept = [p.grad is None if g is None else torch.equal(p.grad, torch.tensor(g).to(p.dtype)) for p, g in same]
         if not all(kept):
             outcome.complaint = "a parameter's .grad was changed"
     return outcome
-
-
-def _bytes_held(thing: Any, models: list[torch.Tensor]) -> int:
-    """Bytes of the memory behind all tensors of at least one dimension that can be reached from an object.
-
-    The model's own parameters and their gradients do not count.
-    """
-    own = {t.untyped_storage().data_ptr() for p in models for t in (p, p.grad) if t is not None}
-    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _reachable(thing, set()) if t.dim()}
-    return sum(nbytes for pointer, nbytes in found.items() if pointer not in own)
-
-
-def _reachable(thing: Any, seen: set[int]) -> Iterator[torch.Tensor]:
-    if id(thing) in seen or isinstance(thing, (str, bytes, int, float, type)) or callable(thing):
-        return
-    seen.add(id(thing))
-    if isinstance(thing, torch.Tensor):
-        yield thing
-        inside = [thing.grad] if thing.is_leaf else []
-    elif isinstance(thing, dict):
-        inside = [*thing.keys(), *thing.values()]
-    elif isinstance(thing, (list, tuple, set, frozenset)):
-        inside = list(thing)
-    else:
-        inside = list(getattr(thing, "__dict__", {}).values())
-    for part in inside:
-        yield from _reachable(part, seen)
 
 
 def _expected(case: Case, world_size: int) -> list[list[np.ndarray]]:
@@ -279,10 +254,6 @@ def _expected(case: Case, world_size: int) -> list[list[np.ndarray]]:
 # ---- inputs ----
 
 
-def _eighths(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return np.asarray(rng.integers(-32, 33, shape) / 8, np.float32)
-
-
 def _gradients(rng: np.random.Generator, world_size: int, shapes: list[tuple[int, ...]]) -> list[list[np.ndarray]]:
     """What each rank has for each parameter: of one sign in each element.
 
@@ -294,7 +265,7 @@ def _gradients(rng: np.random.Generator, world_size: int, shapes: list[tuple[int
 
 def _case(rng, world_size: int, optimizer: str, shapes: list[tuple[int, ...]], steps: int = 4, **more: Any) -> Case:
     gradients = [_gradients(rng, world_size, shapes) for _ in range(steps)]
-    parameters = [_eighths(rng, shape) for shape in shapes]
+    parameters = [eighths(rng, shape) for shape in shapes]
     numel = sum(math.prod(shape) for shape in shapes)
     name = f"{world_size} ranks, {optimizer}, {numel} parameters"
     return Case(name, optimizer, parameters, gradients, **more)
@@ -342,14 +313,13 @@ def _expect_steps(case: Case, outcomes: list[Outcome], world_size: int, rtol: fl
                     text = f"after step {step + 1}, on rank {rank}, an element of parameter {i} {values}"
                     flat = [np.concatenate([p.reshape(-1) for p in mine]) for mine in got]
                     fail(text, case.name, [step, *flat])
-    for rank, outcome in enumerate(outcomes):
-        if outcome.complaint:
-            fail(f"on rank {rank}, {outcome.complaint}", case.name, outcome.complaint)
+    for rank, outcome in each_rank(case.name, outcomes, evidence=lambda o: o.complaint):
+        rank.expect(not outcome.complaint, outcome.complaint)
 
 
 def _expect_wire(case: Case, calls: list[list], world_size: int) -> None:
     """A step is one reduce-scatter of the padded float32 vector and one all-gather; clipping adds one number."""
-    size, steps = -(case.numel // -world_size), len(case.gradients)
+    size, steps = ceil_div(case.numel, world_size), len(case.gradients)
     if case.clip and size <= 2:
         return  # a shard as small as a norm: from outside they look alike
     wanted = {"reduce_scatter": 4 * size * world_size, "all_gather": 4 * size}
@@ -399,14 +369,10 @@ def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
     for world_size in (3, 4, 1):
         cases = [_case(rng, world_size, name, [(7, 5), (2,)]) for name in OPTIMIZERS]
         for case, outcomes, _ in _try(ShardedOptimizer, cases, world_size):
-            expected = 4 * KEPT[case.optimizer] * -(case.numel // -world_size)
-            for rank, outcome in enumerate(outcomes):
-                got = [[o.held, o.said] for o in outcomes]
-                if set(outcome.held) != {expected}:
-                    text = f"rank {rank} holds {max(outcome.held)} bytes of tensors after a step, expected {expected}"
-                    fail(text, case.name, got)
-                if set(outcome.said) != {expected}:
-                    fail(f"state_bytes() on rank {rank} says {outcome.said[0]}, expected {expected}", case.name, got)
+            want = [4 * KEPT[case.optimizer] * ceil_div(case.numel, world_size)] * len(case.gradients)
+            for rank, seen in each_rank(case.name, outcomes, evidence=lambda o: [o.held, o.said]):
+                rank.expect_equal(seen.held, want, what="the number of bytes held after each step")
+                rank.expect_equal(seen.said, want, what="what state_bytes() says after each step")
 
 
 def _reduce_twice(rank: int, world_size: int, optimizer_class: Any, gradients: list[np.ndarray]) -> dict:
@@ -439,9 +405,9 @@ def _leftover(optimizer: Any, name: str) -> bool:
 def gradient_is_reduced_once(ShardedOptimizer, *, rng):  # noqa: N803
     """reduced_gradient() gives the padded mean's shard, sends once, and is fresh after a step or a zero_grad."""
     for world_size in (2, 3):
-        gradients = [_eighths(rng, (7,)) for _ in range(world_size)]
+        gradients = [eighths(rng, (7,)) for _ in range(world_size)]
         results = run_ranks(_reduce_twice, world_size, (ShardedOptimizer, gradients))
-        size = -(7 // -world_size)
+        size = ceil_div(7, world_size)
         padded = np.zeros(size * world_size)
         padded[:7] = np.mean(gradients, axis=0, dtype=np.float64)
         for rank, got in enumerate(results):
@@ -561,7 +527,7 @@ def state_is_unpadded_copies(ZeroOptimizer, *, rng):  # noqa: N803
 
 def _expect_state(case: Case, results: list[dict], expected: set[str], when: int) -> None:
     world_size = len(results)
-    size = -(case.numel // -world_size)
+    size = ceil_div(case.numel, world_size)
     for rank, got in enumerate(results):
         if set(got["state"]) != expected:
             text = f"rank {rank}'s state has {sorted(got['state'])}, expected {sorted(expected)}"
@@ -665,7 +631,7 @@ def memory_follows_the_table(memory_per_rank, *, rng):
     sizes = [0, 1, 10, int(rng.integers(100, 10**6)), 7 * 10**9, 10**17 + 3]
     for parameters in sizes:
         for world_size in (1, 3, 4, 64):
-            shard = -(parameters // -world_size)
+            shard = ceil_div(parameters, world_size)
             table = [16 * parameters, 4 * parameters + 12 * shard, 2 * parameters + 14 * shard, 16 * shard]
             got = [memory_per_rank(parameters, world_size, stage) for stage in range(4)]
             for stage in range(4):
