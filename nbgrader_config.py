@@ -9,9 +9,9 @@ from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
 
 from autograder.grading.feedback import FeedbackExporter
 from autograder.grading.restore import RestoreCells, SubmissionExporter
-from autograder.grading.run_cells import RunCells
 from autograder.grading.safe import SafeCells
 from autograder.grading.scoring import SaveScores
+from autograder.grading.steps import RunCells
 
 c = get_config()  # noqa: F821 (nbgrader defines it)
 

@@ -12,8 +12,9 @@ COMMANDS = (
     "lessons.release",
     "lessons.run_solutions",
     "lessons.pieces",
+    "lessons.chapters",
     "soundness.audit",
-    "grading.course",
+    "grading.command",
     "insight.regrade",
     "insight.report",
 )

@@ -24,10 +24,11 @@ from pathlib import Path
 import nbformat
 
 from autograder.answers import mutants, variants
-from autograder.grading import course as grading
+from autograder.grading import example_class
+from autograder.grading.course import Course
 from autograder.lessons import nbgrader_api, notebook
 
-MAKE = runpy.run_path(str(grading.EXAMPLE / "make.py"))
+MAKE = runpy.run_path(str(example_class.EXAMPLE / "make.py"))
 STOCK = """
 c = get_config()
 c.CourseDirectory.course_id = "distributed-training"
@@ -94,7 +95,7 @@ def main() -> None:
         for lesson in arguments.lessons:
             hand_in(ours, lesson, arguments.students)
             shutil.copytree(notebook.SOLUTIONS / lesson, ours / "solutions" / lesson)
-            grading.Course(ours).prepare(lesson)
+            Course(ours).prepare(lesson)
         shutil.copytree(ours, stock)
         (stock / nbgrader_api.CONFIG).write_text(STOCK)
         shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, ours / nbgrader_api.CONFIG)

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from autograder.grading import course as grading
+from autograder.grading.course import Course
 from autograder.lessons import notebook
 
 hand_in = runpy.run_path(str(Path(__file__).with_name("grading.py")))["hand_in"]
@@ -41,7 +41,7 @@ def main() -> None:
         for lesson in arguments.lessons:
             hand_in(root, lesson, arguments.students)
             shutil.copytree(notebook.SOLUTIONS / lesson, root / "solutions" / lesson)
-        course, first, differences = grading.Course(root), None, 0
+        course, first, differences = Course(root), None, 0
         for process in busy:
             process.start()
         for number in range(arguments.times):

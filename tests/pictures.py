@@ -14,7 +14,7 @@ from pathlib import Path
 from browser import Browser
 from formgrader import Server
 
-from autograder.grading import course as grading
+from autograder.grading import example_class
 from autograder.lessons import notebook
 
 PICTURES = notebook.ROOT / "book" / "start"
@@ -43,11 +43,11 @@ def feedback(tab: Browser, root: Path) -> None:
 
 def main() -> int:
     """Make both, from a copy: a server leaves files of its own."""
-    if not (grading.EXAMPLE_COURSE / "gradebook.db").is_file():
+    if not (example_class.EXAMPLE_COURSE / "gradebook.db").is_file():
         print("the example class is not graded yet: run `make` first", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as folder, Browser(1100, 490) as tab:
-        root = Path(shutil.copytree(grading.EXAMPLE_COURSE, Path(folder, "class")))
+        root = Path(shutil.copytree(example_class.EXAMPLE_COURSE, Path(folder, "class")))
         formgrader(tab, root)
         tab.resize(820, 826)
         feedback(tab, root)

@@ -20,8 +20,8 @@ from regions import split
 from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
 from autograder.__main__ import main
-from autograder.grading import course as grading
-from autograder.grading import feedback, jail, safe
+from autograder.grading import example_class, feedback, jail, safe
+from autograder.grading.course import Course
 from autograder.lessons import notebook
 
 pytestmark = pytest.mark.jail
@@ -54,7 +54,7 @@ def example():
     before = own.read_bytes() if own.exists() else None
     status, out, err = grade("--example", *LESSONS)
     assert (own.read_bytes() if own.exists() else None) == before, "the instructor's gradebook was touched"
-    return status, out, err, grading.Course(grading.EXAMPLE_COURSE, 20)
+    return status, out, err, Course(example_class.EXAMPLE_COURSE, 20)
 
 
 @pytest.mark.slow
@@ -72,12 +72,12 @@ def test_the_example_class_gets_the_expected_points(example):
 def test_the_whole_example_class_gets_the_expected_points():
     status, _out, err = grade("--example")
     assert status == 0, err
-    scores = grading.Course(grading.EXAMPLE_COURSE, 20).scores()
+    scores = Course(example_class.EXAMPLE_COURSE, 20).scores()
     assert {key: score for key, (score, _) in scores.items()} == all_expected()
 
 
 def all_expected():
-    return grading.read_expected(grading.EXAMPLE / "expected.csv")
+    return example_class.read_expected(example_class.EXAMPLE / "expected.csv")
 
 
 @pytest.mark.slow
@@ -102,13 +102,13 @@ def test_every_lost_mark_of_the_example_class_is_explained(example):
 
 @pytest.mark.slow
 def test_the_feedback_names_the_mistake(example):
-    page = (grading.EXAMPLE_COURSE / "feedback/student-03/03_step/03_step.html").read_text()
+    page = (example_class.EXAMPLE_COURSE / "feedback/student-03/03_step/03_step.html").read_text()
     assert "You added up the gradients of the micro-batches" in page
 
 
 @pytest.mark.slow
 def test_no_feedback_shows_a_hidden_test_or_runs_anything(example):
-    pages = sorted(grading.EXAMPLE_COURSE.glob("feedback/*/*/*.html"))
+    pages = sorted(example_class.EXAMPLE_COURSE.glob("feedback/*/*/*.html"))
     assert len(pages) >= 10
     for path in pages:
         text = path.read_text()
@@ -125,13 +125,13 @@ def hidden_lines(name):
 
 
 def test_the_example_class_follows_from_the_lessons(tmp_path):
-    runpy.run_path(str(grading.EXAMPLE / "make.py"))["make"](tmp_path)
-    for folder in (tmp_path, grading.EXAMPLE):
+    runpy.run_path(str(example_class.EXAMPLE / "make.py"))["make"](tmp_path)
+    for folder in (tmp_path, example_class.EXAMPLE):
         assert sorted(folder.glob("submitted/*/*/*.ipynb"))
     made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for name, content in made.items():
-        assert (grading.EXAMPLE / name).read_bytes() == content, f"{name}: run examples/class/make.py"
-    kept = {path.relative_to(grading.EXAMPLE) for path in grading.EXAMPLE.glob("submitted/*/*/*")}
+        assert (example_class.EXAMPLE / name).read_bytes() == content, f"{name}: run examples/class/make.py"
+    kept = {path.relative_to(example_class.EXAMPLE) for path in example_class.EXAMPLE.glob("submitted/*/*/*")}
     assert kept == {name for name in made if name.parts[0] == "submitted"}
 
 
@@ -418,7 +418,7 @@ def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(cour
 
     course.course.grade()
     monkeypatch.setattr(kernel.JailedKernel, "start", lambda self: 1 / 0)
-    monkeypatch.setattr(grading.Course, "try_solutions", lambda *_: None)
+    monkeypatch.setattr(Course, "try_solutions", lambda *_: None)
     course.hand_in("ada", submission(ex3=None))
     assert main(["grade", "--course", str(course.root), "--timeout", "5"]) == 1
     assert "ada 07_toy: not graded, 0 points for now" in capsys.readouterr().err
@@ -516,13 +516,13 @@ def test_a_notebook_that_is_a_link_is_not_followed(course):
 
 def test_a_failed_check_on_ranks_shows_what_they_sent():
     from autograder.checking.expect import CheckFailed
-    from autograder.grading import run_cells
+    from autograder.grading import pictures
     from ranks.ledger import Ledger, Message
 
     error = CheckFailed("wrong")
     error.ledger = Ledger([Message(0, "send", 1, 8, 0.0, 0.1), Message(1, "recv", 0, 8, 0.0, 0.1)], 2)
-    drawn = run_cells.picture_of(error)
+    drawn = pictures.picture_of(error)
     assert drawn["png"].startswith("iVBOR") and "Messages of 2 ranks" in drawn["alt"]
-    assert run_cells.picture_of(CheckFailed("wrong")) == {} == run_cells.picture_of(None)
+    assert pictures.picture_of(CheckFailed("wrong")) == {} == pictures.picture_of(None)
     error.ledger = Ledger([Message(0, "send", 1, 8, 0.0)] * 500, 2)
-    assert run_cells.picture_of(error) == {}, "nobody could see anything in it"
+    assert pictures.picture_of(error) == {}, "nobody could see anything in it"

@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from autograder.__main__ import main
-from autograder.lessons import notebook, run_solutions
+from autograder.lessons import keys, notebook, run_solutions
 
 #: Each solution's other numbers of ranks: without the test cells, which choose their own.
 OTHER_WORLD_SIZES = (pytest.param(2, marks=pytest.mark.thorough), 3)
@@ -80,7 +80,7 @@ def course(tmp_path, monkeypatch):
     """A course of one tiny lesson, whose executed copies go to a folder of its own."""
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     monkeypatch.setattr(run_solutions, "EXECUTED", tmp_path / "executed")
-    monkeypatch.setattr(run_solutions, "_fingerprint", lambda lesson: notebook.solution_path(lesson).read_text())
+    monkeypatch.setattr(keys, "of_lesson", lambda lesson: notebook.solution_path(lesson).read_text())
     tiny.lesson(tmp_path / "solutions")
     return tmp_path
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.grading import course as grading
 from autograder.grading import jail
-from autograder.lessons import nbgrader_api
+from autograder.grading.course import Course
+from autograder.lessons import nbgrader_api, notebook
 
 LESSON = "07_toy"
 RIGHT = {
@@ -103,11 +103,11 @@ def at(nb: nbformat.NotebookNode, name: str) -> int:
 def _prepared() -> dict[str, bytes]:
     """A gradebook that knows the lesson: nbgrader takes seconds to make one."""
     with tempfile.TemporaryDirectory() as folder:
-        course = grading.Course(Path(folder))
+        course = Course(Path(folder))
         source = course.root / "solutions" / LESSON
         source.mkdir(parents=True)
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
-        grading.Course(course.root).prepare(LESSON)
+        Course(course.root).prepare(LESSON)
         return {name: (course.root / name).read_bytes() for name in ("gradebook.db", "autograded/.graded.json")}
 
 
@@ -120,8 +120,8 @@ class Toy:
         source.mkdir(parents=True)
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
         if not stock:
-            shutil.copy(grading.notebook.ROOT / nbgrader_api.CONFIG, self.root / nbgrader_api.CONFIG)
-        self.course = (_Stock if stock else grading.Course)(self.root, timeout, not jail.missing())
+            shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, self.root / nbgrader_api.CONFIG)
+        self.course = (_Stock if stock else Course)(self.root, timeout, not jail.missing())
         for name, content in _prepared().items():
             (self.root / name).parent.mkdir(exist_ok=True)
             (self.root / name).write_bytes(content)
@@ -165,7 +165,7 @@ class Toy:
         return (self.root / "feedback" / student / LESSON / f"{LESSON}.html").read_text(encoding="utf-8")
 
 
-class _Stock(grading.Course):
+class _Stock(Course):
     """nbgrader with our folders and nothing else of ours."""
 
     def grade_one(self, student: str, lesson: str) -> str:

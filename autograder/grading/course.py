@@ -1,19 +1,16 @@
-"""`python -m autograder grade`: a class's submissions in, grades with reasons out.
+"""A class, and how it is graded.
 
 A course is a folder with `submitted/STUDENT/LESSON/LESSON.ipynb`. Grading it fills `gradebook.db`, `autograded/`,
-`feedback/` and `grades.csv` beside it, through nbgrader with the settings of `nbgrader_config.py`. What did not
+`feedback/` and `grades.csv` next to it, through nbgrader with the settings of `nbgrader_config.py`. What did not
 change since it was graded is not graded again.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
-import csv
 import functools
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -21,116 +18,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from autograder.lessons import nbgrader_api, notebook
+from autograder.grading.gradebook import Row, csv_of, read_rows, scores_of, totals_of
+from autograder.grading.nbgrader_steps import exactly_one
+from autograder.lessons import keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
 
 if TYPE_CHECKING:
     from autograder.grading.workers import Task, Workers
-
-EXAMPLE = notebook.ROOT / "examples" / "class"
-EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"
-
-
-def add_parser(subparsers) -> None:
-    """Add the subcommand `grade`."""
-    parser = subparsers.add_parser("grade", help="grade a class: autograde, feedback, grades.csv")
-    add_arguments(parser)
-    parser.add_argument("--example", action="store_true", help="grade the example class in a scratch folder")
-    parser.set_defaults(run=command)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command that grades can be told."""
-    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson handed in")
-    parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
-    parser.add_argument("--force", action="store_true", help="grade again what did not change")
-    parser.add_argument("--timeout", type=int, metavar="SECONDS", help="for one cell; twice that for a test cell")
-    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes (default: one a core)")
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler whose workers run the notebooks")
-    parser.add_argument("--no-jail", action="store_true", help="run submissions with your own rights")
-
-
-def command(arguments: argparse.Namespace) -> int:
-    """Run the subcommand; its exit status: 1 when something could not be graded, or differs from the expected."""
-    if arguments.example:
-        return _example(arguments)
-    course = course_of(arguments)
-    if not course.jobs(arguments.lessons):
-        where = folder_of(arguments) / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
-        print(f"Nothing to grade: put each notebook at {where} and run this again.")
-        return 0
-    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
-    print(course.table())
-    folder = folder_of(arguments)
-    print(f"\nFeedback pages are in {folder / 'feedback'}, all points in {folder / 'grades.csv'}.")
-    return 1 if problems else 0
-
-
-def folder_of(arguments: argparse.Namespace) -> Path:
-    """The course's folder, as short as it can be said."""
-    return Path(arguments.course).expanduser() if arguments.course else Path(os.path.relpath(notebook.ROOT))
-
-
-def course_of(arguments: argparse.Namespace) -> Course:
-    """The course that the command line names. ValueError for a folder or lesson that is not there."""
-    folder = folder_of(arguments)
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
-    course = Course(folder, arguments.timeout, not arguments.no_jail)
-    course.check(arguments.lessons)
-    return course
-
-
-def workers_of(arguments: argparse.Namespace) -> dict:
-    """What the command line says about workers, for `Course.grade`."""
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}")
-    return {"jobs": arguments.jobs, "scheduler": arguments.scheduler or ""}
-
-
-def _example(arguments: argparse.Namespace) -> int:
-    course = example_course(arguments.timeout or 20, not arguments.no_jail)  # one of them never ends
-    course.check(arguments.lessons)
-    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
-    print(course.table())
-    wrong = differences(course.scores(), read_expected(EXAMPLE / "expected.csv"), arguments.lessons)
-    for line in wrong:
-        print(line, file=sys.stderr)
-    folder = EXAMPLE_COURSE.relative_to(notebook.ROOT)
-    print(f"\nThe example class is in {folder}: feedback pages in {folder / 'feedback'}.")
-    return 1 if problems or wrong else 0
-
-
-def example_course(timeout: int | None = None, jail: bool = True) -> Course:
-    """The example class, copied into a scratch folder of its own."""
-    EXAMPLE_COURSE.mkdir(parents=True, exist_ok=True)
-    for name, source in (("submitted", EXAMPLE / "submitted"), ("solutions", notebook.SOLUTIONS)):
-        shutil.rmtree(EXAMPLE_COURSE / name, ignore_errors=True)
-        shutil.copytree(source, EXAMPLE_COURSE / name, ignore=shutil.ignore_patterns(".*"))
-    shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, EXAMPLE_COURSE / nbgrader_api.CONFIG)
-    return Course(EXAMPLE_COURSE, timeout, jail)
-
-
-def read_expected(path: Path) -> dict[tuple[str, str, str], float]:
-    """(student, lesson, exercise) → points, from a file with the columns student_id, assignment, exercise, score."""
-    with open(path, newline="", encoding="utf-8") as file:
-        return {
-            (row["student_id"], row["assignment"], row["exercise"]): float(row["score"]) for row in csv.DictReader(file)
-        }
-
-
-def differences(scores: dict, expected: dict, lessons: list[str] | None = None) -> list[str]:
-    """One line for each exercise whose points are not the expected ones."""
-    lines = []
-    for key in sorted(scores.keys() | expected.keys()):
-        if lessons and key[1] not in lessons:
-            continue
-        got = scores[key][0] if key in scores else None
-        if got != expected.get(key):
-            lines.append(f"{' '.join(key)}: got {got}, expected {expected.get(key)}")
-    return lines
 
 
 class Course:
@@ -195,7 +91,7 @@ class Course:
             problems = self._grade(todo, pool)
         for problem in problems:
             print(problem, file=sys.stderr)
-        write_whole(self.root / "grades.csv", self.csv())
+        write_whole(self.root / "grades.csv", csv_of(self.rows()))
         return problems
 
     def _say_what_is_odd(self) -> None:
@@ -233,15 +129,15 @@ class Course:
 
     def task(self, student: str, lesson: str) -> Task:
         """What a worker needs to run one submission; of no student: the solution itself."""
-        from autograder.grading import restore, run_cells, workers
+        from autograder.grading import restore, steps, submission_files, workers
 
-        run, source = run_cells.RunCells(config=self._config()), self.solutions / lesson
-        instructor = run_cells.lesson_notebook(source / f"{lesson}.ipynb")
-        files, cells, problem = run_cells.files_beside(source), instructor.cells, ""
+        run, source = steps.RunCells(config=self._config()), self.solutions / lesson
+        instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb")
+        files, cells, problem = submission_files.files_beside(source), instructor.cells, ""
         if student:
             folder = self.root / "submitted" / student / lesson
             nb = restore.read_file(folder / f"{lesson}.ipynb")
-            files = {**run_cells.submitted_files(folder, run.data_files)[0], **files}
+            files = {**submission_files.submitted_files(folder, run.data_files)[0], **files}
             cells, problem = nb.cells, nb.metadata.autograder.problem
         with self.gradebook() as gradebook:
             restored = restore.restored_notebook(cells, problem, restore.source_cells(gradebook, lesson, lesson))
@@ -315,16 +211,11 @@ class Course:
         """
         from nbgrader.converters import Autograde, GenerateFeedback
 
-        from autograder.grading.run_cells import RunCells
-
         config = self._config(assignment_id=lesson, student_id=student)
+        config.RestoreCells.restored = config.RunCells.executed = executed
         problem = f"{type(error).__name__}: {error}".split("\n")[0] if error else ""
-        RunCells.done = {(student, lesson): executed}
-        try:
-            problem = problem or self._convert(_exactly_one(Autograde), config)
-            problem = problem or self._convert(_exactly_one(GenerateFeedback), config)
-        finally:
-            RunCells.done = {}
+        problem = problem or self._convert(exactly_one(Autograde), config)
+        problem = problem or self._convert(exactly_one(GenerateFeedback), config)
         if problem:
             self._record_failure(student, lesson)
             return f"{student} {lesson}: not graded, 0 points for now: {problem} (more in .nbgrader.log)"
@@ -343,74 +234,21 @@ class Course:
 
     def scores(self) -> dict[tuple[str, str, str], tuple[float, float]]:
         """(student, lesson, exercise) → (score, most), for what is in `submitted/` now."""
-        return {row[:3]: (row.score, row.max_score) for row in self.rows()}
+        return scores_of(self.rows())
 
     def totals(self) -> dict[tuple[str, str], tuple[float, float]]:
         """(student, lesson) → (score, most), late penalties taken off."""
-        totals: dict[tuple[str, str], tuple[float, float]] = {}
-        for row in self.rows():
-            score, most = totals.get(row[:2], (-(row.penalty or 0.0), 0.0))
-            totals[row[:2]] = (score + row.score, most + row.max_score)
-        return totals
+        return totals_of(self.rows())
+
+    def rows(self) -> list[Row]:
+        """Every grade in the gradebook of what is in `submitted/` now."""
+        here = set(self.jobs())
+        with self.gradebook() as gradebook:
+            return [row for row in read_rows(gradebook) if row[:2] in here]
 
     def has_gradebook(self) -> bool:
         """Is there a gradebook yet? Looking into one makes it."""
         return (self.root / "gradebook.db").is_file()
-
-    def rows(self) -> list[Row]:
-        """Every grade in the gradebook of what is in `submitted/` now."""
-        from nbgrader import api
-
-        here = set(self.jobs())
-        with self.gradebook() as gradebook:
-            found = (
-                gradebook.db.query(
-                    api.SubmittedAssignment.student_id,
-                    api.Assignment.name,
-                    api.GradeCell.name,
-                    api.Grade.score,
-                    api.GradeCell.max_score,
-                    api.Grade.auto_score,
-                    api.Grade.manual_score,
-                    api.Grade.needs_manual_grade,
-                    api.SubmittedNotebook.late_submission_penalty,
-                )
-                .select_from(api.Grade)
-                .join(api.SubmittedNotebook, api.Grade.notebook_id == api.SubmittedNotebook.id)
-                .join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id)
-                .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
-                .join(api.GradeCell, api.Grade.cell_id == api.GradeCell.id)
-                .all()
-            )
-        rows = [Row(student, lesson, test.removesuffix("-test"), *rest) for student, lesson, test, *rest in found]
-        return [row for row in rows if row[:2] in here]
-
-    def csv(self) -> str:
-        """grades.csv: a row for each student and lesson, with a column for each exercise's points."""
-        exercises: dict[tuple[str, str], list[tuple[str, float]]] = {}
-        for (student, lesson, exercise), (score, _) in self.scores().items():
-            exercises.setdefault((student, lesson), []).append((exercise, score))
-        width = max(map(len, exercises.values()), default=0)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))])
-        for (student, lesson), (score, most) in sorted(self.totals().items()):
-            points = [f"{value:g}" for _, value in sorted(exercises[student, lesson])]
-            writer.writerow([_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
-        return text.getvalue()
-
-    def table(self) -> str:
-        """Students down, lessons across: points of points."""
-        totals = self.totals()
-        lessons = sorted({lesson for _, lesson in totals})
-        students = sorted({student for student, _ in totals})
-        rows = [["student", *lessons]]
-        for student in students:
-            cells = [totals.get((student, lesson)) for lesson in lessons]
-            rows.append([student, *(f"{cell[0]:g}/{cell[1]:g}" if cell else "–" for cell in cells)])
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
     @functools.cached_property
     def settings(self):
@@ -477,80 +315,9 @@ class Course:
 
     def _fingerprint(self, student: str, lesson: str) -> str:
         """A digest of all that a grade depends on: submission (of no student: none), lesson, grader."""
-        digest = hashlib.sha256(f"{self.timeout} {self.jail}".encode())
-        folders = [self.root / "submitted" / student / lesson] if student else []
-        for folder in (*folders, self.solutions / lesson, notebook.ROOT / "autograder", notebook.ROOT / "ranks"):
-            for path in sorted(folder.rglob("*")):
-                plain = path.is_file() and not path.is_symlink() and path.name not in AFTERWARDS
-                if plain and "__pycache__" not in path.parts:
-                    digest.update(str(path.relative_to(folder)).encode() + b"\0" + _digest(path))
-        digest.update(_digest(notebook.ROOT / nbgrader_api.CONFIG))
-        return digest.hexdigest()
+        submission = [self.root / "submitted" / student / lesson] if student else []
+        parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), keys.digest(submission))
+        return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
 
-
-#: What only looks at grades: a change in it changes none.
-AFTERWARDS = {"report.py", "report.html.j2", "charts.py", "lms.py", "marks.py", "mistakes.py", "regrade.py", "audit.py"}
 
 BAR = "{percentage:3.0f}%|{bar:24}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} left] {desc}"
-
-
-class Row(NamedTuple):
-    """One exercise of one submission."""
-
-    student: str
-    lesson: str
-    exercise: str
-    score: float
-    max_score: float
-    auto_score: float | None
-    manual_score: float | None
-    needs_manual_grade: bool
-    penalty: float | None
-
-    @property
-    def waits(self) -> bool:
-        """Is there no final score yet?"""
-        return self.auto_score is None or self.needs_manual_grade
-
-
-def _exactly_one(converter: type) -> type:
-    """nbgrader's converter for one student and lesson, also when the notebook is missing."""
-
-    class One(converter):
-        def init_notebooks(self) -> None:
-            lesson, student = self.coursedir.assignment_id, self.coursedir.student_id
-            folder = self._format_source(lesson, student)
-            self.assignments = {folder: [os.path.join(folder, f"{lesson}.ipynb")]}
-
-        def start(self) -> None:
-            """As nbgrader's; a time of submission that is none counts as none."""
-            read = self.coursedir.get_existing_timestamp
-
-            def timestamp(path: str):
-                try:
-                    return read(path)
-                except Exception:
-                    return None
-
-            self.coursedir.get_existing_timestamp = timestamp
-            super().start()
-
-        def init_assignment(self, assignment_id: str, student_id: str) -> None:
-            """As nbgrader's, but nothing is copied beside the notebook: links could lead anywhere."""
-            ignored = self.coursedir.ignore
-            self.coursedir.ignore = [*ignored, "*"]
-            try:
-                super().init_assignment(assignment_id, student_id)
-            finally:
-                self.coursedir.ignore = ignored
-
-    return One
-
-
-def _digest(path: Path) -> bytes:
-    return hashlib.sha256(path.read_bytes()).digest()
-
-
-def _cell(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text

@@ -104,7 +104,7 @@ def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
 
 
 def picture(drawn: object) -> dict[str, str] | None:
-    """A picture that the grader has drawn (`run_cells.picture_of`): its data and its text alternative."""
+    """A picture that the grader has drawn (`pictures.picture_of`): its data and its text alternative."""
     if not isinstance(drawn, dict) or not safe.BASE64.fullmatch(str(drawn.get("png", ""))):
         return None
     return {"png": drawn["png"], "alt": str(drawn.get("alt", ""))}

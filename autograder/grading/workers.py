@@ -24,12 +24,13 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import run_cells
+from autograder.grading import steps
+from autograder.grading.run_cells import Limits
 
-#: A worker starts slowly and then works fast: fewer than so many submissions are not worth another one.
+#: A worker starts slowly and then works fast: with fewer submissions than this, another one does not pay.
 WORTH_A_WORKER = 4
 
-#: So many tasks for each worker are prepared before they are needed.
+#: How many tasks for each worker are prepared before they are needed.
 AHEAD = 2
 
 
@@ -37,14 +38,14 @@ AHEAD = 2
 class Task:
     """One notebook to run. cells, lesson: notebooks as text; files: what lies beside, by name.
 
-    limits, jail, demonstrations: as `run_cells.RunCells` has them.
+    limits, jail, demonstrations: as `steps.RunCells` has them.
     """
 
     name: tuple[str, str]
     cells: str
     lesson: str
     files: dict[str, bytes] = field(default_factory=dict)
-    limits: run_cells.Limits = field(default_factory=run_cells.Limits)
+    limits: Limits = field(default_factory=Limits)
     jail: bool = True
     demonstrations: bool = False
 
@@ -59,7 +60,7 @@ def execute(task: Task) -> str:
         _share_inputs()
         nb = nbformat.reads(task.cells, as_version=4)
         lesson = nbformat.reads(task.lesson, as_version=4)
-        run_cells.run_submission(nb.cells, lesson, task.files, task)
+        steps.run_submission(nb.cells, lesson, task.files, task)
         return nbformat.writes(nb)
 
 

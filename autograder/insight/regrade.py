@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from autograder.grading import course as grading
+from autograder.grading import command as grade
+from autograder.grading.course import Course
 from autograder.insight import marks
 from autograder.insight.marks import Mark
 
@@ -19,23 +20,23 @@ MAX_REASON = 200
 def add_parser(subparsers) -> None:
     """Add the subcommand `regrade`."""
     parser = subparsers.add_parser("regrade", help="after a test was mended: grade anew and print what changed")
-    grading.add_arguments(parser)
+    grade.add_arguments(parser)
     parser.set_defaults(run=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status: 1 when something could not be graded."""
-    course = grading.course_of(arguments)
+    course = grade.course_of(arguments)
     before = marks_of(course, arguments.lessons)
     if not before:
         print("Nothing has been graded yet: run `python -m autograder grade` first.")
         return 0
-    problems = course.grade(arguments.lessons, arguments.force, **grading.workers_of(arguments))
+    problems = course.grade(arguments.lessons, arguments.force, **grade.workers_of(arguments))
     print(table(before, marks_of(course, arguments.lessons)))
     return 1 if problems else 0
 
 
-def marks_of(course: grading.Course, lessons: list[str]) -> dict[tuple[str, str, str], Mark]:
+def marks_of(course: Course, lessons: list[str]) -> dict[tuple[str, str, str], Mark]:
     """(student, lesson, exercise) → mark, for what is in `submitted/` now and is graded. No lessons: all of them."""
     jobs = set(course.jobs(lessons))
     return {

@@ -36,7 +36,8 @@ def add_parser(subparsers) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
-    from autograder.grading.course import EXAMPLE_COURSE, Course
+    from autograder.grading.course import Course
+    from autograder.grading.example_class import EXAMPLE_COURSE
     from autograder.insight import lms, marks
 
     folder = EXAMPLE_COURSE if arguments.example else Path(arguments.course or notebook.ROOT).expanduser()

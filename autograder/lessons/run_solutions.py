@@ -1,7 +1,7 @@
 """`python -m autograder run`: every solution notebook from top to bottom, in a fresh kernel, by papermill.
 
-The executed copies go to `_build/executed/`. A notebook whose cells and whose code under `ranks/` and
-`autograder/` have not changed since it last ran well is not run again.
+The executed copies go to `_build/executed/`. A notebook that ran well is not run again before
+something changes that it depends on (`keys`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
-import hashlib
 import multiprocessing
 import os
 import sys
@@ -17,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from autograder.lessons import notebook
+from autograder.lessons import keys, notebook
 from autograder.lessons.files import write_whole
 
 EXECUTED = notebook.ROOT / "_build" / "executed"
@@ -122,7 +121,7 @@ def run(
     record = executed / f"{lesson}.sha256"
     for old in (failed, record):
         old.unlink(missing_ok=True)
-    fingerprint = _fingerprint(lesson)
+    fingerprint = keys.of_lesson(lesson)
     with tempfile.TemporaryDirectory(prefix=f"run-{lesson}-") as scratch:
         output = Path(scratch) / f"{lesson}.ipynb"
         work = Path(scratch) / "work"
@@ -166,7 +165,7 @@ def is_current(lesson: str) -> bool:
     """Did this notebook, with this code, run well the last time?"""
     record = EXECUTED / f"{lesson}.sha256"
     done = EXECUTED / f"{lesson}.ipynb"
-    return record.is_file() and done.is_file() and record.read_text() == _fingerprint(lesson)
+    return record.is_file() and done.is_file() and record.read_text() == keys.of_lesson(lesson)
 
 
 def read(lesson: str):
@@ -183,20 +182,6 @@ def _use_this_python() -> None:
     """Kernels named python3 must be this environment's, whatever Jupyter is told elsewhere on the machine."""
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.pop("JUPYTER_PATH", None)
-
-
-def _fingerprint(lesson: str) -> str:
-    """A hash of everything that an executed notebook depends on: its cells and our code."""
-    digest = hashlib.sha256(sys.version.encode())
-    folder = notebook.solution_path(lesson).parent
-    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    for package in ("ranks", "autograder"):
-        files += (notebook.ROOT / package).rglob("*.py")
-    files.append(notebook.ROOT / "requirements.txt")
-    for path in sorted(files):
-        digest.update(f"{path.relative_to(notebook.ROOT)}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def _assigned(cell) -> list[str]:

@@ -105,7 +105,7 @@ class Machine:
         if self.course.is_dir():
             toy = toy_course.Toy.__new__(toy_course.Toy)
             toy.root = self.course
-            kind = toy_course._Stock if stock else toy_course.grading.Course
+            kind = toy_course._Stock if stock else toy_course.Course
             toy.course = kind(self.course, timeout)
             return toy
         return toy_course.Toy(self.course, stock, timeout)

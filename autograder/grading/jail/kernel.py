@@ -26,14 +26,13 @@ from typing import Any
 import nbformat
 
 from autograder.grading.jail import handles, outside
-from autograder.grading.run_cells import Outputs, Reply
+from autograder.grading.kernels import Outputs, Reply
 from autograder.lessons import notebook
 
-#: Seconds in which a process that is well says so.
+#: Seconds that a submission's process has to answer after a test failed; without an answer, a new one is started.
 HEALTHY = 10
 
-
-#: Where files cross now.
+#: The folders through which files pass between the jail and this process, for the submissions that run now.
 _folders: set[str] = set()
 
 
@@ -45,7 +44,7 @@ def leave_nothing() -> None:
 
 
 class JailedKernel:
-    """Takes the place of `execution.LocalKernel`: the same calls, but nothing of the submission runs outside.
+    """Takes the place of `kernels.LocalKernel`: the same calls, but nothing of the submission runs outside.
 
     jail: where it runs. lesson: the instructor's notebook, whose setup cells the grade cells build on. files: what
     lies beside the notebook, by name.
@@ -139,7 +138,7 @@ class JailedKernel:
         except outside.DiedError as died:
             reply.why = str(died)
         except Exception as error:
-            reply.status, reply.raised = "error", error
+            reply.status, reply.raised, reply.seed = "error", error, getattr(error, "seed", None)
             reply.error = (type(error).__name__, _text(error))
             reply.traceback = frames_of(error)
             self.crippled = not self._can_be_asked()
@@ -226,7 +225,7 @@ def _graded_in(
 
 @contextlib.contextmanager
 def _clock_stopped(inmate: outside.Inmate) -> Iterator[None]:
-    """Inside, what is left of the time of a grade cell does not get less."""
+    """Pauses the grade cell's timer."""
     in_main = threading.current_thread() is threading.main_thread()
     began, left = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, 0)[0] if in_main else 0.0
     try:

@@ -1,0 +1,85 @@
+"""`python -m autograder grade`: a class's submissions in, grades with reasons out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from autograder.grading import gradebook
+from autograder.grading.course import Course
+from autograder.lessons import notebook
+
+
+def add_parser(subparsers) -> None:
+    """Add the subcommand `grade`."""
+    parser = subparsers.add_parser("grade", help="grade a class: autograde, feedback, grades.csv")
+    add_arguments(parser)
+    parser.add_argument("--example", action="store_true", help="grade the example class in a scratch folder")
+    parser.set_defaults(run=command)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command that grades can be told."""
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson handed in")
+    parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
+    parser.add_argument("--force", action="store_true", help="grade again what did not change")
+    parser.add_argument("--timeout", type=int, metavar="SECONDS", help="for one cell; twice that for a test cell")
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes (default: one a core)")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler whose workers run the notebooks")
+    parser.add_argument("--no-jail", action="store_true", help="run submissions with your own rights")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status: 1 when something could not be graded, or differs from the expected."""
+    if arguments.example:
+        return _example(arguments)
+    course = course_of(arguments)
+    if not course.jobs(arguments.lessons):
+        where = folder_of(arguments) / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
+        print(f"Nothing to grade: put each notebook at {where} and run this again.")
+        return 0
+    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
+    print(gradebook.table_of(course.rows()))
+    folder = folder_of(arguments)
+    print(f"\nFeedback pages are in {folder / 'feedback'}, all points in {folder / 'grades.csv'}.")
+    return 1 if problems else 0
+
+
+def folder_of(arguments: argparse.Namespace) -> Path:
+    """The course's folder, as short as it can be said."""
+    return Path(arguments.course).expanduser() if arguments.course else Path(os.path.relpath(notebook.ROOT))
+
+
+def course_of(arguments: argparse.Namespace) -> Course:
+    """The course that the command line names. ValueError for a folder or lesson that is not there."""
+    folder = folder_of(arguments)
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
+    course = Course(folder, arguments.timeout, not arguments.no_jail)
+    course.check(arguments.lessons)
+    return course
+
+
+def workers_of(arguments: argparse.Namespace) -> dict:
+    """What the command line says about workers, for `Course.grade`."""
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}")
+    return {"jobs": arguments.jobs, "scheduler": arguments.scheduler or ""}
+
+
+def _example(arguments: argparse.Namespace) -> int:
+    from autograder.grading import example_class
+
+    course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # one of them never ends
+    course.check(arguments.lessons)
+    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
+    print(gradebook.table_of(course.rows()))
+    expected = example_class.read_expected(example_class.EXAMPLE / "expected.csv")
+    wrong = example_class.differences(course.scores(), expected, arguments.lessons)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    folder = example_class.EXAMPLE_COURSE.relative_to(notebook.ROOT)
+    print(f"\nThe example class is in {folder}: feedback pages in {folder / 'feedback'}.")
+    return 1 if problems or wrong else 0

@@ -1,0 +1,100 @@
+"""The grades of a class, read from nbgrader's gradebook: rows, sums, a table, a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any, NamedTuple
+
+
+class Row(NamedTuple):
+    """One exercise of one submission."""
+
+    student: str
+    lesson: str
+    exercise: str
+    score: float
+    max_score: float
+    auto_score: float | None
+    manual_score: float | None
+    needs_manual_grade: bool
+    penalty: float | None
+
+    @property
+    def waits(self) -> bool:
+        """Is there no final score yet?"""
+        return self.auto_score is None or self.needs_manual_grade
+
+
+def read_rows(gradebook: Any) -> list[Row]:
+    """Every grade in an open gradebook of nbgrader's."""
+    from nbgrader import api
+
+    found = (
+        gradebook.db.query(
+            api.SubmittedAssignment.student_id,
+            api.Assignment.name,
+            api.GradeCell.name,
+            api.Grade.score,
+            api.GradeCell.max_score,
+            api.Grade.auto_score,
+            api.Grade.manual_score,
+            api.Grade.needs_manual_grade,
+            api.SubmittedNotebook.late_submission_penalty,
+        )
+        .select_from(api.Grade)
+        .join(api.SubmittedNotebook, api.Grade.notebook_id == api.SubmittedNotebook.id)
+        .join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id)
+        .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
+        .join(api.GradeCell, api.Grade.cell_id == api.GradeCell.id)
+        .all()
+    )
+    return [Row(student, lesson, test.removesuffix("-test"), *rest) for student, lesson, test, *rest in found]
+
+
+def scores_of(rows: list[Row]) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """(student, lesson, exercise) → (score, most)."""
+    return {row[:3]: (row.score, row.max_score) for row in rows}
+
+
+def totals_of(rows: list[Row]) -> dict[tuple[str, str], tuple[float, float]]:
+    """(student, lesson) → (score, most), late penalties taken off."""
+    totals: dict[tuple[str, str], tuple[float, float]] = {}
+    for row in rows:
+        score, most = totals.get(row[:2], (-(row.penalty or 0.0), 0.0))
+        totals[row[:2]] = (score + row.score, most + row.max_score)
+    return totals
+
+
+def csv_of(rows: list[Row]) -> str:
+    """grades.csv: a row for each student and lesson, with a column for each exercise's points."""
+    exercises: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for row in rows:
+        exercises.setdefault((row.student, row.lesson), []).append((row.exercise, row.score))
+    width = max(map(len, exercises.values()), default=0)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))])
+    for (student, lesson), (score, most) in sorted(totals_of(rows).items()):
+        points = [f"{value:g}" for _, value in sorted(exercises[student, lesson])]
+        writer.writerow([_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
+    return text.getvalue()
+
+
+def table_of(rows: list[Row]) -> str:
+    """Students down, lessons across: points of points."""
+    totals = totals_of(rows)
+    lessons = sorted({lesson for _, lesson in totals})
+    students = sorted({student for student, _ in totals})
+    lines = [["student", *lessons]]
+    for student in students:
+        cells = [totals.get((student, lesson)) for lesson in lessons]
+        lines.append([student, *(f"{cell[0]:g}/{cell[1]:g}" if cell else "–" for cell in cells)])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    texts = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([texts[0], "  ".join("─" * width for width in widths), *texts[1:]])
+
+
+def _cell(text: str) -> str:
+    """A name that no spreadsheet takes for a formula."""
+    return f"'{text}" if text[:1] in "=+-@\t\r" else text

@@ -1,0 +1,221 @@
+"""What runs a cell: a kernel, its replies, and the outputs that it collects.
+
+`Kernel` is what `run_cells` needs of one. `LocalKernel` is Jupyter's own, with the rights of whoever grades; the jail
+has another (`jail.kernel.JailedKernel`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import nbformat
+from jupyter_client import BlockingKernelClient, KernelManager
+from nbformat.v4 import new_output
+
+from autograder.checking.check import SEED, fresh_seed
+from autograder.grading.restore import well_formed
+
+#: A cell's outputs are cut after this many characters: an endless loop may print all the time.
+MAX_OUTPUT = 2_000_000
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+@dataclass
+class Reply:
+    """What became of one cell.
+
+    status: "ok", "error", "timeout" (stopped after `timeout` seconds), "died" (the kernel ended), or
+    "unstarted" (the kernel had ended before the cell began). error: name and text of what it raised. why: what
+    ended it, if that is known. raised: what a grade cell raised outside the jail. seed: of the inputs of its checks.
+    """
+
+    status: str
+    outputs: list[nbformat.NotebookNode] = field(default_factory=list)
+    error: tuple[str, str] = ("", "")
+    traceback: list[str] = field(default_factory=list)
+    execution_count: int | None = None
+    why: str = ""
+    raised: Exception | None = None
+    seed: int | None = None
+
+
+class Kernel(Protocol):
+    """Runs the cells of one submission, one after the other."""
+
+    def start(self) -> None:
+        """Start afresh: nothing has run yet."""
+
+    def stop(self) -> None:
+        """End it and every process that it started; without effect when it is not running."""
+
+    def run(self, source: str, timeout: float) -> Reply:
+        """Run one of the submission's cells. After "timeout", "died" or "unstarted", stop it."""
+
+    def run_test(self, source: str, timeout: float) -> Reply:
+        """Run a grade cell."""
+
+
+class LocalKernel:
+    """A Python kernel of this environment on this machine, with the rights of whoever grades."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.manager: KernelManager | None = None
+        self.client: BlockingKernelClient | None = None
+        self.sockets = ""
+        self.seed: int | None = None
+
+    def start(self) -> None:
+        """Start a fresh kernel in `folder`."""
+        self.sockets, self.seed = tempfile.mkdtemp(prefix="kernel-"), fresh_seed()
+        self.manager = KernelManager(
+            kernel_name="python3", connection_file=os.path.join(self.sockets, "connection.json")
+        )
+        if os.name == "posix":  # sockets in a private folder instead of ports
+            self.manager.transport, self.manager.ip = "ipc", os.path.join(self.sockets, "s")
+        self.manager.start_kernel(
+            cwd=self.folder,
+            env={**os.environ, "NBGRADER_EXECUTION": "autograde", SEED: str(self.seed)},
+            extra_arguments=["--HistoryManager.enabled=False"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def stop(self) -> None:
+        """End the kernel and every process it started; without effect when there is none."""
+        if self.manager is None:
+            return
+        if self.client is not None:
+            self.client.stop_channels()
+        # Signals go to the kernel's whole process group, also when the kernel itself is dead.
+        self.manager.shutdown_kernel(now=True)
+        shutil.rmtree(self.sockets, ignore_errors=True)
+        self.manager = self.client = None
+
+    def run(self, source: str, timeout: float) -> Reply:
+        """Run one cell. After "timeout", "died" or "unstarted" the kernel is of no use: stop it."""
+        assert self.manager is not None and self.client is not None
+        request = self.client.execute(source, allow_stdin=False, stop_on_error=False)
+        deadline = time.monotonic() + timeout
+        reply, collected, started, idle = Reply("unstarted"), Outputs(), False, False
+        answer = None
+        while not (idle and answer):
+            if time.monotonic() > deadline:
+                reply.status = "timeout"
+                break
+            message = self._next("iopub" if not idle else "shell")
+            if message is None:
+                if not self.manager.is_alive():
+                    reply.status = "died" if started else "unstarted"
+                    break
+            elif message["parent_header"].get("msg_id") != request:
+                continue
+            elif message["msg_type"] == "execute_reply":
+                answer = message["content"]
+            elif message["msg_type"] == "status":
+                idle = message["content"]["execution_state"] == "idle"
+            elif message["msg_type"] == "execute_input":
+                started = True
+                reply.execution_count = message["content"]["execution_count"]
+            else:
+                collected.add(message)
+        reply.outputs = collected.finished()
+        if answer:
+            reply.status = "ok" if answer["status"] == "ok" else "error"
+            reply.error = tuple(ANSI.sub("", well_formed(str(answer.get(key, "")))) for key in ("ename", "evalue"))
+            reply.traceback = [well_formed(str(part)) for part in answer.get("traceback", [])]
+        return reply
+
+    def run_test(self, source: str, timeout: float) -> Reply:
+        """Run a grade cell, in the same kernel."""
+        reply = self.run(source, timeout)
+        reply.seed = self.seed
+        return reply
+
+    def _next(self, channel: str) -> dict | None:
+        try:
+            return getattr(self.client, f"get_{channel}_msg")(timeout=0.2)
+        except queue.Empty:
+            return None
+
+
+class Outputs:
+    """Collects a cell's output messages: streams joined, display updates applied, everything bounded."""
+
+    def __init__(self):
+        self.outputs, self.displays, self.size, self.clear_next = [], {}, 0, False
+
+    def take(self, kind: str, content: dict) -> None:
+        """Take in one message of a jail, which may say anything."""
+        if kind == "execute_result" and type(content.get("execution_count")) is not int:
+            return
+        with contextlib.suppress(Exception):
+            self.add({"msg_type": kind, "content": content})
+
+    def add(self, message: dict) -> None:
+        """Take one message in; what is no output, or no valid one, is left out."""
+        kind, content = message["msg_type"], message["content"]
+        if kind == "clear_output":
+            self.clear_next = True
+            if not content.get("wait"):
+                self._clear()
+            return
+        if kind not in ("stream", "display_data", "execute_result", "error", "update_display_data"):
+            return
+        if self.clear_next:
+            self._clear()
+        self.size += len(str(content))
+        if self.size > MAX_OUTPUT and kind != "error":
+            if self.size - len(str(content)) <= MAX_OUTPUT:
+                self.outputs.append(new_output("stream", text="\n… the rest of the output was cut.\n"))
+            return
+        shown = content.get("transient", {}).get("display_id")
+        if kind == "update_display_data":
+            if shown in self.displays:
+                self.displays[shown].data = _valid_data(content["data"])
+            return
+        last = self.outputs[-1] if self.outputs else None
+        if kind == "stream":
+            text, name = well_formed(str(content["text"])), "stderr" if content["name"] == "stderr" else "stdout"
+            if last and last.output_type == "stream" and last.name == name:
+                last.text += text
+            else:
+                self.outputs.append(new_output("stream", name=name, text=text))
+            return
+        if kind == "error":
+            texts = {key: well_formed(str(content.get(key, ""))) for key in ("ename", "evalue")}
+            lines = [well_formed(str(line)) for line in content.get("traceback", [])]
+            self.outputs.append(new_output("error", **texts, traceback=lines))
+            return
+        number = {"execution_count": content["execution_count"]} if kind == "execute_result" else {}
+        self.outputs.append(new_output(kind, data=_valid_data(content["data"]), **number))
+        if shown:
+            self.displays[shown] = self.outputs[-1]
+
+    def finished(self) -> list[nbformat.NotebookNode]:
+        for output in self.outputs:
+            if output.output_type == "stream":  # a progress bar leaves its last state
+                output.text = re.sub(r"[^\n]*\r(?!\n)", "", output.text)
+        return self.outputs
+
+    def _clear(self) -> None:
+        self.outputs, self.displays, self.clear_next = [], {}, False
+
+
+def _valid_data(data: dict) -> nbformat.NotebookNode:
+    """A display's texts by type; a cell may send anything, and a notebook file may not hold it."""
+    texts = {kind: well_formed(value) for kind, value in data.items() if isinstance(value, str)}
+    return nbformat.from_dict({kind: text for kind, text in texts.items() if not kind.endswith("json")})

@@ -1,0 +1,102 @@
+"""The step of nbgrader's autograding that runs a submission, and the same for a worker that has only data.
+
+A submission's cells run in a jail, its grade cells outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Bool, Integer, List, Unicode
+
+from autograder.grading.kernels import Kernel, LocalKernel
+from autograder.grading.run_cells import Limits, run_cells
+from autograder.grading.submission_files import files_beside, lesson_notebook, submitted_files
+from autograder.lessons import skippable
+
+
+class RunCells(NbGraderPreprocessor):
+    """Takes the place of nbgrader's Execute: a submission's cells run in a jail, its grade cells outside."""
+
+    timeout = Integer(60, help="Seconds for one cell.").tag(config=True)
+    test_timeout = Integer(120, help="Seconds for one test cell.").tag(config=True)
+    notebook_timeout = Integer(900, help="Seconds for the whole notebook.").tag(config=True)
+    jail = Bool(True, help="Run submissions in a jail. Off, they run with your own rights.").tag(config=True)
+    demonstrations = Bool(
+        False, help="Run the lesson's own cells, too, that are unchanged and on which no answer and no test depends."
+    ).tag(config=True)
+    data_files = List(Unicode(), help="Patterns of files that are taken from a submission.").tag(config=True)
+
+    executed = Unicode(help="The notebook as a worker has run it, as text; without it, it is run now.").tag(config=True)
+
+    @property
+    def limits(self) -> Limits:
+        """The three times together."""
+        return Limits(self.timeout, self.test_timeout, self.notebook_timeout)
+
+    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
+        """Run the restored notebook; for one that could not be read no kernel is started."""
+        if nb.metadata.autograder.problem:
+            return nb, resources
+        where = resources["nbgrader"]
+        course = CourseDirectory(config=self.config)
+        handed_in = Path(course.format_path(course.submitted_directory, where["student"], where["assignment"]))
+        files, left_out = submitted_files(handed_in, self.data_files)
+        if self.executed:
+            adopt(nb, self.executed)
+        else:
+            source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
+            lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
+            run_submission(nb.cells, lesson, {**files, **files_beside(source)}, self)
+        nb.metadata.autograder.left_out = left_out
+        return nb, resources
+
+
+def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
+    """Run the cells of a restored submission, as `run_cells`, in kernels as `kernels` starts them.
+
+    how: what says `limits`, `jail` and `demonstrations`, a RunCells or a worker's task.
+    """
+    idle = () if how.demonstrations else skippable.idle(cells, lesson)
+    with kernels(lesson, files, how.jail) as new_kernel:
+        run_cells(cells, new_kernel, how.limits, idle)
+
+
+def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
+    """Take over outputs and outcomes of a notebook that a worker has run.
+
+    ValueError if the worker has run other cells: nothing of a submission may run in the process that writes grades.
+    """
+    others = nbformat.reads(executed, as_version=4).cells
+    if [(cell.id, cell.source) for cell in others] != [(cell.id, cell.source) for cell in nb.cells]:
+        raise ValueError("the worker has run other cells than those that are to be graded; grade it again with --force")
+    for cell, other in zip(nb.cells, others, strict=True):
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = other.outputs, other.execution_count
+            cell.metadata["autograder"] = other.metadata.get("autograder", {})
+
+
+@contextlib.contextmanager
+def kernels(lesson: nbformat.NotebookNode, files: dict[str, bytes], jail: bool) -> Iterator[Callable[[], Kernel]]:
+    """What starts kernels for a submission to this lesson, in this process's jail or, without it, as any program.
+
+    files: what lies beside the notebook, by name.
+    """
+    from autograder.grading.jail import kernel, outside
+
+    if jail:
+        yield lambda: kernel.JailedKernel(outside.shared(), lesson, files)
+        return
+    with tempfile.TemporaryDirectory(prefix="submission-") as folder:
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        yield lambda: LocalKernel(folder)

@@ -1,0 +1,52 @@
+"""Which files a submission's cells find next to the notebook."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+
+import nbformat
+
+
+def lesson_notebook(source: Path) -> nbformat.NotebookNode:
+    """The instructor's notebook of a lesson; ValueError where there is none."""
+    if not source.is_file():
+        raise ValueError(f"{source} is needed for grading: the grade cells build on its setup cells")
+    return nbformat.read(source, as_version=4)
+
+
+def files_beside(folder: Path) -> dict[str, bytes]:
+    """What lies beside a lesson's notebook, programs included: each file's bytes, by its name there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+        if path.is_file() and not hidden and path.suffix != ".ipynb":
+            found[str(name)] = path.read_bytes()
+    return found
+
+
+#: A declared data file that is larger is not taken; nor are more than so many.
+MAX_DATA_FILE, MAX_DATA_FILES = 20 * 2**20, 50
+
+
+def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
+    """The declared data files of a submission, by name; and for each other thing in its folder why it was left out."""
+    taken, left_out = {}, []
+    for path in sorted(folder.rglob("*"))[:1000] if folder.is_dir() and not folder.is_symlink() else []:
+        name = str(path.relative_to(folder))
+        if name == f"{folder.name}.ipynb" or any(part.startswith(".") for part in Path(name).parts):
+            continue
+        if path.is_symlink() or any((folder / parent).is_symlink() for parent in Path(name).parents):
+            left_out.append(f"{name}: a link")
+        elif path.is_dir():
+            continue
+        elif not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+            left_out.append(f"{name}: not asked for")
+        elif not path.is_file() or path.stat().st_size > MAX_DATA_FILE or len(taken) >= MAX_DATA_FILES:
+            left_out.append(f"{name}: too large, or no plain file")
+        elif path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb"):
+            left_out.append(f"{name}: a program, no data")
+        else:
+            taken[name] = path.read_bytes()
+    return taken, left_out

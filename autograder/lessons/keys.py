@@ -1,0 +1,71 @@
+"""What a result depends on, as a digest: a lesson's executed notebook, its grades, its verdicts, a chapter's outputs.
+
+A lesson's key covers the code that all lessons share, its notebook, its checks and its known wrong answers, and nothing
+of another lesson. So a hint edited in one lesson runs, grades and audits that lesson only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from autograder.lessons import notebook
+
+#: What every lesson's results depend on: folders and files below the repository.
+SHARED = (
+    "ranks",
+    "autograder/lessons",
+    "autograder/checking",
+    "autograder/answers/answer.py",
+    "autograder/answers/mutants/__init__.py",
+    "autograder/checks/__init__.py",
+    "requirements.txt",
+)
+#: What a grade depends on besides.
+GRADING = ("autograder/grading", "nbgrader_config.py")
+#: What a verdict of the audit depends on besides.
+SOUNDNESS = ("autograder/soundness", "autograder/answers/variants/__init__.py")
+
+#: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
+_LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
+_CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = ()) -> str:
+    """The key of a lesson. solutions: where its folder is, if not in the repository. more: GRADING or SOUNDNESS."""
+    places = [notebook.ROOT / name for name in (*SHARED, *more)]
+    return digest([*places, (solutions or notebook.SOLUTIONS) / lesson, *_own_code(lesson, variants=more == SOUNDNESS)])
+
+
+def of_chapter(chapter: Path) -> str:
+    """The key of a chapter's outputs: the runtime, and the solutions that its cells take functions from."""
+    cells = "".join(_CELL.findall(chapter.read_text(encoding="utf-8")))
+    used = [notebook.SOLUTIONS / name for name in sorted(set(_LESSON.findall(cells)) & set(notebook.lessons()))]
+    return digest([notebook.ROOT / "ranks", notebook.ROOT / "autograder" / "lessons" / "notebook.py", *used])
+
+
+def digest(places: Iterable[Path]) -> str:
+    """SHA-256 over the names and bytes of all files in these folders, and of these files; of Python's version, too.
+
+    Links, compiled files and hidden folders do not count. A place that is not there counts as an empty one.
+    """
+    found = hashlib.sha256(sys.version.encode())
+    for place in places:
+        files = [place] if place.is_file() else sorted(place.rglob("*"))
+        found.update(f"{place.name}/\0".encode())
+        for path in files:
+            name = path.relative_to(place) if path != place else Path(path.name)
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+            if path.is_file() and not path.is_symlink() and not hidden:
+                found.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def _own_code(lesson: str, variants: bool) -> list[Path]:
+    """A lesson's checks and known answers: modules or packages named by its topic."""
+    topic = lesson.split("_", 1)[-1]
+    folders = ["checks", "answers/mutants", *(["answers/variants"] if variants else [])]
+    return [notebook.ROOT / "autograder" / folder / name for folder in folders for name in (f"{topic}.py", topic)]
