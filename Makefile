@@ -117,14 +117,9 @@ $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.
 	@$(BIN)/python -m autograder run
 	@touch $@
 
-# A chapter's cells are run again when they change, but also when what they import does.
-$(STAMPS)/runtime: $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py .venv/.ready
-	@mkdir -p $(STAMPS)
-	@rm -rf _build/jupyter_cache
-	@touch $@
-
-# Built beside the old one, which goes only when the new one is whole.
-$(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebooks $(STAMPS)/runtime $(STAMPS)/inputs .venv/.ready
+# Chapters run first, two at a time. The book is built next to the old one, which goes only when the new one is whole.
+$(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/notebooks $(STAMPS)/inputs .venv/.ready
+	@$(BIN)/python -m autograder chapters
 	@rm -rf _build/book.new
 	@$(STEP) "building the book" _build/book.log -- $(BIN)/jupyter-book build . --all -n -W --keep-going --path-output _build/book.new
 	@rm -rf _build/html
