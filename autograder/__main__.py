@@ -1,4 +1,4 @@
-"""`python -m autograder COMMAND`: release, run, audit, grade, regrade, report, pieces: each in a module of its own."""
+"""`python -m autograder COMMAND`: each command is in a module of its own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ COMMANDS = (
     "grading.command",
     "insight.regrade",
     "insight.report",
+    "authoring.where",
 )
 
 
