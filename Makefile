@@ -59,11 +59,12 @@ report: .venv/.ready ## one page on your graded class: report.html
 audit: .venv/.ready ## grade every known wrong and right answer; print the matrix
 	@$(BIN)/python -m autograder audit $(LESSONS)
 
-check: .venv/.ready ## the quick checks: style, stale notebooks, stray outputs
+check: .venv/.ready ## the quick checks: style, stale notebooks, what was forgotten
 	@$(BIN)/ruff check --quiet --extend-exclude examples .
 	@$(BIN)/python -m autograder pieces --check
 	@$(BIN)/python -m autograder release --check
-	@$(BIN)/python -m pytest -q tests/test_style.py
+	@$(BIN)/python -m pytest -q tests/test_style.py tests/test_lessons.py
+	@$(BIN)/python -m autograder drafts
 
 # Two files of tests at a time; the long ones come first in the alphabet. The attacks come last and alone: some of them
 # keep the machine as busy as they may.

@@ -18,6 +18,8 @@ COMMANDS = (
     "insight.regrade",
     "insight.report",
     "authoring.where",
+    "authoring.new_lesson",
+    "authoring.drafts",
 )
 
 

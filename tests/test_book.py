@@ -12,6 +12,7 @@ from browser import Browser
 from bs4 import BeautifulSoup
 from regions import split
 
+from autograder.authoring import drafts
 from autograder.lessons import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -237,7 +238,7 @@ def test_no_answer_is_in_the_book(book):
     leaks = []
     for lesson in notebook.lessons():
         lines = secrets(lesson)
-        assert len(lines) >= 10, f"{lesson}: nothing to look for"
+        assert len(lines) >= (1 if drafts.is_draft(lesson) else 10), f"{lesson}: nothing to look for"
         leaks += [f"{path.relative_to(book)}: {line}" for path, text in texts.items() for line in lines if line in text]
     assert not leaks, "\n".join(sorted(leaks))
 
