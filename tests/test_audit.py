@@ -9,10 +9,11 @@ import pytest
 from autograder.__main__ import main
 from autograder.answers import answer as answers
 from autograder.answers import mutants, variants
+from autograder.checking import check
 from autograder.lessons import notebook
 from autograder.soundness import audit
 
-#: At least so many known wrong and other right answers a lesson.
+#: The least numbers of known wrong and other right answers of a lesson.
 LEAST = {
     "01_collectives": (12, 4),
     "02_costs": (40, 8),
@@ -30,26 +31,82 @@ LEAST = {
 }
 
 
-def wrong_of(verdicts):
+#: How many known wrong answers of each exercise `make test` tries; the subtle ones come first.
+SAMPLE = 2
+
+each_batch = pytest.mark.parametrize(
+    ("lesson", "batch"),
+    [
+        pytest.param(lesson, batch, id=f"{lesson}-unedited" if batch == "unedited" else batch)
+        for lesson in notebook.lessons()
+        for batch in audit.batches(lesson)
+        if batch != "solution"  # test_solutions.py runs the solutions with their tests
+    ],
+)
+
+
+@pytest.fixture(scope="session")
+def same_inputs():
+    """All answers of this process are tried on the same inputs: hints are then found out once."""
+    check.share_inputs()
+
+
+def complaints(verdicts):
     """What is wrong with the grading, by case."""
-    assert {verdict.case.lesson for verdict in verdicts} == set(notebook.lessons())
-    return {f"{v.case.lesson} {v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
+    assert verdicts
+    return {f"{v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
 
 
 # Each answer is tried with the test of its own exercise only; `make audit` tries it with all that it can break.
 
 
 @pytest.mark.slow
-def test_some_cases_of_every_exercise_hold():
-    assert not wrong_of(audit.audit(notebook.lessons(), thorough=False, most=4))
+@each_batch
+def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
+    assert not complaints(audit.try_batch(lesson, batch, thorough=False, most=SAMPLE))
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_every_case_of_every_lesson_holds():
-    verdicts = audit.audit(notebook.lessons(), thorough=False)
-    assert not wrong_of(verdicts)
-    assert len(verdicts) == sum(len(audit.cases(lesson)) - 1 for lesson in notebook.lessons()), "all but the solutions"
+@each_batch
+def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
+    verdicts = audit.try_batch(lesson, batch, thorough=False)
+    assert not complaints(verdicts)
+    assert len(verdicts) == len(audit.batches(lesson)[batch])
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_every_case_is_in_one_batch(lesson):
+    tried = [case for batch in audit.batches(lesson).values() for case in batch]
+    assert sorted(map(str, tried)) == sorted(map(str, audit.cases(lesson)))
+
+
+def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "VERDICTS", tmp_path)
+    tried, key = [], ["one state of the code"]
+    monkeypatch.setattr(audit.keys, "of_lesson", lambda lesson, more: key[0])
+
+    def examine(case, thorough):
+        tried.append((case.name, thorough))
+        return audit.Verdict(case, ("does not hold",) if case.name == "bad" else ())
+
+    monkeypatch.setattr(audit, "examine", examine)
+    cases = [audit.Case("L", "mutant", name) for name in ("good", "bad")] + [audit.Case("L", "variant", "other")]
+    monkeypatch.setattr(audit, "batches", lambda lesson: {"ex": cases})
+    for thorough, expected in ((False, ["good", "bad", "other"]), (False, ["bad"]), (True, ["good", "bad", "other"])):
+        assert [v.case.name for v in audit.try_batch("L", "ex", thorough)] == ["good", "bad", "other"]
+        assert tried == [(name, thorough) for name in expected]
+        tried.clear()
+    audit.try_batch("L", "ex", thorough=False)
+    assert tried == [("bad", False)], "held thoroughly is held"
+    assert [v.complaints for v in audit.try_batch("L", "ex")] == [(), ("does not hold",), ()]
+    tried.clear()
+    audit.try_batch("L", "ex", force=True, most=1)
+    assert tried == [("good", True), ("other", True)], "one wrong, one other right"
+    tried.clear()
+    key[0] = "another state"
+    audit.try_batch("L", "ex")
+    assert len(tried) == 3
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
