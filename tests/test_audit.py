@@ -61,6 +61,7 @@ def complaints(verdicts):
 
 
 @pytest.mark.slow
+@pytest.mark.apart
 @each_batch
 def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
     assert not complaints(audit.try_batch(lesson, batch, thorough=False, most=SAMPLE))
@@ -68,6 +69,7 @@ def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
 
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.apart
 @each_batch
 def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
     verdicts = audit.try_batch(lesson, batch, thorough=False)
