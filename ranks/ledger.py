@@ -166,11 +166,12 @@ class Ledger(list[Message]):
         return max((number for _, number in schedule(self)), default=0)
 
     def __str__(self) -> str:
-        rows = [f"{'rank':>4}  {'call':<12}{'peer':>4}{'bytes':>10}{'start ms':>10}{'end ms':>10}  line"]
+        wide = max([12, *(len(m.call) + 2 for m in self)])
+        rows = [f"{'rank':>4}  {'call':<{wide}}{'peer':>4}{'bytes':>10}{'start ms':>10}{'end ms':>10}  line"]
         for m in self:
             peer = "" if m.peer is None else m.peer
             end = "" if m.end is None else f"{m.end * 1e3:.2f}"
-            rows.append(f"{m.rank:>4}  {m.call:<12}{peer:>4}{m.bytes:>10}{m.start * 1e3:>10.2f}{end:>10}  {m.line}")
+            rows.append(f"{m.rank:>4}  {m.call:<{wide}}{peer:>4}{m.bytes:>10}{m.start * 1e3:>10.2f}{end:>10}  {m.line}")
         return "\n".join(rows)
 
 

@@ -74,6 +74,15 @@ def test_the_ledger_has_every_message():
     assert ledger.rounds() == 1
 
 
+def test_a_printed_ledger_is_a_table():
+    calls = [Message(0, "send", 1, 8, 0.001, 0.0025, line=3), Message(1, "reduce_scatter_single", None, 16, 0.002)]
+    assert str(Ledger(calls)).splitlines() == [
+        "rank  call                   peer     bytes  start ms    end ms  line",
+        "   0  send                      1         8      1.00      2.50  3",
+        "   1  reduce_scatter_single              16      2.00            0",
+    ]
+
+
 def chain(rank, world_size):
     x = torch.zeros(2)
     if rank:
