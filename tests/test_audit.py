@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
 from autograder.__main__ import main
 from autograder.answers import answer as answers
 from autograder.answers import mutants, variants
+from autograder.answers.mutants import costs
 from autograder.checking import check
 from autograder.lessons import notebook
 from autograder.soundness import audit
@@ -194,8 +196,52 @@ def test_an_edit_changes_one_passage_of_the_solution():
     assert answer.source == solution.replace("def ", "\ndef ") and answer.hint == "Too slow."
     assert (answer.lesson, answer.cell, answer.breaks) == ("03_step", cell, (f"{cell}-test",))
     for passage, count in (("no such passage", 0), ("e", solution.count("e"))):
-        with pytest.raises(ValueError, match=f"has {count} passages"):
+        with pytest.raises(ValueError, match=f"the solution has {count} passages"):
             answers.edit(cell, "A hint.", (passage, ""), breaks=[f"{cell}-test"])
+
+
+EMA = answers.Answer(
+    "ema", "03_step", "03-ex4-ema-update", "ema = 1\nreturn ema\n", "Wrong.", ("03-ex4-ema-update-test",)
+)
+
+
+def test_an_edit_of_another_answer_takes_over_its_source_alone():
+    answer = answers.edit(EMA.cell, "Later.", ("ema = 1", "ema = 2"), ("= 2", "= 3"), base=EMA)
+    assert answer == answers.Answer("", "03_step", EMA.cell, "ema = 3\nreturn ema\n", "Later.", ())
+    again = answers.edit(EMA.cell, "Latest.", ("= 3", "= 4"), base=answer, breaks=EMA.breaks)
+    assert (again.source, again.breaks) == ("ema = 4\nreturn ema\n", EMA.breaks)
+    assert EMA.source == "ema = 1\nreturn ema\n"
+
+
+def test_an_edit_refuses_passages_that_its_base_has_not_once():
+    for passage, count in (("no such passage", 0), ("ema", 2)):
+        with pytest.raises(ValueError, match=f"the base has {count} passages"):
+            answers.edit(EMA.cell, "A hint.", (passage, ""), base=EMA)
+
+
+def test_an_edit_refuses_a_base_in_another_cell_and_a_cell_that_does_not_exist():
+    with pytest.raises(ValueError, match=r"03-ex1-worker-gradient: the base .* another cell, 03-ex4-ema-update"):
+        answers.edit("03-ex1-worker-gradient", "A hint.", ("ema = 1", "ema = 2"), base=EMA)
+    with pytest.raises(ValueError, match="has no cell '03-ex9'"):
+        answers.edit("03-ex9", "A hint.", ("a", "b"))
+
+
+def test_an_edit_sees_that_the_notebook_has_changed(monkeypatch, tmp_path):
+    lesson, cell = "03_step", "03-ex4-ema-update"
+    text = notebook.solution_path(lesson).read_text()
+    (tmp_path / lesson).mkdir()
+    copy = tmp_path / lesson / f"{lesson}.ipynb"
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path)
+    for number, name in enumerate(("ema_update", "ema_upgrade")):
+        copy.write_text(text.replace("def ema_update(", f"def {name}("))
+        os.utime(copy, ns=(number, number))
+        assert answers.edit(cell, "A hint.", (f"def {name}(", "def f(")).source.startswith("def f(ema")
+
+
+def test_a_base_is_no_mutant():
+    names = {name for name, value in vars(costs).items() if isinstance(value, answers.Answer)}
+    loaded = {mutant.name for mutant in mutants.of_lesson("02_costs")}
+    assert names - loaded == {name for name in names if name.startswith("_")} != set()
 
 
 def test_an_unknown_lesson_is_one_line(capsys):

@@ -1,20 +1,39 @@
 """Wrong answers to lesson 04: the subtle ones first in each exercise."""
 
-# A mutant is read, not run: its names are those of the notebook, and its function is replaced by its source.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-
-from autograder.answers.mutants import mutant, tests_of
+from autograder.answers.mutants import edit, mutant, right, tests_of
 
 ACCUMULATE, SHARDS = "04-ex1-accumulate-gradients", "04-ex2-shard-indices"
 LOCAL, STEP = "04-ex3-local-gradient", "04-ex4-data-parallel-step"
 
 
 # ---- 1 · accumulate_gradients ----
+
+
+@right(ACCUMULATE)
+def _accumulate():
+    """Right: the base of the edits below."""
+
+    def accumulate_gradients(model, loss_fn, micro_batches):
+        if not micro_batches:
+            raise ValueError("micro_batches is empty")
+        model.zero_grad()
+        total, counted = 0.0, 0
+        for x, y in micro_batches:
+            loss_sum, count = loss_fn(model(x), y)
+            loss_sum.backward()
+            total += loss_sum.item()
+            counted += int(count)
+        if counted == 0:
+            raise ValueError("the count is 0")
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad /= counted
+        return total / counted
 
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
@@ -38,28 +57,18 @@ def accumulate_weighs_by_rows():
         return total
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_counts_a_masked_micro_batch_as_one():
+accumulate_counts_a_masked_micro_batch_as_one = edit(
+    ACCUMULATE,
     """You guarded each count against 0 with a 1, and the 1 went into the total. A micro-batch in which nothing counts
-    adds nothing to the total count either; only the total itself must not be 0."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted, anything = 0.0, 0, False
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += max(int(count), 1)
-            anything = anything or int(count) > 0
-        if not anything:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
+    adds nothing to the total count either; only the total itself must not be 0.""",
+    ("total, counted = 0.0, 0", "total, counted, anything = 0.0, 0, False"),
+    (
+        "counted += int(count)\n    if counted == 0:",
+        "counted += max(int(count), 1)\n        anything = anything or int(count) > 0\n    if not anything:",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
@@ -131,118 +140,57 @@ def accumulate_divides_each_mean_by_the_number_of_micro_batches():
         return total
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_returns_a_mean_of_means():
+accumulate_returns_a_mean_of_means = edit(
+    ACCUMULATE,
     """The gradients are right, but the loss that you return is the mean of the micro-batches' means. It is wrong for
-    the same reason as such a gradient would be: add up the sums and the counts, and divide once."""
+    the same reason as such a gradient would be: add up the sums and the counts, and divide once.""",
+    ("total, counted = 0.0, 0", "losses, counted = [], 0"),
+    ("        total += loss_sum.item()\n", ""),
+    (
+        "    if counted == 0:",
+        "        if int(count):\n            losses.append(loss_sum.item() / int(count))\n    if counted == 0:",
+    ),
+    ("return total / counted", "return sum(losses) / len(losses)"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        losses, counted = [], 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            counted += int(count)
-            if int(count):
-                losses.append(loss_sum.item() / int(count))
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return sum(losses) / len(losses)
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_returns_the_last_loss():
+accumulate_returns_the_last_loss = edit(
+    ACCUMULATE,
     """The gradients are right, but the loss that you return is that of the last micro-batch. Return the loss of the
-    whole batch: the sum of all loss sums over the sum of all counts."""
+    whole batch: the sum of all loss sums over the sum of all counts.""",
+    ("total, counted = 0.0, 0", "counted = 0"),
+    ("        total += loss_sum.item()\n", ""),
+    ("return total / counted", "return loss_sum.item() / max(int(count), 1)"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        counted = 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return loss_sum.item() / max(int(count), 1)
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_returns_a_tensor():
+accumulate_returns_a_tensor = edit(
+    ACCUMULATE,
     """You returned a tensor. Where count is a tensor, the quotient of a float and count is one, too. The function
-    returns a Python float: convert what you add up with item(), int() or float()."""
+    returns a Python float: convert what you add up with item(), int() or float().""",
+    ("int(count)", "count"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += count
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_wants_counts_as_tensors():
+accumulate_wants_counts_as_tensors = edit(
+    ACCUMULATE,
     """You called a tensor's method on count. It may be a 0-dimensional tensor or a Python int, and an int has no
-    item(): int(count) takes both."""
+    item(): int(count) takes both.""",
+    ("counted += int(count)", "counted += count.item()"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += count.item()
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_wants_counts_as_ints():
-    """You only counted what is a Python int. count may also be a 0-dimensional tensor: int(count) takes both."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += count if isinstance(count, int) else 0
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
+accumulate_wants_counts_as_ints = edit(
+    ACCUMULATE,
+    """You only counted what is a Python int. count may also be a 0-dimensional tensor: int(count) takes both.""",
+    ("int(count)", "count if isinstance(count, int) else 0"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
@@ -265,135 +213,84 @@ def accumulate_divides_by_the_counts_so_far():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_divides_by_the_last_count():
+accumulate_divides_by_the_last_count = edit(
+    ACCUMULATE,
     """After the loop you divided by `count`, which then is the count of the last micro-batch. Divide by the sum of all
-    counts."""
+    counts.""",
+    ("p.grad /= counted", "p.grad /= max(int(count), 1)"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= max(int(count), 1)
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_divides_inside_the_loop():
+accumulate_divides_inside_the_loop = edit(
+    ACCUMULATE,
     """You divided the gradients inside the loop. What an earlier micro-batch left in .grad is then divided again with
-    each later one. Divide once, when everything has been added up."""
+    each later one. Divide once, when everything has been added up.""",
+    (
+        "    if counted == 0:",
+        "        for p in model.parameters():\n"
+        "            if p.grad is not None:\n"
+        "                p.grad /= max(counted, 1)\n"
+        "    if counted == 0:",
+    ),
+    (
+        "    for p in model.parameters():\n        if p.grad is not None:\n            p.grad /= counted\n",
+        "",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-            for p in model.parameters():
-                if p.grad is not None:
-                    p.grad /= max(counted, 1)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        return total / counted
+accumulate_never_divides = edit(
+    ACCUMULATE,
+    """Your gradients are those of the summed loss. Divide them by the total count, as you did with the loss.""",
+    (
+        "    for p in model.parameters():\n        if p.grad is not None:\n            p.grad /= counted\n",
+        "",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_never_divides():
-    """Your gradients are those of the summed loss. Divide them by the total count, as you did with the loss."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_divides_by_the_number_of_micro_batches():
+accumulate_divides_by_the_number_of_micro_batches = edit(
+    ACCUMULATE,
     """You divided the summed gradients by the number of micro-batches. What the sums must be divided by is the number
-    of items that count in all of them."""
+    of items that count in all of them.""",
+    ("loss_sum.backward()", "(loss_sum / len(micro_batches)).backward()"),
+    (
+        "    for p in model.parameters():\n        if p.grad is not None:\n            p.grad /= counted\n",
+        "",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            (loss_sum / len(micro_batches)).backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_divides_a_shared_parameter_twice():
+accumulate_divides_a_shared_parameter_twice = edit(
+    ACCUMULATE,
     """You divided the gradient of a parameter that two modules share once for each of them. model.parameters() lists it
-    once; walking over the modules, or over names without removing duplicates, meets it twice."""
+    once; walking over the modules, or over names without removing duplicates, meets it twice.""",
+    (
+        "for p in model.parameters():\n        if p.grad is not None:\n            p.grad /= counted",
+        "for module in model.modules():\n"
+        "        for p in module.parameters(recurse=False):\n"
+        "            if p.grad is not None:\n"
+        "                p.grad /= counted",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for module in model.modules():
-            for p in module.parameters(recurse=False):
-                if p.grad is not None:
-                    p.grad /= counted
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_expects_a_gradient_everywhere():
+accumulate_expects_a_gradient_everywhere = edit(
+    ACCUMULATE,
     """You divided p.grad of every parameter, but a parameter that the model did not use, or one with
-    requires_grad=False, has no gradient: .grad is None. Skip those."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            p.grad /= counted
-        return total / counted
+    requires_grad=False, has no gradient: .grad is None. Skip those.""",
+    (
+        "if p.grad is not None:\n            p.grad /= counted",
+        "p.grad /= counted",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
@@ -416,52 +313,30 @@ def accumulate_adds_to_old_gradients():
         return total
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_multiplies_old_gradients_by_zero():
+accumulate_multiplies_old_gradients_by_zero = edit(
+    ACCUMULATE,
     """You cleared the old gradients by multiplying them with 0. NaN times 0 is NaN: after a single bad step the
-    gradients would stay NaN forever. Overwrite them, or set them to None."""
+    gradients would stay NaN forever. Overwrite them, or set them to None.""",
+    (
+        "model.zero_grad()",
+        "for p in model.parameters():\n        if p.grad is not None:\n            p.grad *= 0",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad *= 0
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_clears_between_micro_batches():
+accumulate_clears_between_micro_batches = edit(
+    ACCUMULATE,
     """You cleared the gradients inside the loop, before each backward, so only the last micro-batch is left. Clear them
-    once, before the first."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            model.zero_grad()
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
+    once, before the first.""",
+    ("    model.zero_grad()\n", ""),
+    (
+        "loss_sum, count = loss_fn(model(x), y)",
+        "model.zero_grad()\n        loss_sum, count = loss_fn(model(x), y)",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
@@ -502,27 +377,14 @@ def accumulate_lets_losses_wait_in_a_list():
         return total
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_retains_the_graph():
+accumulate_retains_the_graph = edit(
+    ACCUMULATE,
     """You called backward(retain_graph=True). Then a graph lives as long as its loss does, while the next micro-batch
-    builds its own: two at once. Nothing needs the old graph; let backward() free it."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward(retain_graph=True)
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
+    builds its own: two at once. Nothing needs the old graph; let backward() free it.""",
+    ("loss_sum.backward()", "loss_sum.backward(retain_graph=True)"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
@@ -565,76 +427,43 @@ def accumulate_joins_the_micro_batches():
         return (loss_sum / count).item()
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_switches_to_eval():
+accumulate_switches_to_eval = edit(
+    ACCUMULATE,
     """You switched the model to eval(). That makes batch normalization harmless, but it also turns dropout off, and
-    it is not for this function to decide: leave the mode as it is."""
+    it is not for this function to decide: leave the mode as it is.""",
+    (
+        "model.zero_grad()",
+        "model.eval()\n    model.zero_grad()",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.eval()
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
+accumulate_switches_to_train = edit(
+    ACCUMULATE,
+    """You switched the model to train(). Whoever called with a model in eval() wants it so: leave the mode as it is.""",
+    (
+        "model.zero_grad()",
+        "mode = model.training\n    model.train()\n    model.zero_grad()",
+    ),
+    (
+        "if counted == 0:",
+        "model.train(mode)\n    if counted == 0:",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_switches_to_train():
-    """You switched the model to train(). Whoever called with a model in eval() wants it so: leave the mode as it is."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        mode = model.training
-        model.train()
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        model.train(mode)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
-
-
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_takes_a_step():
-    """You changed the parameters. This function only leaves gradients; the optimizer's step is the caller's."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        if counted == 0:
-            raise ValueError("the count is 0")
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-                p.data -= 0.1 * p.grad
-        return total / counted
+accumulate_takes_a_step = edit(
+    ACCUMULATE,
+    """You changed the parameters. This function only leaves gradients; the optimizer's step is the caller's.""",
+    (
+        "    return total / counted",
+        "            p.data -= 0.1 * p.grad\n    return total / counted",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
@@ -656,28 +485,34 @@ def accumulate_lets_nothing_through_silently():
         return total / max(counted, 1)
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
-def accumulate_only_refuses_an_empty_list():
+accumulate_only_refuses_an_empty_list = edit(
+    ACCUMULATE,
     """You refused an empty list, but not micro-batches in which nothing counts. Their mean does not exist either, and a
-    ZeroDivisionError or a NaN is no answer: raise a ValueError about the count."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
-        model.zero_grad()
-        total, counted = 0.0, 0
-        for x, y in micro_batches:
-            loss_sum, count = loss_fn(model(x), y)
-            loss_sum.backward()
-            total += loss_sum.item()
-            counted += int(count)
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= counted
-        return total / counted
+    ZeroDivisionError or a NaN is no answer: raise a ValueError about the count.""",
+    (
+        '    if counted == 0:\n        raise ValueError("the count is 0")\n',
+        "",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
 
 
 # ---- 2 · shard_indices ----
+
+
+@right(SHARDS)
+def _shards():
+    """Right: the base of the edits below."""
+
+    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
+        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
+            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
+        order = list(range(length))
+        if shuffle:
+            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        steps = length // world_size if drop_last else -(-length // world_size)
+        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
@@ -715,19 +550,17 @@ def shards_padded_with_the_end():
         return order[rank : steps * world_size : world_size]
 
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_padded_with_the_last_entry():
-    """You repeated the last entry until the length fitted. The sampler repeats the order from its start."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        order = order + order[-1:] * max(steps * world_size - length, 0)
-        return order[rank : steps * world_size : world_size]
+shards_padded_with_the_last_entry = edit(
+    SHARDS,
+    """You repeated the last entry until the length fitted. The sampler repeats the order from its start.""",
+    (
+        "return [order[i % length] for i in range(rank, steps * world_size, world_size)]",
+        "order = order + order[-1:] * max(steps * world_size - length, 0)\n"
+        "    return order[rank : steps * world_size : world_size]",
+    ),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
@@ -746,77 +579,51 @@ def shards_padded_before_shuffling():
         return order[rank::world_size]
 
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_of_one_seed_for_all_epochs():
+shards_of_one_seed_for_all_epochs = edit(
+    SHARDS,
     """You seeded the generator with `seed` alone, so all epochs have the same order: that is a forgotten set_epoch,
-    built in. The sampler's seed is seed + epoch."""
+    built in. The sampler's seed is seed + epoch.""",
+    ("seed + epoch", "seed"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
+shards_of_the_epoch_alone = edit(
+    SHARDS,
+    """You seeded the generator with `epoch` alone and ignored `seed`. The sampler's seed is seed + epoch.""",
+    ("(seed + epoch)", "(epoch)"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
+shards_of_a_product_of_seeds = edit(
+    SHARDS,
+    """You multiplied seed and epoch. With seed 0 every epoch would then have the same order. The sampler adds them.""",
+    ("seed + epoch", "seed * epoch"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_of_the_epoch_alone():
-    """You seeded the generator with `epoch` alone and ignored `seed`. The sampler's seed is seed + epoch."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(epoch)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
-
-
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_of_a_product_of_seeds():
-    """You multiplied seed and epoch. With seed 0 every epoch would then have the same order. The sampler adds them."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed * epoch)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
-
-
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_of_a_seed_a_rank():
+shards_of_a_seed_a_rank = edit(
+    SHARDS,
     """You put the rank into the seed, so each rank draws another permutation and the shards overlap. All ranks must
-    draw the same order and take different entries of it."""
+    draw the same order and take different entries of it.""",
+    (
+        "(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
+        "(length, generator=torch.Generator().manual_seed(seed + epoch + rank)).tolist()",
+    ),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch + rank)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
-
-
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_in_contiguous_blocks():
+shards_in_contiguous_blocks = edit(
+    SHARDS,
     """You gave each rank a contiguous block of the order. The sampler deals like cards: rank r takes every N-th entry,
-    starting at entry r."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank * steps, (rank + 1) * steps)]
+    starting at entry r.""",
+    ("rank, steps * world_size, world_size", "rank * steps, (rank + 1) * steps"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
@@ -835,19 +642,14 @@ def shards_dealt_before_shuffling():
         return mine
 
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_that_never_drop():
+shards_that_never_drop = edit(
+    SHARDS,
     """You ignored drop_last: with it, the end of the order is cut off until the length divides, and nothing is
-    repeated."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        steps = -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
+    repeated.""",
+    ("length // world_size if drop_last else -(-length // world_size)", "-(-length // world_size)"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
@@ -864,34 +666,25 @@ def shards_that_always_drop():
         return order[: length // world_size * world_size][rank::world_size]
 
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_of_unequal_length():
+shards_of_unequal_length = edit(
+    SHARDS,
     """You dealt the order as it is, so that some ranks get one example more than others. A rank with one step more
-    would wait in its all-reduce for ranks that have finished: make the length a multiple of N first."""
+    would wait in its all-reduce for ranks that have finished: make the length a multiple of N first.""",
+    (
+        "    else:\n        order += order[: -length % world_size]\n",
+        "",
+    ),
+    base=shards_padded_by_one_repetition_at_most,
+    breaks=tests_of(SHARDS),
+)
 
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        if drop_last:
-            order = order[: length // world_size * world_size]
-        return order[rank::world_size]
-
-
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_padded_though_it_divides():
-    """You add to the order also when N divides its length already: N − length % N is N in that case, not 0."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        steps = length // world_size if drop_last else length // world_size + (length > 0)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
+shards_padded_though_it_divides = edit(
+    SHARDS,
+    """You add to the order also when N divides its length already: N − length % N is N in that case, not 0.""",
+    ("else -(-length // world_size)", "else length // world_size + (length > 0)"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
@@ -906,50 +699,42 @@ def shards_that_are_always_shuffled():
         return [order[i % length] for i in range(rank, steps * world_size, world_size)]
 
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_drawn_by_numpy():
+shards_drawn_by_numpy = edit(
+    SHARDS,
     """You drew the permutation with numpy. Its generators give other numbers than torch's for the same seed: use
-    torch.randperm with a torch.Generator."""
+    torch.randperm with a torch.Generator.""",
+    (
+        "order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
+        "order = np.random.default_rng(seed + epoch).permutation(length).tolist()",
+    ),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = np.random.default_rng(seed + epoch).permutation(length).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
-
-
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_that_seed_the_world():
+shards_that_seed_the_world = edit(
+    SHARDS,
     """You called torch.manual_seed. That resets the random numbers of the whole program: after each epoch, dropout and
-    initializations would repeat themselves. Make a torch.Generator of your own, and hand it to randperm."""
+    initializations would repeat themselves. Make a torch.Generator of your own, and hand it to randperm.""",
+    (
+        "order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
+        "torch.manual_seed(seed + epoch)\n        order = torch.randperm(length).tolist()",
+    ),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            torch.manual_seed(seed + epoch)
-            order = torch.randperm(length).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
-
-
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_made_of_tensors():
+shards_made_of_tensors = edit(
+    SHARDS,
     """The entries of your list are tensors, not Python ints: a list of a tensor has 0-dimensional tensors in it, which
-    are no keys and no JSON. Use tolist()."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = torch.arange(length)
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch))
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
+    are no keys and no JSON. Use tolist().""",
+    ("order = list(range(length))", "order = torch.arange(length)"),
+    (
+        "(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
+        "(length, generator=torch.Generator().manual_seed(seed + epoch))",
+    ),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
@@ -982,18 +767,13 @@ def shards_for_any_rank():
         return order[rank::world_size]
 
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_for_rank_n():
-    """You let rank N through. Ranks are counted from 0, so the last one is N − 1."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank <= world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        return [order[i % length] for i in range(rank, steps * world_size, world_size)]
+shards_for_rank_n = edit(
+    SHARDS,
+    """You let rank N through. Ranks are counted from 0, so the last one is N − 1.""",
+    ("rank < world_size", "rank <= world_size"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
@@ -1012,6 +792,17 @@ def shards_of_a_negative_length():
 
 
 # ---- 3 · local_gradient ----
+
+
+@right(LOCAL)
+def _local():
+    """Right: the base of the edits below."""
+
+    def local_gradient(x, y, w):
+        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
+        if x.ndim != 2 or len(x) == 0 or y.shape != x.shape[:1] or w.shape != x.shape[1:]:
+            raise ValueError("x, y or w does not fit")
+        return x.T @ (0.5 * (1 + np.tanh(0.5 * (x @ w))) - y) / len(x)
 
 
 @mutant(LOCAL, breaks=tests_of(LOCAL))
@@ -1136,16 +927,14 @@ def local_points_uphill():
         return x.T @ (y - 0.5 * (1 + np.tanh(0.5 * (x @ w)))) / len(x)
 
 
-@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
-def local_is_a_linear_regression():
+local_is_a_linear_regression = edit(
+    LOCAL,
     """You left out σ: that is the gradient of a linear regression. The prediction is σ(Xw), a number between 0 and
-    1."""
-
-    def local_gradient(x, y, w):
-        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
-        if x.ndim != 2 or len(x) == 0 or y.shape != x.shape[:1] or w.shape != x.shape[1:]:
-            raise ValueError("x, y or w does not fit")
-        return x.T @ (x @ w - y) / len(x)
+    1.""",
+    ("0.5 * (1 + np.tanh(0.5 * (x @ w)))", "x @ w"),
+    base=_local,
+    breaks=tests_of(LOCAL, STEP),
+)
 
 
 @mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
@@ -1216,6 +1005,20 @@ def local_divides_by_no_rows():
 # ---- 4 · data_parallel_step ----
 
 
+@right(STEP)
+def _step():
+    """Right: the base of the edits below."""
+
+    def data_parallel_step(xs, ys, w, lr):
+        if len(xs) != len(ys):
+            raise ValueError("xs and ys differ in length")
+        rows = sum(len(x) for x in xs)
+        if rows == 0:
+            raise ValueError("xs has no rows")
+        total = sum(len(x) * local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x))
+        return w - lr * total / rows
+
+
 @mutant(STEP, breaks=tests_of(STEP))
 def step_counts_an_empty_shard():
     """You gave a shard without rows a gradient: 0/0, or an error. It has no part in the step; leave it out."""
@@ -1243,18 +1046,14 @@ def step_averages_over_ranks():
         return w - lr * np.mean(grads, axis=0)
 
 
-@mutant(STEP, breaks=tests_of(STEP))
-def step_averages_over_all_ranks():
+step_averages_over_all_ranks = edit(
+    STEP,
     """You divided the sum of the ranks' gradients by the number of ranks, those without rows included, or averaged the
-    weights after a step on each rank, which is the same. Weight each gradient by its number of rows."""
-
-    def data_parallel_step(xs, ys, w, lr):
-        if len(xs) != len(ys):
-            raise ValueError("xs and ys differ in length")
-        grads = [local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x)]
-        if not grads:
-            raise ValueError("xs has no rows")
-        return w - lr * sum(grads) / len(xs)
+    weights after a step on each rank, which is the same. Weight each gradient by its number of rows.""",
+    ("np.mean(grads, axis=0)", "sum(grads) / len(xs)"),
+    base=step_averages_over_ranks,
+    breaks=tests_of(STEP),
+)
 
 
 @mutant(STEP, breaks=tests_of(STEP))
@@ -1314,19 +1113,14 @@ def step_climbs():
         return w + lr * sum(len(x) * local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x)) / rows
 
 
-@mutant(STEP, breaks=tests_of(STEP))
-def step_scales_the_rate():
+step_scales_the_rate = edit(
+    STEP,
     """You multiplied the learning rate by the number of ranks. That is the linear scaling rule, and a decision for the
-    caller: this step must be the one that a single process takes with the same lr."""
-
-    def data_parallel_step(xs, ys, w, lr):
-        if len(xs) != len(ys):
-            raise ValueError("xs and ys differ in length")
-        rows = sum(len(x) for x in xs)
-        if rows == 0:
-            raise ValueError("xs has no rows")
-        total = sum(len(x) * local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x))
-        return w - lr * len(xs) * total / rows
+    caller: this step must be the one that a single process takes with the same lr.""",
+    ("return w - lr * total / rows", "return w - lr * len(xs) * total / rows"),
+    base=_step,
+    breaks=tests_of(STEP),
+)
 
 
 @mutant(STEP, breaks=tests_of(STEP))

@@ -1,5 +1,7 @@
 """Wrong answers to lesson 16: the subtle ones first in each exercise."""
 
+# The names that an answer does not define are the notebook's.
+
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
@@ -32,7 +34,7 @@ old_bytes_stay_behind = edit(
     SHARD,
     """You opened the file without emptying it ("r+" or "a"): what was in it before is still there behind, or before,
     your bytes.""",
-    ('with path.open("wb") as file:', 'with path.open("ab") as file:'),
+    ('path.open("wb")', 'path.open("ab")'),
     breaks=tests_of(SHARD),
 )
 
@@ -58,10 +60,7 @@ everything_is_float32 = edit(
     SHARD,
     """You converted the tensors to float32. Loading must give back the same bytes: int64 counts above 2²⁴ are
     rounded, float64 loses half its digits, and bfloat16 doubles the file.""",
-    (
-        '        dtype = str(tensor.dtype).removeprefix("torch.")\n',
-        '        tensor, dtype = tensor.float(), "float32"\n',
-    ),
+    ('dtype = str(tensor.dtype).removeprefix("torch.")', 'tensor, dtype = tensor.float(), "float32"'),
     breaks=tests_of(SHARD, SAVE, WHICH, RESHARD, ASYNC),
 )
 
@@ -117,7 +116,7 @@ missing_files_raise_something_else = edit(
     SHARD,
     """A shard that is not there raised FileNotFoundError. Whoever falls back to an older checkpoint catches
     CheckpointError, so everything that is wrong with a checkpoint must be one.""",
-    ("data = path.read_bytes() if path.is_file() else None", "data = path.read_bytes()"),
+    ("() if path.is_file() else None", "()"),
     breaks=tests_of(SHARD),
 )
 
@@ -165,7 +164,7 @@ no_fsync_of_the_root = edit(
     SAVE,
     """The new name stands in the folder above, and that was not fsynced after the rename. After a power cut the
     checkpoint may have its old name again, which the next save clears away.""",
-    ("    os.rename(folder, final)\n    sync_folder(final.parent)\n", "    os.rename(folder, final)\n"),
+    ("    sync_folder(final.parent)\n", ""),
     breaks=tests_of(SAVE, RESHARD),
 )
 
@@ -173,7 +172,7 @@ no_fsync_of_the_folder = edit(
     SAVE,
     """A file's fsync brings its bytes to the disk, not its name, which stands in the folder. Fsync the folder when
     all files are in it, before it is renamed.""",
-    ("    sync_folder(folder)\n    os.rename", "    os.rename"),
+    ("    sync_folder(folder)\n", ""),
     breaks=tests_of(SAVE, RESHARD),
 )
 
@@ -210,8 +209,8 @@ saved_in_place = edit(
     SAVE,
     """You wrote straight into the folder with the final name, so it has that name before it is whole. Prepare under
     a name that no checkpoint has, and rename at the end.""",
-    ("root / step_name(step), root / (TEMPORARY + step_name(step))", "root / step_name(step), root / step_name(step)"),
-    ("        fresh_folder(root, step)\n", "        final.mkdir(parents=True)\n"),
+    ("(TEMPORARY + step_name(step))", "step_name(step)"),
+    ("fresh_folder(root, step)", "final.mkdir(parents=True)"),
     breaks=tests_of(SAVE),
 )
 
@@ -219,7 +218,7 @@ leftovers_are_filled_up = edit(
     SAVE,
     """You used the temporary folder as a killed save had left it. If that save was one by more ranks, its surplus
     shards are committed too. Begin with an empty folder.""",
-    ("        fresh_folder(root, step)\n", "        folder.mkdir(parents=True, exist_ok=True)\n"),
+    ("fresh_folder(root, step)", "folder.mkdir(parents=True, exist_ok=True)"),
     breaks=tests_of(SAVE),
 )
 
@@ -227,7 +226,7 @@ a_leftover_is_in_the_way = edit(
     SAVE,
     """The temporary folder of a killed save was still there, and making it again failed: after one crash this step
     can never be saved. Clear away what killed saves have left.""",
-    ("        fresh_folder(root, step)\n", "        folder.mkdir(parents=True)\n"),
+    ("fresh_folder(root, step)", "folder.mkdir(parents=True)"),
     breaks=tests_of(SAVE),
 )
 
@@ -284,8 +283,8 @@ the_old_step_is_replaced = edit(
     """You removed the checkpoint that was there to make room for the new one of the same step. Killed between the
     two, you have neither. Raise a CheckpointError, and leave what is there alone.""",
     (
-        '            raise CheckpointError(f"{final} is there already: save another step, or move it away first")\n',
-        "            shutil.rmtree(final)\n",
+        'raise CheckpointError(f"{final} is there already: save another step, or move it away first")',
+        "shutil.rmtree(final)",
     ),
     breaks=tests_of(SAVE, ASYNC),
 )
@@ -294,7 +293,7 @@ any_tensor_is_taken = edit(
     SAVE,
     """A tensor that is not 1-D was saved as if it were a piece. Its shape is lost, and laid end to end with the
     other ranks' it means nothing. Raise a ValueError that names the entry.""",
-    ("        if tensor.dim() != 1:\n", "        if False:\n"),
+    ("if tensor.dim() != 1:", "if False:"),
     breaks=tests_of(SAVE, ASYNC),
 )
 
@@ -302,7 +301,7 @@ a_negative_step = edit(
     SAVE,
     """A negative step was saved, under a name that is no checkpoint's and that nobody will find again. Raise a
     ValueError that names step.""",
-    ("    if step < 0:\n", "    if False:\n"),
+    ("if step < 0:", "if False:"),
     breaks=tests_of(SAVE),
 )
 
@@ -368,7 +367,7 @@ a_surplus_file_passes = edit(
     LOAD,
     """A file that the manifest does not list went unseen. A folder with a shard too many is two checkpoints poured
     into one: compare both ways.""",
-    ("for name in sorted({*listed, *there}):", "for name in sorted(listed):"),
+    ("{*listed, *there}", "listed"),
     breaks=tests_of(LOAD, RESHARD),
 )
 
@@ -387,7 +386,7 @@ missing_shards_of_others = edit(
     LOAD,
     """You did not look whether the files are there and as long as they should be. Then `latest` offers a checkpoint
     of which a shard is missing.""",
-    ("        if listed.get(name) != there.get(name):\n", "        if name not in listed:\n"),
+    ("if listed.get(name) != there.get(name):", "if name not in listed:"),
     breaks=tests_of(LOAD, WHICH),
 )
 
@@ -395,10 +394,7 @@ the_order_is_not_looked_at = edit(
     LOAD,
     """The shards were counted, and their order was not compared. Whoever then takes the entry number r for rank r's
     loads another rank's pieces.""",
-    (
-        'if [shard["rank"] for shard in manifest["shards"]] !=',
-        'if sorted(shard["rank"] for shard in manifest["shards"]) !=',
-    ),
+    ('[shard["rank"] for shard in manifest["shards"]]', 'sorted(shard["rank"] for shard in manifest["shards"])'),
     breaks=tests_of(LOAD, RESHARD),
 )
 
@@ -417,10 +413,8 @@ everybody_gets_everything = edit(
     LOAD,
     """What each rank had loaded was sent to all others with the message that all went well. That is the whole state
     on every rank and on the wire: tell that it went well, and keep the tensors.""",
-    (
-        "        return manifest\n\n    loaded = {}\n    return loaded, together(load)[dist.get_rank()]\n",
-        "        return manifest, loaded\n\n    loaded = {}\n    return loaded, together(load)[dist.get_rank()][0]\n",
-    ),
+    ("        return manifest", "        return manifest, loaded"),
+    ("(load)[dist.get_rank()]", "(load)[dist.get_rank()][0]"),
     breaks=tests_of(LOAD),
 )
 
@@ -428,10 +422,7 @@ ranks_are_not_counted = edit(
     LOAD,
     """The list of shards was not compared with world_size: one entry too few, or one twice, and a piece of every
     tensor is missing or doubled.""",
-    (
-        '    if [shard["rank"] for shard in manifest["shards"]] != list(range(manifest["world_size"])):\n',
-        "    if False:\n",
-    ),
+    ('if [shard["rank"] for shard in manifest["shards"]] != list(range(manifest["world_size"])):', "if False:"),
     breaks=tests_of(LOAD, RESHARD),
 )
 
@@ -447,10 +438,7 @@ any_number_of_ranks = edit(
     LOAD,
     """A checkpoint of more ranks than there are was loaded: the pieces of the last ranks are lost, and nobody is
     told. Compare the manifest's world_size with that of the group.""",
-    (
-        '        if (saved := manifest["world_size"]) != ours:\n',
-        '        if (saved := manifest["world_size"]) < ours:\n',
-    ),
+    ('if (saved := manifest["world_size"]) != ours:', 'if (saved := manifest["world_size"]) < ours:'),
     breaks=tests_of(LOAD),
 )
 
@@ -473,7 +461,7 @@ values_are_not_restored = edit(
 every_rank_loads_rank_0 = edit(
     LOAD,
     """Every rank read the first shard. Rank r's pieces are in shard r.""",
-    ('manifest["shards"][dist.get_rank()])', 'manifest["shards"][0])'),
+    ('["shards"][dist.get_rank()]', '["shards"][0]'),
     breaks=tests_of(LOAD, WHICH),
 )
 
@@ -500,7 +488,7 @@ a_manifest_is_enough = edit(
     WHICH,
     """You took a checkpoint for good because its manifest is. A flipped byte in a shard is seen only by reading the
     shard; before something is deleted that reading is worth its time.""",
-    ("                read_shard(path, entry)\n", "                pass\n"),
+    ("read_shard(path, entry)", "pass"),
     breaks=tests_of(WHICH),
 )
 
@@ -508,7 +496,7 @@ everything_goes_if_nothing_loads = edit(
     WHICH,
     """When none of the checkpoints loads, you still deleted the older ones. Somebody may yet repair one of them:
     delete nothing then.""",
-    ("if loads is not None and path != loads]", "if path != loads]"),
+    ("loads is not None and path", "path"),
     breaks=tests_of(WHICH),
 )
 
@@ -534,7 +522,7 @@ sorted_as_text = edit(
     WHICH,
     """You sorted the names as text. From nine digits on step_100000000 comes before step_99999999: sort by the
     number.""",
-    ('key=lambda path: int(path.name.removeprefix("step_"))', "key=lambda path: path.name"),
+    ('int(path.name.removeprefix("step_"))', "path.name"),
     breaks=tests_of(WHICH),
 )
 
@@ -542,7 +530,7 @@ sorted_by_time = edit(
     WHICH,
     """You took the one that was changed last. Copying, touching or restoring a folder changes its time, not its
     step.""",
-    ('key=lambda path: int(path.name.removeprefix("step_"))', "key=lambda path: path.stat().st_mtime"),
+    ('int(path.name.removeprefix("step_"))', "path.stat().st_mtime"),
     breaks=tests_of(WHICH),
 )
 
@@ -550,7 +538,7 @@ the_newest_complete_or_not = edit(
     WHICH,
     """latest returned the newest folder without looking into it. One that lost its manifest or a shard must be
     passed over, for the one before.""",
-    ("            read_manifest(path)\n            return path\n", "            return path\n"),
+    ("            read_manifest(path)\n", ""),
     breaks=tests_of(WHICH),
 )
 
@@ -558,10 +546,7 @@ files_are_listed_too = edit(
     WHICH,
     """A file with a checkpoint's name, or a folder whose name only begins like one, was listed. A checkpoint is a
     folder called step_ and a number, nothing behind it.""",
-    (
-        ' if re.fullmatch(r"step_\\d{8,}", path.name) and path.is_dir()]',
-        ' if re.fullmatch(r"step_\\d{8,}", path.name)]',
-    ),
+    ('(r"step_\\d{8,}", path.name) and path.is_dir()', '(r"step_\\d{8,}", path.name)'),
     breaks=tests_of(WHICH),
 )
 
@@ -587,7 +572,6 @@ the_folder_is_made_before_the_look = edit(
     breaks=tests_of(RESHARD),
 )
 
-
 damage_gets_new_digests = edit(
     RESHARD,
     """You read the old shards without verifying them, and gave what you read new digests: from now on the damaged
@@ -607,8 +591,8 @@ cut_as_tensor_split_cuts = edit(
     """This is how tensor_split cuts: 10 numbers on 4 ranks in 3, 3, 2, 2. The optimizer of lesson 08 has shards of
     ⌈P/N⌉, 3, 3, 3, 1, and refuses pieces of other lengths.""",
     (
-        "        cut = {name: whole[name][rank * size : (rank + 1) * size] for name, size in bounds.items()}\n",
-        "        cut = {name: whole[name].tensor_split(world_size)[rank] for name in bounds}\n",
+        "[name][rank * size : (rank + 1) * size] for name, size in bounds.items()",
+        "[name].tensor_split(world_size)[rank] for name in bounds",
     ),
     breaks=tests_of(RESHARD),
 )
@@ -617,10 +601,7 @@ one_length_for_all = edit(
     RESHARD,
     """You cut all tensors at the places of the first. Tensors of another length lose their end, or come out with
     their last pieces empty. Each has a ⌈P/N⌉ of its own.""",
-    (
-        "-(-len(tensor) // world_size) for name, tensor in",
-        "-(-len(next(iter(whole.values()))) // world_size) for name, _ in",
-    ),
+    ("(-len(tensor) // world_size) for name, tensor", "(-len(next(iter(whole.values()))) // world_size) for name, _"),
     breaks=tests_of(RESHARD),
 )
 
@@ -636,7 +617,7 @@ values_are_left_behind = edit(
     RESHARD,
     """The plain values of the original are not in the new checkpoint: no step count, no learning rate. They belong
     to every rank and stay as they are.""",
-    ('new_manifest(manifest["step"], manifest["values"], shards)', 'new_manifest(manifest["step"], {}, shards)'),
+    ('manifest["values"]', "{}"),
     breaks=tests_of(RESHARD),
 )
 
@@ -717,7 +698,7 @@ two_at_once = edit(
     ASYNC,
     """A new save began while the one before was still running. Their messages mix on the saver's group, the second
     clears away the first one's folder, and copies pile up in memory. Wait for the one before.""",
-    ("        self.wait()\n        self.thread =", "        self.thread ="),
+    ("        self.wait()\n", ""),
     breaks=tests_of(ASYNC),
 )
 
@@ -725,7 +706,7 @@ over_the_default_group = edit(
     ASYNC,
     """The save's messages go over the default group, which training is using at the same time. Which of two
     collectives comes first differs from rank to rank; make a group of its own for the saver.""",
-    ("dist.new_group(), None, None", "None, None, None"),
+    ("dist.new_group()", "None"),
     breaks=tests_of(ASYNC),
 )
 
@@ -741,17 +722,14 @@ errors_are_swallowed = edit(
     ASYNC,
     """What went wrong in the thread was told to nobody: the run goes on for days without a checkpoint. Keep the
     error, and raise it in wait.""",
-    ("            self.error = error\n", "            pass\n"),
+    ("self.error = error", "pass"),
     breaks=tests_of(ASYNC),
 )
 
 an_error_is_raised_for_ever = edit(
     ASYNC,
     """One failed save, and every later call raised its error again. Once it is told, it is done with.""",
-    (
-        "        error, self.thread, self.error = self.error, None, None\n",
-        "        error, self.thread = self.error, None\n",
-    ),
+    ("error, self.thread, self.error = self.error, None, None", "error, self.thread = self.error, None"),
     breaks=tests_of(ASYNC),
 )
 
@@ -770,7 +748,7 @@ save_ignores_the_error = edit(
 wait_does_not_wait = edit(
     ASYNC,
     """wait looked whether something had gone wrong, and did not wait for the thread to end. Join it first.""",
-    ("            self.thread.join()\n", "            pass\n"),
+    ("self.thread.join()", "pass"),
     breaks=tests_of(ASYNC),
 )
 
@@ -778,7 +756,7 @@ every_error_becomes_a_checkpoint_error = edit(
     ASYNC,
     """wait raised a CheckpointError with the text of what save_sharded had raised. A ValueError means that the
     caller's own arguments were wrong, and no other checkpoint will help: raise the exception itself.""",
-    ("            raise error\n", "            raise CheckpointError(str(error))\n"),
+    ("raise error", "raise CheckpointError(str(error))"),
     breaks=tests_of(ASYNC),
 )
 
@@ -794,6 +772,6 @@ another_error_is_raised = edit(
     ASYNC,
     """wait raised a RuntimeError of its own in place of what save_sharded had raised. Whoever calls it wants to
     catch CheckpointError: raise the exception itself.""",
-    ("            raise error\n", '            raise RuntimeError(f"saving failed: {error}")\n'),
+    ("raise error", 'raise RuntimeError(f"saving failed: {error}")'),
     breaks=tests_of(ASYNC),
 )

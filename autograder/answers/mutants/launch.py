@@ -3,13 +3,10 @@
 The functions of this lesson are long and most mistakes are made in one place, so most answers are edits.
 """
 
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
+
 from __future__ import annotations
-
-import os
-from datetime import timedelta
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from autograder.answers.mutants import edit, mutant, tests_of
 
@@ -25,7 +22,7 @@ setup_without_a_prefix = edit(
     """Under torchrun the store belongs to the agent and outlives the ranks: your second attempt used the very keys
     under which the ranks of the first have left their addresses. Wrap the store in a PrefixStore whose prefix is
     another one in each attempt.""",
-    ("""        store = dist.PrefixStore(f"attempt_{attempt}", store)\n""", "        pass\n"),
+    ('store = dist.PrefixStore(f"attempt_{attempt}", store)', "pass"),
     breaks=tests_of(SETUP),
 )
 
@@ -43,7 +40,7 @@ def setup_leaves_the_store_to_torch():
             value = os.environ.get(name, "")
             if not value or (expected != "" and value != str(expected)):
                 raise ValueError(f"{name}: got {value!r}")
-        backend = choose_backend(rank, world_size)  # noqa: F821  the notebook's own
+        backend = choose_backend(rank, world_size)
         try:
             dist.init_process_group(backend, timeout=timedelta(seconds=60))
         except dist.DistNetworkError:
@@ -58,7 +55,6 @@ setup_with_a_constant_prefix = edit(
     breaks=tests_of(SETUP),
 )
 
-
 setup_with_the_run_as_prefix = edit(
     SETUP,
     """TORCHELASTIC_RUN_ID names the run, and the run is the same after a restart: all attempts share your prefix.
@@ -67,15 +63,13 @@ setup_with_the_run_as_prefix = edit(
     breaks=tests_of(SETUP),
 )
 
-
 setup_waits_for_half_an_hour = edit(
     SETUP,
     """Your group has torch's own timeout, 30 minutes for gloo. When a rank dies, the others may wait that long
     before anybody notices, on machines that cost money. Give init_process_group a timeout of at most 60 seconds.""",
-    ("rank=rank, world_size=world_size, timeout=timeout)", "rank=rank, world_size=world_size)"),
+    ("world_size, timeout=timeout", "world_size"),
     breaks=tests_of(SETUP),
 )
-
 
 setup_looks_at_the_environment_first = edit(
     SETUP,
@@ -121,7 +115,6 @@ setup_shows_torchs_own_error = edit(
     breaks=tests_of(SETUP),
 )
 
-
 setup_believes_any_world_size = edit(
     SETUP,
     """WORLD_SIZE in the environment was not the number that the script was called for, and you went on. With one
@@ -131,7 +124,6 @@ setup_believes_any_world_size = edit(
     breaks=tests_of(SETUP),
 )
 
-
 setup_raises_a_key_error = edit(
     SETUP,
     """Where a variable is missing, os.environ[...] raises a KeyError with nothing but the variable's name. Look
@@ -139,7 +131,6 @@ setup_raises_a_key_error = edit(
     ("value = os.environ.get(name)", "value = os.environ[name]"),
     breaks=tests_of(SETUP),
 )
-
 
 setup_always_takes_gloo = edit(
     SETUP,
@@ -149,12 +140,11 @@ setup_always_takes_gloo = edit(
     breaks=tests_of(SETUP),
 )
 
-
 setup_opens_a_store_on_every_rank = edit(
     SETUP,
     """Without a launcher's store, every rank of yours tried to open one at the same port. Only one can: rank 0
     opens it, and the others are its clients.""",
-    ("is None and rank == 0, timeout", "is None, timeout"),
+    ("None and rank == 0", "None"),
     breaks=tests_of(SETUP),
 )
 
@@ -216,7 +206,6 @@ train_forgets_the_optimizer = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_never_tells_the_epoch = edit(
     TRAIN,
     """Every epoch of yours has the order of epoch 0: the sampler seeds its shuffle with seed + epoch, and it learns
@@ -225,27 +214,21 @@ train_never_tells_the_epoch = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_counts_epochs_from_one = edit(
     TRAIN,
     """You told the sampler the epoch counted from 1. The number that one prints may be counted from 1; the
     sampler's first epoch is 0.""",
-    (
-        "for epoch in range(len(losses), epochs):\n        sampler.set_epoch(epoch)",
-        "for epoch in range(len(losses), epochs):\n        sampler.set_epoch(epoch + 1)",
-    ),
+    ("sampler.set_epoch(epoch)", "sampler.set_epoch(epoch + 1)"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_takes_the_mean_of_batch_means = edit(
     TRAIN,
     """Your loss is the mean of the batches' means. The last batch of an epoch is smaller, so its examples count for
     more than the others. Sum up loss times examples and the examples, and divide once at the end.""",
-    ("[loss.item() * len(y), len(y)]", "[loss.item(), 1]"),
+    ("() * len(y), len(y)", "(), 1"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_reports_its_own_loss = edit(
     TRAIN,
@@ -255,49 +238,44 @@ train_reports_its_own_loss = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_divides_by_the_datasets_length = edit(
     TRAIN,
     """You divided the sum of the losses by the length of the dataset. The sampler fills the examples up until they
     divide by N, and some count twice: 101 become 104 on 4 ranks. Divide by the number of examples that were
     seen.""",
-    ("(total[0] / total[1]).item()", "(total[0] / len(data)).item()"),
+    ("(total[0] / total[1])", "(total[0] / len(data))"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_repeats_the_last_epoch = edit(
     TRAIN,
     """You resumed one epoch too early: the last epoch that the checkpoint holds was run again. After k epochs are
     done, the next one has the number k when one counts from 0.""",
-    ("range(len(losses), epochs)", 'range(saved["epoch"] - 1 if losses else 0, epochs)'),
+    ("len(losses)", 'saved["epoch"] - 1 if losses else 0'),
     breaks=tests_of(TRAIN),
 )
-
 
 train_forgets_the_earlier_losses = edit(
     TRAIN,
     """After a restart your list of losses begins with the epoch that was resumed. Save the list with the rest, and
     go on from it, so that it is whole at the end.""",
+    ("losses = []", "losses, first = [], 0"),
     ('losses = saved["losses"][: saved["epoch"]]', 'first = saved["epoch"]'),
-    ("    losses = []\n", "    losses, first = [], 0\n"),
-    ("range(len(losses), epochs)", "range(first, epochs)"),
+    ("len(losses)", "first"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_saves_in_place = edit(
     TRAIN,
     """You write the new checkpoint over the old one. A rank that dies while it writes leaves half a file and
     nothing to resume from. Write beside it, and rename the finished file over the old one.""",
     (
-        '            torch.save({**state, "losses": losses}, f"{checkpoint}.tmp")\n',
-        '            torch.save({**state, "losses": losses}, checkpoint)\n',
+        'torch.save({**state, "losses": losses}, f"{checkpoint}.tmp")\n'
+        '            os.replace(f"{checkpoint}.tmp", checkpoint)',
+        'torch.save({**state, "losses": losses}, checkpoint)',
     ),
-    ('            os.replace(f"{checkpoint}.tmp", checkpoint)\n', ""),
     breaks=tests_of(TRAIN),
 )
-
 
 train_removes_before_it_renames = edit(
     TRAIN,
@@ -309,7 +287,6 @@ train_removes_before_it_renames = edit(
     ),
     breaks=tests_of(TRAIN),
 )
-
 
 train_renames_from_another_folder = edit(
     TRAIN,
@@ -324,18 +301,13 @@ train_renames_from_another_folder = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_saves_only_at_the_end = edit(
     TRAIN,
     """You save when all epochs are done. A run that dies before that has nothing to resume from: save after each
     epoch.""",
-    (
-        "        if rank == 0 and checkpoint is not None:",
-        "        if rank == 0 and checkpoint is not None and epoch == epochs - 1:",
-    ),
+    ("is not None:", "is not None and epoch == epochs - 1:"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_trusts_the_checkpoint = edit(
     TRAIN,
@@ -345,15 +317,13 @@ train_trusts_the_checkpoint = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_returns_ddps_names = edit(
     TRAIN,
     """Your state_dict has DDP's names, with `module.` before each, and a plain model does not accept them. Take the
     state_dict of the model inside: ddp.module, which is the model that you wrapped.""",
-    ("in model.state_dict().items()}", "in ddp.state_dict().items()}"),
+    ("in model.state_dict()", "in ddp.state_dict()"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_returns_views = edit(
     TRAIN,
@@ -363,7 +333,6 @@ train_returns_views = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_returns_only_parameters = edit(
     TRAIN,
     """A state_dict holds the buffers too, such as BatchNorm's statistics; you returned the parameters alone, and
@@ -371,7 +340,6 @@ train_returns_only_parameters = edit(
     ("in model.state_dict().items()}", "in model.named_parameters()}"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_returns_on_rank_0_only = edit(
     TRAIN,
@@ -381,14 +349,12 @@ train_returns_on_rank_0_only = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_prints_on_every_rank = edit(
     TRAIN,
     """Every rank prints its line, so the log has each epoch N times. Let rank 0 speak for all.""",
-    ("        if rank == 0:\n            print", "        if True:\n            print"),
+    ("if rank == 0:", "if True:"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_without_momentum = edit(
     TRAIN,
@@ -397,15 +363,13 @@ train_without_momentum = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_shuffles_without_the_seed = edit(
     TRAIN,
     """The sampler has a seed of its own, 0 unless you say otherwise: with seed 0 your run is right, with another it
     sees the examples in the order of seed 0. Hand `seed` to the sampler too.""",
-    ("shuffle=True, seed=seed)", "shuffle=True)"),
+    ("True, seed=seed", "True"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_without_manual_seed = edit(
     TRAIN,
@@ -415,7 +379,6 @@ train_without_manual_seed = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_drops_examples = edit(
     TRAIN,
     """The sampler with drop_last=True leaves out the examples that do not divide by N, instead of filling up. No
@@ -424,27 +387,21 @@ train_drops_examples = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_divides_the_batch = edit(
     TRAIN,
     """batch_size is the number of examples that each rank takes in a step. You divided it by the number of ranks,
     as one does when it is the size of the batch of all ranks together.""",
-    (
-        "DataLoader(data, batch_size, sampler=sampler)",
-        "DataLoader(data, batch_size // world_size or 1, sampler=sampler)",
-    ),
+    ("batch_size, sampler", "batch_size // world_size or 1, sampler"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_without_the_sampler = edit(
     TRAIN,
     """Each rank went through the whole dataset in an order of its own. A DataLoader knows nothing of ranks: give it
     a DistributedSampler.""",
-    ("DataLoader(data, batch_size, sampler=sampler)", "DataLoader(data, batch_size, shuffle=True)"),
+    ("sampler=sampler", "shuffle=True"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_calls_the_plain_model = edit(
     TRAIN,
@@ -454,7 +411,6 @@ train_calls_the_plain_model = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_never_clears_gradients = edit(
     TRAIN,
     """The gradients of all steps add up, since nobody sets them to zero. Call optimizer.zero_grad() in every
@@ -462,7 +418,6 @@ train_never_clears_gradients = edit(
     ("            optimizer.zero_grad()\n", ""),
     breaks=tests_of(TRAIN),
 )
-
 
 train_ends_the_group = edit(
     TRAIN,
@@ -483,13 +438,13 @@ def launch_returns_what_spawn_returns():
     def launch_distributed(world_size, **kwargs):
         if world_size < 1:
             raise ValueError("world_size must be at least 1")
-        with tempfile.TemporaryDirectory() as folder:  # noqa: F821  the notebook's own
+        with tempfile.TemporaryDirectory() as folder:
             return mp.spawn(in_process, args=(world_size, folder, kwargs), nprocs=world_size)
 
     def in_process(rank, world_size, folder, kwargs):
         dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
-        result = train_ddp(rank, world_size, **kwargs)  # noqa: F821  the notebook's own
-        cleanup_ddp()  # noqa: F821  the notebook's own
+        result = train_ddp(rank, world_size, **kwargs)
+        cleanup_ddp()
         return result
 
 
@@ -502,38 +457,33 @@ def launch_brings_the_result_through_a_queue():
         if world_size < 1:
             raise ValueError("world_size must be at least 1")
         queue = mp.get_context("spawn").SimpleQueue()
-        with tempfile.TemporaryDirectory() as folder:  # noqa: F821  the notebook's own
+        with tempfile.TemporaryDirectory() as folder:
             mp.spawn(in_process, args=(world_size, folder, queue, kwargs), nprocs=world_size)
         return queue.get()
 
     def in_process(rank, world_size, folder, queue, kwargs):
         dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
-        result = train_ddp(rank, world_size, **kwargs)  # noqa: F821  the notebook's own
+        result = train_ddp(rank, world_size, **kwargs)
         if rank == 0:
             queue.put(result)
-        cleanup_ddp()  # noqa: F821  the notebook's own
+        cleanup_ddp()
 
 
 launch_at_a_port = edit(
     LAUNCH,
     """Your ranks meet at a port that you have picked. Two launches at the same time would meet each other, and some
     other program may have the port. A new file in a new folder is never taken: init_method="file://…".""",
-    (
-        'address = choose_backend(rank, world_size), f"file://{folder}/rendezvous"',
-        'address = choose_backend(rank, world_size), f"tcp://127.0.0.1:{20000 + os.getppid() % 9000}"',
-    ),
+    ("file://{folder}/rendezvous", "tcp://127.0.0.1:{20000 + os.getppid() % 9000}"),
     breaks=tests_of(LAUNCH),
 )
-
 
 launch_meets_in_one_place = edit(
     LAUNCH,
     """All your launches meet in the same file. Two at the same time would disturb each other, and one that was
     killed leaves its file to the next. Take a new folder for each launch.""",
-    ('f"file://{folder}/rendezvous"', '"file://" + tempfile.gettempdir() + "/rendezvous"'),
+    ('f"file://{folder}', '"file://" + tempfile.gettempdir() + "'),
     breaks=tests_of(LAUNCH),
 )
-
 
 launch_leaves_its_folder = edit(
     LAUNCH,
@@ -542,7 +492,6 @@ launch_leaves_its_folder = edit(
     ("    with tempfile.TemporaryDirectory() as folder:\n", "    folder = tempfile.mkdtemp()\n    if True:\n"),
     breaks=tests_of(LAUNCH),
 )
-
 
 launch_drops_arguments = edit(
     LAUNCH,
@@ -555,7 +504,6 @@ launch_drops_arguments = edit(
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_starts_no_group = edit(
     LAUNCH,
     """mp.spawn starts processes and nothing else: there is no launcher's environment that setup_ddp could read.
@@ -567,14 +515,12 @@ launch_starts_no_group = edit(
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_never_cleans_up = edit(
     LAUNCH,
     """The processes end with their group still open. Call cleanup_ddp() in each of them after training.""",
     ("    cleanup_ddp()\n", ""),
     breaks=tests_of(LAUNCH),
 )
-
 
 launch_hides_what_went_wrong = edit(
     LAUNCH,
@@ -588,7 +534,6 @@ launch_hides_what_went_wrong = edit(
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_does_not_wait = edit(
     LAUNCH,
     """With join=False mp.spawn returns at once, and the result is not there yet. Let it wait for the processes;
@@ -597,14 +542,12 @@ launch_does_not_wait = edit(
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_returns_the_last_ranks_dict = edit(
     LAUNCH,
     """The dict that you returned is the last rank's. The statement asks for rank 0's.""",
     ("    if rank == 0:\n", "    if rank == world_size - 1:\n"),
     breaks=tests_of(LAUNCH),
 )
-
 
 launch_takes_any_world_size = edit(
     LAUNCH,
@@ -623,14 +566,14 @@ def launch_spawns_a_function_inside():
     def launch_distributed(world_size, **kwargs):
         if world_size < 1:
             raise ValueError("world_size must be at least 1")
-        with tempfile.TemporaryDirectory() as folder:  # noqa: F821  the notebook's own
+        with tempfile.TemporaryDirectory() as folder:
 
             def in_process(rank):
                 dist.init_process_group("gloo", init_method=f"file://{folder}/m", rank=rank, world_size=world_size)
-                result = train_ddp(rank, world_size, **kwargs)  # noqa: F821  the notebook's own
+                result = train_ddp(rank, world_size, **kwargs)
                 if rank == 0:
-                    torch.save(result, f"{folder}/result")  # noqa: F821  the notebook's own
-                cleanup_ddp()  # noqa: F821  the notebook's own
+                    torch.save(result, f"{folder}/result")
+                cleanup_ddp()
 
             mp.spawn(in_process, nprocs=world_size)
-            return torch.load(f"{folder}/result", weights_only=True)  # noqa: F821  the notebook's own
+            return torch.load(f"{folder}/result", weights_only=True)

@@ -1,11 +1,11 @@
 """Known wrong answers to lesson 03, one training step by hand; the subtle ones of each exercise first."""
 
-# A mutant is read, not run: its names are those of the notebook, and its function is replaced by its source.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821, F841
 
 from __future__ import annotations
 
-from autograder.answers.mutants import mutant
+from autograder.answers.mutants import edit, mutant, right
 
 EX1 = "03-ex1-worker-gradient"
 EX2 = "03-ex2-all-reduce-mean"
@@ -56,27 +56,24 @@ def divides_by_accum_steps_twice():
         return np.mean(grads, axis=0)
 
 
-@mutant(cell=EX1, breaks=[f"{EX1}-test", STEP_TEST])
-def divides_by_features():
+divides_by_features = edit(
+    EX1,
     """You divided by the number of features, d, where the number of examples in a micro-batch, B,
-    belongs. The loss is a mean over examples: look again at which axis of x counts them."""
+    belongs. The loss is a mean over examples: look again at which axis of x counts them.""",
+    ("mx.T @ (mx @ w - my) / len(my)", "2 / len(w) * mx.T @ (mx @ w - my)"),
+    base=forgets_the_two,
+    breaks=[f"{EX1}-test", STEP_TEST],
+)
 
-    def worker_gradient(x, y, w):
-        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
-        grads = [2 / len(w) * mx.T @ (mx @ w - my) for mx, my in zip(x, y, strict=True)]
-        return np.mean(grads, axis=0)
-
-
-@mutant(cell=EX1, breaks=[f"{EX1}-test", STEP_TEST])
-def sums_the_examples():
+sums_the_examples = edit(
+    EX1,
     """You averaged over the micro-batches but added up the examples inside each one, so the result grows
     with B. The loss of a micro-batch is the mean of its squares: the gradient has B in its
-    denominator."""
-
-    def worker_gradient(x, y, w):
-        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
-        grads = [2 * mx.T @ (mx @ w - my) for mx, my in zip(x, y, strict=True)]
-        return np.mean(grads, axis=0)
+    denominator.""",
+    ("2 / len(w) * mx.T", "2 * mx.T"),
+    base=divides_by_features,
+    breaks=[f"{EX1}-test", STEP_TEST],
+)
 
 
 @mutant(cell=EX1, breaks=[f"{EX1}-test", STEP_TEST])
@@ -91,16 +88,14 @@ def keeps_the_last_micro_batch():
         return grad
 
 
-@mutant(cell=EX1, breaks=[f"{EX1}-test", STEP_TEST])
-def keeps_the_last_divided():
+keeps_the_last_divided = edit(
+    EX1,
     """Your result is the gradient of the last micro-batch, divided by the number of micro-batches: the
-    final division is there, but the loop overwrites the sum instead of adding to it."""
-
-    def worker_gradient(x, y, w):
-        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
-        for micro_x, micro_y in zip(x, y, strict=True):
-            grad = 2 / len(micro_y) * micro_x.T @ (micro_x @ w - micro_y)
-        return grad / len(x)
+    final division is there, but the loop overwrites the sum instead of adding to it.""",
+    ("return grad", "return grad / len(x)"),
+    base=keeps_the_last_micro_batch,
+    breaks=[f"{EX1}-test", STEP_TEST],
+)
 
 
 @mutant(cell=EX1, breaks=[f"{EX1}-test", STEP_TEST])
@@ -118,15 +113,14 @@ def updates_between_micro_batches():
         return np.mean(grads, axis=0)
 
 
-@mutant(cell=EX1, breaks=[f"{EX1}-test", STEP_TEST])
-def points_uphill():
+points_uphill = edit(
+    EX1,
     """Your gradient has the opposite sign: the residual is the prediction minus the target, and you took
-    it the other way round. Squares do not care, their derivative does."""
-
-    def worker_gradient(x, y, w):
-        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
-        grads = [2 / len(my) * mx.T @ (my - mx @ w) for mx, my in zip(x, y, strict=True)]
-        return np.mean(grads, axis=0)
+    it the other way round. Squares do not care, their derivative does.""",
+    ("(w) * mx.T @ (mx @ w - my)", "(my) * mx.T @ (my - mx @ w)"),
+    base=divides_by_features,
+    breaks=[f"{EX1}-test", STEP_TEST],
+)
 
 
 @mutant(cell=EX1, breaks=[f"{EX1}-test", STEP_TEST])
@@ -153,17 +147,15 @@ def calculates_in_the_dtype_that_comes_in():
         return total / len(x)
 
 
-@mutant(cell=EX1, breaks=[f"{EX1}-test"])
-def widens_only_the_result():
+widens_only_the_result = edit(
+    EX1,
     """The result is float64, but the calculation was not: it was converted at the end, when float32 had
     already rounded and integers had already wrapped around. Convert x, y and w before the first
-    operation."""
-
-    def worker_gradient(x, y, w):
-        total = 0
-        for micro_x, micro_y in zip(x, y, strict=True):
-            total = total + 2 / len(micro_y) * micro_x.T @ (micro_x @ w - micro_y)
-        return np.asarray(total / len(x), dtype=np.float64)
+    operation.""",
+    ("return total / len(x)", "return np.asarray(total / len(x), dtype=np.float64)"),
+    base=calculates_in_the_dtype_that_comes_in,
+    breaks=[f"{EX1}-test"],
+)
 
 
 @mutant(cell=EX1, breaks=[f"{EX1}-test"])
@@ -274,6 +266,17 @@ def returns_the_lone_input():
 # --- exercise 3: Adam -------------------------------------------------------------------------------------
 
 
+@right(EX3)
+def _adam():
+    """Right: the base of the edits below."""
+
+    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
+        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g * g
+        return w - lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
+
+
 @mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
 def corrects_after_epsilon():
     """You added epsilon to the root of v before v was corrected, so early in training it weighs too much.
@@ -288,16 +291,14 @@ def corrects_after_epsilon():
         return w - rate * m / (np.sqrt(v) + eps), m, v
 
 
-@mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
-def epsilon_inside_the_root():
+epsilon_inside_the_root = edit(
+    EX3,
     """You added epsilon inside the root. It belongs outside, to the root itself: inside, its own root
-    counts, and the root of 1e-8 is 1e-4, ten thousand times as much."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w - lr * m / (1 - beta1**t) / np.sqrt(v / (1 - beta2**t) + eps), m, v
+    counts, and the root of 1e-8 is 1e-4, ten thousand times as much.""",
+    ("(np.sqrt(v / (1 - beta2**t)) + eps)", "np.sqrt(v / (1 - beta2**t) + eps)"),
+    base=_adam,
+    breaks=[f"{EX3}-test", STEP_TEST],
+)
 
 
 @mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
@@ -313,28 +314,23 @@ def carries_the_corrected_moments():
         return w - lr * m / (np.sqrt(v) + eps), m, v
 
 
-@mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
-def corrects_only_m():
+corrects_only_m = edit(
+    EX3,
     """You corrected the bias of m but not of v. Both start at zero and both are too small at first; with
-    v too small the first steps come out far too long."""
+    v too small the first steps come out far too long.""",
+    ("v / (1 - beta2**t)", "v"),
+    base=_adam,
+    breaks=[f"{EX3}-test", STEP_TEST],
+)
 
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w - lr * m / (1 - beta1**t) / (np.sqrt(v) + eps), m, v
-
-
-@mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
-def corrects_nothing():
+corrects_nothing = edit(
+    EX3,
     """The bias correction is missing. m and v start at zero, so for the first updates they are too small,
-    and not by the same factor. Divide each by one minus its beta to the power t before it is used."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w - lr * m / (np.sqrt(v) + eps), m, v
+    and not by the same factor. Divide each by one minus its beta to the power t before it is used.""",
+    ("(1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps)", "(np.sqrt(v) + eps)"),
+    base=_adam,
+    breaks=[f"{EX3}-test", STEP_TEST],
+)
 
 
 @mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
@@ -437,51 +433,41 @@ def adds_the_whole_gradient():
         return w - lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
 
 
-@mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
-def forgets_the_root():
+forgets_the_root = edit(
+    EX3,
     """You divided by v itself; Adam divides by its root. v has the unit of a squared gradient, and only
-    its root cancels the unit of m."""
+    its root cancels the unit of m.""",
+    ("np.sqrt(v / (1 - beta2**t))", "v / (1 - beta2**t)"),
+    base=_adam,
+    breaks=[f"{EX3}-test", STEP_TEST],
+)
 
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w - lr * m / (1 - beta1**t) / (v / (1 - beta2**t) + eps), m, v
-
-
-@mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
-def climbs():
+climbs = edit(
+    EX3,
     """You added the step to the weights. The gradient points uphill and training goes down: subtract
-    it."""
+    it.""",
+    ("return w - lr * m", "return w + lr * m"),
+    base=_adam,
+    breaks=[f"{EX3}-test", STEP_TEST],
+)
 
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w + lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
-
-
-@mutant(cell=EX3, breaks=[f"{EX3}-test", STEP_TEST])
-def returns_v_before_m():
+returns_v_before_m = edit(
+    EX3,
     """You returned v before m. The order is (w, m, v); whoever unpacks the tuple would take the one for
-    the other."""
+    the other.""",
+    ("(np.sqrt(v / (1 - beta2**t)) + eps), m, v", "(np.sqrt(v / (1 - beta2**t)) + eps), v, m"),
+    base=_adam,
+    breaks=[f"{EX3}-test", STEP_TEST],
+)
 
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w - lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps), v, m
-
-
-@mutant(cell=EX3, breaks=[f"{EX3}-test"])
-def updates_in_the_dtype_that_comes_in():
+updates_in_the_dtype_that_comes_in = edit(
+    EX3,
     """You calculated in the dtype that came in, so float32 arrays gave float32 moments. Convert w, g, m
-    and v to float64 before the first operation."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w - lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
+    and v to float64 before the first operation.""",
+    ("    w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))\n", ""),
+    base=_adam,
+    breaks=[f"{EX3}-test"],
+)
 
 
 @mutant(cell=EX3, breaks=[f"{EX3}-test"])
@@ -582,10 +568,9 @@ def returns_the_input_at_the_ends():
 # --- exercise 5: the whole step ---------------------------------------------------------------------------
 
 
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def averages_the_old_weights():
-    """The EMA took in the weights from before this step. It should see the new ones: first Adam, then the
-    average. Your average is one step late, and nothing raises an error."""
+@right(EX5)
+def _step():
+    """Right: the base of the edits below."""
 
     def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
         xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
@@ -594,25 +579,34 @@ def averages_the_old_weights():
             raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
         g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
         w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, weights, decay), m, v]).astype(
+        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
             np.result_type(xs, ys, *state, np.float32)
         )
 
 
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def copies_in_the_first_step():
-    """In the first step you copied the new weights into the average. torch's AveragedModel does that;
-    here t = 1 is a step like any other, and the average that was given counts with its full share."""
+averages_the_old_weights = edit(
+    EX5,
+    """The EMA took in the weights from before this step. It should see the new ones: first Adam, then the
+    average. Your average is one step late, and nothing raises an error.""",
+    ("ema_weights, w, decay", "ema_weights, weights, decay"),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        ema = w if t == 1 else ema_update(ema_weights, w, decay)
-        return np.concatenate([w, ema, m, v]).astype(np.result_type(xs, ys, *state, np.float32))
+copies_in_the_first_step = edit(
+    EX5,
+    """In the first step you copied the new weights into the average. torch's AveragedModel does that;
+    here t = 1 is a step like any other, and the average that was given counts with its full share.""",
+    (
+        "return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(\n"
+        "        np.result_type(xs, ys, *state, np.float32)\n"
+        "    )",
+        "ema = w if t == 1 else ema_update(ema_weights, w, decay)\n"
+        "    return np.concatenate([w, ema, m, v]).astype(np.result_type(xs, ys, *state, np.float32))",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
 
 @mutant(cell=EX5, breaks=[STEP_TEST])
@@ -636,22 +630,20 @@ def averages_the_adam_updates():
         )
 
 
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def updates_for_each_worker():
+updates_for_each_worker = edit(
+    EX5,
     """You made one Adam update after another, one for each worker, inside a single step. All workers
-    share one update: average their gradients, all taken at the same weights, and call Adam once."""
-
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        w = weights
-        for x, y in zip(worker_xs, worker_ys, strict=True):
-            w, m, v = adam_update(w, worker_gradient(x, y, w), m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
+    share one update: average their gradients, all taken at the same weights, and call Adam once.""",
+    (
+        "g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])\n"
+        "    w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)",
+        "w = weights\n"
+        "    for x, y in zip(worker_xs, worker_ys, strict=True):\n"
+        "        w, m, v = adam_update(w, worker_gradient(x, y, w), m, v, lr, beta1, beta2, eps, t)",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
 
 @mutant(cell=EX5, breaks=[STEP_TEST])
@@ -673,160 +665,105 @@ def updates_for_each_micro_batch():
         )
 
 
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def asks_worker_0_alone():
+asks_worker_0_alone = edit(
+    EX5,
     """Your step follows worker 0's gradient alone. The others' examples have no effect: the all-reduce
-    must take in every worker's gradient."""
+    must take in every worker's gradient.""",
+    (
+        "all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])",
+        "worker_gradient(worker_xs[0], worker_ys[0], weights)",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = worker_gradient(worker_xs[0], worker_ys[0], weights)
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def adds_the_workers():
+adds_the_workers = edit(
+    EX5,
     """Adam got the sum of the workers' gradients, not their mean: m is N times too large and v N squared
-    times. The weights hardly show it, because Adam cancels constant factors."""
+    times. The weights hardly show it, because Adam cancels constant factors.""",
+    (
+        "g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])",
+        "g = len(worker_xs) * all_reduce_mean(\n"
+        "        [worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)]\n"
+        "    )",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = len(worker_xs) * all_reduce_mean(
-            [worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)]
-        )
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def divides_by_n_again():
+divides_by_n_again = edit(
+    EX5,
     """You divided by the number of workers twice: your all-reduce has already taken the mean. m is N
     times too small and v N squared times; the weights hardly show it, because Adam cancels constant
-    factors."""
+    factors.""",
+    (
+        "w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)",
+        "g = g / len(worker_xs)\n    w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        g = g / len(worker_xs)
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def divides_by_accum_steps_again():
+divides_by_accum_steps_again = edit(
+    EX5,
     """You divided by accum_steps twice: the worker's gradient is already a mean over its micro-batches.
-    The weights hardly show it, because Adam cancels constant factors; m and v do."""
+    The weights hardly show it, because Adam cancels constant factors; m and v do.""",
+    (
+        "w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)",
+        "g = g / len(worker_xs[0])\n    w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        g = g / len(worker_xs[0])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def takes_the_gradient_at_the_average():
+takes_the_gradient_at_the_average = edit(
+    EX5,
     """You took the gradients at the EMA weights. The average only watches: gradients are taken at the
-    weights that are being trained, and the average never flows back."""
+    weights that are being trained, and the average never flows back.""",
+    ("(x, y, weights)", "(x, y, ema_weights)"),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, ema_weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
+counts_t_up = edit(
+    EX5,
+    """You advanced t before the update. It is given as the number of this very update, counted from 1.""",
+    (
+        "w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)",
+        "w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t + 1)",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def counts_t_up():
-    """You advanced t before the update. It is given as the number of this very update, counted from 1."""
-
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t + 1)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def puts_the_average_first():
+puts_the_average_first = edit(
+    EX5,
     """The EMA weights come before the weights in your result. The order is: new weights, new EMA weights,
-    new m, new v."""
+    new m, new v.""",
+    ("w, ema_update(ema_weights, w, decay)", "ema_update(ema_weights, w, decay), w"),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([ema_update(ema_weights, w, decay), w, m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def puts_the_average_last():
+puts_the_average_last = edit(
+    EX5,
     """The EMA weights come last in your result. The order is: new weights, new EMA weights, new m, new
-    v."""
+    v.""",
+    ("ema_update(ema_weights, w, decay), m, v", "m, v, ema_update(ema_weights, w, decay)"),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, m, v, ema_update(ema_weights, w, decay)]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def puts_v_before_m():
-    """v comes before m in your result. The order is: new weights, new EMA weights, new m, new v."""
-
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), v, m]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
+puts_v_before_m = edit(
+    EX5,
+    """v comes before m in your result. The order is: new weights, new EMA weights, new m, new v.""",
+    (
+        "return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(",
+        "return np.concatenate([w, ema_update(ema_weights, w, decay), v, m]).astype(",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
 
 @mutant(cell=EX5, breaks=[STEP_TEST])
@@ -948,70 +885,49 @@ def empties_the_lists():
         )
 
 
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def never_checks_t():
+never_checks_t = edit(
+    EX5,
     """t = 0 went through. Updates are counted from 1, and for t = 0 the bias correction divides by zero,
-    which numpy only warns about. Raise a ValueError for t below 1, before anything else."""
+    which numpy only warns about. Raise a ValueError for t below 1, before anything else.""",
+    ("if t < 1 or not fits:", "if not fits:"),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def never_checks_shapes():
+never_checks_shapes = edit(
+    EX5,
     """A shape that does not fit went through, or failed somewhere inside numpy with a message that names
     no argument. Compare each array's shape with those of worker_xs before you calculate, and raise a
-    ValueError with the argument's name."""
+    ValueError with the argument's name.""",
+    (
+        "fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)\n"
+        "    if t < 1 or not fits:\n"
+        '        raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")',
+        'if t < 1:\n        raise ValueError("t counts from 1")',
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        if t < 1:
-            raise ValueError("t counts from 1")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def checks_only_the_examples():
+checks_only_the_examples = edit(
+    EX5,
     """You checked worker_xs and worker_ys, but not the state. Weights, EMA weights, m and v of another
     shape are broadcast without a word, or fail inside numpy with a message that names no argument: all
-    four must be (d,)."""
+    four must be (d,).""",
+    ("[:3] and all(a.shape == xs.shape[3:] for a in state)", "[:3]"),
+    ("worker_xs, worker_ys, weights, ema_weights, m or v", "worker_xs or worker_ys"),
+    base=_step,
+    breaks=[STEP_TEST],
+)
 
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3]
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs or worker_ys does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
-
-
-@mutant(cell=EX5, breaks=[STEP_TEST])
-def checks_sizes_for_shapes():
+checks_sizes_for_shapes = edit(
+    EX5,
     """You compared sizes, or lengths, where shapes must agree: an array (d, 1) or (1, d) has as many
-    entries as (d,), and numpy broadcasts it to something else."""
-
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.size == xs[..., 0].size and all(a.size == xs.shape[3] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
+    entries as (d,), and numpy broadcasts it to something else.""",
+    (
+        "ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)",
+        "ys.size == xs[..., 0].size and all(a.size == xs.shape[3] for a in state)",
+    ),
+    base=_step,
+    breaks=[STEP_TEST],
+)

@@ -1,5 +1,7 @@
 """Wrong answers to lesson 12: the subtle ones first in each exercise."""
 
+# The names that an answer does not define are the notebook's.
+
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
@@ -172,7 +174,7 @@ gather_forgets_the_dtype = edit(
     PIECES,
     """The buffers for the pieces have torch's default dtype, float32, whatever x has. Make them like x, dtype
     included.""",
-    ("torch.empty(x.shape, dtype=x.dtype)", "torch.empty(x.shape)"),
+    ("x.shape, dtype=x.dtype", "x.shape"),
     breaks=tests_of(*ON_GATHER),
 )
 
@@ -292,10 +294,7 @@ column_keeps_the_layer = edit(
     COLUMN,
     """You kept the unsplit layer as an attribute. nn.Module makes it a submodule: all its parameters stay in memory
     on every rank, and the optimizer gets them too.""",
-    (
-        "        self.gather_output = gather_output\n",
-        "        self.gather_output, self.linear = gather_output, linear\n",
-    ),
+    ("self.gather_output = gather_output", "self.gather_output, self.linear = gather_output, linear"),
     breaks=tests_of(*ON_COLUMN),
 )
 
@@ -353,10 +352,7 @@ row_slices_outside_autograd = edit(
     ROW,
     """You cut x with an ordinary slice. Backward, each rank then has the gradient of its own columns of x and zeros
     for the others'. Use Cut, whose backward gathers them.""",
-    (
-        "            x = Cut.apply(x)\n",
-        "            x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]\n",
-    ),
+    ("x = Cut.apply(x)", "x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
     breaks=tests_of(ROW),
 )
 
@@ -364,10 +360,7 @@ row_copies_and_slices = edit(
     ROW,
     """Copy and a slice give the right gradient, but all-reduce a whole gradient of which each rank knows only its own
     columns. Cut's all-gather sends half of that.""",
-    (
-        "            x = Cut.apply(x)\n",
-        "            x = Copy.apply(x).chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]\n",
-    ),
+    ("x = Cut.apply(x)", "x = Copy.apply(x).chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
     breaks=tests_of(ROW),
 )
 
@@ -383,7 +376,7 @@ row_takes_any_size = edit(
     ROW,
     """A layer whose in_features N does not divide was split all the same. Raise a ValueError that names
     in_features.""",
-    ("        if linear.in_features % world_size:\n", "        if False:\n"),
+    ("if linear.in_features % world_size:", "if False:"),
     breaks=tests_of(ROW),
 )
 
@@ -546,7 +539,7 @@ attention_goes_head_by_head = edit(
     ATTENTION,
     """Your rows go head by head, q, k and v of one head together. That is a possible layout, but another one than the
     unsplit block's: all q rows of this rank first, then all k rows, then all v rows.""",
-    (".view(3, world_size, -1)\n", ".view(3, attention.heads, -1)\n"),
+    ("3, world_size, -1", "3, attention.heads, -1"),
     breaks=tests_of(ATTENTION),
 )
 

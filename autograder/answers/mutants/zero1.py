@@ -1,15 +1,11 @@
 """Wrong answers to lesson 08: the subtle ones first in each exercise."""
 
-# A mutant is read, not run; as in a notebook, zip does without strict.
-# ruff: noqa: B905
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: B905, F821
 
 from __future__ import annotations
 
-import math
-
-import torch
-
-from autograder.answers.mutants import edit, mutant, tests_of
+from autograder.answers.mutants import edit, mutant, right, tests_of
 
 BOUNDS, FLATTEN, STEP = "08-ex1-shard-bounds", "08-ex2-flatten", "08-ex3-step"
 CLIP, STATE, MEMORY = "08-ex4-clip", "08-ex5-state", "08-ex6-memory"
@@ -21,26 +17,9 @@ ON_BOUNDS, ON_STEP = (BOUNDS, STEP, CLIP, STATE), (STEP, CLIP, STATE)
 # ---- 1 · shard_bounds ----
 
 
-@mutant(BOUNDS, breaks=tests_of(BOUNDS))
-def bounds_in_floating_point():
-    """math.ceil(numel / world_size) divides in floating point, which has 53 bits: for very long vectors the shards
-    come out too short or too long. Round up in integers."""
-
-    def shard_bounds(numel, rank, world_size):
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
-        if numel < 0:
-            raise ValueError(f"numel must not be negative, got {numel}")
-        size = math.ceil(numel / world_size)
-        return min(rank * size, numel), min((rank + 1) * size, numel)
-
-
-@mutant(BOUNDS, breaks=tests_of(BOUNDS))
-def bounds_clip_the_end_only():
-    """You clipped the end but not the start. Where a rank owns nothing, its start lies beyond the vector, the end
-    before the start, and its length comes out negative."""
+@right(BOUNDS)
+def _bounds():
+    """Right: the base of the edits below."""
 
     def shard_bounds(numel, rank, world_size):
         if world_size < 1:
@@ -50,40 +29,53 @@ def bounds_clip_the_end_only():
         if numel < 0:
             raise ValueError(f"numel must not be negative, got {numel}")
         size = -(-numel // world_size)
-        return rank * size, min((rank + 1) * size, numel)
+        return min(rank * size, numel), min((rank + 1) * size, numel)
 
 
-@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
-def bounds_as_tensor_split_cuts():
+bounds_in_floating_point = edit(
+    BOUNDS,
+    """math.ceil(numel / world_size) divides in floating point, which has 53 bits: for very long vectors the shards
+    come out too short or too long. Round up in integers.""",
+    ("size = -(-numel // world_size)", "size = math.ceil(numel / world_size)"),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+)
+
+bounds_clip_the_end_only = edit(
+    BOUNDS,
+    """You clipped the end but not the start. Where a rank owns nothing, its start lies beyond the vector, the end
+    before the start, and its length comes out negative.""",
+    ("min(rank * size, numel)", "rank * size"),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+)
+
+bounds_as_tensor_split_cuts = edit(
+    BOUNDS,
     """This is how tensor_split cuts: the first shards one longer than the rest. The collectives that carry one
-    vector want shards of equal length, all rounded up, with the padding at the very end."""
+    vector want shards of equal length, all rounded up, with the padding at the very end.""",
+    (
+        "size = -(-numel // world_size)\n    return min(rank * size, numel), min((rank + 1) * size, numel)",
+        "quotient, rest = divmod(numel, world_size)\n"
+        "    start = rank * quotient + min(rank, rest)\n"
+        "    return start, start + quotient + (rank < rest)",
+    ),
+    base=_bounds,
+    breaks=tests_of(*ON_BOUNDS),
+)
 
-    def shard_bounds(numel, rank, world_size):
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
-        if numel < 0:
-            raise ValueError(f"numel must not be negative, got {numel}")
-        quotient, rest = divmod(numel, world_size)
-        start = rank * quotient + min(rank, rest)
-        return start, start + quotient + (rank < rest)
-
-
-@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
-def bounds_round_down():
+bounds_round_down = edit(
+    BOUNDS,
     """You rounded the shard's length down: the numbers at the end of the vector then belong to no rank, or all to
-    the last one. Round up, and let the last ranks be padded."""
-
-    def shard_bounds(numel, rank, world_size):
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
-        if numel < 0:
-            raise ValueError(f"numel must not be negative, got {numel}")
-        size = numel // world_size
-        return rank * size, (rank + 1) * size if rank < world_size - 1 else numel
+    the last one. Round up, and let the last ranks be padded.""",
+    ("size = -(-numel // world_size)", "size = numel // world_size"),
+    (
+        "return min(rank * size, numel), min((rank + 1) * size, numel)",
+        "return rank * size, (rank + 1) * size if rank < world_size - 1 else numel",
+    ),
+    base=_bounds,
+    breaks=tests_of(*ON_BOUNDS),
+)
 
 
 @mutant(BOUNDS, breaks=tests_of(BOUNDS))
@@ -103,79 +95,66 @@ def bounds_accept_any_rank():
 # ---- 2 · flatten and unflatten_into ----
 
 
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def flatten_gives_a_view_of_a_single_tensor():
+@right(FLATTEN)
+def _flatten():
+    """Right: the base of the edits below."""
+
+    def flatten(params):
+        if not params:
+            return torch.zeros(0)
+        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
+
+    def unflatten_into(params, flat):
+        numel = sum(p.numel() for p in params)
+        if flat.numel() != numel:
+            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
+        with torch.no_grad():
+            for p, piece in zip(params, flat.split([p.numel() for p in params])):
+                p.copy_(piece.view(p.shape))
+
+
+flatten_gives_a_view_of_a_single_tensor = edit(
+    FLATTEN,
     """For a list of one tensor you returned that tensor's own memory: reshape makes a view where it can. Whoever
-    writes into the flat vector then changes the parameter. Copy always."""
+    writes into the flat vector then changes the parameter. Copy always.""",
+    (
+        "return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])",
+        "if len(params) == 1:\n"
+        "        return params[0].detach().reshape(-1).to(torch.float32)\n"
+        "    return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])",
+    ),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
 
-    def flatten(params):
-        if not params:
-            return torch.zeros(0)
-        if len(params) == 1:
-            return params[0].detach().reshape(-1).to(torch.float32)
-        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
-
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.copy_(piece.view(p.shape))
-
-
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def flatten_keeps_the_dtype():
+flatten_keeps_the_dtype = edit(
+    FLATTEN,
     """You left the numbers in the tensors' own dtype. The masters and what is reduced must be float32: in bf16 the
-    sums would lose what the masters are there to keep."""
+    sums would lose what the masters are there to keep.""",
+    ("(-1).to(torch.float32)", "(-1)"),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
 
-    def flatten(params):
-        if not params:
-            return torch.zeros(0)
-        return torch.cat([p.detach().reshape(-1) for p in params])
+flatten_loses_the_empty_list = edit(
+    FLATTEN,
+    """torch.cat of an empty list is an error. An empty list of tensors must give a vector of length 0.""",
+    (
+        "    if not params:\n        return torch.zeros(0)\n",
+        "",
+    ),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
 
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.copy_(piece.view(p.shape))
-
-
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def flatten_loses_the_empty_list():
-    """torch.cat of an empty list is an error. An empty list of tensors must give a vector of length 0."""
-
-    def flatten(params):
-        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
-
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.copy_(piece.view(p.shape))
-
-
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def unflatten_replaces_the_data():
+unflatten_replaces_the_data = edit(
+    FLATTEN,
     """You gave the parameters new memory (p.data = …) instead of writing into theirs. What looks at the old memory,
-    a tied weight or a view, does not see the new numbers, and a bf16 parameter becomes float32."""
-
-    def flatten(params):
-        if not params:
-            return torch.zeros(0)
-        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
-
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.data = piece.view(p.shape)
+    a tied weight or a view, does not see the new numbers, and a bf16 parameter becomes float32.""",
+    ("p.copy_(piece.view(p.shape))", "p.data = piece.view(p.shape)"),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
 
 
 @mutant(FLATTEN, breaks=tests_of(FLATTEN))
@@ -255,7 +234,7 @@ the_first_gradient_is_kept = edit(
     STEP,
     """self.gradient still held the first step's gradient, so every later step used it again. What was reduced is
     used up by the step: forget it there.""",
-    ("        self.master.grad = self.gradient = None\n", "        self.master.grad = None\n"),
+    ("self.master.grad = self.gradient = None", "self.master.grad = None"),
     breaks=tests_of(*ON_STEP[::2]),
 )
 
@@ -263,7 +242,7 @@ the_master_keeps_its_gradient = edit(
     STEP,
     """After the step the master still has its .grad: a fourth copy of the shard, 4 more bytes for each of its
     numbers. The gradient is used up by the step, so set it to None there.""",
-    ("        self.master.grad = self.gradient = None\n", "        self.gradient = None\n"),
+    ("self.master.grad = self.gradient = None", "self.gradient = None"),
     breaks=tests_of(STEP),
 )
 
@@ -309,10 +288,8 @@ missing_gradients_close_the_gap = edit(
     """You left parameters without a gradient out of the flat vector, so all that follow moved forward and got each
     other's gradients. A missing gradient counts as zeros, in its place.""",
     (
-        "            full[: self.numel] = "
-        "flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])\n",
-        "            flat = flatten([p.grad for p in self.params if p.grad is not None])\n"
-        "            full[: len(flat)] = flat\n",
+        "full[: self.numel] = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])",
+        "flat = flatten([p.grad for p in self.params if p.grad is not None])\n            full[: len(flat)] = flat",
     ),
     breaks=tests_of(STEP),
 )
@@ -329,7 +306,7 @@ tied_parameters_count_twice = edit(
     STEP,
     """A parameter that was given twice has two places in your flat vector. Two masters then step with the same
     gradient, and the memory is paid for twice; keep each parameter once.""",
-    ("[p for p in dict.fromkeys(params) if p.requires_grad]", "[p for p in params if p.requires_grad]"),
+    ("dict.fromkeys(params)", "params"),
     breaks=tests_of(STEP),
 )
 
@@ -351,7 +328,7 @@ arguments_do_not_arrive = edit(
     STEP,
     """The keyword arguments (lr, momentum, weight_decay, …) never reached the wrapped optimizer: it ran with its
     defaults. Pass **kwargs on.""",
-    ("optimizer_class([self.master], **kwargs)", "optimizer_class([self.master])"),
+    ("[self.master], **kwargs", "[self.master]"),
     breaks=tests_of(*ON_STEP),
 )
 
@@ -359,8 +336,8 @@ state_bytes_counts_all_parameters = edit(
     STEP,
     """state_bytes() reported the whole model's state. Count what this rank holds: the tensors of its own shard.""",
     (
-        "        return sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
-        "        return sum(4 * self.numel for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
+        "(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.dim())",
+        "(4 * self.numel for t in held if isinstance(t, torch.Tensor) and t.dim())",
     ),
     breaks=tests_of(STEP),
 )
@@ -400,10 +377,7 @@ the_ranks_own_gradients_are_clipped = edit(
     CLIP,
     """You clipped each rank's own gradient before the ranks' mean was taken. The norm that counts is that of the
     mean gradient, which the step uses; averaging makes it smaller than the ranks' own.""",
-    (
-        "        gradient = self.reduced_gradient()\n",
-        "        return nn.utils.clip_grad_norm_(self.params, max_norm)\n",
-    ),
+    ("gradient = self.reduced_gradient()", "return nn.utils.clip_grad_norm_(self.params, max_norm)"),
     breaks=tests_of(CLIP),
 )
 
@@ -419,7 +393,7 @@ the_norm_after_clipping_is_returned = edit(
     CLIP,
     """You returned the norm after clipping, which is max_norm whenever it matters. What one watches during training
     is the norm before.""",
-    ("        return norm\n", "        return norm * torch.clamp(max_norm / (norm + 1e-6), max=1.0)\n"),
+    ("return norm", "return norm * torch.clamp(max_norm / (norm + 1e-6), max=1.0)"),
     breaks=tests_of(CLIP),
 )
 
@@ -437,8 +411,8 @@ padding_is_saved = edit(
     STATE,
     """You saved the padding too. Laid end to end the pieces are then longer than the model, and cut anew for
     another number of ranks every number after the first padding stands in the wrong place.""",
-    ("value[: end - start].clone() if", "value.clone() if"),
-    ('state["master"].shape != (end - start,)', 'state["master"].shape != (self.size,)'),
+    ("[: end - start]", ""),
+    ("(end - start,)", "(self.size,)"),
     breaks=tests_of(STATE),
 )
 
@@ -446,7 +420,7 @@ step_count_starts_anew = edit(
     STATE,
     """The moments were restored, but not the step count. Adam divides by 1 − β^t: with t = 1 again the first steps
     after loading are far too long.""",
-    ("            return torch.tensor(float(value))", "            return torch.tensor(0.0)"),
+    ("float(value)", "0.0"),
     breaks=tests_of(STATE),
 )
 
@@ -462,10 +436,7 @@ old_moments_survive = edit(
     STATE,
     """You updated the entries that the state has, and left the others: after loading a state from before the first
     step, the old moments and step count are still there. Replace the whole entry.""",
-    (
-        "        self.optimizer.state[self.master] = restored\n",
-        "        self.optimizer.state[self.master].update(restored)\n",
-    ),
+    ("[self.master] = restored", "[self.master].update(restored)"),
     breaks=tests_of(STATE),
 )
 
@@ -489,8 +460,8 @@ step_is_saved_as_a_tensor = edit(
     STATE,
     """Adam's step count came out as a tensor without a dimension. In a saved state 1-D tensors are pieces of a
     whole, and everything else must be a plain number, equal on all ranks.""",
-    ("if value.dim() else value.item()", "if value.dim() else value.clone()"),
-    ("        if not isinstance(value, torch.Tensor):\n", "        if not value.dim():\n"),
+    ("value.item()", "value.clone()"),
+    ("if not isinstance(value, torch.Tensor):", "if not value.dim():"),
     breaks=tests_of(STATE),
 )
 
@@ -518,9 +489,9 @@ a_wrong_length_is_cut = edit(
 # ---- 6 · memory_per_rank ----
 
 
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def memory_without_padding():
-    """You divided by N without rounding up. The last shards are padded, and every rank stores ⌈P/N⌉ numbers."""
+@right(MEMORY)
+def _memory():
+    """Right: the base of the edits below."""
 
     def memory_per_rank(parameters, world_size, stage):
         if parameters < 0:
@@ -529,73 +500,52 @@ def memory_without_padding():
             raise ValueError(f"world_size must be at least 1, got {world_size}")
         if stage not in (0, 1, 2, 3):
             raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
+        shard = -(-parameters // world_size)
         whole, sharded = [(16, 0), (4, 12), (2, 14), (0, 16)][stage]
-        return whole * parameters + sharded * parameters // world_size
+        return whole * parameters + sharded * shard
 
 
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def memory_in_floating_point():
+memory_without_padding = edit(
+    MEMORY,
+    """You divided by N without rounding up. The last shards are padded, and every rank stores ⌈P/N⌉ numbers.""",
+    ("    shard = -(-parameters // world_size)\n", ""),
+    ("sharded * shard", "sharded * parameters // world_size"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
+
+memory_in_floating_point = edit(
+    MEMORY,
     """The sizes were computed in floating point, which has 53 bits. Stay with integers, and round up with integer
-    division."""
+    division.""",
+    ("shard = -(-parameters // world_size)", "shard = math.ceil(parameters / world_size)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
 
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = math.ceil(parameters / world_size)
-        whole, sharded = [(16, 0), (4, 12), (2, 14), (0, 16)][stage]
-        return whole * parameters + sharded * shard
-
-
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def memory_without_masters():
+memory_without_masters = edit(
+    MEMORY,
     """You counted 8 bytes for the optimizer: the two moments. In mixed precision it also keeps a float32 master
-    copy, 4 more."""
+    copy, 4 more.""",
+    ("(16, 0), (4, 12), (2, 14), (0, 16)", "(12, 0), (4, 8), (2, 10), (0, 12)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
 
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = -(-parameters // world_size)
-        whole, sharded = [(12, 0), (4, 8), (2, 10), (0, 12)][stage]
-        return whole * parameters + sharded * shard
-
-
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def stages_are_one_off():
+stages_are_one_off = edit(
+    MEMORY,
     """Stage 0 shards nothing, stage 1 the optimizer, stage 2 the gradients as well, stage 3 the parameters too.
-    Yours are shifted by one."""
+    Yours are shifted by one.""",
+    ("(16, 0), (4, 12), (2, 14)", "(4, 12), (2, 14), (0, 16)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
 
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = -(-parameters // world_size)
-        whole, sharded = [(4, 12), (2, 14), (0, 16), (0, 16)][stage]
-        return whole * parameters + sharded * shard
-
-
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def stage_two_shards_the_parameters():
+stage_two_shards_the_parameters = edit(
+    MEMORY,
     """Stage 2 shards the gradients, stage 3 the parameters: both take 2 bytes each, so the sum for stage 2 is right
-    only if the other is left whole. You sharded both already at stage 2."""
-
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = -(-parameters // world_size)
-        whole, sharded = [(16, 0), (4, 12), (0, 16), (0, 16)][stage]
-        return whole * parameters + sharded * shard
+    only if the other is left whole. You sharded both already at stage 2.""",
+    ("(4, 12), (2, 14), (0, 16)", "(4, 12), (0, 16), (0, 16)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
