@@ -79,7 +79,8 @@ def _example(arguments: argparse.Namespace) -> int:
 
     course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # one of them never ends
     course.check(arguments.lessons)
-    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
+    # Without the solutions first: the expected points show a broken test or jail as well.
+    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments), solutions=False)
     print(gradebook.table_of(course.rows()))
     expected = example_class.read_expected(example_class.EXAMPLE / "expected.csv")
     wrong = example_class.differences(course.scores(), expected, arguments.lessons)
