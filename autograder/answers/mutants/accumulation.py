@@ -533,22 +533,19 @@ def shards_padded_by_one_repetition_at_most():
         return order[rank::world_size]
 
 
-@mutant(SHARDS, breaks=tests_of(SHARDS))
-def shards_padded_with_the_end():
-    """You lengthened the order with its last entries. The sampler repeats it from its start."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        if world_size < 1 or length < 0 or not 0 <= rank < world_size:
-            raise ValueError(f"bad length, rank or world_size: {length}, {rank}, {world_size}")
-        order = list(range(length))
-        if shuffle:
-            order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        steps = length // world_size if drop_last else -(-length // world_size)
-        missing = steps * world_size - length
-        if missing > 0:
-            order = order + (order * (missing // length + 1))[-missing:]
-        return order[rank : steps * world_size : world_size]
-
+shards_padded_with_the_end = edit(
+    SHARDS,
+    """You lengthened the order with its last entries. The sampler repeats it from its start.""",
+    (
+        "return [order[i % length] for i in range(rank, steps * world_size, world_size)]",
+        "missing = steps * world_size - length\n"
+        "    if missing > 0:\n"
+        "        order = order + (order * (missing // length + 1))[-missing:]\n"
+        "    return order[rank : steps * world_size : world_size]",
+    ),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+)
 
 shards_padded_with_the_last_entry = edit(
     SHARDS,
@@ -608,10 +605,7 @@ shards_of_a_seed_a_rank = edit(
     SHARDS,
     """You put the rank into the seed, so each rank draws another permutation and the shards overlap. All ranks must
     draw the same order and take different entries of it.""",
-    (
-        "(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
-        "(length, generator=torch.Generator().manual_seed(seed + epoch + rank)).tolist()",
-    ),
+    ("seed + epoch)).tolist", "seed + epoch + rank)).tolist"),
     base=_shards,
     breaks=tests_of(SHARDS),
 )
@@ -728,10 +722,7 @@ shards_made_of_tensors = edit(
     """The entries of your list are tensors, not Python ints: a list of a tensor has 0-dimensional tensors in it, which
     are no keys and no JSON. Use tolist().""",
     ("order = list(range(length))", "order = torch.arange(length)"),
-    (
-        "(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
-        "(length, generator=torch.Generator().manual_seed(seed + epoch))",
-    ),
+    ("epoch)).tolist()", "epoch))"),
     base=_shards,
     breaks=tests_of(SHARDS),
 )
@@ -882,15 +873,13 @@ def local_lets_labels_wrap_around():
         return x.T @ (sign * 0.5 * (1 + np.tanh(0.5 * sign * (x @ w)))) / len(x)
 
 
-@mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
-def local_forgets_to_divide():
-    """You summed over the examples. The gradient of the mean loss is that sum divided by B."""
-
-    def local_gradient(x, y, w):
-        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
-        if x.ndim != 2 or len(x) == 0 or y.shape != x.shape[:1] or w.shape != x.shape[1:]:
-            raise ValueError("x, y or w does not fit")
-        return x.T @ (0.5 * (1 + np.tanh(0.5 * (x @ w))) - y)
+local_forgets_to_divide = edit(
+    LOCAL,
+    """You summed over the examples. The gradient of the mean loss is that sum divided by B.""",
+    ("- y) / len(x)", "- y)"),
+    base=_local,
+    breaks=tests_of(LOCAL, STEP),
+)
 
 
 @mutant(LOCAL, breaks=tests_of(LOCAL, STEP))
@@ -1138,22 +1127,20 @@ def step_writes_into_w():
         return w
 
 
-@mutant(STEP, breaks=tests_of(STEP))
-def step_empties_the_lists():
+step_empties_the_lists = edit(
+    STEP,
     """You removed the empty shards from the lists that were given, or took entries out of them. The caller's lists
-    change, too: make lists of your own."""
-
-    def data_parallel_step(xs, ys, w, lr):
-        if len(xs) != len(ys):
-            raise ValueError("xs and ys differ in length")
-        rows = sum(len(x) for x in xs)
-        if rows == 0:
-            raise ValueError("xs has no rows")
-        total = 0.0
-        while xs:
-            x, y = xs.pop(), ys.pop()
-            total = total + (len(x) * local_gradient(x, y, w) if len(x) else 0.0)
-        return w - lr * total / rows
+    change, too: make lists of your own.""",
+    (
+        "total = sum(len(x) * local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x))",
+        "total = 0.0\n"
+        "    while xs:\n"
+        "        x, y = xs.pop(), ys.pop()\n"
+        "        total = total + (len(x) * local_gradient(x, y, w) if len(x) else 0.0)",
+    ),
+    base=_step,
+    breaks=tests_of(STEP),
+)
 
 
 @mutant(STEP, breaks=tests_of(STEP))

@@ -179,10 +179,7 @@ feedback_forgets_what_is_older = edit(
     FEEDBACK,
     """Your residual is what this gradient lacked after the entries that were sent, and what was left over from earlier
     steps is gone. What you keep must come from what you compressed: the gradient and the old residual together.""",
-    (
-        "[key] = corrected - top_k_decompress(values, indices, grad.shape)",
-        "[key] = grad - top_k_decompress(values, indices, grad.shape)",
-    ),
+    ("key] = corrected - top_k_decompress", "key] = grad - top_k_decompress"),
     breaks=tests_of(FEEDBACK, BENCHMARK),
 )
 
@@ -237,8 +234,8 @@ feedback_fades = edit(
     """You multiplied the residual by a factor below 1 before keeping it, so part of what is owed is lost in each step.
     Sent plus residual should be the sum of all gradients, without loss.""",
     (
-        "corrected - top_k_decompress(values, indices, grad.shape)",
-        "0.9 * (corrected - top_k_decompress(values, indices, grad.shape))",
+        "        self.residual[key] = corrected - top_k_decompress(values, indices, grad.shape)\n",
+        "        self.residual[key] = 0.9 * (corrected - top_k_decompress(values, indices, grad.shape))\n",
     ),
     breaks=tests_of(FEEDBACK, BENCHMARK),
 )
@@ -298,10 +295,7 @@ hook_returns_the_sum = edit(
     HOOK,
     """What came back is the sum over the ranks; it should be the mean. Without a hook DDP divides by the number of
     ranks, with one it leaves that to the hook.""",
-    (
-        "(top_k_decompress(*part, grad.shape) for part in parts) / world_size",
-        "(top_k_decompress(*part, grad.shape) for part in parts)",
-    ),
+    ("parts) / world_size)", "parts))"),
     breaks=tests_of(HOOK),
 )
 
@@ -309,7 +303,7 @@ hook_divides_twice = edit(
     HOOK,
     """The result is too small by a factor of N: you divided what you sent by the number of ranks, and then the sum
     again.""",
-    ("(all_values, values)", "(all_values, values / world_size)"),
+    ("        dist.all_gather(all_values, values)\n", "        dist.all_gather(all_values, values / world_size)\n"),
     breaks=tests_of(HOOK),
 )
 
@@ -739,7 +733,7 @@ scaler_scales_in_half_precision = edit(
     SCALER,
     """You multiplied a half-precision loss by the factor, and the product is more than fp16 can hold. Convert the loss
     to fp32 before you multiply.""",
-    ("return loss.float() * self.value", "return (loss * self.value).float()"),
+    ("        return loss.float() * self.value\n", "        return (loss * self.value).float()\n"),
     breaks=tests_of(SCALER),
 )
 

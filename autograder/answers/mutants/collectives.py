@@ -113,25 +113,18 @@ broadcast_takes_any_source = edit(
     breaks=tests_of(BROADCAST),
 )
 
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_always_from_rank_0():
+broadcast_always_from_rank_0 = edit(
+    BROADCAST,
     """The tensor that everybody got was rank 0's, whatever `src` said. Build the tree from the source: count the
-    ranks from `src` on."""
-
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        data = tensor.contiguous()
-        reach = 1
-        while reach < world_size:
-            if rank < reach and rank + reach < world_size:
-                dist.send(data, dst=rank + reach)
-            elif reach <= rank < 2 * reach:
-                dist.recv(data, src=rank - reach)
-            reach *= 2
-        tensor.copy_(data)
+    ranks from `src` on.""",
+    ("    number = (rank - src) % world_size\n", ""),
+    ("number < reach and number", "rank < reach and rank"),
+    ("(rank + reach) % world_size", "rank + reach"),
+    ("reach <= number < 2", "reach <= rank < 2"),
+    ("(rank - reach) % world_size", "rank - reach"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
 
 @mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
@@ -195,25 +188,21 @@ reduce_scatter_adds_into_its_input = edit(
     breaks=tests_of(REDUCE_SCATTER),
 )
 
-
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER))
-def reduce_scatter_returns_a_view_of_its_input():
+reduce_scatter_returns_a_view_of_its_input = edit(
+    REDUCE_SCATTER,
     """With one rank there is nothing to add, and you returned the input itself or a view of it. Whoever changes the
-    result then changes the input. Return memory of its own in every case, also for N = 1."""
-
-    def reduce_scatter(tensor):
-        if tensor.dim() != 1:
-            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        chunks = list(tensor.tensor_split(world_size))
-        for step in range(world_size - 1):
-            place = (rank - step - 2) % world_size
-            incoming = torch.empty_like(chunks[place])
-            work = dist.isend(chunks[(rank - step - 1) % world_size].contiguous(), dst=(rank + 1) % world_size)
-            dist.recv(incoming, src=(rank - 1) % world_size)
-            work.wait()
-            chunks[place] = chunks[place] + incoming
-        return chunks[rank]
+    result then changes the input. Return memory of its own in every case, also for N = 1.""",
+    (
+        "chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]",
+        "chunks = list(tensor.tensor_split(world_size))",
+    ),
+    ("mine = chunks[(rank - step - 2) % world_size]", "place = (rank - step - 2) % world_size"),
+    ("incoming = torch.empty_like(mine)", "incoming = torch.empty_like(chunks[place])"),
+    ("[(rank - step - 1) % world_size], dst", "[(rank - step - 1) % world_size].contiguous(), dst"),
+    ("mine += incoming", "chunks[place] = chunks[place] + incoming"),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER),
+)
 
 
 @mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
@@ -309,10 +298,7 @@ reduce_scatter_everybody_sends_first = edit(
     REDUCE_SCATTER,
     """Every rank waits in send until its right neighbor receives, and none does, since all of them wait in send. Use
     a send that does not wait (isend), receive, and then wait for the send.""",
-    (
-        "work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)",
-        "dist.send(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)",
-    ),
+    ("work = dist.isend", "dist.send"),
     ("        work.wait()\n", ""),
     base=_reduce_scatter,
     breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE),

@@ -249,7 +249,7 @@ buckets_hold_frozen_parameters = edit(
     BUCKETS,
     """Your buckets hold parameters with requires_grad=False. No gradient ever arrives for them, so their bucket would
     never be complete.""",
-    ("params if p.requires_grad", "params"),
+    ("    trainable = {id(p): p for p in params if p.requires_grad}\n", "    trainable = {id(p): p for p in params}\n"),
     breaks=tests_of(BUCKETS, DDP),
 )
 
@@ -318,10 +318,7 @@ average_in_the_gradients_own_memory = edit(
     AVERAGE,
     """With a single gradient in the bucket, your flat tensor was a view of it. The all-reduce then changes the
     gradient while backward and hooks may still read it. flat must be memory of its own, as torch.cat gives it.""",
-    (
-        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
-        "    flat = grads[0].view(-1) if len(grads) == 1 else torch.cat([grad.reshape(-1) for grad in grads])\n",
-    ),
+    ("flat = torch.cat", "flat = grads[0].view(-1) if len(grads) == 1 else torch.cat"),
     breaks=tests_of(AVERAGE),
 )
 
@@ -667,8 +664,8 @@ ddp_no_sync_always_ends_in_sync = edit(
     DDP,
     """At its end your no_sync() switched synchronization on, also when it stood inside another no_sync(). Restore
     what was there before.""",
-    ("before, self._sync = self._sync, False", "self._sync = False"),
-    ("self._sync = before", "self._sync = True"),
+    ("        before, self._sync = self._sync, False\n", "        self._sync = False\n"),
+    ("            self._sync = before\n", "            self._sync = True\n"),
     breaks=tests_of(DDP),
 )
 
@@ -676,7 +673,7 @@ ddp_no_sync_does_nothing = edit(
     DDP,
     """Your no_sync() changes nothing: every micro-batch was averaged by itself, for k times the communication. Inside
     it nothing is sent, and the gradients add up on each rank.""",
-    ("before, self._sync = self._sync, False", "before = self._sync"),
+    ("        before, self._sync = self._sync, False\n", "        before = self._sync\n"),
     breaks=tests_of(DDP),
 )
 
@@ -685,8 +682,8 @@ ddp_hooks_on_tensors = edit(
     """register_hook has your function called before the gradient is added to p.grad, so the bucket was filled with
     None or with old numbers. Use register_post_accumulate_grad_hook, which is called after it.""",
     (
-        "p.register_post_accumulate_grad_hook(self._on_gradient)",
-        "p.register_hook(lambda grad, p=p: self._on_gradient(p))",
+        "            p.register_post_accumulate_grad_hook(self._on_gradient)\n",
+        "            p.register_hook(lambda grad, p=p: self._on_gradient(p))\n",
     ),
     breaks=tests_of(DDP),
 )
@@ -778,15 +775,15 @@ ddp_hooks_on_frozen_parameters = edit(
     DDP,
     """You registered a hook on a frozen parameter, which torch refuses: it will never have a gradient. Only
     parameters with requires_grad get one.""",
-    ("for p in self._params:", "for p in module.parameters():"),
+    ("        for p in self._params:\n", "        for p in module.parameters():\n"),
     breaks=tests_of(DDP),
 )
 
 ddp_hands_on_positional_arguments_only = edit(
     DDP,
     """forward dropped the keyword arguments. Hand on everything: *args and **kwargs.""",
-    ("def forward(self, *args, **kwargs):", "def forward(self, *args):"),
-    ("args, **kwargs", "args"),
+    ("    def forward(self, *args, **kwargs):\n", "    def forward(self, *args):\n"),
+    ("        return self.module(*args, **kwargs)\n", "        return self.module(*args)\n"),
     breaks=tests_of(DDP),
 )
 
@@ -802,7 +799,7 @@ average_fills_in_float32 = edit(
     AVERAGE,
     """You made the zeros for a missing gradient with torch's default dtype. In a bucket of float64 parameters that
     gives the flat tensor, or the gradient that is made from it, another dtype: zeros_like(p) has the parameter's.""",
-    ("torch.zeros_like(p)", "torch.zeros(p.shape)"),
+    ("torch.zeros_like(p) if p.grad is None", "torch.zeros(p.shape) if p.grad is None"),
     breaks=tests_of(AVERAGE, DDP),
 )
 

@@ -22,7 +22,7 @@ setup_without_a_prefix = edit(
     """Under torchrun the store belongs to the agent and outlives the ranks: your second attempt used the very keys
     under which the ranks of the first have left their addresses. Wrap the store in a PrefixStore whose prefix is
     another one in each attempt.""",
-    ('store = dist.PrefixStore(f"attempt_{attempt}", store)', "pass"),
+    ("""        store = dist.PrefixStore(f"attempt_{attempt}", store)\n""", "        pass\n"),
     breaks=tests_of(SETUP),
 )
 
@@ -67,7 +67,7 @@ setup_waits_for_half_an_hour = edit(
     SETUP,
     """Your group has torch's own timeout, 30 minutes for gloo. When a rank dies, the others may wait that long
     before anybody notices, on machines that cost money. Give init_process_group a timeout of at most 60 seconds.""",
-    ("world_size, timeout=timeout", "world_size"),
+    ("rank=rank, world_size=world_size, timeout=timeout)", "rank=rank, world_size=world_size)"),
     breaks=tests_of(SETUP),
 )
 
@@ -144,7 +144,7 @@ setup_opens_a_store_on_every_rank = edit(
     SETUP,
     """Without a launcher's store, every rank of yours tried to open one at the same port. Only one can: rank 0
     opens it, and the others are its clients.""",
-    ("None and rank == 0", "None"),
+    ("is None and rank == 0, timeout", "is None, timeout"),
     breaks=tests_of(SETUP),
 )
 
@@ -226,7 +226,7 @@ train_takes_the_mean_of_batch_means = edit(
     TRAIN,
     """Your loss is the mean of the batches' means. The last batch of an epoch is smaller, so its examples count for
     more than the others. Sum up loss times examples and the examples, and divide once at the end.""",
-    ("() * len(y), len(y)", "(), 1"),
+    ("[loss.item() * len(y), len(y)]", "[loss.item(), 1]"),
     breaks=tests_of(TRAIN),
 )
 
@@ -243,7 +243,7 @@ train_divides_by_the_datasets_length = edit(
     """You divided the sum of the losses by the length of the dataset. The sampler fills the examples up until they
     divide by N, and some count twice: 101 become 104 on 4 ranks. Divide by the number of examples that were
     seen.""",
-    ("(total[0] / total[1])", "(total[0] / len(data))"),
+    ("(total[0] / total[1]).item()", "(total[0] / len(data)).item()"),
     breaks=tests_of(TRAIN),
 )
 
@@ -251,7 +251,7 @@ train_repeats_the_last_epoch = edit(
     TRAIN,
     """You resumed one epoch too early: the last epoch that the checkpoint holds was run again. After k epochs are
     done, the next one has the number k when one counts from 0.""",
-    ("len(losses)", 'saved["epoch"] - 1 if losses else 0'),
+    ("range(len(losses), epochs)", 'range(saved["epoch"] - 1 if losses else 0, epochs)'),
     breaks=tests_of(TRAIN),
 )
 
@@ -259,9 +259,9 @@ train_forgets_the_earlier_losses = edit(
     TRAIN,
     """After a restart your list of losses begins with the epoch that was resumed. Save the list with the rest, and
     go on from it, so that it is whole at the end.""",
-    ("losses = []", "losses, first = [], 0"),
     ('losses = saved["losses"][: saved["epoch"]]', 'first = saved["epoch"]'),
-    ("len(losses)", "first"),
+    ("    losses = []\n", "    losses, first = [], 0\n"),
+    ("range(len(losses), epochs)", "range(first, epochs)"),
     breaks=tests_of(TRAIN),
 )
 
@@ -270,10 +270,10 @@ train_saves_in_place = edit(
     """You write the new checkpoint over the old one. A rank that dies while it writes leaves half a file and
     nothing to resume from. Write beside it, and rename the finished file over the old one.""",
     (
-        'torch.save({**state, "losses": losses}, f"{checkpoint}.tmp")\n'
-        '            os.replace(f"{checkpoint}.tmp", checkpoint)',
-        'torch.save({**state, "losses": losses}, checkpoint)',
+        '            torch.save({**state, "losses": losses}, f"{checkpoint}.tmp")\n',
+        '            torch.save({**state, "losses": losses}, checkpoint)\n',
     ),
+    ('            os.replace(f"{checkpoint}.tmp", checkpoint)\n', ""),
     breaks=tests_of(TRAIN),
 )
 
@@ -293,11 +293,8 @@ train_renames_from_another_folder = edit(
     """Your temporary file is in the system's folder for such files, often another disk. Across file systems a
     rename is impossible, and where it is replaced by a copy it is not atomic. Write beside the checkpoint, in the
     same folder.""",
-    ('f"{checkpoint}.tmp")\n', 'tempfile.gettempdir() + f"/{os.getpid()}")\n'),
-    (
-        'os.replace(f"{checkpoint}.tmp", checkpoint)',
-        'os.replace(tempfile.gettempdir() + f"/{os.getpid()}", checkpoint)',
-    ),
+    ('}, f"{checkpoint}.tmp")', '}, tempfile.gettempdir() + f"/{os.getpid()}")'),
+    ('f"{checkpoint}.tmp', 'tempfile.gettempdir() + f"/{os.getpid()}'),
     breaks=tests_of(TRAIN),
 )
 
@@ -321,7 +318,7 @@ train_returns_ddps_names = edit(
     TRAIN,
     """Your state_dict has DDP's names, with `module.` before each, and a plain model does not accept them. Take the
     state_dict of the model inside: ddp.module, which is the model that you wrapped.""",
-    ("in model.state_dict()", "in ddp.state_dict()"),
+    ("in model.state_dict().items()}", "in ddp.state_dict().items()}"),
     breaks=tests_of(TRAIN),
 )
 
@@ -352,7 +349,7 @@ train_returns_on_rank_0_only = edit(
 train_prints_on_every_rank = edit(
     TRAIN,
     """Every rank prints its line, so the log has each epoch N times. Let rank 0 speak for all.""",
-    ("if rank == 0:", "if True:"),
+    ("        if rank == 0:\n            print", "        if True:\n            print"),
     breaks=tests_of(TRAIN),
 )
 
@@ -367,7 +364,7 @@ train_shuffles_without_the_seed = edit(
     TRAIN,
     """The sampler has a seed of its own, 0 unless you say otherwise: with seed 0 your run is right, with another it
     sees the examples in the order of seed 0. Hand `seed` to the sampler too.""",
-    ("True, seed=seed", "True"),
+    ("shuffle=True, seed=seed)", "shuffle=True)"),
     breaks=tests_of(TRAIN),
 )
 
@@ -399,7 +396,7 @@ train_without_the_sampler = edit(
     TRAIN,
     """Each rank went through the whole dataset in an order of its own. A DataLoader knows nothing of ranks: give it
     a DistributedSampler.""",
-    ("sampler=sampler", "shuffle=True"),
+    ("DataLoader(data, batch_size, sampler=sampler)", "DataLoader(data, batch_size, shuffle=True)"),
     breaks=tests_of(TRAIN),
 )
 
@@ -481,7 +478,7 @@ launch_meets_in_one_place = edit(
     LAUNCH,
     """All your launches meet in the same file. Two at the same time would disturb each other, and one that was
     killed leaves its file to the next. Take a new folder for each launch.""",
-    ('f"file://{folder}', '"file://" + tempfile.gettempdir() + "'),
+    ('f"file://{folder}/rendezvous"', '"file://" + tempfile.gettempdir() + "/rendezvous"'),
     breaks=tests_of(LAUNCH),
 )
 
