@@ -585,7 +585,6 @@ the_ends_are_refused = edit(
     breaks=tests_of(AMDAHL),
 )
 
-
 any_fraction_will_do = edit(
     AMDAHL,
     """You accepted a parallel fraction outside [0, 1]. No fraction of the work is negative or more than all of it:
@@ -595,7 +594,6 @@ any_fraction_will_do = edit(
     base=_amdahl,
     breaks=tests_of(AMDAHL),
 )
-
 
 serial_part_fitted_freely = edit(
     AMDAHL,

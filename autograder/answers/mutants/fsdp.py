@@ -34,10 +34,7 @@ two_owners_are_allowed = edit(
     """A parameter in two units was accepted: a unit inside another, a unit listed twice, a tie across units. Two
     shards of it would then be trained apart. Every parameter must be in exactly one unit.""",
     ("if counts[p] != 1:", "if counts[p] == 0:"),
-    (
-        "(places_of(module)) != sum(len(places_of(unit)) for unit in units)",
-        "(places_of(module)) > sum(len(places_of(unit)) for unit in units)",
-    ),
+    ("module)) != sum(len", "module)) > sum(len"),
     breaks=tests_of(*ON_PARTITION),
 )
 
@@ -74,7 +71,7 @@ ties_are_listed_twice = edit(
     PARTITION,
     """A tied parameter stands in your list once for each of its places. It is one tensor, so it must be listed, and
     later cut, once: unit.parameters() yields it once.""",
-    ("list(unit.parameters())", "[p for _, _, p in places_of(unit)]"),
+    ("[list(unit.parameters()) for unit in units]", "[[p for _, _, p in places_of(unit)] for unit in units]"),
     breaks=tests_of(PARTITION),
 )
 
@@ -125,7 +122,7 @@ the_shard_requires_a_gradient = edit(
     CUT,
     """The shard is still connected to the parameters that it was cut from: it requires a gradient. Detach them
     first.""",
-    ("t.detach().reshape(-1)", "t.reshape(-1)"),
+    ("[t.detach().reshape(-1) for t in tensors]", "[t.reshape(-1) for t in tensors]"),
     breaks=tests_of(CUT),
 )
 
@@ -133,9 +130,9 @@ cast_after_the_gather = edit(
     CUT,
     """You gathered float32 numbers and cast the result. The values are the same, the bytes on the wire twice as many
     as in bf16: cast this rank's shard before it is sent.""",
-    ("().to(dtype)", "()"),
-    ("(mine), dtype=dtype", "(mine)"),
-    ("[:numel] for", "[:numel].to(dtype) for"),
+    ("[shard.detach().to(dtype) for shard in shards]", "[shard.detach() for shard in shards]"),
+    ("len(mine), dtype=dtype)", "len(mine))"),
+    ("[part.reshape(-1)[:numel] for", "[part.reshape(-1)[:numel].to(dtype) for"),
     breaks=tests_of(*ON_CUT),
 )
 
@@ -166,7 +163,7 @@ a_gather_for_each_vector = edit(
 padding_is_gathered_too = edit(
     CUT,
     """The padding is still at the end of what you gathered. Cut each vector to its own length.""",
-    ("(-1)[:numel] for", "(-1) for"),
+    ("part.reshape(-1)[:numel]", "part.reshape(-1)"),
     breaks=tests_of(*ON_CUT),
 )
 
@@ -174,7 +171,7 @@ padding_comes_first = edit(
     CUT,
     """You put the padding before the numbers. It belongs at the end of the flat vector, or every number lies in
     another place than those who gather it expect.""",
-    ("full[:numel]", "full[len(full) - numel :]"),
+    ("        full[:numel] = ", "        full[len(full) - numel :] = "),
     breaks=tests_of(*ON_CUT),
 )
 
@@ -239,7 +236,7 @@ places_are_numbered_in_the_units_order = edit(
     UNIT,
     """You numbered the parameters as the unit lists them, but the views come with the trainable ones first: with a
     frozen weight before a trained bias the two are exchanged.""",
-    ("groups[0] + groups[1]", "params"),
+    ("enumerate(groups[0] + groups[1])", "enumerate(params)"),
     breaks=tests_of(*ON_UNIT),
 )
 
@@ -323,7 +320,7 @@ gradients_are_overwritten = edit(
     BACKWARD,
     """You set shard.grad yourself, so the second backward of a step throws away the first one's gradient. Return the
     reduced shard: autograd adds it to what is there.""",
-    ("return shard", "self.shard.grad = shard"),
+    ("        return shard / world_size\n", "        self.shard.grad = shard / world_size\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
@@ -343,7 +340,7 @@ gradients_are_summed = edit(
     BACKWARD,
     """The reduce-scatter adds the ranks' gradients up, and their mean is wanted. Adam hides a constant factor, SGD
     takes steps that are N times too long.""",
-    ("return shard / world_size", "return shard"),
+    ("        return shard / world_size\n", "        return shard\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
@@ -433,7 +430,7 @@ offsets_are_forgotten = edit(
     BACKWARD,
     """You gave every weight back from the start of the flat vector. Where a unit has several, each lies at an offset
     of its own: note tensor.storage_offset() too.""",
-    ("index, *where = kept", "index, *where, _ = kept"),
+    ("        index, *where = kept\n", "        index, *where, _ = kept\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
@@ -441,7 +438,7 @@ inputs_are_cut_off = edit(
     BACKWARD,
     """The unit's inputs are detached, so no gradient reaches what comes before: all units but the last keep gradients
     of None or zero.""",
-    ("x = x.view_as(x)", "x = x.detach().requires_grad_()"),
+    ("            x = x.view_as(x)\n", "            x = x.detach().requires_grad_()\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
@@ -628,7 +625,7 @@ empty_shards_are_listed = edit(
     FSDP,
     """parameters() yields an empty shard for units that have nothing to train. List those only that have trainable
     elements.""",
-    ("self.units if len(unit.shard)", "self.units"),
+    (" for unit in self.units if len(unit.shard)]", " for unit in self.units]"),
     breaks=tests_of(FSDP),
 )
 

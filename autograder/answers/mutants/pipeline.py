@@ -15,7 +15,7 @@ warmup_is_one_too_long = edit(
     SCHEDULES,
     """Your warm-up has one forward more than there are stages behind. With a forward at the head of each later pair
     the stage then keeps N − s + 1 activations: warm up with N − 1 − s, or let each pair begin with its backward.""",
-    ("stages - 1 - stage", "stages - stage"),
+    ("min(micro_batches, stages - 1 - stage)", "min(micro_batches, stages - stage)"),
     breaks=tests_of(SCHEDULES),
 )
 
@@ -40,7 +40,7 @@ warmup_grows_with_the_stage = edit(
     SCHEDULES,
     """You warmed up the last stage most. It is the first one that has to: its first backward comes last, since the
     micro-batch must pass all stages behind it and come back. The last stage has no warm-up at all.""",
-    ("stages - 1 - stage", "stage"),
+    ("min(micro_batches, stages - 1 - stage)", "min(micro_batches, stage)"),
     breaks=tests_of(SCHEDULES),
 )
 
@@ -48,7 +48,7 @@ the_last_backwards_are_the_first_again = edit(
     SCHEDULES,
     """The backwards at the end belong to the last micro-batches. Yours begin at micro-batch 0 again, whose backward
     is done already.""",
-    ("micro_batches - warmup, micro_batches", "warmup"),
+    ("for m in range(micro_batches - warmup, micro_batches)]", "for m in range(warmup)]"),
     breaks=tests_of(SCHEDULES),
 )
 
@@ -111,7 +111,7 @@ backwards_do_not_come_round = edit(
     SIMULATE,
     """On the last stage only the last chunk's backward starts from the loss. The others need the gradient that the
     next chunk, on stage 0, sends back.""",
-    ("v < stages * chunks", "stage < stages"),
+    ("[: 2 if v < stages * chunks - 1 else 1]", "[: 2 if stage < stages - 1 else 1]"),
     breaks=tests_of(SIMULATE),
 )
 
@@ -137,7 +137,7 @@ backwards_do_not_need_their_forward = edit(
 one_stage_gives_all_times = edit(
     SIMULATE,
     """Each stage has times of its own when a list is given; you took the first stage's for all.""",
-    ("[kind][stage]", "[kind][0]"),
+    ("over[kind, m, v] = start + seconds[kind][stage]", "over[kind, m, v] = start + seconds[kind][0]"),
     breaks=tests_of(SIMULATE),
 )
 
@@ -182,7 +182,7 @@ repeated_entries_pass = edit(
     SIMULATE,
     """An entry that comes twice was not noticed: as sets the two are equal. Compare the lists, or the lengths as
     well.""",
-    ("sorted(entries) != wanted", "set(entries) != set(wanted)"),
+    ("any(sorted(entries) != wanted for entries in full)", "any(set(entries) != set(wanted) for entries in full)"),
     ("if len(over) < stages * len(wanted):", "if len(over) < len({(s, *e) for s in range(stages) for e in full[s]}):"),
     breaks=tests_of(SIMULATE),
 )
@@ -191,7 +191,7 @@ entries_are_counted = edit(
     SIMULATE,
     """You compared how many entries a stage has, not which. One that comes twice in the place of another makes the
     number right and the schedule wrong.""",
-    ("sorted(entries) != wanted", "len(entries) != len(wanted)"),
+    ("any(sorted(entries) != wanted for entries in full)", "any(len(entries) != len(wanted) for entries in full)"),
     ("if len(over) < stages * len(wanted):", "if len(over) < len({(s, *e) for s in range(stages) for e in full[s]}):"),
     breaks=tests_of(SIMULATE),
 )
@@ -218,8 +218,8 @@ times_are_not_checked = edit(
     """Times of zero or below, or a list of the wrong length, were taken as they are. The helper seconds_per_stage
     raises the error.""",
     (
-        'seconds_per_stage("forward_time", forward_time, stages)',
-        "forward_time if isinstance(forward_time, (list, tuple)) else [forward_time] * stages",
+        '    seconds["F"] = seconds_per_stage("forward_time", forward_time, stages)\n',
+        '    seconds["F"] = forward_time if isinstance(forward_time, (list, tuple)) else [forward_time] * stages\n',
     ),
     breaks=tests_of(SIMULATE),
 )
@@ -334,7 +334,7 @@ the_warmup_does_not_see_who_is_behind = edit(
     """Your warm-up brings the first micro-batches to the last chunk and ends there, on every stage. Their
     activations must still pass the stages behind, and the gradients come back: until then each stage needs more
     forwards, the more stages are behind it.""",
-    ("2 * (stages - 1 - stage) + (chunks - 1)", "(chunks - 1)"),
+    ("min(total, 2 * (stages - 1 - stage) + (chunks - 1) * stages)", "min(total, (chunks - 1) * stages)"),
     breaks=tests_of(INTERLEAVED),
 )
 
@@ -483,8 +483,8 @@ negative_costs_pass = edit(
 too_many_stages_pass = edit(
     PARTITION,
     """More stages than layers, or none, must be a ValueError that names stages: some stage would have no layer.""",
-    ("if not 1 <= stages <= layers:", "if layers < 0:"),
-    ("[layers][1]", "[layers][1] if best else []"),
+    ("    if not 1 <= stages <= layers:\n", "    if layers < 0:\n"),
+    ("    return best[layers][1]\n", "    return best[layers][1] if best else []\n"),
     breaks=tests_of(PARTITION),
 )
 
@@ -549,7 +549,7 @@ activations_are_sent_with_gaps = edit(
     STEP,
     """A stage's output need not be contiguous in memory, for instance after a transpose, and such a tensor cannot
     be sent. Call contiguous().""",
-    ("().contiguous()", "()"),
+    ("output.detach().contiguous()", "output.detach()"),
     breaks=tests_of(STEP),
 )
 
@@ -626,7 +626,7 @@ graphs_are_retained = edit(
     """retain_graph=True keeps what the forward saved after the backward is over, and the dictionary keeps the
     graph: at the end all micro-batches are alive. Take a micro-batch out of it, and let backward free its graph.""",
     ("under_way.pop(m)", "under_way[m]"),
-    ("(gradient)", "(gradient, retain_graph=True)"),
+    ("output.backward(gradient)", "output.backward(gradient, retain_graph=True)"),
     breaks=tests_of(STEP),
 )
 

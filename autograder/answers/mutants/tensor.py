@@ -174,7 +174,7 @@ gather_forgets_the_dtype = edit(
     PIECES,
     """The buffers for the pieces have torch's default dtype, float32, whatever x has. Make them like x, dtype
     included.""",
-    ("x.shape, dtype=x.dtype", "x.shape"),
+    ("torch.empty(x.shape, dtype=x.dtype)", "torch.empty(x.shape)"),
     breaks=tests_of(*ON_GATHER),
 )
 
@@ -376,7 +376,7 @@ row_takes_any_size = edit(
     ROW,
     """A layer whose in_features N does not divide was split all the same. Raise a ValueError that names
     in_features.""",
-    ("if linear.in_features % world_size:", "if False:"),
+    ("        if linear.in_features % world_size:\n", "        if False:\n"),
     breaks=tests_of(ROW),
 )
 
@@ -539,7 +539,7 @@ attention_goes_head_by_head = edit(
     ATTENTION,
     """Your rows go head by head, q, k and v of one head together. That is a possible layout, but another one than the
     unsplit block's: all q rows of this rank first, then all k rows, then all v rows.""",
-    ("3, world_size, -1", "3, attention.heads, -1"),
+    (".view(3, world_size, -1)\n", ".view(3, attention.heads, -1)\n"),
     breaks=tests_of(ATTENTION),
 )
 
