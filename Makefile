@@ -26,7 +26,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: all book lab notebooks run grade report audit check test thorough clean help browser jail FORCE
+.PHONY: all book lab notebooks run grade report audit check lock quick test thorough clean help browser jail FORCE
 
 all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## set up, run the solutions, build the book, grade the example class
 	@echo
@@ -59,21 +59,34 @@ report: .venv/.ready ## one page on your graded class: report.html
 audit: .venv/.ready ## grade every known wrong and right answer; print the matrix
 	@$(BIN)/python -m autograder audit $(LESSONS)
 
-check: .venv/.ready ## the quick checks: style, stale notebooks, what was forgotten
+check: .venv/.ready ## the quick checks: style, types, order of imports, stale notebooks, what was forgotten
 	@$(BIN)/ruff check --quiet --extend-exclude examples .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/lint-imports --no-logo >_build/imports.log || { cat _build/imports.log; exit 1; }
+	@$(BIN)/mypy
 	@$(BIN)/python -m autograder pieces --check
 	@$(BIN)/python -m autograder release --check
-	@$(BIN)/python -m pytest -q tests/test_style.py tests/test_lessons.py
+	@$(BIN)/python -m pytest -q tests/test_style.py tests/test_packages.py tests/test_lessons.py
 	@$(BIN)/python -m autograder drafts
 
-# Two files of tests at a time; the long ones come first in the alphabet. The attacks come last and alone: some of them
-# keep the machine as busy as they may.
-test: .venv/.ready browser jail ## run the tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/attacks -m "not thorough"
-	@$(BIN)/python -m pytest tests/attacks -m "not thorough"
+lock: .venv/.ready ## write down the exact versions of everything that is installed
+	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^nvidia-\|^triton==' > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+
+# The tests of one file run one after the other in one process, but those that are marked `apart` go wherever there is
+# room (tests/conftest.py). Of the attacks, which keep the machine as busy as they may, none runs next to another test.
+PYTEST := $(BIN)/python -m pytest --durations=25
+
+test: .venv/.ready browser jail ## run the tests (at most 10 minutes on 2 quiet cores)
+	@$(PYTEST) -n 2 --dist loadgroup --ignore tests/attacks -m "not thorough"
+	@$(PYTEST) tests/attacks -m "not thorough"
+
+quick: .venv/.ready ## run the tests of what has changed since BASE (default: HEAD)
+	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
 
 thorough: .venv/.ready browser jail ## run the tests that try more of the same: all known answers, the whole example class
-	@$(BIN)/python -m pytest tests -m thorough
+	@$(PYTEST) -n 2 --dist loadgroup --ignore tests/attacks -m thorough
+	@$(PYTEST) tests/attacks -m thorough
 
 clean: ## remove everything that is generated
 	@rm -rf _build .venv .pytest_cache .ruff_cache .jupyter_cache *.egg-info .nbgrader.log
@@ -96,12 +109,12 @@ browser: .venv/.ready
 jail: .venv/.ready
 	@command -v bwrap >/dev/null || $(call apt,bubblewrap)
 
-.venv/.ready: requirements.txt pyproject.toml
+.venv/.ready: requirements.txt requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; Python 3.11 or newer is needed (make PYTHON=/path/to/python3)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -c 'import platform; print(platform.python_version())'); name another one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@[ -x $(BIN)/python ] && $(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear .venv
-	@$(STEP) "installing into .venv (a few minutes the first time)" _build/pip.log -- $(BIN)/python -m pip install -r requirements.txt
+	@$(STEP) "installing into .venv (a few minutes the first time)" _build/pip.log -- $(BIN)/python -m pip install -r requirements.txt -c requirements.lock
 	@touch $@
 
 # The list of all inputs, written only when it differs.

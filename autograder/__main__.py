@@ -15,6 +15,7 @@ COMMANDS = (
     "lessons.chapters",
     "soundness.audit",
     "grading.command",
+    "grading.retry",
     "insight.regrade",
     "insight.report",
     "authoring.where",

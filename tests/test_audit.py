@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 
 from autograder.__main__ import main
 from autograder.answers import answer as answers
 from autograder.answers import mutants, variants
+from autograder.answers.mutants import costs
+from autograder.checking import check
 from autograder.lessons import notebook
 from autograder.soundness import audit
 
-#: At least so many known wrong and other right answers; for the lessons that are not listed see `drafts.sizes`.
+#: The least numbers of known wrong and other right answers of a lesson; for the others see `drafts.sizes`.
 LEAST = {
     "01_collectives": (12, 4),
     "02_costs": (40, 8),
@@ -30,26 +33,84 @@ LEAST = {
 }
 
 
-def wrong_of(verdicts):
+#: How many known wrong answers of each exercise `make test` tries; the subtle ones come first.
+SAMPLE = 2
+
+each_batch = pytest.mark.parametrize(
+    ("lesson", "batch"),
+    [
+        pytest.param(lesson, batch, id=f"{lesson}-unedited" if batch == "unedited" else batch)
+        for lesson in notebook.lessons()
+        for batch in audit.batches(lesson)
+        if batch != "solution"  # test_solutions.py runs the solutions with their tests
+    ],
+)
+
+
+@pytest.fixture(scope="session")
+def same_inputs():
+    """All answers of this process are tried on the same inputs: hints are then found out once."""
+    check.share_inputs()
+
+
+def complaints(verdicts):
     """What is wrong with the grading, by case."""
-    assert {verdict.case.lesson for verdict in verdicts} == set(notebook.lessons())
-    return {f"{v.case.lesson} {v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
+    assert verdicts
+    return {f"{v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
 
 
 # Each answer is tried with the test of its own exercise only; `make audit` tries it with all that it can break.
 
 
 @pytest.mark.slow
-def test_some_cases_of_every_exercise_hold():
-    assert not wrong_of(audit.audit(notebook.lessons(), thorough=False, most=4))
+@pytest.mark.apart
+@each_batch
+def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
+    assert not complaints(audit.try_batch(lesson, batch, thorough=False, most=SAMPLE))
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_every_case_of_every_lesson_holds():
-    verdicts = audit.audit(notebook.lessons(), thorough=False)
-    assert not wrong_of(verdicts)
-    assert len(verdicts) == sum(len(audit.cases(lesson)) - 1 for lesson in notebook.lessons()), "all but the solutions"
+@pytest.mark.apart
+@each_batch
+def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
+    verdicts = audit.try_batch(lesson, batch, thorough=False)
+    assert not complaints(verdicts)
+    assert len(verdicts) == len(audit.batches(lesson)[batch])
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_every_case_is_in_one_batch(lesson):
+    tried = [case for batch in audit.batches(lesson).values() for case in batch]
+    assert sorted(map(str, tried)) == sorted(map(str, audit.cases(lesson)))
+
+
+def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "VERDICTS", tmp_path)
+    tried, key = [], ["one state of the code"]
+    monkeypatch.setattr(audit.keys, "of_lesson", lambda lesson, more: key[0])
+
+    def examine(case, thorough):
+        tried.append((case.name, thorough))
+        return audit.Verdict(case, ("does not hold",) if case.name == "bad" else ())
+
+    monkeypatch.setattr(audit, "examine", examine)
+    cases = [audit.Case("L", "mutant", name) for name in ("good", "bad")] + [audit.Case("L", "variant", "other")]
+    monkeypatch.setattr(audit, "batches", lambda lesson: {"ex": cases})
+    for thorough, expected in ((False, ["good", "bad", "other"]), (False, ["bad"]), (True, ["good", "bad", "other"])):
+        assert [v.case.name for v in audit.try_batch("L", "ex", thorough)] == ["good", "bad", "other"]
+        assert tried == [(name, thorough) for name in expected]
+        tried.clear()
+    audit.try_batch("L", "ex", thorough=False)
+    assert tried == [("bad", False)], "held thoroughly is held"
+    assert [v.complaints for v in audit.try_batch("L", "ex")] == [(), ("does not hold",), ()]
+    tried.clear()
+    audit.try_batch("L", "ex", force=True, most=1)
+    assert tried == [("good", True), ("other", True)], "one wrong, one other right"
+    tried.clear()
+    key[0] = "another state"
+    audit.try_batch("L", "ex")
+    assert len(tried) == 3
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
@@ -129,8 +190,52 @@ def test_an_edit_changes_one_passage_of_the_solution():
     assert answer.source == solution.replace("def ", "\ndef ") and answer.hint == "Too slow."
     assert (answer.lesson, answer.cell, answer.breaks) == ("03_step", cell, (f"{cell}-test",))
     for passage, count in (("no such passage", 0), ("e", solution.count("e"))):
-        with pytest.raises(ValueError, match=f"has {count} passages"):
+        with pytest.raises(ValueError, match=f"the solution has {count} passages"):
             answers.edit(cell, "A hint.", (passage, ""), breaks=[f"{cell}-test"])
+
+
+EMA = answers.Answer(
+    "ema", "03_step", "03-ex4-ema-update", "ema = 1\nreturn ema\n", "Wrong.", ("03-ex4-ema-update-test",)
+)
+
+
+def test_an_edit_of_another_answer_takes_over_its_source_alone():
+    answer = answers.edit(EMA.cell, "Later.", ("ema = 1", "ema = 2"), ("= 2", "= 3"), base=EMA)
+    assert answer == answers.Answer("", "03_step", EMA.cell, "ema = 3\nreturn ema\n", "Later.", ())
+    again = answers.edit(EMA.cell, "Latest.", ("= 3", "= 4"), base=answer, breaks=EMA.breaks)
+    assert (again.source, again.breaks) == ("ema = 4\nreturn ema\n", EMA.breaks)
+    assert EMA.source == "ema = 1\nreturn ema\n"
+
+
+def test_an_edit_refuses_passages_that_its_base_has_not_once():
+    for passage, count in (("no such passage", 0), ("ema", 2)):
+        with pytest.raises(ValueError, match=f"the base has {count} passages"):
+            answers.edit(EMA.cell, "A hint.", (passage, ""), base=EMA)
+
+
+def test_an_edit_refuses_a_base_in_another_cell_and_a_cell_that_does_not_exist():
+    with pytest.raises(ValueError, match=r"03-ex1-worker-gradient: the base .* another cell, 03-ex4-ema-update"):
+        answers.edit("03-ex1-worker-gradient", "A hint.", ("ema = 1", "ema = 2"), base=EMA)
+    with pytest.raises(ValueError, match="has no cell '03-ex9'"):
+        answers.edit("03-ex9", "A hint.", ("a", "b"))
+
+
+def test_an_edit_sees_that_the_notebook_has_changed(monkeypatch, tmp_path):
+    lesson, cell = "03_step", "03-ex4-ema-update"
+    text = notebook.solution_path(lesson).read_text()
+    (tmp_path / lesson).mkdir()
+    copy = tmp_path / lesson / f"{lesson}.ipynb"
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path)
+    for number, name in enumerate(("ema_update", "ema_upgrade")):
+        copy.write_text(text.replace("def ema_update(", f"def {name}("))
+        os.utime(copy, ns=(number, number))
+        assert answers.edit(cell, "A hint.", (f"def {name}(", "def f(")).source.startswith("def f(ema")
+
+
+def test_a_base_is_no_mutant():
+    names = {name for name, value in vars(costs).items() if isinstance(value, answers.Answer)}
+    loaded = {mutant.name for mutant in mutants.of_lesson("02_costs")}
+    assert names - loaded == {name for name in names if name.startswith("_")} != set()
 
 
 def test_an_unknown_lesson_is_one_line(capsys):

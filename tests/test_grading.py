@@ -181,7 +181,7 @@ class Harmful(html.parser.HTMLParser):
 
 
 def test_a_heading_on_the_page_is_the_heading_alone():
-    assert feedback._markdown(safe.markdown("## A heading")).strip() == "<h2>A heading</h2>"
+    assert feedback._markdown(safe.markdown("## A heading")) == '<div class="box"><h2>A heading</h2></div>'
 
 
 def assert_harmless(page):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-
 import nbformat
 import pytest
 import tiny
@@ -13,7 +10,7 @@ from autograder.__main__ import main
 from autograder.lessons import keys, notebook, run_solutions
 
 #: Each solution's other numbers of ranks: without the test cells, which choose their own.
-OTHER_WORLD_SIZES = (pytest.param(2, marks=pytest.mark.thorough), 3)
+OTHER_WORLD_SIZES = (2, 3)
 WITH_RANKS = [
     lesson for lesson in notebook.lessons() if "WORLD_SIZE" in run_solutions.parameters_of(notebook.read(lesson))
 ]
@@ -21,49 +18,34 @@ WITH_RANKS = [
 MOST_SECONDS = 2 * 90
 
 
-@pytest.fixture(scope="session")
-def executed():
-    """lesson → its executed copy, or the error that stopped it; two run at a time."""
-    lessons = notebook.lessons()
-    stale = [lesson for lesson in lessons if not run_solutions.is_current(lesson)]
-    runs = dict(zip(stale, run_solutions.run_all([(lesson, {}) for lesson in stale], jobs=2), strict=True))
-    return {lesson: runs.get(lesson, run_solutions.EXECUTED / f"{lesson}.ipynb") for lesson in lessons}
-
-
-@pytest.fixture(scope="session")
-def executed_on(tmp_path_factory):
-    """number of ranks → the same for that number, run when it is first asked for."""
-
-    @functools.cache
-    def run(world_size):
-        todo = [(lesson, {"WORLD_SIZE": world_size}) for lesson in WITH_RANKS]
-        folder = tmp_path_factory.mktemp(f"ranks-{world_size}")
-        return dict(zip(WITH_RANKS, run_solutions.run_all(todo, jobs=2, folder=folder, tests=False), strict=True))
-
-    return run
+def code_of(path):
+    """The code cells of an executed notebook that did not take too long."""
+    nb = nbformat.read(path, as_version=4)
+    assert nb.metadata.papermill.duration < MOST_SECONDS
+    return [cell for cell in nb.cells if cell.cell_type == "code"]
 
 
 @pytest.mark.slow
+@pytest.mark.apart
 @pytest.mark.parametrize("lesson", notebook.lessons())
-def test_the_solution_runs(lesson, executed):
-    done = executed[lesson]
-    assert isinstance(done, Path), done
-    nb = nbformat.read(done, as_version=4)
-    code = [cell for cell in nb.cells if cell.cell_type == "code"]
+def test_the_solution_runs(lesson):
+    if not run_solutions.is_current(lesson):  # with this code it has run well
+        run_solutions.run(lesson, progress=False)
+    code = code_of(run_solutions.EXECUTED / f"{lesson}.ipynb")
     assert all(cell.execution_count for cell in code if cell.source)
     streams = [(cell.id, out.text) for cell in code for out in cell.outputs if out.get("name") == "stderr"]
     assert not streams, "a solution notebook writes to stderr"
-    assert nb.metadata.papermill.duration < MOST_SECONDS
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.apart
 @pytest.mark.parametrize("world_size", OTHER_WORLD_SIZES)
 @pytest.mark.parametrize("lesson", WITH_RANKS)
-def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, executed_on):
-    done = executed_on(world_size)[lesson]
-    assert isinstance(done, Path), done
+def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, tmp_path):
+    done = run_solutions.run(lesson, {"WORLD_SIZE": world_size}, progress=False, folder=tmp_path, tests=False)
+    assert code_of(done)
     assert f"WORLD_SIZE = {world_size}" in done.read_text()
-    assert nbformat.read(done, as_version=4).metadata.papermill.duration < MOST_SECONDS
 
 
 def test_of_several_notebooks_each_has_its_own_outcome(tmp_path):

@@ -14,6 +14,11 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+from autograder.lessons import notebook
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,6 @@ def decorator(kind: str) -> Callable:
     """The decorator `@mutant(...)` or `@variant(...)`: reads the function below it into an Answer."""
 
     def answer(cell: str, breaks: list[str] | tuple[str, ...] = ()) -> Callable[[Callable], Answer]:
-        from autograder.lessons.notebook import lesson_of
-
         if (kind == "mutants") != bool(breaks):
             raise ValueError(f"{cell}: a mutant names the grade cells it breaks, a variant breaks none")
 
@@ -45,7 +48,7 @@ def decorator(kind: str) -> Callable:
                 raise ValueError(f"{kind}: {function.__name__} needs a docstring")
             return Answer(
                 name=function.__name__,
-                lesson=lesson_of(cell),
+                lesson=notebook.lesson_of(cell),
                 cell=cell,
                 source=_body(function),
                 hint=" ".join(function.__doc__.split()),
@@ -57,25 +60,36 @@ def decorator(kind: str) -> Callable:
     return answer
 
 
-def edit(cell: str, hint: str, *changes: tuple[str, str], breaks: list[str] | tuple[str, ...] = ()) -> Answer:
-    """An answer that is the solution with some passages changed: (old, new), each old one there exactly once.
+def edit(
+    cell: str,
+    hint: str,
+    *changes: tuple[str, str],
+    base: Answer | None = None,
+    breaks: list[str] | tuple[str, ...] = (),
+) -> Answer:
+    """An answer that is another one with some passages changed: (old, new), each old one there exactly once.
 
-    Meant for cells that hold a whole class, of which a mistake changes a line. Its name is the one that it is
-    given in its module.
+    base: the answer that is changed, to the same cell; if none is given, the solution. Changes are made in turn.
+    The answer's name is the one that it is given in its module. ValueError: a passage that is not there exactly
+    once, a base in another cell, a cell that does not exist.
     """
-    from autograder.lessons import notebook
-
-    source = next(c.source for c in notebook.read(notebook.lesson_of(cell)).cells if c.id == cell)
+    if base is not None and base.cell != cell:
+        raise ValueError(f"{cell}: the base is an answer to another cell, {base.cell}")
+    source = _solution(cell) if base is None else base.source
     for old, new in changes:
         if source.count(old) != 1:
-            raise ValueError(f"{cell}: the solution has {source.count(old)} passages {old!r}, expected one")
+            origin = "the solution" if base is None else "the base"
+            raise ValueError(f"{cell}: {origin} has {source.count(old)} passages {old!r}, expected one")
         source = source.replace(old, new)
     return Answer("", notebook.lesson_of(cell), cell, source, " ".join(hint.split()), tuple(breaks))
 
 
 @functools.cache
 def load(kind: str, lesson: str) -> list[Answer]:
-    """The answers in `autograder/answers/<kind>/<topic>.py`; an empty list when the lesson has no such file."""
+    """The answers in `autograder/answers/<kind>/<topic>.py`; an empty list when the lesson has no such file.
+
+    Those whose name begins with an underscore are left out: they are only there as the base of others.
+    """
     name = f"autograder.answers.{kind}.{lesson.split('_', 1)[1]}"
     try:
         module = importlib.import_module(name)
@@ -83,8 +97,23 @@ def load(kind: str, lesson: str) -> list[Answer]:
         if error.name != name:
             raise
         return []
-    answers = [(name, value) for name, value in vars(module).items() if isinstance(value, Answer)]
-    return [dataclasses.replace(answer, name=name) for name, answer in answers]
+    answers = {name: value for name, value in vars(module).items() if isinstance(value, Answer)}
+    return [dataclasses.replace(answer, name=name) for name, answer in answers.items() if not name.startswith("_")]
+
+
+def _solution(cell: str) -> str:
+    """The source of a solution cell."""
+    path = notebook.solution_path(notebook.lesson_of(cell))
+    cells = _cells(path, path.stat().st_mtime_ns)
+    if cell not in cells:
+        raise ValueError(f"{path.name} has no cell {cell!r}")
+    return cells[cell]
+
+
+@functools.cache
+def _cells(path: Path, mtime_ns: int) -> dict[str, str]:
+    """The sources of a notebook's cells by id. A module of answers asks for them once for each edit."""
+    return {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
 
 
 def _body(function: Callable) -> str:

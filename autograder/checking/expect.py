@@ -68,19 +68,21 @@ def expect_close(
     atol: float = 0.0,
     show_expected: bool = True,
     because: str = "",
+    evidence: Any = None,
 ) -> None:
     """`got` must have the shape of `expected` and its values within `atol + rtol * max|expected|`.
 
     what: the quantity, as the subject of a sentence ("the gradient"). because: one clause that helps,
-    never the answer. Comparing against the largest entry keeps entries that happen to be near zero from
-    being judged by their own size.
+    never the answer. evidence: of an array with wrong numbers; the array if not given. Comparing against the largest
+    entry keeps entries that happen to be near zero from being judged by their own size.
     """
     got_array = as_array(case, got, what)
+    seen = got_array if evidence is None else evidence
     if got_array.shape != expected.shape:
-        fail(f"{what} has shape {got_array.shape}, expected {expected.shape}", case, got_array)
+        fail(f"{what} has shape {got_array.shape}, expected {expected.shape}", case, seen)
     bad = got_array[~np.isfinite(got_array)]
     if bad.size and np.all(np.isfinite(expected)):
-        fail(f"{what} contains {bad.flat[0]}", case, got_array)
+        fail(f"{what} contains {bad.flat[0]}", case, seen)
     bound = atol + rtol * float(np.max(np.abs(expected), initial=0.0))
     worst = np.abs(got_array.astype(np.float64) - expected.astype(np.float64))
     if np.max(worst, initial=0.0) > bound:
@@ -88,7 +90,7 @@ def expect_close(
         place = f" at index {tuple(int(i) for i in at)}" if worst.ndim else ""
         one, other = digits_that_differ(got_array[at], expected[at])
         values = f"got {one}" + (f", expected {other}" if show_expected else "")
-        fail(f"{what} is wrong{place}: {values}{'; ' + because if because else ''}", case, got_array)
+        fail(f"{what} is wrong{place}: {values}{'; ' + because if because else ''}", case, seen)
 
 
 def as_array(case: str, got: Any, what: str) -> np.ndarray:
@@ -128,19 +130,26 @@ def caught(function: Callable, *args: Any, **kwargs: Any) -> tuple[str, str]:
     return "", ""
 
 
-def expect_raises(case: str, function: Callable, *args: Any, error: type[Exception], mentions: str = "") -> None:
-    """`function(*args)` must raise `error`, and its text must contain `mentions`."""
+def expect_raises(
+    case: str, function: Callable, *args: Any, error: type[Exception], mentions: str = "", evidence: Any = None
+) -> None:
+    """`function(*args)` must raise `error`, and its text must contain `mentions`.
+
+    evidence: of every failure, where it does not matter what happened instead; if not given, it says what did.
+    """
     try:
         function(*args)
     except error as raised:
         if mentions and mentions not in str(raised):
-            fail(f"the {error.__name__} should name {mentions!r}, it says {str(raised)!r}", case, "unnamed")
+            text = f"the {error.__name__} should name {mentions!r}, it says {str(raised)!r}"
+            fail(text, case, evidence or "unnamed")
     except NotImplementedError:
         raise
     except Exception as raised:
-        fail(f"expected {error.__name__}, got {type(raised).__name__}: {raised}", case, type(raised).__name__)
+        kind = type(raised).__name__
+        fail(f"expected {error.__name__}, got {kind}: {raised}", case, evidence or kind)
     else:
-        fail(f"expected {error.__name__}, but nothing was raised", case, "nothing raised")
+        fail(f"expected {error.__name__}, but nothing was raised", case, evidence or "nothing raised")
 
 
 # ---- ranks ----

@@ -2,8 +2,8 @@
 
 Every function is launched once for each number of ranks and tried there on many inputs. The numbers that are
 added are small enough for their sums to be exact in the dtype that was asked for, so results are compared bit
-for bit: any order of additions gives them, and an addition in a smaller dtype does not. What was sent is read
-from the ledger; a barrier of the driver's own separates one case from the next.
+for bit: additions in any order give the same sum, and an addition in a smaller dtype does not. What was sent is
+read from the ledger; barriers that the driver calls separate one case from the next.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_unchanged, fail
+from autograder.checking.expect import count_of_ranks, each_rank, expect_unchanged, fail
+from autograder.checking.inputs import seed
 from autograder.checking.replay import Noted, expect_same_alone, run_noted
 from autograder.checking.stage import apart, picture, run_ranks
 from ranks.ledger import Ledger
 
-#: Powers of two, others, one rank alone, and enough ranks for a tree of three rounds.
+#: Powers of two, other numbers, one rank alone, and enough ranks for a tree of three rounds.
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 OTHER_DTYPES = ("float32", "int64")
-#: Lengths that divide by no N, by some, by all; 0 and 1 leave ranks without a chunk.
+#: Lengths that no N above 1 divides, that some N divide, that every N divides; 0 and 1 leave ranks without a chunk.
 LENGTHS = (0, 1, 3, 7, 12, 1003, 840)
-#: Numbers enough (2.4 MB) for what is sent to outweigh what any network adds.
+#: So many numbers (2.4 MB) that what a network adds to them does not count.
 MEGABYTES = 300_001
 #: Values of one case are multiples of this, so that float64 is needed to add float64 inputs exactly.
 _FINE = {"float32": 2.0**-8, "float64": 2.0**-40, "int64": 1}
@@ -36,12 +37,12 @@ _FINE = {"float32": 2.0**-8, "float64": 2.0**-40, "int64": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """One call: `inputs[r]` is what rank r brings, `extra` what it passes besides."""
+    """One call: rank r passes `inputs[r]`, as a tensor, and then the arguments in `extra`."""
 
     name: str
     inputs: Sequence[np.ndarray]
     extra: tuple = ()
-    layout: str = ""  # "transposed" or "strided": handed over as such a view, which is not contiguous
+    layout: str = ""  # "transposed" or "strided": the tensor is such a view, which is not contiguous
 
     @property
     def world_size(self) -> int:
@@ -49,7 +50,7 @@ class Case:
         return len(self.inputs)
 
     def seen(self, array: np.ndarray) -> np.ndarray:
-        """An array as the ranks see it: transposed where they do."""
+        """An array as the ranks see it, which is transposed in that layout."""
         return array.T if self.layout == "transposed" else array
 
 
@@ -57,15 +58,15 @@ class Case:
 class Outcome:
     """What one rank returned in one case, and what its tensors held."""
 
-    result: np.ndarray | None  # what the function returned, read after all cases were run
+    result: np.ndarray | None  # what the function returned, read after all cases had run
     after: np.ndarray  # the input, after the call
-    fresh: bool  # is the result's memory its own?
+    fresh: bool  # does the result share no memory with the input or an earlier result?
     error: tuple[str, str] | None = None  # the exception's type and text
 
 
 @dataclass
 class Trial:
-    """A case, what each rank made of it, and the messages that the ranks sent and received."""
+    """A case, the outcome on each rank, and the messages that the ranks sent and received."""
 
     case: Case
     outcomes: list[Outcome]
@@ -76,7 +77,7 @@ class Trial:
 
 
 def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list[Outcome]:
-    """Inside a rank: one call a case, with a barrier before and after each."""
+    """Inside a rank: one call for each case, with a barrier before and after each."""
     kept, outcomes = [], []
     for case in cases:
         x = _laid_out(torch.from_numpy(case.inputs[rank].copy()), case.layout)
@@ -106,14 +107,14 @@ def _own_memory(tensor: torch.Tensor, others: list[torch.Tensor | None]) -> bool
     return not tensor.numel() or all(other.untyped_storage().data_ptr() != pointer for other in taken)
 
 
-def _try(function: Any, cases: list[Case]) -> list[Trial]:
-    """One launch that tries all cases, which are for the same number of ranks."""
+def _run_cases(function: Any, cases: list[Case]) -> list[Trial]:
+    """One launch that runs all cases, which are for the same number of ranks."""
     results = run_ranks(_drive, cases[0].world_size, (function, cases), recorded=True)
     return _trials(cases, results, results.ledger)
 
 
 def _trials(cases: list[Case], outcomes: Sequence[list[Outcome]], ledger: Ledger) -> list[Trial]:
-    """What belongs to each case; rank r's outcomes are `outcomes[r]`."""
+    """The trial of each case; rank r's outcomes are `outcomes[r]`."""
     world_size = cases[0].world_size
     trials = [
         Trial(case, [mine[c] for mine in outcomes], Ledger(world_size=world_size)) for c, case in enumerate(cases)
@@ -130,8 +131,8 @@ def _trials(cases: list[Case], outcomes: Sequence[list[Outcome]], ledger: Ledger
     return trials
 
 
-def _try_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> list[Trial]:
-    """As `_try`, with a case for each rank: then rank r does its part of case r again, where the others are not."""
+def _run_cases_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> list[Trial]:
+    """As `_run_cases`, with one case for each rank; then rank r does its part of case r again, without the others."""
     world_size = len(cases)
     outcomes, sent, ledger = run_noted(_drive, world_size, (function, cases))
     trials, queues = _trials(cases, outcomes, ledger), [iter(mine) for mine in sent]
@@ -144,7 +145,7 @@ def _try_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> li
     for rank, (outcome,) in enumerate(expect_same_alone(_drive, world_size, noted)):
         before, name = trials[rank].outcomes[rank], trials[rank].case.name
         if not (np.array_equal(outcome.result, before.result) and np.array_equal(outcome.after, before.after)):
-            text = f"rank {rank}'s result is another one when it is alone, with its own input and the messages that"
+            text = f"rank {rank}'s result changes when the rank works alone, from its own input and the messages that"
             fail(f"{text} it was sent", name, "not alone")
     return trials
 
@@ -163,12 +164,13 @@ def _vectors(rng: np.random.Generator, world_size: int, numel: int, dtype: str) 
 
 
 def _vector_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
-    """1-D inputs: all lengths in float64, two of them in the other dtypes."""
+    """1-D inputs: all lengths in float64, two lengths in the other dtypes."""
     lengths = LENGTHS if world_size <= 5 else (3, 1003)
     lengths += (MEGABYTES,) if world_size == 4 else ()
     kinds = [(numel, "float64") for numel in lengths] + [(numel, dtype) for numel in (7, 12) for dtype in OTHER_DTYPES]
-    strided = Case(f"{world_size} ranks, 7 numbers, strided", _vectors(rng, world_size, 7, "float64"), layout="strided")
-    names = [f"{world_size} ranks, {numel} number{'s' if numel != 1 else ''}, {dtype}" for numel, dtype in kinds]
+    those = count_of_ranks(world_size)
+    strided = Case(f"{those}, 7 numbers, strided", _vectors(rng, world_size, 7, "float64"), layout="strided")
+    names = [f"{those}, {numel} number{'s' if numel != 1 else ''}, {dtype}" for numel, dtype in kinds]
     plain = [Case(name, _vectors(rng, world_size, *kind)) for name, kind in zip(names, kinds, strict=True)]
     return [*plain, strided]
 
@@ -179,19 +181,19 @@ def _shaped_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     cases = []
     for shape, layout in shapes:
         for dtype in ("float32", "int64"):
-            name = f"{world_size} ranks, {layout} shape {shape}, {dtype}".replace("  ", " ")
+            name = f"{count_of_ranks(world_size)}, {layout} shape {shape}, {dtype}".replace("  ", " ")
             cases.append(Case(name, [_numbers(rng, shape, dtype) for _ in range(world_size)], layout=layout))
     return cases
 
 
 def _cases_of_4(rng: np.random.Generator) -> list[Case]:
-    """A case for each of 4 ranks: enough numbers that what a message holds besides is nothing to them."""
+    """One case for each of 4 ranks; a message holds so many numbers that its header does not count."""
     return [Case(f"4 ranks, 1003 numbers, float64 ({rank})", _vectors(rng, 4, 1003, "float64")) for rank in range(4)]
 
 
 @dataclass(frozen=True)
 class _Drawn(Sequence):
-    """8 MB for each of 4 ranks, drawn where they are needed: megabytes that need not travel to the ranks."""
+    """8 MB for each of 4 ranks. Each rank draws its own from the seed, so that they need not travel to it."""
 
     seed: int
 
@@ -205,44 +207,41 @@ class _Drawn(Sequence):
 
 
 def _large_case(rng: np.random.Generator, world_size: int, **extra: int) -> list[Case]:
-    """With 4 ranks, 8 MB: far more than what a socket holds."""
+    """With 4 ranks, 8 MB, far more than a socket's buffer holds; with another number of ranks, no case."""
     if world_size != 4:
         return []
     name = ", ".join(["4 ranks, 8 MB, float32", *(f"{key} = {value}" for key, value in extra.items())])
-    return [Case(name, _Drawn(int(rng.integers(2**32))), tuple(extra.values()))]
+    return [Case(name, _Drawn(seed(rng)), tuple(extra.values()))]
 
 
 # ---- properties ----
 
 
 def _expect_values(trial: Trial, of_rank: Any, in_place: bool) -> None:
-    """Bit for bit: what rank r's tensor holds, or what it returned, is `of_rank(r)`. Nothing was raised."""
+    """Nothing was raised, and rank r's tensor, or what rank r returned, is `of_rank(r)`, bit for bit."""
     case = trial.case
     picture(trial.ledger)
     for rank, outcome in enumerate(trial.outcomes):
         if outcome.error:
             fail(f"rank {rank} raised {outcome.error[0]}: {outcome.error[1]}", case.name, outcome.error)
     held = [outcome.after if in_place else outcome.result for outcome in trial.outcomes]
-    for rank, got in enumerate(held):
-        expected = of_rank(rank)
+    for rank, got in each_rank(case.name, held, evidence=_start):
+        expected = of_rank(rank.rank)
         if got is None:
-            fail(f"rank {rank} got no tensor back: does the function return it?", case.name, "None")
+            rank.fail("no tensor came back: does the function return it?", "None")
         if got.dtype != expected.dtype:
-            fail(f"rank {rank}'s result is {got.dtype}, expected {expected.dtype}", case.name, str(got.dtype))
-        if got.shape != expected.shape:
-            shapes = f"has shape {got.shape}, expected {expected.shape}"
-            fail(f"rank {rank}'s result {shapes}", case.name, _evidence(held))
+            rank.fail(f"the result is {got.dtype}, expected {expected.dtype}", str(got.dtype))
+        rank.expect(got.shape == expected.shape, f"the result has shape {got.shape}, expected {expected.shape}")
         wrong = np.flatnonzero(got.reshape(-1) != expected.reshape(-1))
         if wrong.size:
             at = int(wrong[0])
             values = f"element {at} is {got.reshape(-1)[at]}, expected {expected.reshape(-1)[at]}"
-            text = f"rank {rank}'s result is wrong in {wrong.size} of {got.size} elements: {values}"
-            fail(text, case.name, _evidence(held))
+            rank.fail(f"the result is wrong in {wrong.size} of {got.size} elements: {values}")
 
 
-def _evidence(arrays: list[np.ndarray | None]) -> list:
-    """What all ranks hold, cut to a length at which comparing stays cheap."""
-    return ["None" if array is None else array.reshape(-1)[:2048] for array in arrays]
+def _start(array: np.ndarray | None) -> Any:
+    """The first elements, few enough to be compared quickly."""
+    return "None" if array is None else array.reshape(-1)[:2048]
 
 
 def _total(case: Case) -> np.ndarray:
@@ -250,7 +249,7 @@ def _total(case: Case) -> np.ndarray:
 
 
 def _expect_fresh(trial: Trial) -> None:
-    """The input keeps its numbers, and the result is memory of its own."""
+    """The input keeps its numbers, and the result shares no memory with it or an earlier result."""
     for rank, outcome in enumerate(trial.outcomes):
         expect_unchanged(trial.case.name, trial.case.inputs[rank], outcome.after, what="the input")
         if not outcome.fresh:
@@ -268,24 +267,24 @@ def _expect_neighbors(trial: Trial, most: int) -> None:
                 got = [sorted({m.peer for m in trial.ledger.of(r)}) for r in range(world_size)]
                 fail(f"rank {rank} {verb} rank {message.peer}, which is not its neighbor", trial.case.name, got)
         if count > most:
-            text = f"rank {rank} sent {count} messages, at most {most} are needed"
+            text = f"rank {rank} sent {count} messages, expected at most {most}"
             fail(text, trial.case.name, trial.ledger.messages_sent())
 
 
 def _expect_sent(trial: Trial, *allowed: list[int]) -> None:
-    """Each rank sent exactly these bytes; more than one list when the ring may turn either way."""
+    """The ranks sent exactly these bytes, a number for each rank; several lists where the ring may turn either way."""
     sent = trial.ledger.bytes_sent()
     if sent not in allowed:
         fail(f"the ranks sent {sent} bytes, expected {allowed[0]}", trial.case.name, sent)
 
 
 def _expect_received(trial: Trial) -> None:
-    """Every rank but the source has received at least as many bytes as it had to get."""
+    """Every rank but the source received at least as many bytes as the source's tensor has."""
     needed = trial.case.inputs[0].nbytes
     for rank in range(trial.case.world_size):
         got = sum(message.bytes for message in trial.ledger.of(rank) if message.is_receive)
         if rank != trial.case.extra[0] and got < needed:
-            text = f"rank {rank} received {got} bytes, and holds {needed} of the source's: send and receive them"
+            text = f"rank {rank} received {got} bytes, but holds {needed} bytes of the source's: send and receive them"
             fail(text, trial.case.name, ("received too little", got))
 
 
@@ -293,26 +292,26 @@ def _expect_rounds(trial: Trial, most: int) -> None:
     rounds = trial.ledger.rounds()
     if rounds > most:
         peers = [sorted(m.peer for m in trial.ledger.of(r).sends()) for r in range(trial.case.world_size)]
-        fail(f"it took {rounds} rounds, {most} are enough", trial.case.name, (rounds, peers))
+        fail(f"the messages took {rounds} rounds, expected at most {most}", trial.case.name, (rounds, peers))
 
 
 def _chunk_bytes(case: Case) -> list[int]:
-    """Bytes of each rank's chunk: of n elements the first n mod N chunks have one more."""
+    """Bytes of each rank's chunk: the first n mod N chunks of n elements have one element more."""
     quotient, rest = divmod(case.inputs[0].size, case.world_size)
     return [case.inputs[0].itemsize * (quotient + (rank < rest)) for rank in range(case.world_size)]
 
 
 def _turned(sizes: list[int], by: int) -> list[int]:
-    """What rank r's neighbor `by` places on has."""
+    """For each rank, the size of the rank that is `by` places further on the ring."""
     return [sizes[(rank + by) % len(sizes)] for rank in range(len(sizes))]
 
 
 def _expect_refusals(function: Any, cases: list[Case], name: str) -> None:
-    """A ValueError that names the argument, on every rank, before any message."""
-    for trial in _try(function, cases):
+    """A ValueError names the argument, on every rank, before any message."""
+    for trial in _run_cases(function, cases):
         for rank, outcome in enumerate(trial.outcomes):
             if outcome.error is None:
-                fail(f"rank {rank} raised no ValueError", trial.case.name, "nothing raised")
+                fail(f"rank {rank} raised nothing, expected a ValueError", trial.case.name, "nothing raised")
             if name not in outcome.error[1]:
                 text = f"rank {rank}'s ValueError should name {name!r}, it says {outcome.error[1]!r}"
                 fail(text, trial.case.name, "not named")
@@ -325,14 +324,15 @@ def _expect_refusals(function: Any, cases: list[Case], name: str) -> None:
 
 @check("01-ex1-broadcast")
 def broadcast_delivers_in_logarithmic_rounds(broadcast, *, rng):
-    """Every rank's tensor becomes the source's, for every source, shape and dtype, in at most ⌈log2 N⌉ rounds."""
+    """Every rank's tensor becomes the source's, whatever the source, shape and dtype, in at most ⌈log2 N⌉ rounds."""
     for world_size in WORLD_SIZES:
         cases = []
         for src in range(world_size) if world_size <= 5 else (0, 3, 7):
-            plain = Case(f"{world_size} ranks, 7 numbers, float64", _vectors(rng, world_size, 7, "float64"))
+            name = f"{count_of_ranks(world_size)}, 7 numbers, float64"
+            plain = Case(name, _vectors(rng, world_size, 7, "float64"))
             tried = [plain] if src else [plain, *_shaped_cases(rng, world_size)]
             cases += [Case(f"{case.name}, src = {src}", case.inputs, (src,), case.layout) for case in tried]
-        _expect_broadcasts(_try(broadcast, cases + _large_case(rng, world_size, src=2)))
+        _expect_broadcasts(_run_cases(broadcast, cases + _large_case(rng, world_size, src=2)))
 
 
 def _expect_broadcasts(trials: list[Trial]) -> None:
@@ -346,18 +346,18 @@ def _expect_broadcasts(trials: list[Trial]) -> None:
 
 @check("01-ex1-broadcast")
 def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
-    """A rank that is alone, with the messages that it was sent, sends and holds the same again."""
-    src = int(rng.integers(4))  # the same in all, so that each rank is tried at another distance from it
+    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
+    src = int(rng.integers(4))  # the same for all, so that each rank is tried at another distance from the source
     cases = [replace(case, extra=(src,)) for case in _cases_of_4(rng)]
-    _expect_broadcasts(_try_alone(broadcast, cases, rng))
+    _expect_broadcasts(_run_cases_alone(broadcast, cases, rng))
 
 
 @check("01-ex1-broadcast")
 def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
-    """`src` outside 0…N−1 is a ValueError that names it, on every rank, before any message."""
+    """A `src` outside 0…N−1 raises a ValueError that names `src`, on every rank, before any message."""
     for world_size in (1, 3):
         cases = [
-            Case(f"{world_size} ranks, src = {src}", _vectors(rng, world_size, 3, "float32"), (src,))
+            Case(f"{count_of_ranks(world_size)}, src = {src}", _vectors(rng, world_size, 3, "float32"), (src,))
             for src in (-1, world_size, world_size + 5)
         ]
         _expect_refusals(broadcast, cases, "src")
@@ -368,9 +368,9 @@ def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
 
 @check("01-ex2-reduce-scatter")
 def reduce_scatter_sums_chunks_at_the_price_of_a_ring(reduce_scatter, *, rng):
-    """Rank r returns chunk r of the sum, in memory of its own, and sends T − c_r bytes, to neighbors only."""
+    """Rank r returns chunk r of the sum, in memory of its own, and sends T − c_r bytes, only to its neighbors."""
     for world_size in WORLD_SIZES:
-        _expect_reduce_scatters(_try(reduce_scatter, _vector_cases(rng, world_size)))
+        _expect_reduce_scatters(_run_cases(reduce_scatter, _vector_cases(rng, world_size)))
 
 
 def _expect_reduce_scatters(trials: list[Trial]) -> None:
@@ -387,13 +387,13 @@ def _expect_reduce_scatters(trials: list[Trial]) -> None:
 
 @check("01-ex2-reduce-scatter")
 def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
-    """A rank that is alone, with the messages that it was sent, sends and returns the same again."""
-    _expect_reduce_scatters(_try_alone(reduce_scatter, _cases_of_4(rng), rng))
+    """A rank that works alone, from its input and the messages that it was sent, sends and returns the same."""
+    _expect_reduce_scatters(_run_cases_alone(reduce_scatter, _cases_of_4(rng), rng))
 
 
 @check("01-ex2-reduce-scatter")
 def reduce_scatter_refuses_what_is_not_1d(reduce_scatter, *, rng):
-    """An input that is not 1-D is a ValueError that names it."""
+    """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
     cases = [Case(f"shape {shape}", [_numbers(rng, shape, "float32")] * 2) for shape in ((4, 2), (), (2, 1))]
     _expect_refusals(reduce_scatter, cases, "tensor")
 
@@ -403,13 +403,13 @@ def reduce_scatter_refuses_what_is_not_1d(reduce_scatter, *, rng):
 
 @check("01-ex3-all-gather")
 def all_gather_delivers_at_the_price_of_a_ring(all_gather, *, rng):
-    """Every rank returns the whole vector, in memory of its own, and sends all chunks but one neighbor's own."""
+    """Every rank returns the whole vector, in memory of its own, and sends its neighbors all chunks but one."""
     for world_size in WORLD_SIZES:
-        _expect_all_gathers(_try(all_gather, [_in_chunks(case) for case in _vector_cases(rng, world_size)]))
+        _expect_all_gathers(_run_cases(all_gather, [_in_chunks(case) for case in _vector_cases(rng, world_size)]))
 
 
 def _in_chunks(case: Case) -> Case:
-    """The ranks bring the chunks of rank 0's vector."""
+    """The case in which rank r passes chunk r of the vector that rank 0 had."""
     whole = case.inputs[0]
     return Case(case.name, np.array_split(whole, case.world_size), (whole.size,), case.layout)
 
@@ -428,17 +428,17 @@ def _expect_all_gathers(trials: list[Trial]) -> None:
 
 @check("01-ex3-all-gather")
 def all_gather_needs_nothing_but_its_messages(all_gather, *, rng):
-    """A rank that is alone, with the messages that it was sent, sends and returns the same again."""
-    _expect_all_gathers(_try_alone(all_gather, [_in_chunks(case) for case in _cases_of_4(rng)], rng))
+    """A rank that works alone, from its input and the messages that it was sent, sends and returns the same."""
+    _expect_all_gathers(_run_cases_alone(all_gather, [_in_chunks(case) for case in _cases_of_4(rng)], rng))
 
 
 @check("01-ex3-all-gather")
 def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
-    """A chunk of another length, or one that is not 1-D, is a ValueError that names it."""
+    """A `chunk` of a wrong length, or one that is not 1-D, raises a ValueError that names it, before any message."""
     cases = [
         Case("3 ranks, one number too many", [_numbers(rng, (n + 1,), "float32") for n in (3, 2, 2)], (7,)),
         Case("3 ranks, one number too few", [_numbers(rng, (n - 1,), "float32") for n in (3, 2, 2)], (7,)),
-        Case("3 ranks, every length another's", [_numbers(rng, (n,), "float32") for n in (2, 3, 3)], (7,)),
+        Case("3 ranks, chunks as long as other ranks'", [_numbers(rng, (n,), "float32") for n in (2, 3, 3)], (7,)),
         Case("3 ranks, a matrix", [_numbers(rng, (2, 1), "float32") for _ in range(3)], (6,)),
     ]
     _expect_refusals(all_gather, cases, "chunk")
@@ -449,10 +449,10 @@ def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
 
 @check("01-ex4-all-reduce")
 def all_reduce_sums_at_the_price_of_a_ring(all_reduce, *, rng):
-    """Every rank's tensor becomes the sum, for the bytes of a reduce-scatter and an all-gather on a ring."""
+    """Every rank's tensor becomes the sum, for the bytes of a ring's reduce-scatter and its all-gather."""
     for world_size in WORLD_SIZES:
         cases = _vector_cases(rng, world_size) + _shaped_cases(rng, world_size) + _large_case(rng, world_size)
-        _expect_all_reduces(_try(all_reduce, cases))
+        _expect_all_reduces(_run_cases(all_reduce, cases))
 
 
 def _expect_all_reduces(trials: list[Trial]) -> None:
@@ -468,8 +468,8 @@ def _expect_all_reduces(trials: list[Trial]) -> None:
 
 @check("01-ex4-all-reduce")
 def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
-    """A rank that is alone, with the messages that it was sent, sends and holds the same again."""
-    _expect_all_reduces(_try_alone(all_reduce, _cases_of_4(rng), rng))
+    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
+    _expect_all_reduces(_run_cases_alone(all_reduce, _cases_of_4(rng), rng))
 
 
 # ---- 5 · tree_all_reduce ----
@@ -477,9 +477,9 @@ def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
 
 @check("01-ex5-tree-all-reduce")
 def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
-    """Every rank's tensor becomes the sum, in 2⌈log2 N⌉ rounds, 2(N−1) messages and 2(N−1)·T bytes in all."""
+    """Every rank's tensor becomes the sum, in at most 2⌈log2 N⌉ rounds, 2(N−1) messages and 2(N−1)·T bytes."""
     for world_size in WORLD_SIZES:
-        _expect_trees(_try(tree_all_reduce, _vector_cases(rng, world_size) + _shaped_cases(rng, world_size)))
+        _expect_trees(_run_cases(tree_all_reduce, _vector_cases(rng, world_size) + _shaped_cases(rng, world_size)))
 
 
 def _expect_trees(trials: list[Trial]) -> None:
@@ -490,14 +490,14 @@ def _expect_trees(trials: list[Trial]) -> None:
         world_size, sent, count = trial.case.world_size, trial.ledger.bytes_sent(), len(trial.ledger.sends())
         expected = 2 * (world_size - 1)
         if count != expected:
-            fail(f"{count} messages in all, expected {expected}", trial.case.name, (count, sent))
+            fail(f"the ranks sent {count} messages in all, expected {expected}", trial.case.name, (count, sent))
         size = expected * trial.case.inputs[0].nbytes
         if sum(sent) != size:
-            fail(f"{sum(sent)} bytes in all, expected {size}", trial.case.name, sent)
+            fail(f"the ranks sent {sum(sent)} bytes in all, expected {size}", trial.case.name, sent)
         _expect_rounds(trial, 2 * ceil(log2(world_size)))
 
 
 @check("01-ex5-tree-all-reduce")
 def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
-    """A rank that is alone, with the messages that it was sent, sends and holds the same again."""
-    _expect_trees(_try_alone(tree_all_reduce, _cases_of_4(rng), rng))
+    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
+    _expect_trees(_run_cases_alone(tree_all_reduce, _cases_of_4(rng), rng))

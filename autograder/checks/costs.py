@@ -1,9 +1,9 @@
-"""What must hold of lesson 02, what communication costs: one function a property.
+"""Lesson 02: what must hold of the costs of communication, one function for each property.
 
 No oracle evaluates the formula that a solution does. The times come from playing the rounds, one after the other,
 in exact rational arithmetic; the crossover from two points of each of those lines; the fits from the conditions for
-a minimum, in rational arithmetic too. Python's `Fraction` takes every float as the exact number that it is, so the
-only rounding that is compared is the student's.
+a minimum, in rational arithmetic too. Python's `Fraction` takes every float as the exact number that it is, so only
+the student's own rounding is left to compare.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from autograder.checking.check import check
-from autograder.checking.expect import as_array, fail
+from autograder.checking.expect import as_array, digits_that_differ, fail
 
 #: A few float64 operations on positive numbers are off by about 1e-15 of the result. Where differences are taken (the
-#: fits), the inputs are drawn so that less than four digits cancel; uncentered sums may lose as many again.
+#: fits), the inputs are drawn so that fewer than four digits cancel; sums that are not centered may lose four more.
 RTOL = 1e-9
 
 
@@ -29,33 +29,33 @@ RTOL = 1e-9
 
 @check("02-ex1-ring-and-tree")
 def ring_takes_its_rounds(ring_time: Callable, *, rng: np.random.Generator) -> None:
-    """The time of playing a ring: chunks of exactly T/N bytes move on until every rank has met every chunk, twice."""
+    """The time is that of a ring all-reduce, played round by round with chunks of exactly T/N bytes."""
     because = "a ring passes on chunks of T/N bytes, in a reduce-scatter and then an all-gather"
     _expect_times(ring_time, "ring_time", _ring_seconds, because, rng)
 
 
 @check("02-ex1-ring-and-tree")
 def tree_takes_its_rounds(tree_time: Callable, *, rng: np.random.Generator) -> None:
-    """The time of playing a tree: the number of ranks that hold the sum doubles until all do, once up, once down."""
+    """The time is that of a tree all-reduce, played round by round with whole vectors, up to the root and down."""
     because = "a tree sends whole vectors, up to the root and then down again"
     _expect_times(tree_time, "tree_time", _tree_seconds, because, rng)
 
 
 @check("02-ex1-ring-and-tree")
 def ring_refuses_nonsense(ring_time: Callable, *, rng: np.random.Generator) -> None:
-    """n < 1 and negative bytes, alpha or beta are a ValueError that names the argument."""
+    """n below 1 and a negative nbytes, alpha or beta raise a ValueError that names the argument."""
     _expect_refusals(ring_time)
 
 
 @check("02-ex1-ring-and-tree")
 def tree_refuses_nonsense(tree_time: Callable, *, rng: np.random.Generator) -> None:
-    """n < 1 and negative bytes, alpha or beta are a ValueError that names the argument."""
+    """n below 1 and a negative nbytes, alpha or beta raise a ValueError that names the argument."""
     _expect_refusals(tree_time)
 
 
 def _expect_times(function: Callable, name: str, oracle: Callable, because: str, rng: np.random.Generator) -> None:
     for n in (5, 4, 2, 3, 8, 7, 16, 17, 64, 1000, 1024):
-        nbytes = int(rng.integers(1, 1000)) * 1000 + 7  # a multiple of hardly any n
+        nbytes = int(rng.integers(1, 1000)) * 1000 + 7  # divisible by hardly any n
         alpha, beta = _prices(rng, nbytes / n)
         _expect_time(function, oracle, name, f"N = {n}", because, nbytes, n, alpha, beta)
     nbytes = float(rng.uniform(1e3, 1e6))
@@ -93,13 +93,13 @@ def _expect_refusals(function: Callable) -> None:
 
 
 def _prices(rng: np.random.Generator, nbytes: float) -> tuple[float, float]:
-    """alpha and beta for which starting a message of so many bytes costs about as much as its bytes."""
+    """alpha and beta for which starting a message of `nbytes` costs about as much as its bytes do."""
     beta = float(10 ** rng.uniform(-11, -9))
     return float(beta * nbytes * rng.uniform(0.5, 2)), beta
 
 
 def _ring_seconds(nbytes: float, n: int, alpha: float, beta: float) -> Fraction:
-    """Play a ring: in each round all ranks pass on a chunk; a half is over when a chunk has visited every rank."""
+    """Play a ring: in each round every rank passes on a chunk; each half ends when a chunk has visited every rank."""
     message = Fraction(alpha) + Fraction(beta) * Fraction(nbytes) / n
     seconds = Fraction(0)
     for _half in ("reduce-scatter", "all-gather"):
@@ -111,7 +111,7 @@ def _ring_seconds(nbytes: float, n: int, alpha: float, beta: float) -> Fraction:
 
 
 def _tree_seconds(nbytes: float, n: int, alpha: float, beta: float) -> Fraction:
-    """Play a tree: upwards in each round half of the ranks hand over what they have; downwards it doubles."""
+    """Play a tree: up, each round halves the ranks that hold a partial sum; down, it doubles those with the result."""
     message = Fraction(alpha) + Fraction(beta) * Fraction(nbytes)
     seconds, holding = Fraction(0), n
     while holding > 1:
@@ -128,7 +128,7 @@ def _tree_seconds(nbytes: float, n: int, alpha: float, beta: float) -> Fraction:
 
 @check("02-ex2-crossover")
 def crossover_is_where_the_lines_meet(crossover_bytes: Callable, *, rng: np.random.Generator) -> None:
-    """Both times are lines in T: where they meet follows from two points of each. Where they do not: 0 or inf."""
+    """Above the returned T the ring is faster than the tree: 0 if it is never slower, inf if it never gets faster."""
     for n in (5, 4, 8, 6, 64, 1000):
         alpha, beta = _prices(rng, 10 ** rng.uniform(3, 5))
         because = "there ring_time and tree_time are equal"
@@ -152,11 +152,11 @@ def _expect_crossover(function: Callable, case: str, because: str, n: int, alpha
 
 
 def _meeting_point(n: int, alpha: float, beta: float) -> Fraction | float:
-    """Where the ring's line falls below the tree's."""
+    """The T at which the ring's line falls below the tree's: both times are lines in T, so two points of each do."""
     ahead, at_1 = (_ring_seconds(t, n, alpha, beta) - _tree_seconds(t, n, alpha, beta) for t in (0, 1))
     if ahead <= 0:
         return Fraction(0)
-    gained = ahead - at_1  # seconds a byte
+    gained = ahead - at_1  # seconds for each byte
     return ahead / gained if gained > 0 else math.inf
 
 
@@ -165,16 +165,16 @@ def _meeting_point(n: int, alpha: float, beta: float) -> Fraction | float:
 
 @check("02-ex3-fit")
 def fit_minimizes_the_squared_errors(fit_alpha_beta: Callable, *, rng: np.random.Generator) -> None:
-    """The errors of the best line add up to zero, and so do errors times sizes: two equations, solved exactly."""
+    """alpha and beta are those of the line with the least sum of squared errors in seconds."""
     for case, sizes, seconds in _line_cases(rng):
         before = copy.deepcopy((sizes, seconds))
         got = _call(case, "fit_alpha_beta(sizes, seconds)", fit_alpha_beta, sizes, seconds)
-        _expect_same(case, before, (sizes, seconds), ("sizes", "seconds"))
+        _expect_inputs_unchanged(case, before, (sizes, seconds), ("sizes", "seconds"))
         if isinstance(got, str) or not hasattr(got, "__len__") or len(got) != 2:
             fail("fit_alpha_beta should return the pair (alpha, beta)", case, type(got).__name__)
         names = ("alpha", "beta")
         got = [_number(case, part, what) for part, what in zip(got, names, strict=True)]
-        # A price that happens to be near zero is judged by the times that it comes from.
+        # A price that happens to be near zero is compared on the scale of the times that it comes from.
         scales = (max(seconds), max(seconds) / (max(sizes) - min(sizes)))
         because = "the line has the smallest sum of squared errors in seconds, every point counted alike"
         for part, expected, what, scale in zip(got, _best_line(sizes, seconds), names, scales, strict=True):
@@ -183,7 +183,7 @@ def fit_minimizes_the_squared_errors(fit_alpha_beta: Callable, *, rng: np.random
 
 @check("02-ex3-fit")
 def fit_refuses_what_has_no_line(fit_alpha_beta: Callable, *, rng: np.random.Generator) -> None:
-    """Lengths that differ and fewer than two distinct sizes are a ValueError that names sizes."""
+    """Lengths that differ and fewer than two distinct sizes raise a ValueError that names sizes."""
     for case, sizes, seconds in (
         ("more sizes than seconds", [1, 2, 3], [1.0, 2.0]),
         ("more seconds than sizes", [1, 2], [1.0, 2.0, 3.0]),
@@ -196,12 +196,12 @@ def fit_refuses_what_has_no_line(fit_alpha_beta: Callable, *, rng: np.random.Gen
 
 
 def _line_cases(rng: np.random.Generator) -> list[tuple[str, Any, Any]]:
-    """Sizes and seconds of links with ordinary prices, exact and noisy, in every container."""
+    """(case, sizes, seconds) of links with ordinary prices, exact and noisy, as arrays, lists and tuples."""
     sizes = rng.permutation(np.unique(rng.integers(1_000, 1_000_000, 12))).astype(np.float64)
     alpha, beta = _prices(rng, 300_000)
     exact = alpha + beta * sizes
     noisy = exact * rng.uniform(0.7, 1.3, len(sizes))
-    # A bump in the middle and short times at the small sizes: the best line meets zero bytes below zero seconds.
+    # A parabola, with short times at the small sizes: the best line is below zero seconds at zero bytes.
     bent = np.sort(sizes) ** 2 * beta / 1e6
     # The squares of such sizes do not fit into 64 bits.
     huge = [int(2**k - rng.integers(2**20)) for k in (28, 30, 31, 32)]
@@ -219,9 +219,9 @@ def _line_cases(rng: np.random.Generator) -> list[tuple[str, Any, Any]]:
 
 
 def _best_line(sizes: Sequence, seconds: Sequence) -> tuple[Fraction, Fraction]:
-    """alpha and beta of the least squares, from Σ(t − α − βm) = 0 and Σ(t − α − βm)·m = 0 by Cramer's rule."""
-    m = [Fraction(_plain(v)) for v in sizes]
-    t = [Fraction(_plain(v)) for v in seconds]
+    """alpha and beta of the least squares: Σ(t − α − βm) = 0 and Σ(t − α − βm)·m = 0, solved by Cramer's rule."""
+    m = [Fraction(_exact(v)) for v in sizes]
+    t = [Fraction(_exact(v)) for v in seconds]
     count, sum_m, sum_mm = len(m), sum(m), sum(a * a for a in m)
     sum_t, sum_mt = sum(t), sum(a * b for a, b in zip(m, t, strict=True))
     determinant = count * sum_mm - sum_m * sum_m
@@ -233,7 +233,7 @@ def _best_line(sizes: Sequence, seconds: Sequence) -> tuple[Fraction, Fraction]:
 
 @check("02-ex4-amdahl")
 def speedup_follows_amdahl(amdahl_speedup: Callable, *, rng: np.random.Generator) -> None:
-    """One over the time that is left: the serial part whole, the parallel part dealt out. For numbers and arrays."""
+    """The speedup is that of Amdahl's law, for one n and for arrays, lists and tuples of n, in their shape."""
     p = float(rng.uniform(0.3, 0.95))
     many = rng.uniform(1, 100, 6)
     whole = rng.integers(1, 1000, (2, 3))
@@ -253,14 +253,14 @@ def speedup_follows_amdahl(amdahl_speedup: Callable, *, rng: np.random.Generator
         call = f"amdahl_speedup({fraction:.6g}, n) for {case}" if np.ndim(n) else f"amdahl_speedup({fraction:.6g}, {n})"
         before = copy.deepcopy(n)
         got = _call(case, call, amdahl_speedup, fraction, n)
-        _expect_same(case, (before,), (n,), ("n",))
-        expected = [1 / (1 - Fraction(fraction) + Fraction(fraction) / Fraction(_plain(m))) for m in np.ravel(n)]
+        _expect_inputs_unchanged(case, (before,), (n,), ("n",))
+        expected = [1 / (1 - Fraction(fraction) + Fraction(fraction) / Fraction(_exact(m))) for m in np.ravel(n)]
         _expect_array(case, got, expected, np.shape(n), call, "only the parallel part is shared")
 
 
 @check("02-ex4-amdahl")
 def speedup_refuses_what_is_no_fraction(amdahl_speedup: Callable, *, rng: np.random.Generator) -> None:
-    """p outside [0, 1] and any n below 1 are a ValueError."""
+    """A parallel_fraction outside [0, 1] and any n below 1 raise a ValueError that names the argument."""
     _expect_value_error("parallel_fraction = 1.01", "parallel_fraction", amdahl_speedup, 1.01, 4)
     _expect_value_error("parallel_fraction = -0.01", "parallel_fraction", amdahl_speedup, -0.01, np.array([2, 4]))
     _expect_value_error("n = 0", "n", amdahl_speedup, 0.5, 0)
@@ -271,7 +271,7 @@ def speedup_refuses_what_is_no_fraction(amdahl_speedup: Callable, *, rng: np.ran
 
 @check("02-ex4-amdahl")
 def fraction_minimizes_the_squared_errors(fit_parallel_fraction: Callable, *, rng: np.random.Generator) -> None:
-    """The sum of squares is a parabola in p: three of its values give its lowest point, and [0, 1] the rest."""
+    """The result is the p in [0, 1] with the least sum of squared errors in 1/S."""
     ns = np.array([4, 1, 2, 16, 8])
     p = float(rng.uniform(0.5, 0.9))
     exact = 1 / (1 - p + p / ns)
@@ -290,14 +290,14 @@ def fraction_minimizes_the_squared_errors(fit_parallel_fraction: Callable, *, rn
     ):
         before = copy.deepcopy((given, speedups))
         got = _call(case, "fit_parallel_fraction(ns, speedups)", fit_parallel_fraction, given, speedups)
-        _expect_same(case, before, (given, speedups), ("ns", "speedups"))
+        _expect_inputs_unchanged(case, before, (given, speedups), ("ns", "speedups"))
         because = "no other p in [0, 1] has a smaller sum of squared errors in 1/S"
         _expect_number(case, got, _best_fraction(given, speedups), "the parallel fraction", because)
 
 
 @check("02-ex4-amdahl")
 def fraction_refuses_what_has_no_fit(fit_parallel_fraction: Callable, *, rng: np.random.Generator) -> None:
-    """Lengths that differ, a speedup that is not positive and no n above 1 are a ValueError."""
+    """Unequal lengths, no n above 1 and speedups that are not positive raise a ValueError that names ns or speedups."""
     for case, name, ns, speedups in (
         ("more ns than speedups", "ns", [1, 2, 4], [1.0, 1.5]),
         ("more speedups than ns", "ns", [1, 2], [1.0, 1.5, 2.0]),
@@ -310,7 +310,8 @@ def fraction_refuses_what_has_no_fit(fit_parallel_fraction: Callable, *, rng: np
 
 
 def _best_fraction(ns: Sequence, speedups: Sequence) -> Fraction:
-    points = [(Fraction(_plain(n)), 1 / Fraction(_plain(s))) for n, s in zip(ns, speedups, strict=True)]
+    """The sum of squares is a parabola in p: three of its values give its lowest point, which [0, 1] clips."""
+    points = [(Fraction(_exact(n)), 1 / Fraction(_exact(s))) for n, s in zip(ns, speedups, strict=True)]
 
     def error(p: Fraction) -> Fraction:
         return sum((left - (1 - p) - p / n) ** 2 for n, left in points)
@@ -326,7 +327,7 @@ def _best_fraction(ns: Sequence, speedups: Sequence) -> Fraction:
 
 @check("02-ex5-step")
 def efficiency_is_relative_to_the_smallest_n(scaling_efficiency: Callable, *, rng: np.random.Generator) -> None:
-    """How many process-seconds the smallest n needs, over how many each one needs, in the order given."""
+    """The efficiency of each n, in the order given, is relative to the process-seconds that the smallest n needs."""
     ns = np.array([8, 3, 32, 16])
     seconds = 100 * ns**-0.7 * rng.uniform(0.9, 1.1, len(ns))
     for case, given, times in (
@@ -340,16 +341,16 @@ def efficiency_is_relative_to_the_smallest_n(scaling_efficiency: Callable, *, rn
     ):
         before = copy.deepcopy((given, times))
         got = _call(case, "scaling_efficiency(ns, seconds)", scaling_efficiency, given, times)
-        _expect_same(case, before, (given, times), ("ns", "seconds"))
-        work = [Fraction(_plain(n)) * Fraction(_plain(t)) for n, t in zip(given, times, strict=True)]
-        base = min(zip(map(_plain, given), work, strict=True))[1]
+        _expect_inputs_unchanged(case, before, (given, times), ("ns", "seconds"))
+        work = [Fraction(_exact(n)) * Fraction(_exact(t)) for n, t in zip(given, times, strict=True)]
+        base = min(zip(map(_exact, given), work, strict=True))[1]
         because = "process-seconds of the smallest n over those of each n, in the order given"
         _expect_array(case, got, [base / w for w in work], (len(work),), "scaling_efficiency(ns, seconds)", because)
 
 
 @check("02-ex5-step")
 def step_shows_what_sticks_out(step_time: Callable, *, rng: np.random.Generator) -> None:
-    """The computation, and of the ring what is left when the part of the computation that may hide it is over."""
+    """A step takes its computation and the part of the ring all-reduce that the overlap does not hide."""
     for case, n, compute, ratio, overlap in (
         ("the ring sticks out", 5, rng.uniform(0.1, 1), rng.uniform(0.8, 1.5), 0.4),
         ("the ring is hidden", 6, rng.uniform(0.1, 1), rng.uniform(0.1, 0.3), 0.4),
@@ -372,7 +373,7 @@ def step_shows_what_sticks_out(step_time: Callable, *, rng: np.random.Generator)
 
 @check("02-ex5-step")
 def step_refuses_an_overlap_outside_0_to_1(step_time: Callable, *, rng: np.random.Generator) -> None:
-    """An overlap below 0 or above 1 is a ValueError that names it."""
+    """An overlap below 0 or above 1 raises a ValueError that names it."""
     for overlap in (1.01, -0.01, 2):
         _expect_value_error(f"overlap = {overlap}", "overlap", step_time, 0.1, 1000, 4, 1e-5, 1e-9, overlap)
 
@@ -393,7 +394,7 @@ def _expect_step(
 
 @check("02-ex6-scaled-lr")
 def rate_climbs_in_a_straight_line(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
-    """From base_lr in equal increments to the target, added up one after the other; then the target."""
+    """The rate grows from base_lr to the target in equal steps during warm-up, and then stays at the target."""
     for case, base_batch, batch, warmup, steps in (
         ("a batch 8 times as large", 64, 512, 7, (3, 0, 1, 6, 7, 8, 100)),
         ("k is no whole number", 256, 384, 10, (4, 0, 9, 10, 11)),
@@ -411,13 +412,13 @@ def rate_climbs_in_a_straight_line(scaled_lr: Callable, *, rng: np.random.Genera
                 rate += (target - Fraction(base_lr)) / warmup
             call = f"scaled_lr({base_lr:.6g}, {base_batch}, {batch}, {step}, {warmup})"
             got = _call(case, call, scaled_lr, base_lr, base_batch, batch, step, warmup)
-            because = f"it goes in a straight line from base_lr in step 0 to the target in step {warmup}"
+            because = f"the rate goes in a straight line from base_lr in step 0 to the target in step {warmup}"
             _expect_number(f"{case}, step {step}", got, rate, call, because)
 
 
 @check("02-ex6-scaled-lr")
 def rate_refuses_nonsense(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
-    """Batch sizes below 1 and negative steps are a ValueError that names the argument."""
+    """Batch sizes below 1 and negative steps raise a ValueError that names the argument."""
     right = {"base_lr": 0.1, "base_batch": 64, "batch": 128, "step": 3, "warmup_steps": 5}
     for name, value in (("base_batch", 0), ("batch", 0), ("step", -1), ("warmup_steps", -1), ("batch", -64)):
         _expect_value_error(f"{name} = {value}", name, scaled_lr, *(right | {name: value}).values())
@@ -427,7 +428,7 @@ def rate_refuses_nonsense(scaled_lr: Callable, *, rng: np.random.Generator) -> N
 
 
 def _call(case: str, call: str, function: Callable, *arguments: Any) -> Any:
-    """What the function returns; an exception is a failed property, told with the call that raised it."""
+    """What the function returns; an exception is a failed property, and the message shows the call that raised it."""
     try:
         return function(*arguments)
     except NotImplementedError:
@@ -437,7 +438,7 @@ def _call(case: str, call: str, function: Callable, *arguments: Any) -> Any:
 
 
 def _expect_value_error(case: str, name: str, function: Callable, *arguments: Any) -> None:
-    """A ValueError whose text contains `name`; whatever else happens is the same mistake."""
+    """A ValueError is raised whose text contains `name`. To raise another error or none is one mistake."""
     try:
         function(*arguments)
     except NotImplementedError:
@@ -472,7 +473,8 @@ def _expect_number(
     bound = RTOL * (abs(wanted) if scale is None else scale)
     good = number == wanted if math.isinf(wanted) else abs(number - wanted) <= bound
     if not good:
-        fail(f"{what}: got {number:.10g}, expected {wanted:.10g}; {because}", case, evidence or [number])
+        got, expected = digits_that_differ(number, wanted)
+        fail(f"{what}: got {got}, expected {expected}; {because}", case, evidence or [number])
 
 
 def _expect_array(
@@ -484,15 +486,16 @@ def _expect_array(
     for index, (number, wanted) in enumerate(zip(array.ravel(), map(float, expected), strict=True)):
         if not abs(float(number) - wanted) <= RTOL * abs(wanted):
             where = f" (entry {index})" if shape else ""
-            fail(f"{what}{where}: got {number:.10g}, expected {wanted:.10g}; {because}", case, array)
+            one, other = digits_that_differ(number, wanted)
+            fail(f"{what}{where}: got {one}, expected {other}; {because}", case, array)
 
 
-def _expect_same(case: str, before: Sequence, after: Sequence, names: Sequence[str]) -> None:
+def _expect_inputs_unchanged(case: str, before: Sequence, after: Sequence, names: Sequence[str]) -> None:
     for old, new, name in zip(before, after, names, strict=True):
         if type(old) is not type(new) or np.shape(old) != np.shape(new) or not np.array_equal(old, new):
             fail(f"{name} was changed in place: work on a copy", case, f"{name} changed")
 
 
-def _plain(number: Any) -> int | float:
+def _exact(number: Any) -> int | float:
     """A number of numpy's as Python's own, which Fraction takes exactly."""
     return number.item() if isinstance(number, np.generic) else number

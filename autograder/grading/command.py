@@ -21,13 +21,18 @@ def add_parser(subparsers) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command that grades can be told."""
+    """The arguments of every command that grades a class."""
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson handed in")
-    parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
     parser.add_argument("--force", action="store_true", help="grade again what did not change")
-    parser.add_argument("--timeout", type=int, metavar="SECONDS", help="for one cell; twice that for a test cell")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes (default: one a core)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler whose workers run the notebooks")
+    add_course_arguments(parser)
+
+
+def add_course_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say which course it is, and how its submissions run."""
+    parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
+    parser.add_argument("--timeout", type=int, metavar="SECONDS", help="for one cell; twice that for a test cell")
     parser.add_argument("--no-jail", action="store_true", help="run submissions with your own rights")
 
 
@@ -74,7 +79,8 @@ def _example(arguments: argparse.Namespace) -> int:
 
     course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # one of them never ends
     course.check(arguments.lessons)
-    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
+    # Without the solutions first: the expected points show a broken test or jail as well.
+    problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments), solutions=False)
     print(gradebook.table_of(course.rows()))
     expected = example_class.read_expected(example_class.EXAMPLE / "expected.csv")
     wrong = example_class.differences(course.scores(), expected, arguments.lessons)

@@ -66,11 +66,17 @@ class Course:
         return [str(path.relative_to(self.root)) for path in folders if path.name not in self.lessons()]
 
     def grade(
-        self, lessons: list[str] | None = None, force: bool = False, jobs: int | None = None, scheduler: str = ""
+        self,
+        lessons: list[str] | None = None,
+        force: bool = False,
+        jobs: int | None = None,
+        scheduler: str = "",
+        solutions: bool = True,
     ) -> list[str]:
         """Grade what changed, write feedback and grades.csv. One line for each submission that failed to grade.
 
-        jobs, scheduler: as for `workers.Workers`; without a number, one worker a core.
+        jobs, scheduler: as for `workers.Workers`; without a number, one worker a core. solutions: grade each lesson's
+        own solution first.
         """
         from autograder.grading import workers
 
@@ -85,7 +91,7 @@ class Course:
             job: state for job, state in states.items()
             if force or done.get("/".join(job)) != state or job not in final
         }  # fmt: skip
-        needed = sorted({lesson for _, lesson in todo})
+        needed = sorted({lesson for _, lesson in todo}) if solutions else []
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail) as pool:
             self.try_solutions(needed, pool)
             problems = self._grade(todo, pool)

@@ -139,10 +139,16 @@ def _output(output: nbformat.NotebookNode, secrets: list[str]) -> Markup:
         return _terminal(text, secrets, "error")
     for kind in ("image/png", "image/jpeg"):
         if kind in output.data:
-            return Markup('<img alt="figure" src="data:{};base64,{}">').format(kind, output.data[kind])
+            return _box(Markup('<img alt="figure" src="data:{};base64,{}">').format(kind, output.data[kind]))
     if "text/html" in output.data:
-        return Markup('<div class="table">{}</div>').format(Markup(hide(output.data["text/html"], secrets)))
+        # Cleaned once more: where a line is struck out, a tag may have lost its end.
+        return _box(Markup(safe.clean(hide(output.data["text/html"], secrets))))
     return _terminal(output.data.get("text/plain", ""), secrets, "")
+
+
+def _box(content: Markup) -> Markup:
+    # The page's style keeps what is in the box from covering anything outside it.
+    return Markup('<div class="box output-box">{}</div>').format(content)
 
 
 def _terminal(text: str, secrets: list[str], kind: str) -> Markup:
@@ -157,7 +163,7 @@ def _code(source: str) -> Markup:
 
 def _markdown(source: str) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
-    return Markup(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source))
+    return Markup('<div class="box">{}</div>').format(Markup(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source)))
 
 
 def _points(value: float) -> str:

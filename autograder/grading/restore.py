@@ -112,9 +112,13 @@ def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str 
 
 
 def well_formed(text: str) -> str:
-    """`text` as it can be written to any file: half characters and control characters become question marks."""
+    """`text` as any file can hold it and as it reads; what cannot be kept becomes question marks.
+
+    These are half characters, control characters but for ANSI's escape, and those that change the direction of
+    writing, which show code in another order than it runs in (CVE-2021-42574).
+    """
     text = text.encode("utf-8", "replace").decode("utf-8")
-    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f]", "?", text)  # but for ANSI's escape
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]", "?", text)
 
 
 @dataclass(frozen=True)

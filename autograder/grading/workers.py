@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import nbformat
@@ -48,6 +48,10 @@ class Task:
     limits: Limits = field(default_factory=Limits)
     jail: bool = True
     demonstrations: bool = False
+
+    def with_cells(self, cells: str) -> Task:
+        """The same task for other cells."""
+        return replace(self, cells=cells)
 
 
 #: One notebook at a time in a process: some of what a grade cell needs is the process's own.

@@ -50,7 +50,11 @@ class Mark(NamedTuple):
 
 @dataclass
 class Submission:
-    """One graded notebook. problem: why it could not be read. notes: exercise → what was missing or changed."""
+    """One graded notebook.
+
+    problem: why it could not be read. notes: exercise → what was missing or changed. seeds: exercise → the seed that
+    repeats its failure, for those whose checks failed.
+    """
 
     student: str
     lesson: str
@@ -59,6 +63,7 @@ class Submission:
     marks: list[Mark]
     problem: str = ""
     notes: dict[str, list[str]] = field(default_factory=dict)
+    seeds: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -99,7 +104,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     totals = course.totals()
     submissions = [Submission(*job, *totals[job], marks[job]) for job in jobs if job in totals]
     for one in submissions:
-        one.problem, one.notes = _autograded(
+        one.problem, one.notes, one.seeds = _autograded(
             course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb"
         )
     waiting = [job for job in jobs if job not in totals or job in unfinished]
@@ -151,14 +156,18 @@ def _students(course: Course) -> list[Student]:
     return sorted([*known, *map(Student, strangers)], key=lambda student: natural(student.id))
 
 
-def _autograded(path: Path) -> tuple[str, dict[str, list[str]]]:
-    """Why this notebook could not be read ("" if it could), and for each exercise what was missing or changed."""
+def _autograded(path: Path) -> tuple[str, dict[str, list[str]], dict[str, str]]:
+    """Why this notebook could not be read ("" if it could), and a submission's `notes` and `seeds`."""
     try:
         nb = json.loads(path.read_text(encoding="utf-8"))
-        notes = {}
+        notes, seeds = {}, {}
         for cell in nb["cells"]:
-            if found := cell["metadata"].get("autograder", {}).get("notes"):
-                notes[cell["metadata"]["nbgrader"]["grade_id"].removesuffix("-test")] = list(map(str, found))
-        return str(nb["metadata"].get("autograder", {}).get("problem", "")), notes
+            ours = cell["metadata"].get("autograder", {})
+            exercise = cell["metadata"].get("nbgrader", {}).get("grade_id", "").removesuffix("-test")
+            if ours.get("notes"):
+                notes[exercise] = list(map(str, ours["notes"]))
+            if ours.get("seed"):
+                seeds[exercise] = str(ours["seed"])
+        return str(nb["metadata"].get("autograder", {}).get("problem", "")), notes, seeds
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return "", {}  # there is none when the autograder failed, which the comments say; or somebody has edited it
+        return "", {}, {}  # there is none when the autograder failed, which the comments say; or somebody has edited it

@@ -6,6 +6,7 @@ of another lesson. So a hint edited in one lesson runs, grades and audits that l
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
@@ -60,8 +61,15 @@ def digest(places: Iterable[Path]) -> str:
             name = path.relative_to(place) if path != place else Path(path.name)
             hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
             if path.is_file() and not path.is_symlink() and not hidden:
-                found.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+                state = path.stat()
+                found.update(f"{name}\0".encode() + _of_file(path, state.st_mtime_ns, state.st_size))
     return found.hexdigest()
+
+
+@functools.lru_cache(maxsize=10_000)
+def _of_file(path: Path, changed: int, size: int) -> bytes:
+    """A file's digest; read again only when its time of change or its size is another."""
+    return hashlib.sha256(path.read_bytes()).digest()
 
 
 def _own_code(lesson: str, variants: bool) -> list[Path]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import copy
+import json
 import multiprocessing
 import re
 import sys
@@ -19,7 +20,11 @@ from dataclasses import dataclass
 
 from autograder.checking import hints
 from autograder.checking.check import share_inputs
-from autograder.lessons import notebook
+from autograder.lessons import keys, notebook
+from autograder.lessons.files import write_whole
+
+#: Where the cases that have held are kept, a file an exercise.
+VERDICTS = notebook.ROOT / "_build" / "audit"
 
 _SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.DOTALL | re.MULTILINE)
 
@@ -96,48 +101,88 @@ def _differences(outcome: notebook.Outcome, should_fail: set[str]) -> list[str]:
     return [*kept, *(f"{cell} lost its marks: {outcome.messages[cell]}" for cell in lost)]
 
 
-def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, most: int | None = None) -> list[Verdict]:
-    """Examine the cases of the lessons, `jobs` at a time, each worker with torch loaded once.
+def batches(lesson: str) -> dict[str, list[Case]]:
+    """A lesson's cases by what is tried together: an exercise's known answers, the solution, the notebook as released.
 
-    not thorough: as in `examine`, and without the solutions, which `python -m autograder run` runs with their tests.
-    most: at most so many known wrong answers of each exercise, the first of which are the subtle ones, and at most so
-    many other right answers of each lesson; all of them when it is not given.
+    One process then finds the hints of an exercise's mistakes once for all of them.
     """
+    from autograder.answers import mutants, variants
+
+    exercise = {("mutant", answer.name): answer.cell for answer in mutants.of_lesson(lesson)}
+    exercise |= {("variant", answer.name): answer.cell for answer in variants.of_lesson(lesson)}
+    found: dict[str, list[Case]] = {}
+    for case in cases(lesson):
+        found.setdefault(exercise.get((case.kind, case.name), case.kind), []).append(case)
+    return found
+
+
+def try_batch(
+    lesson: str, name: str, thorough: bool = True, most: int | None = None, force: bool = False
+) -> list[Verdict]:
+    """The verdicts on a batch; a case that held before, with the same code, is not tried again unless forced.
+
+    most: of an exercise, at most this many known wrong answers (the subtle ones come first) and one other right one.
+    """
+    of_batch = batches(lesson)[name]
+    if most is not None:
+        wrong, right = ([case for case in of_batch if (case.kind == "variant") == v] for v in (False, True))
+        of_batch = wrong[:most] + right[:1]
+    held, verdicts = Held(lesson, name), []
+    for case in of_batch:
+        if not force and held.covers(case, thorough):
+            verdicts.append(Verdict(case, ()))
+            continue
+        verdicts.append(examine(case, thorough))
+        if not verdicts[-1].complaints:
+            held.add(case, thorough)
+    return verdicts
+
+
+class Held:
+    """Which cases of a batch have held with the code as it is: a file that another state of the code makes void."""
+
+    def __init__(self, lesson: str, batch: str):
+        self.path = VERDICTS / lesson / f"{batch}.json"
+        self.key = keys.of_lesson(lesson, more=keys.SOUNDNESS)
+        self.cases = self._read()
+
+    def covers(self, case: Case, thorough: bool) -> bool:
+        """Has this case held, tried as thoroughly as that?"""
+        return self.cases.get(f"{case.kind} {case.name}") in (True, thorough)
+
+    def add(self, case: Case, thorough: bool) -> None:
+        """Write down that a case has held."""
+        name = f"{case.kind} {case.name}"
+        self.cases[name] = thorough or self.cases.get(name, False)
+        write_whole(self.path, json.dumps({"key": self.key, "cases": self.cases}, indent=1))
+
+    def _read(self) -> dict[str, bool]:
+        try:
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            return dict(kept["cases"]) if kept["key"] == self.key else {}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+
+def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, force: bool = False) -> list[Verdict]:
+    """Examine the cases of the lessons, `jobs` batches at a time, each worker with torch loaded once."""
     from tqdm import tqdm
 
-    todo = [batch[:most] for lesson in lessons for batch in _batches(lesson)]
-    todo = [batch for batch in todo if thorough or batch[0].kind != "solution"]
-    todo.sort(key=len, reverse=True)  # the long ones first, so that no worker ends long after the others
+    todo = [(lesson, name) for lesson in lessons for name in batches(lesson)]
+    todo.sort(key=lambda batch: -len(batches(batch[0])[batch[1]]))  # long ones first, so that the workers end together
+    total = sum(len(cases(lesson)) for lesson in lessons)
     verdicts: list[Verdict] = []
     context = multiprocessing.get_context("spawn")
     with (
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, initializer=share_inputs) as pool,
-        tqdm(total=sum(map(len, todo)), desc="audit", unit="case", disable=not sys.stderr.isatty()) as bar,
+        tqdm(total=total, desc="audit", unit="case", disable=not sys.stderr.isatty()) as bar,
     ):
-        for done in concurrent.futures.as_completed([pool.submit(_examine_all, batch, thorough) for batch in todo]):
+        running = [pool.submit(try_batch, *batch, thorough, None, force) for batch in todo]
+        for done in concurrent.futures.as_completed(running):
             verdicts += done.result()
             bar.update(len(done.result()))
     order = {case: place for place, case in enumerate(case for lesson in lessons for case in cases(lesson))}
     return sorted(verdicts, key=lambda verdict: order[verdict.case])
-
-
-def _batches(lesson: str) -> list[list[Case]]:
-    """The cases of a lesson, the mistakes of one exercise together: one process then finds their hints once for all.
-
-    The other right answers are together, too; the solution and the notebook as released are by themselves.
-    """
-    from autograder.answers import mutants
-
-    exercise = {mutant.name: mutant.cell for mutant in mutants.of_lesson(lesson)}
-    batches: dict[str, list[Case]] = {}
-    for case in cases(lesson):
-        key = exercise[case.name] if case.kind == "mutant" else case.kind
-        batches.setdefault(key, []).append(case)
-    return list(batches.values())
-
-
-def _examine_all(batch: list[Case], thorough: bool) -> list[Verdict]:
-    return [examine(case, thorough) for case in batch]
 
 
 def add_parser(subparsers) -> None:
@@ -145,12 +190,13 @@ def add_parser(subparsers) -> None:
     parser = subparsers.add_parser("audit", help="try known wrong and known right answers on the checks")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: all")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks graded at once (default: 2)")
+    parser.add_argument("--force", action="store_true", help="try again what has held with the same code")
     parser.set_defaults(run=_main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
     lessons = notebook.pick(arguments.lessons)
-    verdicts = audit(lessons, arguments.jobs)
+    verdicts = audit(lessons, arguments.jobs, force=arguments.force)
     _print_matrix(lessons, verdicts)
     wrong = [verdict for verdict in verdicts if verdict.complaints]
     for verdict in wrong:

@@ -1,5 +1,7 @@
 """Wrong answers to lesson 17: the subtle ones first in each exercise, most of them in the composition."""
 
+# The names that an answer does not define are the notebook's.
+
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
@@ -171,10 +173,9 @@ invariants_told_by_one_rank = edit(
     INVARIANTS,
     "Only the rank that sees its own wrong bytes raises. The others go on and wait for it in their next collective: "
     "all ranks must hear of it, and raise.",
-    ("    for other, (_, _, held) in enumerate(everyone):\n        if held != expected:",
-     "    for other, held in ((rank, state_bytes),):\n        if held != expected:"),
+    ("for other, (_, _, held) in enumerate(everyone):", "for other, held in ((rank, state_bytes),):"),
     breaks=tests_of(INVARIANTS, TRAIN),
-)  # fmt: skip
+)
 invariants_nan_falls = edit(
     INVARIANTS,
     "nan >= x is False, so a loss that is nan passes for falling. Ask whether it is below, and negate that.",

@@ -1,13 +1,11 @@
 """Wrong answers to lesson 01: the subtle ones first in each exercise."""
 
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
+
 from __future__ import annotations
 
-from math import ceil, log2
-
-import torch
-import torch.distributed as dist
-
-from autograder.answers.mutants import mutant, tests_of
+from autograder.answers.mutants import edit, mutant, right, tests_of
 
 BROADCAST, REDUCE_SCATTER, ALL_GATHER = "01-ex1-broadcast", "01-ex2-reduce-scatter", "01-ex3-all-gather"
 ALL_REDUCE, TREE = "01-ex4-all-reduce", "01-ex5-tree-all-reduce"
@@ -16,10 +14,9 @@ ALL_REDUCE, TREE = "01-ex4-all-reduce", "01-ex5-tree-all-reduce"
 # ---- 1 · broadcast ----
 
 
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_fills_a_copy():
-    """For a tensor that is not contiguous, contiguous() made a copy; you received into the copy, and the tensor that
-    the caller holds kept its old numbers. After the last message, write the copy back into the tensor."""
+@right(BROADCAST)
+def _broadcast():
+    """Right: the base of the edits below."""
 
     def broadcast(tensor, src):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -34,54 +31,42 @@ def broadcast_fills_a_copy():
             elif reach <= number < 2 * reach:
                 dist.recv(data, src=(rank - reach) % world_size)
             reach *= 2
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_swaps_ranks_instead_of_turning():
-    """You counted the ranks from the source, but gave your peers' counted numbers to send and recv, which want real
-    ranks. Translate back: counted number m is rank (m + src) mod N."""
-
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        number = (rank - src) % world_size
-        data = tensor.contiguous()
-        reach = 1
-        while reach < world_size:
-            if number < reach and number + reach < world_size:
-                dist.send(data, dst=number + reach)
-            elif reach <= number < 2 * reach:
-                dist.recv(data, src=number - reach)
-            reach *= 2
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
-def broadcast_only_for_powers_of_two():
-    """When N is not a power of two, the last round has more senders than receivers that are left, and you sent to
-    ranks that do not exist or that have the tensor already. A rank sends only if its partner's number is below N."""
+broadcast_fills_a_copy = edit(
+    BROADCAST,
+    """For a tensor that is not contiguous, contiguous() made a copy. You received into that copy, so the caller's
+    tensor kept its old numbers: after the last message, write the copy back into the tensor.""",
+    ("    tensor.copy_(data)\n", ""),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        number = (rank - src) % world_size
-        data = tensor.contiguous()
-        reach = 1
-        while reach < world_size:
-            if number < reach:
-                dist.send(data, dst=(rank + reach) % world_size)
-            elif reach <= number < 2 * reach:
-                dist.recv(data, src=(rank - reach) % world_size)
-            reach *= 2
-        tensor.copy_(data)
+broadcast_swaps_ranks_instead_of_turning = edit(
+    BROADCAST,
+    """You numbered the ranks from the source, but passed these numbers to send and recv, which expect real ranks.
+    Translate back: number m is rank (m + src) mod N.""",
+    ("(rank + reach) % world_size", "number + reach"),
+    ("(rank - reach) % world_size", "number - reach"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
+
+broadcast_only_for_powers_of_two = edit(
+    BROADCAST,
+    """When N is not a power of two, the last round has more senders than ranks that still lack the tensor, and you sent
+    to ranks that have it already or do not exist. A rank sends only if its partner's number is below N.""",
+    ("if number < reach and number + reach < world_size:", "if number < reach:"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST, TREE),
+)
 
 
 @mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_from_the_source_to_each():
-    """The source sends every message itself, one after the other, which takes N − 1 rounds. A rank that has the
-    tensor can pass it on too: let the number of ranks that have it double in each round."""
+    """The source sends every message itself, one after the other, which takes N − 1 rounds. A rank that has the tensor
+    can pass it on, too: let the number of ranks that have it double in each round."""
 
     def broadcast(tensor, src):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -100,7 +85,7 @@ def broadcast_from_the_source_to_each():
 @mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_along_a_chain():
     """Each rank passes the tensor on to the next, so the last one waits for N − 1 messages in a row. That is a chain,
-    not a tree: in each round, let every rank that has the tensor send it to one that has not."""
+    not a tree: in each round, let every rank that has the tensor send it to one that does not."""
 
     def broadcast(tensor, src):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -115,49 +100,37 @@ def broadcast_along_a_chain():
         tensor.copy_(data)
 
 
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_takes_any_source():
-    """A source that is no rank was quietly taken modulo N. Somebody who passes a wrong rank wants to hear of it:
-    raise the ValueError that the statement asks for before anything is sent."""
+broadcast_takes_any_source = edit(
+    BROADCAST,
+    """You accepted a source that is not a rank, and took it modulo N. A wrong rank is the caller's mistake and should
+    be reported: raise the ValueError that the statement asks for, before anything is sent.""",
+    (
+        "    if not 0 <= src < world_size:\n"
+        '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")\n',
+        "",
+    ),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        number = (rank - src) % world_size
-        data = tensor.contiguous()
-        reach = 1
-        while reach < world_size:
-            if number < reach and number + reach < world_size:
-                dist.send(data, dst=(rank + reach) % world_size)
-            elif reach <= number < 2 * reach:
-                dist.recv(data, src=(rank - reach) % world_size)
-            reach *= 2
-        tensor.copy_(data)
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_always_from_rank_0():
-    """The tensor that everybody got was rank 0's, whatever `src` said. Build the tree from the source: count the
-    ranks from `src` on."""
-
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        data = tensor.contiguous()
-        reach = 1
-        while reach < world_size:
-            if rank < reach and rank + reach < world_size:
-                dist.send(data, dst=rank + reach)
-            elif reach <= rank < 2 * reach:
-                dist.recv(data, src=rank - reach)
-            reach *= 2
-        tensor.copy_(data)
+broadcast_always_from_rank_0 = edit(
+    BROADCAST,
+    """All ranks got rank 0's tensor, whatever `src` is. Build the tree from the source: number the ranks starting at
+    `src`.""",
+    ("    number = (rank - src) % world_size\n", ""),
+    ("number < reach and number", "rank < reach and rank"),
+    ("(rank + reach) % world_size", "rank + reach"),
+    ("reach <= number < 2", "reach <= rank < 2"),
+    ("(rank - reach) % world_size", "rank - reach"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
 
 @mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_by_torch():
-    """You called torch's own broadcast. It gives the right numbers, but this exercise is about how it is made: only
-    sends and receives are allowed."""
+    """You called torch's own broadcast. It gives the right numbers, but this exercise is about how it is made: use only
+    sends and receives."""
 
     def broadcast(tensor, src):
         if not 0 <= src < dist.get_world_size():
@@ -170,11 +143,9 @@ def broadcast_by_torch():
 # ---- 2 · reduce_scatter ----
 
 
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
-def reduce_scatter_ends_one_chunk_too_far():
-    """The sums are right, but rank r ends with chunk r + 1: you started each chunk on its own rank, so after N − 1
-    steps it is complete one rank before it is back home. Start chunk c on rank c + 1: shift the index of the first
-    chunk by one."""
+@right(REDUCE_SCATTER)
+def _reduce_scatter():
+    """Right: the base of the edits below."""
 
     def reduce_scatter(tensor):
         if tensor.dim() != 1:
@@ -182,58 +153,60 @@ def reduce_scatter_ends_one_chunk_too_far():
         rank, world_size = dist.get_rank(), dist.get_world_size()
         chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
         for step in range(world_size - 1):
-            mine = chunks[(rank - step - 1) % world_size]
-            incoming = torch.empty_like(mine)
-            work = dist.isend(chunks[(rank - step) % world_size], dst=(rank + 1) % world_size)
-            dist.recv(incoming, src=(rank - 1) % world_size)
-            work.wait()
-            mine += incoming
-        return chunks[(rank + 1) % world_size]
-
-
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER))
-def reduce_scatter_adds_into_its_input():
-    """tensor_split returns views: adding into a chunk changed the tensor that the caller gave you, and it must
-    stay as it was. Work on copies of the chunks."""
-
-    def reduce_scatter(tensor):
-        if tensor.dim() != 1:
-            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        chunks = tensor.tensor_split(world_size)
-        for step in range(world_size - 1):
             mine = chunks[(rank - step - 2) % world_size]
             incoming = torch.empty_like(mine)
-            work = dist.isend(chunks[(rank - step - 1) % world_size].contiguous(), dst=(rank + 1) % world_size)
+            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
             dist.recv(incoming, src=(rank - 1) % world_size)
             work.wait()
             mine += incoming
-        return chunks[rank].clone()
-
-
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER))
-def reduce_scatter_returns_a_view_of_its_input():
-    """With one rank there is nothing to add, and you returned the input itself or a view of it. Whoever changes the
-    result then changes the input. Return memory of its own in every case, also for N = 1."""
-
-    def reduce_scatter(tensor):
-        if tensor.dim() != 1:
-            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        chunks = list(tensor.tensor_split(world_size))
-        for step in range(world_size - 1):
-            place = (rank - step - 2) % world_size
-            incoming = torch.empty_like(chunks[place])
-            work = dist.isend(chunks[(rank - step - 1) % world_size].contiguous(), dst=(rank + 1) % world_size)
-            dist.recv(incoming, src=(rank - 1) % world_size)
-            work.wait()
-            chunks[place] = chunks[place] + incoming
         return chunks[rank]
+
+
+reduce_scatter_ends_one_chunk_too_far = edit(
+    REDUCE_SCATTER,
+    """Your sums are right, but rank r ends with chunk r + 1: each chunk starts on its own rank, and N − 1 steps later
+    it is complete one rank before its own. Start chunk c on rank c + 1, so that it ends on rank c.""",
+    ("mine = chunks[(rank - step - 2) % world_size]", "mine = chunks[(rank - step - 1) % world_size]"),
+    ("[(rank - step - 1) % world_size], dst", "[(rank - step) % world_size], dst"),
+    ("return chunks[rank]", "return chunks[(rank + 1) % world_size]"),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE),
+)
+
+reduce_scatter_adds_into_its_input = edit(
+    REDUCE_SCATTER,
+    """tensor_split returns views, so adding into a chunk changed the caller's tensor, which must stay as it was. Work
+    on copies of the chunks.""",
+    (
+        "chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]",
+        "chunks = tensor.tensor_split(world_size)",
+    ),
+    ("[(rank - step - 1) % world_size], dst", "[(rank - step - 1) % world_size].contiguous(), dst"),
+    ("return chunks[rank]", "return chunks[rank].clone()"),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER),
+)
+
+reduce_scatter_returns_a_view_of_its_input = edit(
+    REDUCE_SCATTER,
+    """With one rank there is nothing to add, and you returned the input itself or a view of it. Changing the result
+    would then change the input. Return new memory in every case, also for N = 1.""",
+    (
+        "chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]",
+        "chunks = list(tensor.tensor_split(world_size))",
+    ),
+    ("mine = chunks[(rank - step - 2) % world_size]", "place = (rank - step - 2) % world_size"),
+    ("incoming = torch.empty_like(mine)", "incoming = torch.empty_like(chunks[place])"),
+    ("[(rank - step - 1) % world_size], dst", "[(rank - step - 1) % world_size].contiguous(), dst"),
+    ("mine += incoming", "chunks[place] = chunks[place] + incoming"),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER),
+)
 
 
 @mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_sends_the_whole_vector():
-    """The numbers are right, but each message was the whole vector. Each rank needs only one chunk of the sum: let
+    """Your numbers are right, but each message was the whole vector. Each rank needs only one chunk of the sum: let
     partial sums of single chunks travel round the ring."""
 
     def reduce_scatter(tensor):
@@ -252,8 +225,9 @@ def reduce_scatter_sends_the_whole_vector():
 
 @mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_sends_to_everybody():
-    """Each rank sent its chunks straight to their owners. The bytes are right, but ranks talk to others than their
-    neighbors; on a ring of links those messages would cross many links. Pass partial sums on to the right neighbor."""
+    """Each rank sent its chunks straight to their owners. The number of bytes is right, but most messages go to ranks
+    that are not neighbors, and on a ring of links each would cross many links. Pass partial sums on to the right
+    neighbor."""
 
     def reduce_scatter(tensor):
         if tensor.dim() != 1:
@@ -270,50 +244,33 @@ def reduce_scatter_sends_to_everybody():
         return chunks[rank]
 
 
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
-def reduce_scatter_uses_torch_chunk():
-    """torch.chunk cuts into pieces of ⌈length/N⌉, so the last ranks get short pieces or none. The statement asks for
-    the pieces of tensor_split, whose lengths differ by at most one."""
+reduce_scatter_uses_torch_chunk = edit(
+    REDUCE_SCATTER,
+    """torch.chunk cuts into pieces of ⌈length/N⌉, so the last ranks get short pieces or none. Use the pieces of
+    tensor_split, whose lengths differ by at most one.""",
+    (
+        "chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]",
+        "chunks = [chunk.clone() for chunk in tensor.chunk(world_size)]\n"
+        "    chunks += [tensor.new_empty(0) for _ in range(world_size - len(chunks))]",
+    ),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE),
+)
 
-    def reduce_scatter(tensor):
-        if tensor.dim() != 1:
-            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        chunks = [chunk.clone() for chunk in tensor.chunk(world_size)]
-        chunks += [tensor.new_empty(0) for _ in range(world_size - len(chunks))]
-        for step in range(world_size - 1):
-            mine = chunks[(rank - step - 2) % world_size]
-            incoming = torch.empty_like(mine)
-            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
-            dist.recv(incoming, src=(rank - 1) % world_size)
-            work.wait()
-            mine += incoming
-        return chunks[rank]
-
-
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
-def reduce_scatter_averages():
-    """You divided by the number of ranks. The collective returns the sum; whoever wants the mean divides afterwards."""
-
-    def reduce_scatter(tensor):
-        if tensor.dim() != 1:
-            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
-        for step in range(world_size - 1):
-            mine = chunks[(rank - step - 2) % world_size]
-            incoming = torch.empty_like(mine)
-            work = dist.isend(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
-            dist.recv(incoming, src=(rank - 1) % world_size)
-            work.wait()
-            mine += incoming
-        return chunks[rank] / world_size
+reduce_scatter_averages = edit(
+    REDUCE_SCATTER,
+    """You divided by the number of ranks. The collective returns the sum; a caller that wants the mean divides
+    afterwards.""",
+    ("return chunks[rank]", "return chunks[rank] / world_size"),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE),
+)
 
 
 @mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
 def reduce_scatter_overwrites():
-    """What came from the left replaced your own part of the chunk instead of being added to it, so the result holds
-    one rank's numbers. Receive into a buffer of its own and add."""
+    """The numbers from the left neighbor replaced your own part of the chunk instead of being added to it, so the
+    result holds one rank's numbers. Receive into a separate buffer and add."""
 
     def reduce_scatter(tensor):
         if tensor.dim() != 1:
@@ -327,43 +284,26 @@ def reduce_scatter_overwrites():
         return chunks[rank]
 
 
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
-def reduce_scatter_stops_one_step_early():
-    """One rank's part is missing from every chunk: the ring made N − 2 steps. A chunk that starts on one rank has
-    N − 1 others to visit."""
+reduce_scatter_stops_one_step_early = edit(
+    REDUCE_SCATTER,
+    """One rank's part is missing from every chunk: your ring made N − 2 steps. A chunk that starts on one rank has N −
+    1 others to visit.""",
+    ("(world_size - 1):", "(world_size - 2):"),
+    ("mine = chunks[(rank - step - 2) % world_size]", "mine = chunks[(rank - step - 3) % world_size]"),
+    ("(rank - step - 1) % world_size", "(rank - step - 2) % world_size"),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE),
+)
 
-    def reduce_scatter(tensor):
-        if tensor.dim() != 1:
-            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
-        for step in range(world_size - 2):
-            mine = chunks[(rank - step - 3) % world_size]
-            incoming = torch.empty_like(mine)
-            work = dist.isend(chunks[(rank - step - 2) % world_size], dst=(rank + 1) % world_size)
-            dist.recv(incoming, src=(rank - 1) % world_size)
-            work.wait()
-            mine += incoming
-        return chunks[rank]
-
-
-@mutant(REDUCE_SCATTER, breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE))
-def reduce_scatter_everybody_sends_first():
-    """Every rank waits in send until its right neighbor receives, and none does, since all of them wait in send. Use
-    a send that does not wait (isend), receive, and then wait for the send."""
-
-    def reduce_scatter(tensor):
-        if tensor.dim() != 1:
-            raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]
-        for step in range(world_size - 1):
-            mine = chunks[(rank - step - 2) % world_size]
-            incoming = torch.empty_like(mine)
-            dist.send(chunks[(rank - step - 1) % world_size], dst=(rank + 1) % world_size)
-            dist.recv(incoming, src=(rank - 1) % world_size)
-            mine += incoming
-        return chunks[rank]
+reduce_scatter_everybody_sends_first = edit(
+    REDUCE_SCATTER,
+    """Every rank waits in send until its right neighbor receives, and no rank receives, since all of them wait in send.
+    Use a send that does not wait (isend), receive, and then wait for the send.""",
+    ("work = dist.isend", "dist.send"),
+    ("        work.wait()\n", ""),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE),
+)
 
 
 # ---- 3 · all_gather ----
@@ -371,8 +311,8 @@ def reduce_scatter_everybody_sends_first():
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_labels_chunks_one_too_far():
-    """All the chunks arrived, each one place off: in step s the chunk that comes from the left neighbor is the one
-    that started s + 1 ranks back, chunk rank − s − 1. Your own chunk does not move."""
+    """All the chunks arrived, but each one place off. In step s the chunk from the left neighbor is the one that
+    started s + 1 ranks back, chunk rank − s − 1; your own chunk does not move."""
 
     def all_gather(chunk, numel):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -391,7 +331,7 @@ def all_gather_labels_chunks_one_too_far():
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_always_sends_its_own():
-    """In every step you sent your own chunk again, so each rank only ever sees its left neighbor's. After the first
+    """In every step you sent your own chunk again, so each rank sees only its left neighbor's chunk. After the first
     step, pass on what you have just received."""
 
     def all_gather(chunk, numel):
@@ -415,8 +355,8 @@ def all_gather_always_sends_its_own():
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_assumes_equal_chunks():
-    """You took numel // N for the length of every chunk. When N does not divide numel, the first chunks are one
-    element longer: take the lengths from tensor_split or from divmod(numel, N)."""
+    """You took numel // N as the length of every chunk. When N does not divide numel, the first chunks are one element
+    longer: take the lengths from tensor_split or from divmod(numel, N)."""
 
     def all_gather(chunk, numel):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -434,8 +374,8 @@ def all_gather_assumes_equal_chunks():
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_sends_straight_to_everybody():
-    """Each rank sent its chunk to every other rank itself. That moves the right number of bytes, but to ranks that are
-    no neighbors. On a ring, pass on to the right what has just come from the left."""
+    """Each rank sent its chunk to every other rank itself. The number of bytes is right, but most messages go to ranks
+    that are not neighbors. On a ring, pass on to the right what has just come from the left."""
 
     def all_gather(chunk, numel):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -455,7 +395,7 @@ def all_gather_sends_straight_to_everybody():
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_passes_the_whole_vector():
-    """The numbers are right, but each message was the whole vector, with mostly empty places. Send only the chunk that
+    """Your numbers are right, but each message was the whole vector, most of it still empty. Send only the chunk that
     your neighbor does not have yet."""
 
     def all_gather(chunk, numel):
@@ -479,8 +419,8 @@ def all_gather_passes_the_whole_vector():
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER))
 def all_gather_takes_any_chunk():
-    """A chunk whose length does not fit `numel` was accepted, cut or padded. Its sender and its receivers then disagree
-    about sizes, which ends a process or leaves garbage: raise the ValueError before anything is sent."""
+    """You accepted a chunk whose length does not fit `numel`, and cut or padded it. A sender and a receiver that
+    disagree about sizes end a process or leave garbage: raise the ValueError before anything is sent."""
 
     def all_gather(chunk, numel):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -501,12 +441,12 @@ def all_gather_takes_any_chunk():
 
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_fills_a_copy():
-    """For a tensor that is not contiguous, reshape(-1) made a copy, and the sum went into that copy. The caller looks
-    at the tensor itself: copy the result into it, in its own shape."""
+    """For a tensor that is not contiguous, reshape(-1) made a copy, and the sum went into that copy. Copy the result
+    into the caller's tensor, in its own shape."""
 
     def all_reduce(tensor):
         flat = tensor.reshape(-1)
-        flat.copy_(all_gather(reduce_scatter(flat), flat.numel()))  # noqa: F821  the student's own
+        flat.copy_(all_gather(reduce_scatter(flat), flat.numel()))
 
 
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
@@ -515,14 +455,14 @@ def all_reduce_returns_the_sum():
     result into `tensor`."""
 
     def all_reduce(tensor):
-        chunk = reduce_scatter(tensor.reshape(-1))  # noqa: F821  the student's own
-        return all_gather(chunk, tensor.numel()).view(tensor.shape)  # noqa: F821
+        chunk = reduce_scatter(tensor.reshape(-1))
+        return all_gather(chunk, tensor.numel()).view(tensor.shape)
 
 
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_through_rank_0():
-    """The sums are right, but everything goes through one rank, which sends and receives N − 1 whole vectors while its
-    links are the bottleneck. Use your two ring functions, in which all ranks carry the same."""
+    """Your sums are right, but everything goes through one rank, which sends and receives N − 1 whole vectors and
+    becomes the bottleneck. Use your two ring functions, in which all ranks carry the same load."""
 
     def all_reduce(tensor):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -543,8 +483,8 @@ def all_reduce_through_rank_0():
 
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_gathers_whole_vectors():
-    """Every rank's whole vector went round the whole ring, and each rank added all of them up itself: (N − 1)·T bytes
-    a rank. Reduce first, chunk by chunk, and gather only the finished chunks."""
+    """Every rank's vector went round the ring whole, and each rank added all of them up itself: (N − 1)·T bytes per
+    rank. Reduce first, chunk by chunk, and gather only the finished chunks."""
 
     def all_reduce(tensor):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -561,23 +501,23 @@ def all_reduce_gathers_whole_vectors():
 
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_averages():
-    """You divided by the number of ranks: that is the mean. all_reduce adds up; data-parallel training divides
+    """You divided by the number of ranks, which gives the mean. all_reduce adds up; data-parallel training divides
     afterwards."""
 
     def all_reduce(tensor):
-        chunk = reduce_scatter(tensor.reshape(-1))  # noqa: F821  the student's own
-        total = all_gather(chunk, tensor.numel()).view(tensor.shape)  # noqa: F821
+        chunk = reduce_scatter(tensor.reshape(-1))
+        total = all_gather(chunk, tensor.numel()).view(tensor.shape)
         tensor.copy_(total / dist.get_world_size())
 
 
-@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
-def all_reduce_needs_contiguous_memory():
-    """view(-1) cannot flatten a tensor that is not contiguous and raises. reshape(-1) can, if you copy the result back
-    into the tensor afterwards."""
-
-    def all_reduce(tensor):
-        flat = tensor.view(-1)
-        flat.copy_(all_gather(reduce_scatter(flat), flat.numel()))  # noqa: F821  the student's own
+all_reduce_needs_contiguous_memory = edit(
+    ALL_REDUCE,
+    """view(-1) raises an error for a tensor that is not contiguous. reshape(-1) can flatten it, if you copy the result
+    back into the tensor afterwards.""",
+    ("tensor.reshape(-1)", "tensor.view(-1)"),
+    base=all_reduce_fills_a_copy,
+    breaks=tests_of(ALL_REDUCE),
+)
 
 
 # ---- 5 · tree_all_reduce ----
@@ -585,8 +525,8 @@ def all_reduce_needs_contiguous_memory():
 
 @mutant(TREE, breaks=tests_of(TREE))
 def tree_loses_ranks_beyond_a_power_of_two():
-    """When N is not a power of two, some ranks' numbers are missing from the sum: your tree starts at the largest
-    power of two below N and never asks the ranks behind it. Go on until the distance reaches N."""
+    """When N is not a power of two, some ranks' numbers are missing from the sum: your tree covers the largest power of
+    two below N and never asks the ranks after it. Go on until the distance reaches N."""
 
     def tree_all_reduce(tensor):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -601,13 +541,13 @@ def tree_loses_ranks_beyond_a_power_of_two():
                 dist.recv(incoming, src=rank + distance)
                 total += incoming
             distance *= 2
-        broadcast(total, 0)  # noqa: F821  the student's own
+        broadcast(total, 0)
         tensor.copy_(total)
 
 
 @mutant(TREE, breaks=tests_of(TREE))
 def tree_all_send_to_the_root():
-    """All ranks send to the root, which takes their messages one after the other: N − 1 rounds on the way up. Let
+    """All ranks send to the root, which receives their messages one after the other: N − 1 rounds on the way up. Let
     pairs of ranks add at the same time, then pairs of pairs."""
 
     def tree_all_reduce(tensor):
@@ -620,17 +560,17 @@ def tree_all_send_to_the_root():
                 total += incoming
         else:
             dist.send(total, dst=0)
-        broadcast(total, 0)  # noqa: F821  the student's own
+        broadcast(total, 0)
         tensor.copy_(total)
 
 
 @mutant(TREE, breaks=tests_of(TREE))
 def tree_is_the_ring():
-    """This is the ring again: right numbers, few bytes, but 2(N − 1) rounds of small messages. The point of the tree
-    is fewer rounds with whole vectors: reduce to a root along a tree, then broadcast."""
+    """This is the ring again: right numbers, few bytes, but 2(N − 1) rounds of small messages. The point of the tree is
+    to need fewer rounds, with whole vectors: reduce to a root along a tree, then broadcast."""
 
     def tree_all_reduce(tensor):
-        all_reduce(tensor)  # noqa: F821  the student's own
+        all_reduce(tensor)
 
 
 @mutant(TREE, breaks=tests_of(TREE))
@@ -643,7 +583,7 @@ def tree_exchanges_in_every_round():
         rank, world_size = dist.get_rank(), dist.get_world_size()
         rounds = ceil(log2(world_size))
         if 2**rounds != world_size:
-            all_reduce(tensor)  # noqa: F821  the student's own
+            all_reduce(tensor)
             return
         total = tensor.contiguous().clone()
         for k in range(rounds):
@@ -657,7 +597,7 @@ def tree_exchanges_in_every_round():
 
 @mutant(TREE, breaks=tests_of(TREE))
 def tree_forgets_the_way_down():
-    """Only the root has the sum: the others kept what they had on the way up. After the reduction, broadcast the
+    """Only the root has the sum; the other ranks kept what they had on the way up. After the reduction, broadcast the
     root's tensor."""
 
     def tree_all_reduce(tensor):

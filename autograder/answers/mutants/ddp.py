@@ -1,15 +1,11 @@
 """Wrong answers to lesson 05: the subtle ones first in each exercise."""
 
-# The names that a mutant does not define are the notebook's, and so is the style.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: B905, F821
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-from torch import nn
-
-from autograder.answers.mutants import edit, mutant, tests_of
+from autograder.answers.mutants import edit, mutant, right, tests_of
 
 BROADCAST, BUCKETS, AVERAGE = "05-ex1-broadcast-parameters", "05-ex2-make-buckets", "05-ex3-start-finish"
 REDUCER, DDP = "05-ex4-reducer", "05-ex5-ddp"
@@ -18,27 +14,36 @@ REDUCER, DDP = "05-ex4-reducer", "05-ex5-ddp"
 # ---- 1 · broadcast_parameters ----
 
 
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_what_state_dict_holds():
-    """You took the tensors from state_dict(). That leaves out buffers which were registered with persistent=False,
-    and they are part of what the module computes with. Walk through parameters() and buffers()."""
+@right(BROADCAST)
+def _broadcast():
+    """Right: the base of the edits below."""
 
     def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
         world_size = dist.get_world_size()
         if not 0 <= src < world_size:
             raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in module.state_dict().values():
+        for tensor in [*module.parameters(), *module.buffers()]:
             tensor = tensor.detach()
             flat = tensor.contiguous().view(-1)
             dist.broadcast(flat.view(torch.uint8), src)
             tensor.copy_(flat.view(tensor.shape))
 
 
+broadcast_what_state_dict_holds = edit(
+    BROADCAST,
+    """You took the tensors from state_dict(). It leaves out buffers that were registered with persistent=False, and the
+    module computes with those, too. Go through parameters() and buffers().""",
+    ("for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in module.state_dict().values():"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
+
+
 @mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_takes_strided_memory_for_contiguous():
-    """You handed each tensor to dist.broadcast as it is. It copies memory from the first element on, whatever the
-    strides, so a parameter that is every second element of something gets wrong numbers and its neighbors are
-    overwritten. Broadcast a contiguous copy and copy it back."""
+    """You passed each tensor to dist.broadcast as it is. It copies memory from the first element on, whatever the
+    strides: a strided parameter gets wrong numbers, and its neighbors in memory are overwritten. Broadcast a contiguous
+    copy and copy it back."""
 
     def broadcast_parameters(module, src=0):
         world_size = dist.get_world_size()
@@ -54,25 +59,20 @@ def broadcast_takes_strided_memory_for_contiguous():
                 dist.broadcast(data, src)
 
 
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_forgets_to_copy_back():
-    """For a tensor that is not contiguous, contiguous() made a copy. You broadcast into the copy and left the
-    parameter as it was. Copy the result back into the tensor."""
-
-    def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*module.parameters(), *module.buffers()]:
-            tensor = tensor.detach()
-            flat = tensor.contiguous().view(-1)
-            dist.broadcast(flat.view(torch.uint8), src)
+broadcast_forgets_to_copy_back = edit(
+    BROADCAST,
+    """For a tensor that is not contiguous, contiguous() made a copy. You broadcast into that copy and left the
+    parameter as it was: copy the result back into the tensor.""",
+    ("        tensor.copy_(flat.view(tensor.shape))\n", ""),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
 
 @mutant(BROADCAST, breaks=tests_of(BROADCAST))
 def broadcast_through_float32():
-    """You sent everything as float32. Large integers and float64 numbers lose digits on the way, and then the ranks
-    start from numbers that are only nearly rank src's. Send the bytes as they are."""
+    """You sent everything as float32. Large integers and float64 numbers lose digits on the way, so the ranks start
+    with numbers that only nearly equal rank src's. Send the bytes as they are."""
 
     def broadcast_parameters(module, src=0):
         world_size = dist.get_world_size()
@@ -84,95 +84,64 @@ def broadcast_through_float32():
             tensor.detach().copy_(data)
 
 
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_each_tensor_as_it_is():
+broadcast_each_tensor_as_it_is = edit(
+    BROADCAST,
     """gloo's broadcast has no int16, so a buffer of that dtype raised "Invalid scalar type". A broadcast does not
-    calculate: any tensor can travel as bytes."""
+    calculate: every tensor can travel as bytes.""",
+    ("().float().contiguous()", "().contiguous()"),
+    base=broadcast_through_float32,
+    breaks=tests_of(BROADCAST),
+)
 
-    def broadcast_parameters(module, src=0):
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*module.parameters(), *module.buffers()]:
-            data = tensor.detach().contiguous()
-            dist.broadcast(data, src)
-            tensor.detach().copy_(data)
+broadcast_replaces_the_data = edit(
+    BROADCAST,
+    """You gave the parameters new memory (p.data = …) instead of writing into the memory that they have. A view of it,
+    such as a flat copy of all parameters, still shows the old numbers. Use copy_().""",
+    ("tensor = tensor.detach()\n        flat = tensor.contiguous()", "flat = tensor.detach().contiguous()"),
+    ("tensor.copy_(flat.view(tensor.shape))", "tensor.data = flat.view(tensor.shape).clone()"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
+broadcast_without_buffers = edit(
+    BROADCAST,
+    """The parameters are the same on all ranks now, but each rank kept its own buffers. A buffer, such as a running
+    mean, is part of what the model computes: broadcast module.buffers(), too.""",
+    ("for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in module.parameters():"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST, DDP),
+)
 
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_replaces_the_data():
-    """You put new memory under the parameters (p.data = …) instead of writing into the memory that they have. Whoever
-    holds a view of it, such as a flat copy of all parameters, still sees the old numbers. Use copy_()."""
+broadcast_only_what_is_trained = edit(
+    BROADCAST,
+    """You left out the parameters with requires_grad=False. A frozen layer is not trained, but the model computes with
+    it: it must start with the same numbers on every rank.""",
+    ("module.parameters()", "(p for p in module.parameters() if p.requires_grad)"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST, DDP),
+)
 
-    def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*module.parameters(), *module.buffers()]:
-            flat = tensor.detach().contiguous().view(-1)
-            dist.broadcast(flat.view(torch.uint8), src)
-            tensor.data = flat.view(tensor.shape).clone()
+broadcast_always_from_rank_0 = edit(
+    BROADCAST,
+    """All ranks got rank 0's numbers, whatever `src` is. Pass `src` on to the broadcast.""",
+    ("dist.broadcast(flat.view(torch.uint8), src)", "dist.broadcast(flat.view(torch.uint8), 0)"),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST, DDP))
-def broadcast_without_buffers():
-    """The parameters are the same now, the buffers are not: each rank kept its own. A buffer, such as a running mean,
-    is part of what the model computes, so broadcast module.buffers() too."""
-
-    def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in module.parameters():
-            tensor = tensor.detach()
-            flat = tensor.contiguous().view(-1)
-            dist.broadcast(flat.view(torch.uint8), src)
-            tensor.copy_(flat.view(tensor.shape))
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST, DDP))
-def broadcast_only_what_is_trained():
-    """You left out the parameters with requires_grad=False. A frozen layer is not trained, but the model computes
-    with it: it must start with the same numbers everywhere."""
-
-    def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*(p for p in module.parameters() if p.requires_grad), *module.buffers()]:
-            tensor = tensor.detach()
-            flat = tensor.contiguous().view(-1)
-            dist.broadcast(flat.view(torch.uint8), src)
-            tensor.copy_(flat.view(tensor.shape))
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_always_from_rank_0():
-    """Everybody got rank 0's numbers whatever `src` said. Hand `src` on to the broadcast."""
-
-    def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*module.parameters(), *module.buffers()]:
-            tensor = tensor.detach()
-            flat = tensor.contiguous().view(-1)
-            dist.broadcast(flat.view(torch.uint8), 0)
-            tensor.copy_(flat.view(tensor.shape))
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_takes_any_source():
-    """A source that is no rank was not refused as the statement asks: raise the ValueError that names `src`, on every
-    rank, before any message."""
-
-    def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-        src = src % dist.get_world_size()
-        for tensor in [*module.parameters(), *module.buffers()]:
-            tensor = tensor.detach()
-            flat = tensor.contiguous().view(-1)
-            dist.broadcast(flat.view(torch.uint8), src)
-            tensor.copy_(flat.view(tensor.shape))
+broadcast_takes_any_source = edit(
+    BROADCAST,
+    """You accepted a source that is not a rank. Raise the ValueError that names `src`, on every rank and before any
+    message.""",
+    (
+        "world_size = dist.get_world_size()\n"
+        "    if not 0 <= src < world_size:\n"
+        '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")',
+        "src = src % dist.get_world_size()",
+    ),
+    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+)
 
 
 # ---- 2 · make_buckets ----
@@ -180,33 +149,25 @@ def broadcast_takes_any_source():
 
 buckets_close_at_an_exact_fit = edit(
     BUCKETS,
-    """A parameter that fills the bucket exactly still fits: the bucket closes before a parameter that would take it
-    over bucket_bytes, not up to it. Compare with > instead of >=.""",
-    (
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes >= bucket_bytes:\n",
-    ),
+    """You closed a bucket before a parameter that fills it exactly. That parameter still fits: the bucket closes only
+    before one that would take it over bucket_bytes. Compare with > instead of >=.""",
+    ("p.nbytes > bucket_bytes", "p.nbytes >= bucket_bytes"),
     breaks=tests_of(BUCKETS, DDP),
 )
 
-
 buckets_close_after_overflowing = edit(
     BUCKETS,
-    """You closed a bucket after the parameter that took it over the limit. It must close before: that parameter opens
-    the next bucket.""",
-    (
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled >= bucket_bytes:\n",
-    ),
+    """You closed a bucket after the parameter that took it over the limit. Close it before: that parameter opens the
+    next bucket.""",
+    ("filled + p.nbytes > bucket_bytes", "filled >= bucket_bytes"),
     breaks=tests_of(BUCKETS, DDP),
 )
 
 
 @mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_keep_one_open_for_each_dtype():
-    """You kept one open bucket for each dtype and went on filling it later. A parameter of another dtype closes the
-    bucket, and a closed bucket is not opened again, or else it could only start when much later gradients have
-    arrived."""
+    """You kept one bucket open for each dtype and went on filling it later. Its all-reduce would then have to wait for
+    much later gradients: a parameter of another dtype closes the bucket for good."""
 
     def make_buckets(params, bucket_bytes):
         if bucket_bytes < 1:
@@ -224,93 +185,71 @@ def buckets_keep_one_open_for_each_dtype():
 
 buckets_forget_to_start_from_zero = edit(
     BUCKETS,
-    """When another dtype opened a new bucket you went on counting from the bytes of the old one, so the new bucket
-    closed too early. A new bucket is empty.""",
+    """When another dtype opened a new bucket, you went on counting from the bytes of the old one, so the new bucket
+    closed too early. A new bucket is empty: start its count at 0.""",
+    ("p.dtype != buckets[-1][0].dtype or filled", "filled"),
     (
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
-        "        if not buckets or filled + p.nbytes > bucket_bytes:\n",
-    ),
-    (
-        "            filled = 0\n",
-        "            filled = 0\n        elif p.dtype != buckets[-1][0].dtype:\n            buckets.append([])\n",
+        "buckets[-1].append(p)",
+        "elif p.dtype != buckets[-1][0].dtype:\n            buckets.append([])\n        buckets[-1].append(p)",
     ),
     breaks=tests_of(BUCKETS),
 )
 
-
 buckets_mix_dtypes = edit(
     BUCKETS,
-    """A bucket of yours holds two dtypes. It becomes one flat tensor, and that has one dtype: a bucket is closed
-    before a parameter of another one.""",
-    (
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
-        "        if not buckets or filled + p.nbytes > bucket_bytes:\n",
-    ),
+    """One of your buckets holds two dtypes. A bucket becomes one flat tensor, which has one dtype: close it before a
+    parameter of another dtype.""",
+    ("p.dtype != buckets[-1][0].dtype or filled", "filled"),
     breaks=tests_of(BUCKETS, DDP),
 )
-
 
 buckets_count_elements = edit(
     BUCKETS,
     """You compared the number of elements with bucket_bytes. A float32 has four bytes and a float64 eight: use
     p.nbytes.""",
-    (
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
-        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.numel() > bucket_bytes:\n",
-    ),
-    ("        filled += p.nbytes\n", "        filled += p.numel()\n"),
+    ("p.nbytes > bucket_bytes", "p.numel() > bucket_bytes"),
+    ("filled += p.nbytes", "filled += p.numel()"),
     breaks=tests_of(BUCKETS, DDP),
 )
-
 
 buckets_from_the_first_parameter_on = edit(
     BUCKETS,
     """You filled the buckets from the first parameter to the last. Backward computes the gradients of the last layers
-    first, so the first bucket would be complete only at the very end. Walk through the parameters backwards.""",
+    first, so your first bucket would be complete only at the very end. Go through the parameters backwards.""",
     ("    for p in reversed(trainable.values()):\n", "    for p in trainable.values():\n"),
     breaks=tests_of(BUCKETS, DDP),
 )
 
-
 buckets_hold_tied_parameters_twice = edit(
     BUCKETS,
-    """A parameter that occurs twice in the list is in two places of your buckets. It has one gradient, which must be
-    sent and averaged once: keep its first occurrence only.""",
-    (
-        "    trainable = {id(p): p for p in params if p.requires_grad}\n",
-        "    trainable = [p for p in params if p.requires_grad]\n",
-    ),
-    ("    for p in reversed(trainable.values()):\n", "    for p in reversed(trainable):\n"),
+    """A parameter that occurs twice in the list is in your buckets twice. It has one gradient, which must be sent and
+    averaged once: keep only its first occurrence.""",
+    ("trainable = {id(p): p for p in params if p.requires_grad}", "trainable = [p for p in params if p.requires_grad]"),
+    ("trainable.values()", "trainable"),
     breaks=tests_of(BUCKETS),
 )
-
 
 buckets_keep_the_last_occurrence = edit(
     BUCKETS,
-    """Of a parameter that occurs twice, you kept the last occurrence. The statement counts the first one, as
-    module.parameters() does: remove repetitions before you turn the order round.""",
-    (
-        "    trainable = {id(p): p for p in params if p.requires_grad}\n",
-        "    trainable = {id(p): p for p in reversed(list(params)) if p.requires_grad}\n",
-    ),
-    ("    for p in reversed(trainable.values()):\n", "    for p in trainable.values():\n"),
+    """Of a parameter that occurs twice you kept the last occurrence. The first one counts, as in module.parameters():
+    remove repetitions before you reverse the order.""",
+    ("in params if", "in reversed(list(params)) if"),
+    ("for p in reversed(trainable.values()):", "for p in trainable.values():"),
     breaks=tests_of(BUCKETS),
 )
 
-
 buckets_hold_frozen_parameters = edit(
     BUCKETS,
-    """Your buckets hold parameters with requires_grad=False. No gradient ever arrives for them, so their bucket would
-    never be complete.""",
+    """Your buckets hold parameters with requires_grad=False. They never get a gradient, so their bucket would never be
+    complete.""",
     ("    trainable = {id(p): p for p in params if p.requires_grad}\n", "    trainable = {id(p): p for p in params}\n"),
     breaks=tests_of(BUCKETS, DDP),
 )
 
-
 buckets_may_be_empty = edit(
     BUCKETS,
-    """Before a parameter that is larger than bucket_bytes you closed a bucket that was still empty. Close a bucket
-    only if there is something in it.""",
+    """Before a parameter that is larger than bucket_bytes you closed a bucket that was still empty. Close a bucket only
+    if there is something in it.""",
     ("    buckets, filled = [], 0\n", "    buckets, filled = [[]], 0\n"),
     (
         "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
@@ -320,10 +259,9 @@ buckets_may_be_empty = edit(
     breaks=tests_of(BUCKETS, DDP),
 )
 
-
 buckets_of_any_size = edit(
     BUCKETS,
-    """A bucket_bytes below 1 was accepted. Raise the ValueError that the statement asks for, also when there are no
+    """You accepted a bucket_bytes below 1. Raise the ValueError that the statement asks for, also when there are no
     parameters.""",
     (
         '    if bucket_bytes < 1:\n        raise ValueError(f"bucket_bytes must be at least 1, got {bucket_bytes}")\n',
@@ -338,8 +276,8 @@ buckets_of_any_size = edit(
 
 average_replaces_the_gradient = edit(
     AVERAGE,
-    """You made a new tensor the gradient although there was one. Somebody may hold the old tensor, and goes on seeing
-    this rank's own numbers: write the mean into it with copy_().""",
+    """You put a new tensor in the place of an existing gradient. Code that holds the old tensor goes on seeing this
+    rank's own numbers: write the mean into it with copy_().""",
     (
         "        if p.grad is None:\n"
         "            p.grad = torch.empty_like(p)\n"
@@ -349,21 +287,18 @@ average_replaces_the_gradient = edit(
     breaks=tests_of(AVERAGE),
 )
 
-
 average_without_waiting = edit(
     AVERAGE,
-    """You wrote the gradients back without work.wait(). The numbers may be right when the network happens to be fast,
-    and a mixture of old and new when it is not. Nothing may be read from the flat tensor before the wait has
-    returned.""",
+    """You wrote the gradients back without work.wait(). The numbers may be right when the network is fast, and a
+    mixture of old and new when it is not: read nothing from the flat tensor before the wait has returned.""",
     ("    work.wait()\n", ""),
     breaks=tests_of(AVERAGE, REDUCER, DDP),
 )
 
-
 average_waits_at_the_start = edit(
     AVERAGE,
-    """Your start_bucket waited until the all-reduce was over. Then no time is saved: backward stands still while the
-    bucket travels. Start it with async_op=True, and leave the wait to finish_bucket.""",
+    """Your start_bucket waited until the all-reduce was over. Backward then stands still while the bucket travels, and
+    no time is saved. Start it with async_op=True, and leave the wait to finish_bucket.""",
     (
         "    return flat, dist.all_reduce(flat, async_op=True)\n",
         "    work = dist.all_reduce(flat, async_op=True)\n    work.wait()\n    return flat, work\n",
@@ -371,22 +306,18 @@ average_waits_at_the_start = edit(
     breaks=tests_of(AVERAGE, REDUCER, DDP),
 )
 
-
 average_in_the_gradients_own_memory = edit(
     AVERAGE,
-    """With a single gradient in the bucket, your flat tensor was a view of it. The all-reduce then changes the
-    gradient while backward and hooks may still read it. flat must be memory of its own, as torch.cat gives it.""",
-    (
-        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
-        "    flat = grads[0].view(-1) if len(grads) == 1 else torch.cat([grad.reshape(-1) for grad in grads])\n",
-    ),
+    """With a single gradient in the bucket, your flat tensor was a view of it. The all-reduce then changes the gradient
+    while backward and hooks may still read it: flat needs memory of its own, as torch.cat gives it.""",
+    ("flat = torch.cat", "flat = grads[0].view(-1) if len(grads) == 1 else torch.cat"),
     breaks=tests_of(AVERAGE),
 )
 
-
 average_divides_twice = edit(
     AVERAGE,
-    """You divided by the number of ranks twice: once before the all-reduce and once after it.""",
+    """You divided by the number of ranks twice: once before the all-reduce and once after it. Keep one of the two
+    divisions.""",
     (
         "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
         "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n    flat /= dist.get_world_size()\n",
@@ -394,10 +325,9 @@ average_divides_twice = edit(
     breaks=tests_of(AVERAGE, REDUCER, DDP),
 )
 
-
 average_is_a_sum = edit(
     AVERAGE,
-    """You left the sum over the ranks. The gradient of the whole batch's mean loss is the mean of the ranks'
+    """You left the sum over the ranks in place. The gradient of the whole batch's mean loss is the mean of the ranks'
     gradients: divide by the number of ranks.""",
     ("    flat /= dist.get_world_size()\n", ""),
     breaks=tests_of(AVERAGE, REDUCER, DDP),
@@ -406,8 +336,8 @@ average_is_a_sum = edit(
 
 @mutant(AVERAGE, breaks=tests_of(AVERAGE, DDP))
 def average_leaves_out_missing_gradients():
-    """You left a gradient that is None out of the flat tensor. Then the ranks bring tensors of different lengths, and
-    the pieces behind it belong to other parameters. It counts as zeros of its parameter's shape."""
+    """You left a gradient that is None out of the flat tensor. The ranks then bring tensors of different lengths, and
+    the pieces after the gap belong to other parameters. Count it as zeros of its parameter's shape."""
 
     def start_bucket(bucket):
         flat = torch.cat([p.grad.reshape(-1) for p in bucket if p.grad is not None] or [torch.zeros(0)])
@@ -423,8 +353,8 @@ def average_leaves_out_missing_gradients():
 
 average_leaves_missing_gradients_none = edit(
     AVERAGE,
-    """Where this rank had no gradient you wrote none. But other ranks had one, so the mean is not nothing, and a rank
-    that skips the update drifts away from the others.""",
+    """Where this rank had no gradient you wrote none. Other ranks may have had one, so there is a mean, and a rank that
+    skips the update drifts away from the others: make the gradient.""",
     (
         "        if p.grad is None:\n"
         "            p.grad = torch.empty_like(p)\n"
@@ -437,8 +367,8 @@ average_leaves_missing_gradients_none = edit(
 
 @mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_sends_each_gradient_by_itself():
-    """You started one all-reduce for each gradient. That is what a bucket is there to avoid: copy the gradients into
-    one flat tensor and all-reduce that."""
+    """You started one all-reduce for each gradient. A bucket is there to avoid just that: copy its gradients into one
+    flat tensor and all-reduce that."""
 
     def start_bucket(bucket):
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
@@ -456,12 +386,9 @@ def average_sends_each_gradient_by_itself():
 
 average_in_float32 = edit(
     AVERAGE,
-    """You made the flat tensor float32 whatever the gradients are. float64 gradients lose half of their digits. The
-    flat tensor has the bucket's dtype.""",
-    (
-        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
-        "    flat = torch.cat([grad.reshape(-1).float() for grad in grads])\n",
-    ),
+    """You made the flat tensor float32, whatever the gradients are, and float64 gradients lose half of their digits.
+    Keep the bucket's dtype.""",
+    ("(-1) for grad", "(-1).float() for grad"),
     breaks=tests_of(AVERAGE, REDUCER, DDP),
 )
 
@@ -471,21 +398,18 @@ average_in_float32 = edit(
 
 reducer_starts_one_bucket_a_mark = edit(
     REDUCER,
-    """When a mark completed the bucket for which others had been waiting, you started that one only. The full buckets
-    behind it now wait for another mark that may not come before finish(). Go on as long as the next bucket in line is
-    complete: while, not if.""",
-    (
-        "        while len(self._started) < len(self.buckets) and self._to_come[len(self._started)] == 0:\n",
-        "        if len(self._started) < len(self.buckets) and self._to_come[len(self._started)] == 0:\n",
-    ),
+    """When a mark completed the bucket for which others had been waiting, you started only that one. The complete
+    buckets after it then wait for another mark, which may not come before finish(). Go on as long as the next bucket in
+    line is complete: while, not if.""",
+    ("while len(self._started) < len(self.buckets) and", "if len(self._started) < len(self.buckets) and"),
     breaks=tests_of(REDUCER),
 )
 
 
 @mutant(REDUCER, breaks=tests_of(REDUCER, DDP))
 def reducer_starts_in_order_of_completion():
-    """You started a bucket when it was complete, without looking at those before it. On another rank other buckets
-    may be complete first, and then the ranks add up different buckets. Bucket k waits until buckets 0 to k − 1 have
+    """You started a bucket when it was complete, without looking at the buckets before it. Another rank may complete
+    them in another order, and the ranks then add up different buckets. Bucket k waits until buckets 0 to k − 1 have
     started."""
 
     class Reducer:
@@ -522,9 +446,8 @@ def reducer_starts_in_order_of_completion():
 
 reducer_counts_marks_only = edit(
     REDUCER,
-    """You counted how many marks a bucket has had, and did not notice that one parameter was marked twice. The bucket
-    then starts before the last of its gradients is there. Remember which parameters were marked, and refuse the
-    second mark.""",
+    """You counted the marks of each bucket and did not notice that one parameter was marked twice. The bucket then
+    starts before its last gradient is there. Remember which parameters were marked, and refuse a second mark.""",
     (
         "        if id(param) in self._marked:\n"
         '            raise RuntimeError("a second gradient in one step: call finish_gradient_sync() after '
@@ -534,31 +457,24 @@ reducer_counts_marks_only = edit(
     breaks=tests_of(REDUCER, DDP),
 )
 
-
 reducer_ignores_a_second_mark = edit(
     REDUCER,
-    """A second mark of the same parameter was dropped silently. It means that backward has run twice, and that the
-    bucket which is on its way holds the first gradient only: the second is never averaged. Raise the RuntimeError.""",
-    (
-        '            raise RuntimeError("a second gradient in one step: call finish_gradient_sync() after '
-        'each backward")\n',
-        "            return\n",
-    ),
+    """You silently dropped a second mark of the same parameter. It means that backward has run twice and that the
+    bucket on its way holds only the first gradient; the second would never be averaged. Raise the RuntimeError.""",
+    ('raise RuntimeError("a second gradient in one step: call finish_gradient_sync() after each backward")', "return"),
     breaks=tests_of(REDUCER, DDP),
 )
 
-
 reducer_never_begins_a_new_step = edit(
     REDUCER,
-    """After finish() your reducer still remembers the marks of the step before. The second step's first gradient
-    looks like a second one to it. Forget marks, counts and handles at the end of finish().""",
+    """After finish() your reducer still remembers the marks of the step before, and takes the next step's first
+    gradient for a second one. Forget marks, counts and handles at the end of finish().""",
     (
         "            finish_bucket(bucket, flat, work)\n        self._begin_step()\n",
         "            finish_bucket(bucket, flat, work)\n",
     ),
     breaks=tests_of(REDUCER, DDP),
 )
-
 
 reducer_waits_in_mark_ready = edit(
     REDUCER,
@@ -578,11 +494,10 @@ reducer_waits_in_mark_ready = edit(
     breaks=tests_of(REDUCER, DDP),
 )
 
-
 reducer_starts_everything_in_finish = edit(
     REDUCER,
-    """All your all-reduces start in finish(), when backward has ended. Start a bucket in mark_ready, at the moment at
-    which it is complete and its turn has come.""",
+    """All your all-reduces start in finish(), when backward has ended. Start a bucket in mark_ready, as soon as it is
+    complete and its turn has come.""",
     (
         "        while len(self._started) < len(self.buckets) and self._to_come[len(self._started)] == 0:\n"
         "            self._start_next()\n",
@@ -591,21 +506,19 @@ reducer_starts_everything_in_finish = edit(
     breaks=tests_of(REDUCER, DDP),
 )
 
-
 reducer_leaves_incomplete_buckets = edit(
     REDUCER,
-    """finish() only waited for the buckets that had been started. A bucket in which a gradient is missing, and all
-    after it, were never averaged. Start the rest in finish(), in their order.""",
+    """Your finish() waits only for the buckets that had been started. A bucket with a missing gradient, and all buckets
+    after it, were never averaged: start the rest in finish(), in their order.""",
     ("        while len(self._started) < len(self.buckets):\n            self._start_next()\n", ""),
     breaks=tests_of(REDUCER, DDP),
 )
 
-
 reducer_starts_the_rest_before_looking_in_order = edit(
     REDUCER,
-    """finish() started the buckets that nothing is missing from first and the others after them. Another rank, where
-    nothing is missing, starts them in the order of their numbers, so the two add up different buckets. There is one
-    order, whatever is missing.""",
+    """Your finish() starts the complete buckets first and the others after them. A rank where nothing is missing starts
+    them in the order of their numbers, so the two ranks add up different buckets. Keep one order, whatever is
+    missing.""",
     (
         "        while len(self._started) < len(self.buckets):\n"
         "            self._start_next()\n"
@@ -621,15 +534,11 @@ reducer_starts_the_rest_before_looking_in_order = edit(
     breaks=tests_of(REDUCER, DDP),
 )
 
-
 reducer_misses_whole_buckets = edit(
     REDUCER,
-    """missing() gave every parameter of the buckets that have not started. Some of them have their gradients and only
-    wait for others. Give those that were not marked.""",
-    (
-        "        return [p for bucket in self.buckets for p in bucket if id(p) not in self._marked]\n",
-        "        return [p for bucket in self.buckets[len(self._started) :] for p in bucket]\n",
-    ),
+    """Your missing() returns every parameter of the buckets that have not started. Some of these have their gradients
+    and only wait for others: return those that were not marked.""",
+    ("self.buckets for p in bucket if id(p) not in self._marked", "self.buckets[len(self._started) :] for p in bucket"),
     breaks=tests_of(REDUCER, DDP),
 )
 
@@ -639,9 +548,9 @@ reducer_misses_whole_buckets = edit(
 
 ddp_asks_who_used_what_before_the_buckets = edit(
     DDP,
-    """You all-reduced who used which parameter before the buckets that were still to be started. A rank on which
-    nothing was missing has started them all in backward already, so on it that call comes last, and on another rank
-    first. Make it after the reducer's finish(), on every rank.""",
+    """You sent the all-reduce about unused parameters before the remaining buckets. A rank where nothing is missing has
+    started all its buckets during backward, so on it this call comes last, and on another rank first. Send it after the
+    reducer's finish(), on every rank.""",
     (
         "        has_grad = torch.tensor([p.grad is not None for p in self._params], dtype=torch.uint8)\n",
         "        has_grad = torch.tensor([p.grad is not None for p in self._params], dtype=torch.uint8)\n"
@@ -656,11 +565,10 @@ ddp_asks_who_used_what_before_the_buckets = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_asks_only_itself_who_used_what = edit(
     DDP,
-    """You set the gradients back to None that were None on this rank. Other ranks used these parameters and keep a
-    mean; then one rank skips an update that the others make. Ask all ranks: only what is None everywhere stays
+    """You set every gradient back to None that was None on this rank. Other ranks used those parameters and keep a
+    mean, so this rank skips an update that they make. Ask all ranks: only a gradient that is None everywhere stays
     None.""",
     (
         "            dist.all_reduce(has_grad, op=dist.ReduceOp.MAX)  # on every rank the last collective "
@@ -670,11 +578,10 @@ ddp_asks_only_itself_who_used_what = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_gives_zeros_to_what_nobody_used = edit(
     DDP,
-    """A parameter that no rank used got a gradient of zeros. That is not the same as None: an optimizer with momentum
-    or weight decay moves a parameter whose gradient is zero, and leaves one alone whose gradient is None.""",
+    """You gave a gradient of zeros to a parameter that no rank used. An optimizer with momentum or weight decay moves a
+    parameter whose gradient is zero, but leaves it alone if the gradient is None. Set it back to None.""",
     ("        has_grad = torch.tensor([p.grad is not None for p in self._params], dtype=torch.uint8)\n", ""),
     (
         "        if self.find_unused_parameters:\n"
@@ -688,39 +595,32 @@ ddp_gives_zeros_to_what_nobody_used = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_drops_what_unused_parameters_had = edit(
     DDP,
-    """A parameter that the last micro-batch did not use may hold a gradient from the micro-batches before, inside
-    no_sync(). You counted it as zeros, so what had accumulated was lost. An unused parameter brings the .grad that it
-    has.""",
+    """You counted an unused parameter as zeros even though its .grad held something. The last micro-batch may not have
+    used it, but earlier ones inside no_sync() may have: an unused parameter brings the .grad that it has.""",
     (
-        "        has_grad = torch.tensor([p.grad is not None for p in self._params], dtype=torch.uint8)\n",
-        "        has_grad = torch.tensor([p.grad is not None for p in self._params], dtype=torch.uint8)\n"
-        "        for p in self._reducer.missing():\n"
-        "            p.grad = None\n",
+        "self._reducer.finish()",
+        "for p in self._reducer.missing():\n            p.grad = None\n        self._reducer.finish()",
     ),
     breaks=tests_of(DDP),
 )
-
 
 ddp_skips_a_rank_without_gradients = edit(
     DDP,
-    """finish_gradient_sync() returned at once on a rank where no gradient had arrived. The other ranks wait there for
-    its zeros. What decides is whether a forward outside no_sync() has begun a step, not whether gradients came.""",
+    """Your finish_gradient_sync() returned at once on a rank where no gradient had arrived, while the other ranks wait
+    for its zeros. Decide by whether a forward outside no_sync() has begun a step, not by whether gradients came.""",
     (
-        "        if not self._open:\n",
-        "        if not self._open or (self.find_unused_parameters and len(self._reducer.missing()) == "
-        "len(self._params)):\n",
+        "if not self._open:",
+        "if not self._open or (self.find_unused_parameters and len(self._reducer.missing()) == len(self._params)):",
     ),
     breaks=tests_of(DDP),
 )
 
-
 ddp_syncs_in_finish_whatever_no_sync_said = edit(
     DDP,
-    """finish_gradient_sync() averaged after a silent backward too: it asked whether it was called outside no_sync(),
-    or did not ask at all. Remember what the last forward was, and do nothing after a silent one.""",
+    """Your finish_gradient_sync() averaged even after a silent backward. It does not matter whether it is called inside
+    no_sync(): remember what the last forward was, and do nothing after a silent one.""",
     (
         "            self._open = self._sync\n",
         "            self._open = self._sync\n            self._silent = not self._sync\n",
@@ -729,11 +629,10 @@ ddp_syncs_in_finish_whatever_no_sync_said = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_lets_no_grad_forwards_decide = edit(
     DDP,
-    """A forward under torch.no_grad(), to look at the model between forward and backward, changed what the coming
-    backward does. Such a forward has no backward: let only forwards with gradients enabled decide.""",
+    """A forward under torch.no_grad(), between a forward and its backward, changed what that backward does. Such a
+    forward has no backward of its own: let only forwards with gradients enabled decide.""",
     (
         "        if torch.is_grad_enabled():\n            self._open = self._sync\n",
         "        self._open = self._sync and torch.is_grad_enabled()\n",
@@ -741,11 +640,10 @@ ddp_lets_no_grad_forwards_decide = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_no_sync_without_finally = edit(
     DDP,
-    """After an exception inside no_sync() your wrapper stayed silent for ever. What comes after the yield must happen
-    in any case: put it into a finally.""",
+    """After an exception inside no_sync() your wrapper stayed silent forever. The code after the yield must run in any
+    case: put it into a finally.""",
     (
         "        try:\n            yield\n        finally:\n            self._sync = before\n",
         "        yield\n        self._sync = before\n",
@@ -753,30 +651,27 @@ ddp_no_sync_without_finally = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_no_sync_always_ends_in_sync = edit(
     DDP,
-    """At its end your no_sync() switched synchronization on, also when it stood inside another no_sync(). Restore
-    what was there before.""",
+    """At its end your no_sync() switched synchronization on, even when it was nested in another no_sync(). Restore the
+    value from before.""",
     ("        before, self._sync = self._sync, False\n", "        self._sync = False\n"),
     ("            self._sync = before\n", "            self._sync = True\n"),
     breaks=tests_of(DDP),
 )
 
-
 ddp_no_sync_does_nothing = edit(
     DDP,
-    """Your no_sync() changes nothing: every micro-batch was averaged by itself, for k times the communication. Inside
-    it nothing is sent, and the gradients add up on each rank.""",
+    """Your no_sync() changes nothing: every micro-batch was averaged by itself, which costs k times the communication.
+    Inside no_sync() nothing is sent, and the gradients add up on each rank.""",
     ("        before, self._sync = self._sync, False\n", "        before = self._sync\n"),
     breaks=tests_of(DDP),
 )
 
-
 ddp_hooks_on_tensors = edit(
     DDP,
-    """register_hook has your function called before the gradient is added to p.grad, so the bucket was filled with
-    None or with old numbers. Use register_post_accumulate_grad_hook, which is called after it.""",
+    """register_hook calls your function before the gradient is added to p.grad, so the bucket was filled with None or
+    with old numbers. Use register_post_accumulate_grad_hook, which calls it afterwards.""",
     (
         "            p.register_post_accumulate_grad_hook(self._on_gradient)\n",
         "            p.register_hook(lambda grad, p=p: self._on_gradient(p))\n",
@@ -784,11 +679,10 @@ ddp_hooks_on_tensors = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_without_hooks = edit(
     DDP,
     """You marked all parameters in finish_gradient_sync(), when backward had ended. The numbers are right, but no
-    communication is hidden behind backward. Register a hook on each parameter and mark it there.""",
+    communication overlaps with backward: register a hook on each parameter and mark it there.""",
     (
         "        for p in self._params:\n"
         "            p.register_post_accumulate_grad_hook(self._on_gradient)\n"
@@ -798,23 +692,18 @@ ddp_without_hooks = edit(
         "            self._reducer.mark_ready(param)\n",
         "",
     ),
-    (
-        "        unused = {id(p) for p in self._reducer.missing()}\n",
-        "        unused = {id(p) for p in self._params if p.grad is None}\n",
-    ),
+    ("self._reducer.missing()", "self._params if p.grad is None"),
     breaks=tests_of(DDP),
 )
 
-
 ddp_counts_unused_as_zeros_without_the_flag = edit(
     DDP,
-    """Without the flag, a parameter that got no gradient was silently counted as zeros. That hides a mistake in the
+    """Without the flag, you silently counted a parameter that got no gradient as zeros. That hides a mistake in the
     model: raise the RuntimeError that names it, and count zeros only with find_unused_parameters=True.""",
     (
         "        unused = {id(p) for p in self._reducer.missing()}\n"
         "        if unused and not self.find_unused_parameters:\n"
-        '            names = ", ".join(name for name, p in self.module.named_parameters() if id(p) in '
-        "unused)\n"
+        '            names = ", ".join(name for name, p in self.module.named_parameters() if id(p) in unused)\n'
         '            raise RuntimeError(f"no gradient for {names}: use them, freeze them, or set '
         'find_unused_parameters=True")\n',
         "",
@@ -822,38 +711,31 @@ ddp_counts_unused_as_zeros_without_the_flag = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_does_not_name_the_unused = edit(
     DDP,
-    """Your error says that a parameter was not used, but not which. Whoever reads it has hundreds of them: put the
-    names from module.named_parameters() into it.""",
+    """Your error says that a parameter was not used, but not which of hundreds. Put the names from
+    module.named_parameters() into it.""",
     (
-        '            names = ", ".join(name for name, p in self.module.named_parameters() if id(p) in '
-        "unused)\n"
+        'names = ", ".join(name for name, p in self.module.named_parameters() if id(p) in unused)\n'
         '            raise RuntimeError(f"no gradient for {names}: use them, freeze them, or set '
-        'find_unused_parameters=True")\n',
-        '            raise RuntimeError(f"{len(unused)} parameters got no gradient")\n',
+        'find_unused_parameters=True")',
+        'raise RuntimeError(f"{len(unused)} parameters got no gradient")',
     ),
     breaks=tests_of(DDP),
 )
-
 
 ddp_names_all_parameters = edit(
     DDP,
-    """Your error names every parameter, also those that got their gradients. Name only the ones that are missing;
-    id(p) tells parameters apart.""",
-    (
-        '            names = ", ".join(name for name, p in self.module.named_parameters() if id(p) in unused)\n',
-        '            names = ", ".join(name for name, p in self.module.named_parameters())\n',
-    ),
+    """Your error names every parameter, even those that got their gradients. Name only the missing ones; id(p) tells
+    parameters apart.""",
+    ("() if id(p) in unused", "()"),
     breaks=tests_of(DDP),
 )
 
-
 ddp_raises_after_sending_the_rest = edit(
     DDP,
-    """You started the remaining buckets before you raised. Where one rank alone skips a parameter, the others then
-    get means with its zeros and go on, while it stops: look at what is missing before you start anything more.""",
+    """You started the remaining buckets before you raised the error. If only one rank skips a parameter, the others
+    then get means with its zeros and go on while it stops: check what is missing before you start anything more.""",
     (
         "        if unused and not self.find_unused_parameters:\n",
         "        if unused and not self.find_unused_parameters:\n            self._reducer.finish()\n",
@@ -861,20 +743,18 @@ ddp_raises_after_sending_the_rest = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_without_a_broadcast = edit(
     DDP,
-    """Each rank kept its own random parameters. The gradients are averaged, but they belong to different models.
-    Broadcast parameters and buffers when the wrapper is made.""",
+    """Each rank kept its own random parameters. The gradients are averaged, but they belong to different models:
+    broadcast parameters and buffers when the wrapper is made.""",
     ("        broadcast_parameters(module)\n", ""),
     breaks=tests_of(DDP),
 )
 
-
 ddp_broadcasts_in_every_forward = edit(
     DDP,
-    """You broadcast the parameters in each forward. Once is enough: ranks that start equal and apply equal gradients
-    stay equal, and the broadcast costs as much as half of the gradients' all-reduce.""",
+    """You broadcast the parameters in each forward. Ranks that start equal and apply equal gradients stay equal, and
+    each broadcast costs as much as half of the gradients' all-reduce. Once, at construction, is enough.""",
     (
         "            self._open = self._sync\n",
         "            self._open = self._sync\n        broadcast_parameters(self.module)\n",
@@ -882,46 +762,42 @@ ddp_broadcasts_in_every_forward = edit(
     breaks=tests_of(DDP),
 )
 
-
 ddp_hooks_on_frozen_parameters = edit(
     DDP,
-    """You registered a hook on a frozen parameter, which torch refuses: it will never have a gradient. Only
-    parameters with requires_grad get one.""",
+    """You registered a hook on a frozen parameter, which torch refuses because it never gets a gradient. Register hooks
+    only on parameters with requires_grad.""",
     ("        for p in self._params:\n", "        for p in module.parameters():\n"),
     breaks=tests_of(DDP),
 )
 
-
 ddp_hands_on_positional_arguments_only = edit(
     DDP,
-    """forward dropped the keyword arguments. Hand on everything: *args and **kwargs.""",
+    """Your forward dropped the keyword arguments. Pass everything on: *args and **kwargs.""",
     ("    def forward(self, *args, **kwargs):\n", "    def forward(self, *args):\n"),
     ("        return self.module(*args, **kwargs)\n", "        return self.module(*args)\n"),
     breaks=tests_of(DDP),
 )
 
-
 ddp_stays_open_after_finish = edit(
     DDP,
-    """After finish_gradient_sync() the step was not over for your wrapper, so calling it a second time sent
-    everything again, or complained about missing gradients. Close the step when it is finished.""",
+    """After finish_gradient_sync() your wrapper still considered the step open, so a second call sent everything again,
+    or complained about missing gradients. Close the step when it is finished.""",
     ("        self._open = False\n", ""),
     breaks=tests_of(DDP),
 )
 
-
 average_fills_in_float32 = edit(
     AVERAGE,
-    """You made the zeros for a missing gradient with torch's default dtype. In a bucket of float64 parameters that
-    gives the flat tensor, or the gradient that is made from it, another dtype: zeros_like(p) has the parameter's.""",
+    """You made the zeros for a missing gradient in torch's default dtype. In a bucket of float64 parameters, the flat
+    tensor or the new gradient then has the wrong dtype: zeros_like(p) has the parameter's.""",
     ("torch.zeros_like(p) if p.grad is None", "torch.zeros(p.shape) if p.grad is None"),
     breaks=tests_of(AVERAGE, DDP),
 )
 
 reducer_finishes_one_bucket_after_the_other = edit(
     REDUCER,
-    """finish() started a bucket, waited for it, and only then started the next one, so that the network rests while you
-    copy. Start everything that has not been started first, then wait.""",
+    """Your finish() started a bucket, waited for it, and only then started the next one, so the network is idle while
+    you copy. First start everything that has not been started, then wait.""",
     (
         "        while len(self._started) < len(self.buckets):\n            self._start_next()\n"
         "        for bucket, (flat, work) in zip(self.buckets, self._started):\n"
@@ -936,11 +812,8 @@ reducer_finishes_one_bucket_after_the_other = edit(
 
 ddp_takes_a_missing_grad_for_an_unused_parameter = edit(
     DDP,
-    """You took the parameters whose .grad is None for the unused ones. A gradient from an earlier, silent backward is
-    no gradient of this step: ask the reducer which parameters have not been marked.""",
-    (
-        "{id(p) for p in self._reducer.missing()}",
-        "{id(p) for p in self._params if p.grad is None}",
-    ),
+    """You took the parameters whose .grad is None for the unused ones. A gradient left from an earlier, silent backward
+    is not a gradient of this step: ask the reducer which parameters have not been marked.""",
+    ("self._reducer.missing()", "self._params if p.grad is None"),
     breaks=tests_of(DDP),
 )

@@ -1,15 +1,9 @@
-"""Wrong answers to lesson 06: the subtle ones first in each exercise.
+"""Wrong answers to lesson 06: the subtle ones first in each exercise."""
 
-The functions of this lesson are long and most mistakes are made in one place, so most answers are edits.
-"""
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
 
 from __future__ import annotations
-
-import os
-from datetime import timedelta
-
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from autograder.answers.mutants import edit, mutant, tests_of
 
@@ -22,9 +16,9 @@ TRAIN, LAUNCH = "06-ex3-train-ddp", "06-ex4-launch-distributed"
 
 setup_without_a_prefix = edit(
     SETUP,
-    """Under torchrun the store belongs to the agent and outlives the ranks: your second attempt used the very keys
-    under which the ranks of the first have left their addresses. Wrap the store in a PrefixStore whose prefix is
-    another one in each attempt.""",
+    """Under torchrun the store belongs to the agent and outlives the ranks. Your second attempt used the same keys
+    under which the ranks of the first attempt left their addresses: wrap the store in a PrefixStore whose prefix
+    differs in each attempt.""",
     ("""        store = dist.PrefixStore(f"attempt_{attempt}", store)\n""", "        pass\n"),
     breaks=tests_of(SETUP),
 )
@@ -32,9 +26,9 @@ setup_without_a_prefix = edit(
 
 @mutant(SETUP, breaks=tests_of(SETUP))
 def setup_leaves_the_store_to_torch():
-    """You let torch make the store from the environment. Under torchrun that is the agent's store, which outlives
-    the ranks: a second attempt uses the very keys under which the dead ranks have left their addresses. Connect to
-    it yourself and wrap it in a PrefixStore whose prefix is another one in each attempt."""
+    """You let torch make the store from the environment. Under torchrun that is the agent's store, which still holds
+    the addresses of the dead ranks when a second attempt starts. Connect to it yourself and wrap it in a PrefixStore
+    whose prefix differs in each attempt."""
 
     def setup_ddp(rank, world_size):
         if dist.is_initialized():
@@ -43,7 +37,7 @@ def setup_leaves_the_store_to_torch():
             value = os.environ.get(name, "")
             if not value or (expected != "" and value != str(expected)):
                 raise ValueError(f"{name}: got {value!r}")
-        backend = choose_backend(rank, world_size)  # noqa: F821  the notebook's own
+        backend = choose_backend(rank, world_size)
         try:
             dist.init_process_group(backend, timeout=timedelta(seconds=60))
         except dist.DistNetworkError:
@@ -52,35 +46,32 @@ def setup_leaves_the_store_to_torch():
 
 setup_with_a_constant_prefix = edit(
     SETUP,
-    """Your prefix is the same in every attempt, so a second attempt finds the keys of the first after all. Take
-    something into it that changes with every restart: TORCHELASTIC_RESTART_COUNT.""",
+    """Your prefix is the same in every attempt, so a second attempt still finds the keys of the first. Use something
+    that changes with every restart: TORCHELASTIC_RESTART_COUNT.""",
     ("""f"attempt_{attempt}\"""", '"attempt"'),
     breaks=tests_of(SETUP),
 )
 
-
 setup_with_the_run_as_prefix = edit(
     SETUP,
-    """TORCHELASTIC_RUN_ID names the run, and the run is the same after a restart: all attempts share your prefix.
-    The variable that counts the attempts is TORCHELASTIC_RESTART_COUNT.""",
+    """TORCHELASTIC_RUN_ID names the run, which is the same after a restart, so all attempts share your prefix. The
+    variable that counts the attempts is TORCHELASTIC_RESTART_COUNT.""",
     ("""f"attempt_{attempt}\"""", '"run_" + os.environ["TORCHELASTIC_RUN_ID"]'),
     breaks=tests_of(SETUP),
 )
 
-
 setup_waits_for_half_an_hour = edit(
     SETUP,
-    """Your group has torch's own timeout, 30 minutes for gloo. When a rank dies, the others may wait that long
-    before anybody notices, on machines that cost money. Give init_process_group a timeout of at most 60 seconds.""",
+    """Your group has torch's own timeout, 30 minutes for gloo. When a rank dies, the others may wait that long on
+    machines that cost money. Give init_process_group a timeout of at most 60 seconds.""",
     ("rank=rank, world_size=world_size, timeout=timeout)", "rank=rank, world_size=world_size)"),
     breaks=tests_of(SETUP),
 )
 
-
 setup_looks_at_the_environment_first = edit(
     SETUP,
-    """When a group is up already, as in ranks.run, there may be no launcher and no MASTER_ADDR, and nothing is to
-    be done. You looked at the environment before you asked whether there is a group: ask first.""",
+    """You read the environment before you asked whether there is a group. When a group is up already, as in ranks.run,
+    there may be no launcher and no MASTER_ADDR: ask first, and then do nothing.""",
     ("    if dist.is_initialized():\n        return\n", ""),
     ("    backend, timeout", "    if dist.is_initialized():\n        return\n    backend, timeout"),
     breaks=tests_of(SETUP),
@@ -89,8 +80,8 @@ setup_looks_at_the_environment_first = edit(
 
 @mutant(SETUP, breaks=tests_of(SETUP))
 def setup_starts_a_second_group():
-    """There was a group already, and you started another one: torch refuses that. Where a group is up, for example
-    in ranks.run, setup_ddp has nothing to do; dist.is_initialized() tells."""
+    """A group was up already, and you started another one, which torch refuses. Where a group is up, for example in
+    ranks.run, setup_ddp has nothing to do: ask dist.is_initialized()."""
 
     def setup_ddp(rank, world_size):
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -100,9 +91,9 @@ def setup_starts_a_second_group():
 
 @mutant(SETUP, breaks=tests_of(SETUP))
 def setup_falls_back_to_a_port():
-    """Where the launcher had not said where the store is, you took an address and a port of your own. Then every rank
-    that was started without a launcher is alone, or meets whoever else uses that port. Raise a ValueError that names
-    what is missing."""
+    """MASTER_ADDR or MASTER_PORT was not set, and you chose a value yourself. A rank that was started without a
+    launcher then waits alone, or meets another program that uses this port. Raise a ValueError that names the missing
+    variable."""
 
     def setup_ddp(rank, world_size):
         if dist.is_initialized():
@@ -114,46 +105,42 @@ def setup_falls_back_to_a_port():
 
 setup_shows_torchs_own_error = edit(
     SETUP,
-    """The port was in use and you let torch's own error through. It is written for torch's authors; who reads the
-    log of a job wants one line that names MASTER_PORT. Catch dist.DistNetworkError where the store is made, and
-    raise a RuntimeError of your own, `from None`.""",
+    """The port was in use and you let torch's own error through, which is written for torch's authors. The log of a job
+    needs one line that names MASTER_PORT: catch dist.DistNetworkError where the store is made, and raise a RuntimeError
+    of your own, `from None`.""",
     ("except dist.DistNetworkError:", "except KeyError:"),
     breaks=tests_of(SETUP),
 )
 
-
 setup_believes_any_world_size = edit(
     SETUP,
-    """WORLD_SIZE in the environment was not the number that the script was called for, and you went on. With one
-    rank fewer than planned everybody waits until the timeout; with one more, the batches are not those you think.
-    Compare RANK and WORLD_SIZE with the arguments, and raise a ValueError that names the one that differs.""",
+    """WORLD_SIZE in the environment differs from the argument, and you went on. With one rank fewer than planned, all
+    ranks wait until the timeout; with one more, the batches have another size. Compare RANK and WORLD_SIZE with the
+    arguments, and raise a ValueError that names the one that differs.""",
     ("if not value or (expected is not None and value != str(expected)):", "if not value:"),
     breaks=tests_of(SETUP),
 )
 
-
 setup_raises_a_key_error = edit(
     SETUP,
-    """Where a variable is missing, os.environ[...] raises a KeyError with nothing but the variable's name. Look
-    with os.environ.get, and raise a ValueError that says what is missing.""",
+    """For a missing variable, os.environ[...] raises a KeyError with nothing but its name. Use os.environ.get, and
+    raise a ValueError that says what is missing.""",
     ("value = os.environ.get(name)", "value = os.environ[name]"),
     breaks=tests_of(SETUP),
 )
 
-
 setup_always_takes_gloo = edit(
     SETUP,
-    """NCCL was asked for, and you started gloo without a word. A job that was meant for GPUs would run on CPUs, and
-    nobody would know why it is slow. Take the backend that choose_backend returns, and let its error through.""",
+    """NCCL was asked for, and you silently started gloo. A job that is meant for GPUs would then run slowly on CPUs
+    without any explanation. Use the backend that choose_backend returns, and let its error through.""",
     ("choose_backend(rank, world_size)", '"gloo"'),
     breaks=tests_of(SETUP),
 )
 
-
 setup_opens_a_store_on_every_rank = edit(
     SETUP,
-    """Without a launcher's store, every rank of yours tried to open one at the same port. Only one can: rank 0
-    opens it, and the others are its clients.""",
+    """Without a launcher's store, each of your ranks tried to open one at the same port. Only one can: rank 0 opens it,
+    and the others are its clients.""",
     ("is None and rank == 0, timeout", "is None, timeout"),
     breaks=tests_of(SETUP),
 )
@@ -164,8 +151,8 @@ setup_opens_a_store_on_every_rank = edit(
 
 @mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_waits_at_a_barrier():
-    """A barrier before the end waits for every rank. When one of them has failed, it never comes, and those that
-    are well hang in their cleanup. End the group without waiting for anybody."""
+    """A barrier waits for every rank. A rank that has failed never reaches it, and the healthy ranks then hang in their
+    cleanup. End the group without waiting for other ranks."""
 
     def cleanup_ddp():
         if dist.is_initialized():
@@ -175,8 +162,8 @@ def cleanup_waits_at_a_barrier():
 
 @mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_only_once():
-    """You remember that cleanup_ddp has run and do nothing the second time. But there may be a new group by then.
-    Do not remember: ask torch whether there is a group."""
+    """You remember that cleanup_ddp has run and do nothing the second time. By then there may be a new group: do not
+    remember, but ask torch whether there is a group."""
 
     def cleanup_ddp():
         if not getattr(cleanup_ddp, "done", False):
@@ -186,9 +173,9 @@ def cleanup_only_once():
 
 @mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_fails_the_second_time():
-    """Where there is no group, destroy_process_group raises an error. A cleanup often runs after something went
-    wrong, perhaps before there was a group; its own error would then hide the real one. Ask dist.is_initialized()
-    first. (dist.is_available() is another question: whether this torch was built with torch.distributed at all.)"""
+    """Where there is no group, destroy_process_group raises an error. A cleanup often runs after a failure, perhaps
+    before there was a group, and its error would hide the real one. Ask dist.is_initialized() first;
+    dist.is_available() only says whether torch was built with torch.distributed."""
 
     def cleanup_ddp():
         if dist.is_available():
@@ -197,7 +184,7 @@ def cleanup_fails_the_second_time():
 
 @mutant(CLEANUP, breaks=tests_of(CLEANUP))
 def cleanup_ends_nothing():
-    """After your cleanup_ddp the group is still there: a barrier lets all ranks arrive, and ends nothing.
+    """After your cleanup_ddp the group is still there: a barrier waits for all ranks, but ends nothing.
     dist.destroy_process_group() does."""
 
     def cleanup_ddp():
@@ -210,42 +197,35 @@ def cleanup_ends_nothing():
 
 train_forgets_the_optimizer = edit(
     TRAIN,
-    """After a restart your optimizer starts anew: SGD's momentum is zero again, and the run goes another way from
-    there. The optimizer has a state_dict too: save it with the model's, and load both.""",
+    """After a restart your optimizer starts anew: SGD's momentum is zero again, and the run takes another course. The
+    optimizer has a state_dict, too: save it with the model's, and load both.""",
     ('        optimizer.load_state_dict(saved["optimizer"])\n', ""),
     breaks=tests_of(TRAIN),
 )
 
-
 train_never_tells_the_epoch = edit(
     TRAIN,
-    """Every epoch of yours has the order of epoch 0: the sampler seeds its shuffle with seed + epoch, and it learns
-    the epoch only from sampler.set_epoch(epoch).""",
+    """All your epochs have the order of epoch 0. The sampler seeds its shuffle with seed + epoch, and it learns the
+    epoch only from sampler.set_epoch(epoch).""",
     ("        sampler.set_epoch(epoch)\n", ""),
     breaks=tests_of(TRAIN),
 )
 
-
 train_counts_epochs_from_one = edit(
     TRAIN,
-    """You told the sampler the epoch counted from 1. The number that one prints may be counted from 1; the
-    sampler's first epoch is 0.""",
-    (
-        "for epoch in range(len(losses), epochs):\n        sampler.set_epoch(epoch)",
-        "for epoch in range(len(losses), epochs):\n        sampler.set_epoch(epoch + 1)",
-    ),
+    """You gave the sampler the epoch counted from 1. Only the printed number is counted from 1; the sampler's first
+    epoch is 0.""",
+    ("sampler.set_epoch(epoch)", "sampler.set_epoch(epoch + 1)"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_takes_the_mean_of_batch_means = edit(
     TRAIN,
-    """Your loss is the mean of the batches' means. The last batch of an epoch is smaller, so its examples count for
-    more than the others. Sum up loss times examples and the examples, and divide once at the end.""",
+    """Your loss is the mean of the batches' means. The last batch of an epoch may be smaller, so that its examples
+    count for more than the others. Add up each batch's loss times its examples, and divide once by all examples.""",
     ("[loss.item() * len(y), len(y)]", "[loss.item(), 1]"),
     breaks=tests_of(TRAIN),
 )
-
 
 train_reports_its_own_loss = edit(
     TRAIN,
@@ -255,41 +235,36 @@ train_reports_its_own_loss = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_divides_by_the_datasets_length = edit(
     TRAIN,
-    """You divided the sum of the losses by the length of the dataset. The sampler fills the examples up until they
-    divide by N, and some count twice: 101 become 104 on 4 ranks. Divide by the number of examples that were
-    seen.""",
+    """You divided the sum of the losses by the length of the dataset. The sampler repeats examples until N divides
+    their number, so some count twice: 101 become 104 on 4 ranks. Divide by the number of examples that were seen.""",
     ("(total[0] / total[1]).item()", "(total[0] / len(data)).item()"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_repeats_the_last_epoch = edit(
     TRAIN,
-    """You resumed one epoch too early: the last epoch that the checkpoint holds was run again. After k epochs are
-    done, the next one has the number k when one counts from 0.""",
+    """You resumed one epoch too early and ran the last epoch of the checkpoint again. After k finished epochs the next
+    one has the number k, counted from 0.""",
     ("range(len(losses), epochs)", 'range(saved["epoch"] - 1 if losses else 0, epochs)'),
     breaks=tests_of(TRAIN),
 )
 
-
 train_forgets_the_earlier_losses = edit(
     TRAIN,
-    """After a restart your list of losses begins with the epoch that was resumed. Save the list with the rest, and
-    go on from it, so that it is whole at the end.""",
+    """After a restart your list of losses begins with the first epoch after it. Save the list with the rest of the
+    state and extend it, so that it is complete at the end.""",
     ('losses = saved["losses"][: saved["epoch"]]', 'first = saved["epoch"]'),
     ("    losses = []\n", "    losses, first = [], 0\n"),
     ("range(len(losses), epochs)", "range(first, epochs)"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_saves_in_place = edit(
     TRAIN,
-    """You write the new checkpoint over the old one. A rank that dies while it writes leaves half a file and
-    nothing to resume from. Write beside it, and rename the finished file over the old one.""",
+    """You write the new checkpoint over the old one. A rank that dies while it writes leaves half a file and nothing to
+    resume from. Write another file in the same folder, and rename the finished file over the old one.""",
     (
         '            torch.save({**state, "losses": losses}, f"{checkpoint}.tmp")\n',
         '            torch.save({**state, "losses": losses}, checkpoint)\n',
@@ -298,11 +273,10 @@ train_saves_in_place = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_removes_before_it_renames = edit(
     TRAIN,
-    """You remove the old checkpoint before you give the new one its name. If the rank dies between the two there is
-    none. os.replace puts the new file in the place of the old one in a single step.""",
+    """You remove the old checkpoint before you give the new one its name. If the rank dies between the two, there is no
+    checkpoint. os.replace puts the new file in the place of the old one in a single step.""",
     (
         "            os.replace(f",
         "            os.path.exists(checkpoint) and os.remove(checkpoint)\n            os.replace(f",
@@ -310,163 +284,136 @@ train_removes_before_it_renames = edit(
     breaks=tests_of(TRAIN),
 )
 
-
 train_renames_from_another_folder = edit(
     TRAIN,
-    """Your temporary file is in the system's folder for such files, often another disk. Across file systems a
-    rename is impossible, and where it is replaced by a copy it is not atomic. Write beside the checkpoint, in the
-    same folder.""",
-    ('f"{checkpoint}.tmp")\n', 'tempfile.gettempdir() + f"/{os.getpid()}")\n'),
-    (
-        'os.replace(f"{checkpoint}.tmp", checkpoint)',
-        'os.replace(tempfile.gettempdir() + f"/{os.getpid()}", checkpoint)',
-    ),
+    """Your temporary file is in the system's temporary folder, often on another disk. A rename across file systems
+    fails, and a copy instead of it is not atomic. Write into the checkpoint's own folder.""",
+    ('"losses": losses}, f"{checkpoint}.tmp")', '"losses": losses}, tempfile.gettempdir() + f"/{os.getpid()}")'),
+    ('os.replace(f"{checkpoint}.tmp"', 'os.replace(tempfile.gettempdir() + f"/{os.getpid()}"'),
     breaks=tests_of(TRAIN),
 )
-
 
 train_saves_only_at_the_end = edit(
     TRAIN,
-    """You save when all epochs are done. A run that dies before that has nothing to resume from: save after each
+    """You save only when all epochs are done. A run that dies before that has nothing to resume from: save after each
     epoch.""",
-    (
-        "        if rank == 0 and checkpoint is not None:",
-        "        if rank == 0 and checkpoint is not None and epoch == epochs - 1:",
-    ),
+    ("is not None:", "is not None and epoch == epochs - 1:"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_trusts_the_checkpoint = edit(
     TRAIN,
-    """With weights_only=False, loading a checkpoint runs whatever program somebody has put into it. Tensors,
-    numbers, strings, lists and dicts are all that yours needs, and weights_only=True lets in nothing else.""",
+    """With weights_only=False, loading a checkpoint runs any program that somebody has hidden in it. Yours needs only
+    tensors, numbers, strings, lists and dicts, and weights_only=True lets in nothing else.""",
     ("weights_only=True", "weights_only=False"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_returns_ddps_names = edit(
     TRAIN,
     """Your state_dict has DDP's names, with `module.` before each, and a plain model does not accept them. Take the
-    state_dict of the model inside: ddp.module, which is the model that you wrapped.""",
+    state_dict of the model that you wrapped: ddp.module.""",
     ("in model.state_dict().items()}", "in ddp.state_dict().items()}"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_returns_views = edit(
     TRAIN,
-    """state_dict() returns the model's own tensors and no copies: whoever trains the model further changes what you
-    have returned. Clone each tensor.""",
+    """state_dict() returns the model's own tensors, not copies, so further training would change what you have
+    returned. Clone each tensor.""",
     ("{name: value.detach().cpu().clone() for name, value in model.state_dict().items()}", "model.state_dict()"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_returns_only_parameters = edit(
     TRAIN,
-    """A state_dict holds the buffers too, such as BatchNorm's statistics; you returned the parameters alone, and
-    load_state_dict misses the rest. Start from model.state_dict().""",
+    """You returned only the parameters. A state_dict also holds the buffers, such as BatchNorm's statistics, and
+    load_state_dict requires them. Start from model.state_dict().""",
     ("in model.state_dict().items()}", "in model.named_parameters()}"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_returns_on_rank_0_only = edit(
     TRAIN,
-    """Only rank 0 returned the result. All ranks hold the same parameters and the same losses, and the statement
-    asks for the dict on every rank.""",
+    """Only rank 0 returned the result. All ranks hold the same parameters and the same losses: return the dict on every
+    rank.""",
     ('    return {"losses": losses', '    return None if rank else {"losses": losses'),
     breaks=tests_of(TRAIN),
 )
 
-
 train_prints_on_every_rank = edit(
     TRAIN,
-    """Every rank prints its line, so the log has each epoch N times. Let rank 0 speak for all.""",
+    """Every rank prints its line, so the log has each epoch N times. Print on rank 0 only.""",
     ("        if rank == 0:\n            print", "        if True:\n            print"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_without_momentum = edit(
     TRAIN,
-    """Your SGD has no momentum; the statement asks for 0.9.""",
+    """Your SGD has no momentum. The statement asks for 0.9.""",
     (", momentum=0.9", ""),
     breaks=tests_of(TRAIN),
 )
 
-
 train_shuffles_without_the_seed = edit(
     TRAIN,
-    """The sampler has a seed of its own, 0 unless you say otherwise: with seed 0 your run is right, with another it
-    sees the examples in the order of seed 0. Hand `seed` to the sampler too.""",
+    """You did not pass `seed` to the sampler. Its own default is 0, so with any other seed your run sees the examples
+    in the order of seed 0.""",
     ("shuffle=True, seed=seed)", "shuffle=True)"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_without_manual_seed = edit(
     TRAIN,
-    """The model's first parameters came from whatever random numbers were next. Call torch.manual_seed(seed) before
-    you make the model.""",
+    """Your model started from whatever random numbers came next. Call torch.manual_seed(seed) before you make the
+    model.""",
     ("    torch.manual_seed(seed)\n", ""),
     breaks=tests_of(TRAIN),
 )
 
-
 train_drops_examples = edit(
     TRAIN,
-    """The sampler with drop_last=True leaves out the examples that do not divide by N, instead of filling up. No
-    example of the dataset is to be left out.""",
+    """You gave the sampler drop_last=True. It then leaves out the examples that N does not divide, instead of repeating
+    some. No example of the dataset may be left out.""",
     ("shuffle=True, seed=seed)", "shuffle=True, seed=seed, drop_last=True)"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_divides_the_batch = edit(
     TRAIN,
-    """batch_size is the number of examples that each rank takes in a step. You divided it by the number of ranks,
-    as one does when it is the size of the batch of all ranks together.""",
-    (
-        "DataLoader(data, batch_size, sampler=sampler)",
-        "DataLoader(data, batch_size // world_size or 1, sampler=sampler)",
-    ),
+    """You divided batch_size by the number of ranks. It is the number of examples that each rank takes in a step, not
+    that of all ranks together.""",
+    ("batch_size, sampler", "batch_size // world_size or 1, sampler"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_without_the_sampler = edit(
     TRAIN,
-    """Each rank went through the whole dataset in an order of its own. A DataLoader knows nothing of ranks: give it
-    a DistributedSampler.""",
+    """Each of your ranks went through the whole dataset in an order of its own. A DataLoader does not know about ranks:
+    give it a DistributedSampler.""",
     ("DataLoader(data, batch_size, sampler=sampler)", "DataLoader(data, batch_size, shuffle=True)"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_calls_the_plain_model = edit(
     TRAIN,
-    """You wrapped the model but called the unwrapped one. DDP sets up the averaging of the gradients in its own
-    forward, so the ranks drift apart. Call the wrapped one.""",
+    """You wrapped the model but called the unwrapped one. DDP prepares the averaging of the gradients in its own
+    forward, so without it the ranks drift apart. Call the wrapped model.""",
     ("cross_entropy(ddp(x.to(device))", "cross_entropy(model(x.to(device))"),
     breaks=tests_of(TRAIN),
 )
 
-
 train_never_clears_gradients = edit(
     TRAIN,
-    """The gradients of all steps add up, since nobody sets them to zero. Call optimizer.zero_grad() in every
-    step.""",
+    """You never set the gradients to zero, so those of all steps add up. Call optimizer.zero_grad() in every step.""",
     ("            optimizer.zero_grad()\n", ""),
     breaks=tests_of(TRAIN),
 )
 
-
 train_ends_the_group = edit(
     TRAIN,
-    """train_ddp ended the process group. Its caller started it and may still need it: leave that to cleanup_ddp.""",
+    """Your train_ddp ended the process group. The caller started it and may still need it: leave that to
+    cleanup_ddp.""",
     ("    state_dict = {", "    dist.destroy_process_group()\n    state_dict = {"),
     breaks=tests_of(TRAIN),
 )
@@ -477,77 +424,70 @@ train_ends_the_group = edit(
 
 @mutant(LAUNCH, breaks=tests_of(LAUNCH))
 def launch_returns_what_spawn_returns():
-    """mp.spawn waits for the processes and returns None: what the function returned in them is lost with them. Let
-    rank 0 save it in a file, and load it when mp.spawn is back."""
+    """You returned what mp.spawn returns, which is None: the results of the function stay in its processes and end with
+    them. Let rank 0 save its result in a file, and load it after mp.spawn."""
 
     def launch_distributed(world_size, **kwargs):
         if world_size < 1:
             raise ValueError("world_size must be at least 1")
-        with tempfile.TemporaryDirectory() as folder:  # noqa: F821  the notebook's own
+        with tempfile.TemporaryDirectory() as folder:
             return mp.spawn(in_process, args=(world_size, folder, kwargs), nprocs=world_size)
 
     def in_process(rank, world_size, folder, kwargs):
         dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
-        result = train_ddp(rank, world_size, **kwargs)  # noqa: F821  the notebook's own
-        cleanup_ddp()  # noqa: F821  the notebook's own
+        result = train_ddp(rank, world_size, **kwargs)
+        cleanup_ddp()
         return result
 
 
 @mutant(LAUNCH, breaks=tests_of(LAUNCH))
 def launch_brings_the_result_through_a_queue():
-    """The result came through a queue. A tensor in a queue is a handle to memory of the process that put it there,
-    and that process has ended by the time you look. Let rank 0 save the result in a file."""
+    """You sent the result through a queue. A tensor in a queue is a handle to memory of the process that put it there,
+    and that process has ended when you read it. Let rank 0 save the result in a file."""
 
     def launch_distributed(world_size, **kwargs):
         if world_size < 1:
             raise ValueError("world_size must be at least 1")
         queue = mp.get_context("spawn").SimpleQueue()
-        with tempfile.TemporaryDirectory() as folder:  # noqa: F821  the notebook's own
+        with tempfile.TemporaryDirectory() as folder:
             mp.spawn(in_process, args=(world_size, folder, queue, kwargs), nprocs=world_size)
         return queue.get()
 
     def in_process(rank, world_size, folder, queue, kwargs):
         dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
-        result = train_ddp(rank, world_size, **kwargs)  # noqa: F821  the notebook's own
+        result = train_ddp(rank, world_size, **kwargs)
         if rank == 0:
             queue.put(result)
-        cleanup_ddp()  # noqa: F821  the notebook's own
+        cleanup_ddp()
 
 
 launch_at_a_port = edit(
     LAUNCH,
-    """Your ranks meet at a port that you have picked. Two launches at the same time would meet each other, and some
-    other program may have the port. A new file in a new folder is never taken: init_method="file://…".""",
-    (
-        'address = choose_backend(rank, world_size), f"file://{folder}/rendezvous"',
-        'address = choose_backend(rank, world_size), f"tcp://127.0.0.1:{20000 + os.getppid() % 9000}"',
-    ),
+    """Your ranks meet at a port that you picked. Two launches at the same time would meet each other, and another
+    program may use the port. A new file in a new folder is never taken: init_method="file://…".""",
+    ("file://{folder}/rendezvous", "tcp://127.0.0.1:{20000 + os.getppid() % 9000}"),
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_meets_in_one_place = edit(
     LAUNCH,
-    """All your launches meet in the same file. Two at the same time would disturb each other, and one that was
-    killed leaves its file to the next. Take a new folder for each launch.""",
+    """All your launches meet in the same file. Two at the same time disturb each other, and one that was killed leaves
+    its file to the next. Use a new folder for each launch.""",
     ('f"file://{folder}/rendezvous"', '"file://" + tempfile.gettempdir() + "/rendezvous"'),
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_leaves_its_folder = edit(
     LAUNCH,
-    """Every launch leaves a folder behind. tempfile.TemporaryDirectory() in a `with` statement takes it away again,
-    also when something goes wrong.""",
+    """Every launch leaves a folder behind. tempfile.TemporaryDirectory() in a `with` statement removes it, even when
+    something fails.""",
     ("    with tempfile.TemporaryDirectory() as folder:\n", "    folder = tempfile.mkdtemp()\n    if True:\n"),
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_drops_arguments = edit(
     LAUNCH,
-    """The model, the data and the number of epochs arrive in train_ddp, the other arguments do not. Pass all of
-    kwargs on.""",
+    """You passed only the model, the data and the number of epochs to train_ddp. Pass all of kwargs on.""",
     (
         "result = train_ddp(rank, world_size, **kwargs)",
         'result = train_ddp(rank, world_size, kwargs["model_class"], kwargs["data"], kwargs["epochs"])',
@@ -555,11 +495,10 @@ launch_drops_arguments = edit(
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_starts_no_group = edit(
     LAUNCH,
-    """mp.spawn starts processes and nothing else: there is no launcher's environment that setup_ddp could read.
-    Start the group yourself in each process, over a file in the folder.""",
+    """You called setup_ddp, but mp.spawn only starts processes: there is no launcher's environment to read. Start the
+    group yourself in each process, over a file in the folder.""",
     (
         "    dist.init_process_group(backend, init_method=address, rank=rank, world_size=world_size)\n",
         "    setup_ddp(rank, world_size)\n",
@@ -567,19 +506,17 @@ launch_starts_no_group = edit(
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_never_cleans_up = edit(
     LAUNCH,
-    """The processes end with their group still open. Call cleanup_ddp() in each of them after training.""",
+    """Your processes end with their group still open. Call cleanup_ddp() in each of them after training.""",
     ("    cleanup_ddp()\n", ""),
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_hides_what_went_wrong = edit(
     LAUNCH,
-    """A rank failed, and your error does not say why. mp.spawn raises an error that holds the rank's traceback: let
-    it through.""",
+    """A rank failed, and your error does not say why. mp.spawn raises an error that holds the rank's traceback: let it
+    through.""",
     (
         "        mp.spawn(train_in_process, args=(world_size, folder, kwargs), nprocs=world_size)\n",
         "        try:\n            mp.spawn(train_in_process, args=(world_size, folder, kwargs), nprocs=world_size)\n"
@@ -588,28 +525,25 @@ launch_hides_what_went_wrong = edit(
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_does_not_wait = edit(
     LAUNCH,
-    """With join=False mp.spawn returns at once, and the result is not there yet. Let it wait for the processes;
-    then it also raises what went wrong in them.""",
+    """With join=False, mp.spawn returns at once, before the result is there. Let it wait for the processes; then it
+    also raises their errors.""",
     ("nprocs=world_size)\n        return", "nprocs=world_size, join=False)\n        return"),
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_returns_the_last_ranks_dict = edit(
     LAUNCH,
-    """The dict that you returned is the last rank's. The statement asks for rank 0's.""",
+    """You returned the last rank's dict. The statement asks for rank 0's.""",
     ("    if rank == 0:\n", "    if rank == world_size - 1:\n"),
     breaks=tests_of(LAUNCH),
 )
 
-
 launch_takes_any_world_size = edit(
     LAUNCH,
-    """With world_size = 0 nothing is started, and the error that follows is about a file that is missing. Raise a
-    ValueError that names world_size before anything else.""",
+    """With world_size = 0 you started nothing and then failed over a missing file. Raise a ValueError that names
+    world_size before anything else.""",
     ('    if world_size < 1:\n        raise ValueError(f"world_size must be at least 1, got {world_size}")\n', ""),
     breaks=tests_of(LAUNCH),
 )
@@ -617,20 +551,20 @@ launch_takes_any_world_size = edit(
 
 @mutant(LAUNCH, breaks=tests_of(LAUNCH))
 def launch_spawns_a_function_inside():
-    """The function that you spawn is defined inside launch_distributed. A new process imports it by its name from
-    the module, and inside a function it has none: move it to the top level of the cell."""
+    """You spawn a function that is defined inside launch_distributed. A new process imports it by name from the module,
+    where only top-level functions have one: move it to the top level of the cell."""
 
     def launch_distributed(world_size, **kwargs):
         if world_size < 1:
             raise ValueError("world_size must be at least 1")
-        with tempfile.TemporaryDirectory() as folder:  # noqa: F821  the notebook's own
+        with tempfile.TemporaryDirectory() as folder:
 
             def in_process(rank):
                 dist.init_process_group("gloo", init_method=f"file://{folder}/m", rank=rank, world_size=world_size)
-                result = train_ddp(rank, world_size, **kwargs)  # noqa: F821  the notebook's own
+                result = train_ddp(rank, world_size, **kwargs)
                 if rank == 0:
-                    torch.save(result, f"{folder}/result")  # noqa: F821  the notebook's own
-                cleanup_ddp()  # noqa: F821  the notebook's own
+                    torch.save(result, f"{folder}/result")
+                cleanup_ddp()
 
             mp.spawn(in_process, nprocs=world_size)
-            return torch.load(f"{folder}/result", weights_only=True)  # noqa: F821  the notebook's own
+            return torch.load(f"{folder}/result", weights_only=True)

@@ -1,5 +1,7 @@
 """Wrong answers to lesson 12: the subtle ones first in each exercise."""
 
+# The names that an answer does not define are the notebook's.
+
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
@@ -292,10 +294,7 @@ column_keeps_the_layer = edit(
     COLUMN,
     """You kept the unsplit layer as an attribute. nn.Module makes it a submodule: all its parameters stay in memory
     on every rank, and the optimizer gets them too.""",
-    (
-        "        self.gather_output = gather_output\n",
-        "        self.gather_output, self.linear = gather_output, linear\n",
-    ),
+    ("self.gather_output = gather_output", "self.gather_output, self.linear = gather_output, linear"),
     breaks=tests_of(*ON_COLUMN),
 )
 
@@ -353,10 +352,7 @@ row_slices_outside_autograd = edit(
     ROW,
     """You cut x with an ordinary slice. Backward, each rank then has the gradient of its own columns of x and zeros
     for the others'. Use Cut, whose backward gathers them.""",
-    (
-        "            x = Cut.apply(x)\n",
-        "            x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]\n",
-    ),
+    ("x = Cut.apply(x)", "x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
     breaks=tests_of(ROW),
 )
 
@@ -364,10 +360,7 @@ row_copies_and_slices = edit(
     ROW,
     """Copy and a slice give the right gradient, but all-reduce a whole gradient of which each rank knows only its own
     columns. Cut's all-gather sends half of that.""",
-    (
-        "            x = Cut.apply(x)\n",
-        "            x = Copy.apply(x).chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]\n",
-    ),
+    ("x = Cut.apply(x)", "x = Copy.apply(x).chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
     breaks=tests_of(ROW),
 )
 

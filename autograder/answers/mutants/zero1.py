@@ -1,15 +1,11 @@
 """Wrong answers to lesson 08: the subtle ones first in each exercise."""
 
-# A mutant is read, not run; as in a notebook, zip does without strict.
-# ruff: noqa: B905
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: B905, F821
 
 from __future__ import annotations
 
-import math
-
-import torch
-
-from autograder.answers.mutants import edit, mutant, tests_of
+from autograder.answers.mutants import edit, mutant, right, tests_of
 
 BOUNDS, FLATTEN, STEP = "08-ex1-shard-bounds", "08-ex2-flatten", "08-ex3-step"
 CLIP, STATE, MEMORY = "08-ex4-clip", "08-ex5-state", "08-ex6-memory"
@@ -21,26 +17,9 @@ ON_BOUNDS, ON_STEP = (BOUNDS, STEP, CLIP, STATE), (STEP, CLIP, STATE)
 # ---- 1 · shard_bounds ----
 
 
-@mutant(BOUNDS, breaks=tests_of(BOUNDS))
-def bounds_in_floating_point():
-    """math.ceil(numel / world_size) divides in floating point, which has 53 bits: for very long vectors the shards
-    come out too short or too long. Round up in integers."""
-
-    def shard_bounds(numel, rank, world_size):
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
-        if numel < 0:
-            raise ValueError(f"numel must not be negative, got {numel}")
-        size = math.ceil(numel / world_size)
-        return min(rank * size, numel), min((rank + 1) * size, numel)
-
-
-@mutant(BOUNDS, breaks=tests_of(BOUNDS))
-def bounds_clip_the_end_only():
-    """You clipped the end but not the start. Where a rank owns nothing, its start lies beyond the vector, the end
-    before the start, and its length comes out negative."""
+@right(BOUNDS)
+def _bounds():
+    """Right: the base of the edits below."""
 
     def shard_bounds(numel, rank, world_size):
         if world_size < 1:
@@ -50,119 +29,74 @@ def bounds_clip_the_end_only():
         if numel < 0:
             raise ValueError(f"numel must not be negative, got {numel}")
         size = -(-numel // world_size)
-        return rank * size, min((rank + 1) * size, numel)
-
-
-@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
-def bounds_as_tensor_split_cuts():
-    """This is how tensor_split cuts: the first shards one longer than the rest. The collectives that carry one
-    vector want shards of equal length, all rounded up, with the padding at the very end."""
-
-    def shard_bounds(numel, rank, world_size):
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
-        if numel < 0:
-            raise ValueError(f"numel must not be negative, got {numel}")
-        quotient, rest = divmod(numel, world_size)
-        start = rank * quotient + min(rank, rest)
-        return start, start + quotient + (rank < rest)
-
-
-@mutant(BOUNDS, breaks=tests_of(*ON_BOUNDS))
-def bounds_round_down():
-    """You rounded the shard's length down: the numbers at the end of the vector then belong to no rank, or all to
-    the last one. Round up, and let the last ranks be padded."""
-
-    def shard_bounds(numel, rank, world_size):
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")
-        if numel < 0:
-            raise ValueError(f"numel must not be negative, got {numel}")
-        size = numel // world_size
-        return rank * size, (rank + 1) * size if rank < world_size - 1 else numel
-
-
-@mutant(BOUNDS, breaks=tests_of(BOUNDS))
-def bounds_accept_any_rank():
-    """A rank outside 0…N−1 got bounds all the same. A negative one silently names another rank's numbers: raise a
-    ValueError that names rank."""
-
-    def shard_bounds(numel, rank, world_size):
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if numel < 0:
-            raise ValueError(f"numel must not be negative, got {numel}")
-        size = -(-numel // world_size)
         return min(rank * size, numel), min((rank + 1) * size, numel)
+
+
+bounds_in_floating_point = edit(
+    BOUNDS,
+    """math.ceil(numel / world_size) divides in floating point, which has 53 bits: for very long vectors your shards are
+    too short or too long. Round up in integers.""",
+    ("size = -(-numel // world_size)", "size = math.ceil(numel / world_size)"),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+)
+
+bounds_clip_the_end_only = edit(
+    BOUNDS,
+    """You clipped the end but not the start. Where a rank owns nothing, its start lies beyond the vector, so the end
+    comes before the start and the length is negative. Clip both.""",
+    ("min(rank * size, numel)", "rank * size"),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+)
+
+bounds_as_tensor_split_cuts = edit(
+    BOUNDS,
+    """You cut as tensor_split does, with the first shards one longer than the rest. The collectives need shards of
+    equal length: round all up, and put the padding at the very end.""",
+    (
+        "size = -(-numel // world_size)\n    return min(rank * size, numel), min((rank + 1) * size, numel)",
+        "quotient, rest = divmod(numel, world_size)\n"
+        "    start = rank * quotient + min(rank, rest)\n"
+        "    return start, start + quotient + (rank < rest)",
+    ),
+    base=_bounds,
+    breaks=tests_of(*ON_BOUNDS),
+)
+
+bounds_round_down = edit(
+    BOUNDS,
+    """You rounded the shard's length down, so the numbers at the end of the vector belong to no rank, or all to the
+    last one. Round up, and let the last ranks have padding.""",
+    ("size = -(-numel // world_size)", "size = numel // world_size"),
+    (
+        "return min(rank * size, numel), min((rank + 1) * size, numel)",
+        "return rank * size, (rank + 1) * size if rank < world_size - 1 else numel",
+    ),
+    base=_bounds,
+    breaks=tests_of(*ON_BOUNDS),
+)
+
+bounds_accept_any_rank = edit(
+    BOUNDS,
+    """You accepted a rank outside 0…N−1. A negative one silently gets another rank's numbers: raise a ValueError that
+    names rank.""",
+    (
+        "    if not 0 <= rank < world_size:\n"
+        '        raise ValueError(f"rank must be in 0…{world_size - 1}, got {rank}")\n',
+        "",
+    ),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+)
 
 
 # ---- 2 · flatten and unflatten_into ----
 
 
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def flatten_gives_a_view_of_a_single_tensor():
-    """For a list of one tensor you returned that tensor's own memory: reshape makes a view where it can. Whoever
-    writes into the flat vector then changes the parameter. Copy always."""
-
-    def flatten(params):
-        if not params:
-            return torch.zeros(0)
-        if len(params) == 1:
-            return params[0].detach().reshape(-1).to(torch.float32)
-        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
-
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.copy_(piece.view(p.shape))
-
-
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def flatten_keeps_the_dtype():
-    """You left the numbers in the tensors' own dtype. The masters and what is reduced must be float32: in bf16 the
-    sums would lose what the masters are there to keep."""
-
-    def flatten(params):
-        if not params:
-            return torch.zeros(0)
-        return torch.cat([p.detach().reshape(-1) for p in params])
-
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.copy_(piece.view(p.shape))
-
-
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def flatten_loses_the_empty_list():
-    """torch.cat of an empty list is an error. An empty list of tensors must give a vector of length 0."""
-
-    def flatten(params):
-        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
-
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.copy_(piece.view(p.shape))
-
-
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
-def unflatten_replaces_the_data():
-    """You gave the parameters new memory (p.data = …) instead of writing into theirs. What looks at the old memory,
-    a tied weight or a view, does not see the new numbers, and a bf16 parameter becomes float32."""
+@right(FLATTEN)
+def _flatten():
+    """Right: the base of the edits below."""
 
     def flatten(params):
         if not params:
@@ -175,13 +109,52 @@ def unflatten_replaces_the_data():
             raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
         with torch.no_grad():
             for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.data = piece.view(p.shape)
+                p.copy_(piece.view(p.shape))
+
+
+flatten_gives_a_view_of_a_single_tensor = edit(
+    FLATTEN,
+    """For a list of one tensor you returned that tensor's own memory: reshape makes a view where it can. Writing into
+    the flat vector then changes the parameter. Copy in every case.""",
+    (
+        "return torch.cat(",
+        "if len(params) == 1:\n        return params[0].detach().reshape(-1).to(torch.float32)\n    return torch.cat(",
+    ),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
+
+flatten_keeps_the_dtype = edit(
+    FLATTEN,
+    """You left the numbers in the tensors' own dtype. The masters and the reduced gradients must be float32: in bf16
+    the sums would lose the small updates that the masters are there to keep.""",
+    ("(-1).to(torch.float32)", "(-1)"),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
+
+flatten_loses_the_empty_list = edit(
+    FLATTEN,
+    """torch.cat of an empty list is an error. An empty list of tensors must give a vector of length 0.""",
+    ("    if not params:\n        return torch.zeros(0)\n", ""),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
+
+unflatten_replaces_the_data = edit(
+    FLATTEN,
+    """You gave the parameters new memory (p.data = …) instead of writing into theirs. A tied weight or a view of the
+    old memory does not see the new numbers, and a bf16 parameter becomes float32.""",
+    ("p.copy_(piece.view(p.shape))", "p.data = piece.view(p.shape)"),
+    base=_flatten,
+    breaks=tests_of(FLATTEN),
+)
 
 
 @mutant(FLATTEN, breaks=tests_of(FLATTEN))
 def unflatten_ignores_the_length():
-    """A flat vector of the wrong length was written as far as it went. That hides a mistake in the shards; raise a
-    ValueError that names flat, before anything is written."""
+    """You wrote a flat vector of the wrong length as far as it went. That hides a mistake in the shards: raise a
+    ValueError that names flat, before you write anything."""
 
     def flatten(params):
         if not params:
@@ -200,8 +173,8 @@ def unflatten_ignores_the_length():
 
 masters_are_read_back_from_the_parameters = edit(
     STEP,
-    """You copied the parameters back into the master shard at each step. In bf16 that throws away what the master
-    had kept: updates smaller than a parameter's rounding vanish. The master goes on from its own value.""",
+    """You copied the parameters back into the master shard at each step. In bf16 that throws away updates smaller than
+    a parameter's rounding, which the master had kept. Continue from the master's own value.""",
     (
         "        self.master.grad = self.reduced_gradient()\n",
         "        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())\n"
@@ -213,7 +186,7 @@ masters_are_read_back_from_the_parameters = edit(
 
 gradients_are_summed = edit(
     STEP,
-    """The reduce-scatter adds the ranks' gradients up; the step needs their mean. Adam hides a constant factor, SGD
+    """The reduce-scatter adds up the ranks' gradients; the step needs their mean. Adam hides a constant factor, but SGD
     takes steps that are N times too long.""",
     ("            self.gradient /= world_size\n", ""),
     breaks=tests_of(*ON_STEP),
@@ -221,8 +194,8 @@ gradients_are_summed = edit(
 
 all_reduces_then_cuts = edit(
     STEP,
-    """You all-reduced the whole gradient and cut out your shard. The numbers are right, but that sends twice the
-    bytes of a reduce-scatter, and with the all-gather the step costs half as much again as plain data
+    """You all-reduced the whole gradient and cut out your shard. The numbers are right, but an all-reduce sends twice
+    the bytes of a reduce-scatter, so with the all-gather the step costs half as much again as plain data
     parallelism.""",
     (
         "            dist.reduce_scatter_single(self.gradient, full)\n",
@@ -234,8 +207,8 @@ all_reduces_then_cuts = edit(
 
 every_rank_keeps_everything = edit(
     STEP,
-    """This is the unsharded optimizer: every rank holds masters and moments for all parameters. The results are
-    right and nothing is saved; keep, and step, this rank's shard only.""",
+    """This is the unsharded optimizer: every rank holds masters and moments for all parameters. The results are right,
+    but nothing is saved: keep, and step, only this rank's shard.""",
     ("        self.size = -(-self.numel // dist.get_world_size())\n", "        self.size = self.numel\n"),
     ("        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())\n", ""),
     ("        self.master = nn.Parameter(torch.zeros(self.size))\n", ""),
@@ -253,25 +226,24 @@ every_rank_keeps_everything = edit(
 
 the_first_gradient_is_kept = edit(
     STEP,
-    """self.gradient still held the first step's gradient, so every later step used it again. What was reduced is
-    used up by the step: forget it there.""",
+    """After the step self.gradient still held its gradient, so every later step used it again. The step uses the
+    reduced gradient up: set it to None there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.master.grad = None\n"),
     breaks=tests_of(*ON_STEP[::2]),
 )
 
 the_master_keeps_its_gradient = edit(
     STEP,
-    """After the step the master still has its .grad: a fourth copy of the shard, 4 more bytes for each of its
-    numbers. The gradient is used up by the step, so set it to None there.""",
+    """After the step the master still has its .grad, a further copy of the shard, 4 more bytes for each of its numbers.
+    The step uses the gradient up: set it to None there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.gradient = None\n"),
     breaks=tests_of(STEP),
 )
 
 missing_gradients_are_filled_in = edit(
     STEP,
-    """You gave zeros to the parameters that had no gradient. Whoever looks at the model after the step finds
-    gradients that nobody computed, and a wrapper that asks who used what is told wrong: make the zeros for the flat
-    vector only.""",
+    """You gave zeros to the parameters that had no gradient. After the step the model then has gradients that nobody
+    computed, and a wrapper cannot see which parameters were unused. Make the zeros for the flat vector only.""",
     (
         "            full = torch.zeros(self.size * world_size)\n",
         "            for p in self.params:\n"
@@ -283,8 +255,8 @@ missing_gradients_are_filled_in = edit(
 
 the_master_is_a_view = edit(
     STEP,
-    """The master shard is a slice of a longer vector: a slice keeps the memory of the whole vector alive, on every
-    rank. Give it memory of its own: clone it, or copy into a tensor of the shard's length.""",
+    """Your master shard is a slice of a longer vector, which keeps the memory of the whole vector alive on every rank.
+    Give it memory of its own: clone it, or copy into a tensor of the shard's length.""",
     (
         "        self.master = nn.Parameter(torch.zeros(self.size))\n",
         "        whole = torch.zeros(self.size * dist.get_world_size())\n"
@@ -295,8 +267,8 @@ the_master_is_a_view = edit(
 
 the_full_vector_stays = edit(
     STEP,
-    """You kept the gathered vector of all parameters as an attribute. It is as large as the model in float32 and
-    lives on between the steps; a local variable is freed when the step ends.""",
+    """You kept the gathered vector of all parameters as an attribute. It is as large as the model in float32 and stays
+    alive between the steps. Use a local variable, which is freed when the step ends.""",
     (
         "        unflatten_into(self.params, full[: self.numel])\n",
         "        unflatten_into(self.params, full[: self.numel])\n        self.full = full\n",
@@ -306,37 +278,35 @@ the_full_vector_stays = edit(
 
 missing_gradients_close_the_gap = edit(
     STEP,
-    """You left parameters without a gradient out of the flat vector, so all that follow moved forward and got each
+    """You left parameters without a gradient out of the flat vector, so all later ones moved forward and got each
     other's gradients. A missing gradient counts as zeros, in its place.""",
     (
-        "            full[: self.numel] = "
-        "flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])\n",
-        "            flat = flatten([p.grad for p in self.params if p.grad is not None])\n"
-        "            full[: len(flat)] = flat\n",
+        "full[: self.numel] = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])",
+        "flat = flatten([p.grad for p in self.params if p.grad is not None])\n            full[: len(flat)] = flat",
     ),
     breaks=tests_of(STEP),
 )
 
 frozen_parameters_are_stepped = edit(
     STEP,
-    """You took the frozen parameters in. Their gradient is missing and counts as zeros, but weight decay moves them
-    all the same, and they take a share of every shard's memory.""",
+    """You included the frozen parameters. Their missing gradient counts as zeros, but weight decay moves them all the
+    same, and they take memory in every shard. Leave them out.""",
     ("[p for p in dict.fromkeys(params) if p.requires_grad]", "list(dict.fromkeys(params))"),
     breaks=tests_of(STEP),
 )
 
 tied_parameters_count_twice = edit(
     STEP,
-    """A parameter that was given twice has two places in your flat vector. Two masters then step with the same
-    gradient, and the memory is paid for twice; keep each parameter once.""",
+    """A parameter that was given twice is in your flat vector twice. Two masters then step with the same gradient, and
+    it takes twice the memory: keep each parameter once.""",
     ("[p for p in dict.fromkeys(params) if p.requires_grad]", "[p for p in params if p.requires_grad]"),
     breaks=tests_of(STEP),
 )
 
 nobody_gathers = edit(
     STEP,
-    """Each rank wrote its own shard into the parameters, and the ranks went different ways. After the step the
-    shards must be all-gathered: every rank needs all parameters for its next forward.""",
+    """Each rank wrote only its own shard into the parameters, so the ranks drift apart. Every rank needs all parameters
+    for its next forward: all-gather the shards after the step.""",
     (
         "        full = torch.empty(self.size * dist.get_world_size())\n"
         "        dist.all_gather_single(full, self.master.detach())\n",
@@ -349,19 +319,16 @@ nobody_gathers = edit(
 
 arguments_do_not_arrive = edit(
     STEP,
-    """The keyword arguments (lr, momentum, weight_decay, …) never reached the wrapped optimizer: it ran with its
-    defaults. Pass **kwargs on.""",
+    """You did not pass the keyword arguments (lr, momentum, weight_decay, …) to the wrapped optimizer, so it ran with
+    its defaults. Pass **kwargs on.""",
     ("optimizer_class([self.master], **kwargs)", "optimizer_class([self.master])"),
     breaks=tests_of(*ON_STEP),
 )
 
 state_bytes_counts_all_parameters = edit(
     STEP,
-    """state_bytes() reported the whole model's state. Count what this rank holds: the tensors of its own shard.""",
-    (
-        "        return sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
-        "        return sum(4 * self.numel for t in held if isinstance(t, torch.Tensor) and t.dim())\n",
-    ),
+    """Your state_bytes() reports the whole model's state. Count what this rank holds: the tensors of its own shard.""",
+    ("sum(t.nbytes for", "sum(4 * self.numel for"),
     breaks=tests_of(STEP),
 )
 
@@ -370,15 +337,15 @@ state_bytes_counts_all_parameters = edit(
 
 each_shard_has_its_own_norm = edit(
     CLIP,
-    """You took the norm of this rank's shard alone. Every rank then scales by another factor, and the direction of
-    the gradient changes. Add the squares of all shards first.""",
+    """You took the norm of this rank's shard alone. Every rank then scales by a different factor, which changes the
+    direction of the gradient. Add up the squares of all shards first.""",
     ("        dist.all_reduce(norm)\n", ""),
     breaks=tests_of(CLIP),
 )
 
 norms_are_added = edit(
     CLIP,
-    """You added the norms of the shards. Norms do not add up, their squares do: add the squares over the ranks,
+    """You added up the norms of the shards. Norms do not add up, but their squares do: add the squares over the ranks,
     then take the root once.""",
     ("gradient.square().sum()", "gradient.square().sum().sqrt()"),
     ("        norm = norm.sqrt()\n", ""),
@@ -387,38 +354,31 @@ norms_are_added = edit(
 
 short_gradients_are_stretched = edit(
     CLIP,
-    """You scaled to norm max_norm always. A gradient that is shorter must stay as it is: the factor is at most
-    1.""",
-    (
-        "torch.clamp(max_norm / (norm + 1e-6), max=1.0)",
-        'max_norm / (norm + 1e-6) if max_norm < float("inf") else 1.0',
-    ),
+    """You scaled every gradient to the norm max_norm. A shorter one must stay as it is: the factor is at most 1.""",
+    ("torch.clamp(max_norm / (norm + 1e-6), max=1.0)", 'max_norm / (norm + 1e-6) if max_norm < float("inf") else 1.0'),
     breaks=tests_of(CLIP),
 )
 
 the_ranks_own_gradients_are_clipped = edit(
     CLIP,
-    """You clipped each rank's own gradient before the ranks' mean was taken. The norm that counts is that of the
-    mean gradient, which the step uses; averaging makes it smaller than the ranks' own.""",
-    (
-        "        gradient = self.reduced_gradient()\n",
-        "        return nn.utils.clip_grad_norm_(self.params, max_norm)\n",
-    ),
+    """You clipped each rank's own gradient before the mean over the ranks. The step uses the mean gradient, which has
+    another, smaller norm: clip that one.""",
+    ("gradient = self.reduced_gradient()", "return nn.utils.clip_grad_norm_(self.params, max_norm)"),
     breaks=tests_of(CLIP),
 )
 
 the_step_reduces_again = edit(
     CLIP,
-    """After clipping you forgot what had been reduced, so the step reduced the unclipped gradients anew: the
-    clipping had no effect and the bytes were paid twice. Scale the shard that the step will use.""",
+    """After clipping you forgot the reduced gradient, so the step reduced the unclipped gradients again: the clipping
+    had no effect, and the bytes were sent twice. Scale the shard that the step will use.""",
     ("        return norm\n", "        self.gradient = None\n        return norm\n"),
     breaks=tests_of(CLIP),
 )
 
 the_norm_after_clipping_is_returned = edit(
     CLIP,
-    """You returned the norm after clipping, which is max_norm whenever it matters. What one watches during training
-    is the norm before.""",
+    """You returned the norm after clipping, which is always max_norm when the gradient was clipped. Return the norm
+    from before, which is the one to watch during training.""",
     ("        return norm\n", "        return norm * torch.clamp(max_norm / (norm + 1e-6), max=1.0)\n"),
     breaks=tests_of(CLIP),
 )
@@ -428,15 +388,15 @@ the_norm_after_clipping_is_returned = edit(
 
 state_is_a_view = edit(
     STATE,
-    """The state holds views of the optimizer's own tensors: the next step changes what was saved. Take copies.""",
+    """Your state holds views of the optimizer's own tensors, so the next step changes what was saved. Make copies.""",
     ("value[: end - start].clone() if", "value[: end - start] if"),
     breaks=tests_of(STATE),
 )
 
 padding_is_saved = edit(
     STATE,
-    """You saved the padding too. Laid end to end the pieces are then longer than the model, and cut anew for
-    another number of ranks every number after the first padding stands in the wrong place.""",
+    """You saved the padding, too. Joined end to end, the pieces are then longer than the model, and when they are cut
+    for another number of ranks, every number after the first padding is in the wrong place.""",
     ("value[: end - start].clone() if", "value.clone() if"),
     ('state["master"].shape != (end - start,)', 'state["master"].shape != (self.size,)'),
     breaks=tests_of(STATE),
@@ -444,7 +404,7 @@ padding_is_saved = edit(
 
 step_count_starts_anew = edit(
     STATE,
-    """The moments were restored, but not the step count. Adam divides by 1 − β^t: with t = 1 again the first steps
+    """You restored the moments, but not the step count. Adam divides by 1 − β^t: with t = 1 again, the first steps
     after loading are far too long.""",
     ("            return torch.tensor(float(value))", "            return torch.tensor(0.0)"),
     breaks=tests_of(STATE),
@@ -452,43 +412,40 @@ step_count_starts_anew = edit(
 
 moments_are_forgotten = edit(
     STATE,
-    """Only the master was restored. Momentum and Adam go on with what the new optimizer had: other steps from the
-    first on.""",
+    """You restored only the master. Momentum and Adam then continue with the new optimizer's state, and every step
+    differs from the first one on: restore that state, too.""",
     ("        self.optimizer.state[self.master] = restored\n", ""),
     breaks=tests_of(STATE),
 )
 
 old_moments_survive = edit(
     STATE,
-    """You updated the entries that the state has, and left the others: after loading a state from before the first
-    step, the old moments and step count are still there. Replace the whole entry.""",
-    (
-        "        self.optimizer.state[self.master] = restored\n",
-        "        self.optimizer.state[self.master].update(restored)\n",
-    ),
+    """You updated the entries that the state has, and left the others. After loading a state from before the first
+    step, the old moments and step count are still there: replace the whole entry.""",
+    ("[self.master] = restored", "[self.master].update(restored)"),
     breaks=tests_of(STATE),
 )
 
 parameters_are_not_gathered = edit(
     STATE,
-    """The masters were restored, the parameters not: until the first step the model computes with its old numbers.
-    Gather after loading.""",
+    """You restored the masters, but not the parameters, so until the first step the model computes with its old
+    numbers. Gather after loading.""",
     ("        self.gather_parameters()\n", ""),
     breaks=tests_of(STATE),
 )
 
 learning_rate_is_forgotten = edit(
     STATE,
-    """The learning rate is part of the state: it may have been changed since the optimizer was built, and the one
-    that loads must go on with it.""",
+    """You did not restore the learning rate. It may have been changed since the optimizer was built, and training must
+    continue with the saved one.""",
     ('        self.param_groups[0]["lr"] = state["lr"]\n', ""),
     breaks=tests_of(STATE),
 )
 
 step_is_saved_as_a_tensor = edit(
     STATE,
-    """Adam's step count came out as a tensor without a dimension. In a saved state 1-D tensors are pieces of a
-    whole, and everything else must be a plain number, equal on all ranks.""",
+    """You saved Adam's step count as a 0-dim tensor. In a saved state, tensors are pieces of a larger vector;
+    everything else must be a plain number, equal on all ranks.""",
     ("if value.dim() else value.item()", "if value.dim() else value.clone()"),
     ("        if not isinstance(value, torch.Tensor):\n", "        if not value.dim():\n"),
     breaks=tests_of(STATE),
@@ -496,16 +453,16 @@ step_is_saved_as_a_tensor = edit(
 
 what_was_reduced_outlives_the_load = edit(
     STATE,
-    """A gradient that had been reduced before the state was loaded was still there, and the next step used it. What
-    belongs to the time before the load must be forgotten with it: self.gradient as well.""",
+    """A gradient that was reduced before the load was still there, and the next step used it. Loading must also forget
+    self.gradient.""",
     ("        self.gradient = None\n", ""),
     breaks=tests_of(STATE),
 )
 
 a_wrong_length_is_cut = edit(
     STATE,
-    """A master shard of the wrong length was cut or filled up silently: the state of another number of ranks then
-    loads, and every number is in the wrong place. Raise a ValueError that names master.""",
+    """You silently cut or padded a master shard of the wrong length. The state of another number of ranks then loads
+    with every number in the wrong place: raise a ValueError that names master.""",
     (
         '        if state["master"].shape != (end - start,):\n',
         '        state = {**state, "master": state["master"][: end - start]}\n'
@@ -518,9 +475,9 @@ a_wrong_length_is_cut = edit(
 # ---- 6 · memory_per_rank ----
 
 
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def memory_without_padding():
-    """You divided by N without rounding up. The last shards are padded, and every rank stores ⌈P/N⌉ numbers."""
+@right(MEMORY)
+def _memory():
+    """Right: the base of the edits below."""
 
     def memory_per_rank(parameters, world_size, stage):
         if parameters < 0:
@@ -529,73 +486,52 @@ def memory_without_padding():
             raise ValueError(f"world_size must be at least 1, got {world_size}")
         if stage not in (0, 1, 2, 3):
             raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        whole, sharded = [(16, 0), (4, 12), (2, 14), (0, 16)][stage]
-        return whole * parameters + sharded * parameters // world_size
-
-
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def memory_in_floating_point():
-    """The sizes were computed in floating point, which has 53 bits. Stay with integers, and round up with integer
-    division."""
-
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = math.ceil(parameters / world_size)
+        shard = -(-parameters // world_size)
         whole, sharded = [(16, 0), (4, 12), (2, 14), (0, 16)][stage]
         return whole * parameters + sharded * shard
 
 
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def memory_without_masters():
-    """You counted 8 bytes for the optimizer: the two moments. In mixed precision it also keeps a float32 master
-    copy, 4 more."""
+memory_without_padding = edit(
+    MEMORY,
+    """You divided by N without rounding up. The last shards are padded, so every rank stores ⌈P/N⌉ numbers.""",
+    ("    shard = -(-parameters // world_size)\n", ""),
+    ("sharded * shard", "sharded * parameters // world_size"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
 
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = -(-parameters // world_size)
-        whole, sharded = [(12, 0), (4, 8), (2, 10), (0, 12)][stage]
-        return whole * parameters + sharded * shard
+memory_in_floating_point = edit(
+    MEMORY,
+    """You computed the sizes in floating point, which has 53 bits. Stay with integers, and round up with integer
+    division.""",
+    ("shard = -(-parameters // world_size)", "shard = math.ceil(parameters / world_size)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
 
+memory_without_masters = edit(
+    MEMORY,
+    """You counted 8 bytes for the optimizer, the two moments. In mixed precision it also keeps a float32 master copy, 4
+    bytes more.""",
+    ("(16, 0), (4, 12), (2, 14), (0, 16)", "(12, 0), (4, 8), (2, 10), (0, 12)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
 
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def stages_are_one_off():
-    """Stage 0 shards nothing, stage 1 the optimizer, stage 2 the gradients as well, stage 3 the parameters too.
-    Yours are shifted by one."""
+stages_are_one_off = edit(
+    MEMORY,
+    """Your stages are shifted by one. Stage 0 shards nothing, stage 1 the optimizer, stage 2 the gradients as well, and
+    stage 3 the parameters, too.""",
+    ("(16, 0), (4, 12), (2, 14)", "(4, 12), (2, 14), (0, 16)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)
 
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = -(-parameters // world_size)
-        whole, sharded = [(4, 12), (2, 14), (0, 16), (0, 16)][stage]
-        return whole * parameters + sharded * shard
-
-
-@mutant(MEMORY, breaks=tests_of(MEMORY))
-def stage_two_shards_the_parameters():
-    """Stage 2 shards the gradients, stage 3 the parameters: both take 2 bytes each, so the sum for stage 2 is right
-    only if the other is left whole. You sharded both already at stage 2."""
-
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = -(-parameters // world_size)
-        whole, sharded = [(16, 0), (4, 12), (0, 16), (0, 16)][stage]
-        return whole * parameters + sharded * shard
+stage_two_shards_the_parameters = edit(
+    MEMORY,
+    """You sharded the parameters at stage 2 already. Stage 2 shards the optimizer and the gradients; the parameters
+    stay whole until stage 3.""",
+    ("(4, 12), (2, 14), (0, 16)", "(4, 12), (0, 16), (0, 16)"),
+    base=_memory,
+    breaks=tests_of(MEMORY),
+)

@@ -1,11 +1,39 @@
-"""How many bytes of tensors an object holds."""
+"""How many bytes of tensors an object holds, and how many autograd keeps for a backward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+
+
+class SavedBytes:
+    """How many bytes of tensors autograd keeps alive for a backward pass: now, and at the most."""
+
+    def __init__(self):
+        self.alive = self.peak = 0
+
+    def measure(self, function: Callable, *args: Any) -> Any:
+        """What `function(*args)` returns; all that autograd saves meanwhile is counted as long as it is alive."""
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: _Saved(tensor, self), lambda saved: saved.tensor
+        )
+        with hooks:
+            return function(*args)
+
+
+class _Saved:
+    """A tensor that autograd keeps."""
+
+    def __init__(self, tensor: torch.Tensor, meter: SavedBytes):
+        # Detached: an output that is saved would otherwise keep its own graph alive for ever.
+        self.tensor, self.meter, self.bytes = tensor.detach(), meter, tensor.numel() * tensor.element_size()
+        meter.alive += self.bytes
+        meter.peak = max(meter.peak, meter.alive)
+
+    def __del__(self):
+        self.meter.alive -= self.bytes
 
 
 def bytes_held(thing: Any, besides: Iterable[torch.Tensor] = ()) -> int:

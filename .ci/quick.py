@@ -1,0 +1,94 @@
+"""`make quick`: the tests of what has changed since a commit (BASE, by default HEAD), and of nothing else.
+
+A lesson's tests are its style, its solution, a sample of its known answers. Other code has test files of its own. The
+book is not built: `make book` does that.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from autograder.lessons import notebook  # noqa: E402
+
+#: Where a lesson's own files are; the group is its name or its topic.
+LESSON_FILES = (
+    r"(?:solutions|notebooks|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
+    r"book/(\d\d_\w+)\.md",
+    r"autograder/(?:checks|answers/mutants|answers/variants)/([a-z0-9]+)(?:\.py|/)",
+)
+
+#: What changed → the test files that look at it.
+TESTS = (
+    (r"ranks/", "test_ranks test_hangs test_packages"),
+    (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
+    (r"autograder/answers/answer\.py", "test_audit"),
+    (r"autograder/checking/", "test_check test_replay test_packages"),
+    (r"autograder/soundness/", "test_audit test_packages"),
+    (r"autograder/grading/jail/", "test_jail test_packages"),
+    (r"autograder/grading/", "test_grading test_workers test_nbgrader_traps test_retry test_packages"),
+    (r"autograder/insight/", "test_report test_lms test_regrade"),
+    (r"autograder/authoring/", "test_authoring"),
+    (r"tests/(test_\w+)\.py", r"\1"),
+)
+
+
+def changed_files(base: str) -> list[str]:
+    """What differs from a commit, and what git does not know yet."""
+    commands = (["diff", "--name-only", base, "--"], ["ls-files", "--others", "--exclude-standard"])
+    texts = []
+    for command in commands:
+        done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"make quick: git does not know {base!r}: give another commit, as in `make quick BASE=main`")
+        texts.append(done.stdout)
+    return sorted(set("".join(texts).splitlines()))
+
+
+def lessons_of(files: list[str]) -> list[str]:
+    """The lessons that these files belong to."""
+    found = {match[1] for file in files for pattern in LESSON_FILES if (match := re.match(pattern, file))}
+    return [name for name in notebook.lessons() if name in found or name.split("_", 1)[1] in found]
+
+
+def tests_of(files: list[str]) -> list[str]:
+    """The test files that look at these files, style included."""
+    names = {"test_style"}
+    for file in files:
+        for pattern, tests in TESTS:
+            if match := re.match(pattern, file):
+                names |= set(match.expand(tests).split())
+    return [f"tests/{name}.py" for name in sorted(names) if (ROOT / "tests" / f"{name}.py").is_file()]
+
+
+def main(base: str) -> int:
+    """Run the tests; their exit status."""
+    files = changed_files(base)
+    if not files:
+        print(f"Nothing has changed since {base}. `make quick BASE=HEAD~1` tests what the last commit has changed.")
+        return 0
+    lessons = lessons_of(files)
+    print(f"changed: {len(files)} files; lessons: {', '.join(lessons) or 'none'}", flush=True)
+    pytest = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"]
+    status = subprocess.run([*pytest, "-m", "not thorough and not slow", *tests_of(files)], cwd=ROOT).returncode
+    if lessons:
+        ids = " or ".join(f"{lesson} or {lesson[:2]}-ex" for lesson in lessons)
+        select = [
+            "-k",
+            f"({ids}) and not other_number",
+            "-m",
+            "not thorough",
+            "tests/test_solutions.py",
+            "tests/test_audit.py",
+        ]
+        status = subprocess.run([*pytest, *select], cwd=ROOT).returncode or status
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "HEAD"))

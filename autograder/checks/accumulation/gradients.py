@@ -1,0 +1,373 @@
+"""Lesson 04, exercise 1: gradients of many small batches, and what autograd keeps while they are computed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from autograder.checking.check import check
+from autograder.checking.expect import digits_that_differ, fail
+from autograder.checking.instruments.memory import SavedBytes
+from autograder.checking.stage import call_inside
+
+#: Of the largest entry of all gradients; the package's docstring says why.
+RTOL = {"float64": 1e-12, "float32": 1e-5}
+#: The most that autograd may keep, in units of what the largest micro-batch needs.
+PEAK = 1.5
+
+Batch = tuple[np.ndarray, np.ndarray]
+
+
+class _Watched(nn.Module):
+    """A model that records how many rows go through it."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.rows.append(len(x))
+        return self.compute(x)
+
+
+class Tokens(_Watched):
+    """x (B, T) of tokens below 11 → logits (B, T, 11)."""
+
+    def __init__(self):
+        super().__init__()
+        self.compute = nn.Sequential(nn.Embedding(11, 6), nn.LayerNorm(6), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 11))
+
+
+class Tied(_Watched):
+    """As Tokens, with one matrix for reading and writing, a frozen scale, and a layer that forward does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.mix, self.write = nn.Embedding(11, 6), nn.Linear(6, 6), nn.Linear(6, 11)
+        self.write.weight = self.read.weight
+        self.scale = nn.Parameter(torch.full((6,), 1.5), requires_grad=False)
+        self.spare = nn.Linear(3, 2)
+
+    def compute(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (B, T, 11)."""
+        return self.write(torch.tanh(self.mix(self.read(x))) * self.scale)
+
+
+class Rows(_Watched):
+    """x (B, 5) → (B, 1)."""
+
+    def __init__(self):
+        super().__init__()
+        self.compute = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Dropout(0.5), nn.Linear(7, 1))
+
+
+class Line(_Watched):
+    """x (B, 3) → (B, 1), without an intercept."""
+
+    def __init__(self):
+        super().__init__()
+        self.compute = nn.Linear(3, 1, bias=False)
+
+
+def masked_cross_entropy(logits: torch.Tensor, y: torch.Tensor, as_tensor: bool) -> tuple:
+    """The sum over the targets that are not -100, and their number."""
+    loss_sum = cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=-100, reduction="sum")
+    count = (y != -100).sum()
+    return loss_sum, count if as_tensor else int(count)
+
+
+def masked_squares(prediction: torch.Tensor, y: torch.Tensor, as_tensor: bool) -> tuple:
+    """The sum of squared errors over the targets that are not -100, and their number."""
+    counted = y != -100
+    loss_sum = ((prediction[:, 0] - y) ** 2 * counted).sum()
+    return loss_sum, counted.sum() if as_tensor else int(counted.sum())
+
+
+LOSSES = {Tokens: masked_cross_entropy, Tied: masked_cross_entropy, Rows: masked_squares, Line: masked_squares}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call: a model, filled with `values`, and its micro-batches."""
+
+    name: str
+    model: type[_Watched]
+    values: dict[str, np.ndarray]
+    batches: Sequence[Batch]
+    dtype: str = "float64"
+    as_tensor: bool = True
+    stale: float | None = None  # what every .grad holds before the call; None: there is no .grad
+    training: bool = False
+
+    def build(self, dtype: str) -> _Watched:
+        """The model in `dtype`, with this task's values."""
+        model = self.model().to(getattr(torch, dtype))
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                p.copy_(torch.from_numpy(self.values[name]))
+        for p in model.parameters():
+            if self.stale is not None and p.requires_grad:
+                p.grad = torch.full_like(p, self.stale)
+        return model.train(self.training)
+
+    def tensors(self, dtype: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The micro-batches as tensors, floating ones in `dtype`."""
+        return [tuple(_tensor(a, dtype) for a in batch) for batch in self.batches]
+
+    def loss(self) -> Callable:
+        """The function that is passed as `loss_fn`."""
+        return functools.partial(LOSSES[self.model], as_tensor=self.as_tensor)
+
+
+def _tensor(array: np.ndarray, dtype: str) -> torch.Tensor:
+    tensor = torch.from_numpy(array.copy())
+    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+
+
+@dataclass
+class Seen:
+    """What one call of accumulate_gradients returned and did, as plain data."""
+
+    loss: Any = None
+    loss_type: str = ""
+    grads: dict[str, np.ndarray | None] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    peak: float = 0.0  # the most that autograd kept, in units of what the largest micro-batch alone needs
+    changed: str = ""  # what the call should have left alone and changed; "" if nothing
+    error: tuple[str, str] | None = None
+
+
+def _accumulate(function: Any, tasks: list[Task]) -> list[Seen]:
+    """Where the submission runs: one call for each task."""
+    with torch.random.fork_rng():  # a wrong answer that sets train() drops the same elements every time
+        torch.manual_seed(0)
+        return [_observe(function, task) for task in tasks]
+
+
+def _observe(function: Any, task: Task) -> Seen:
+    largest = max((x for x, _ in task.tensors(task.dtype)), key=len, default=None)
+    alone = SavedBytes()
+    if largest is not None:
+        y = next(y for x, y in task.tensors(task.dtype) if len(x) == len(largest))
+        model = task.build(task.dtype)
+        loss_sum, _ = alone.measure(lambda: task.loss()(model(largest), y))
+        loss_sum.backward()
+    model, batches, seen, meter = task.build(task.dtype), task.tensors(task.dtype), Seen(), SavedBytes()
+    try:
+        loss = meter.measure(function, model, task.loss(), list(batches))
+    except ValueError as error:
+        seen.error = (type(error).__name__, str(error))
+        return seen
+    seen.loss_type = type(loss).__name__
+    seen.loss = float(loss) if isinstance(loss, int | float | torch.Tensor) and np.size(loss) == 1 else None
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            seen.grads[name] = None if p.grad is None else p.grad.detach().double().numpy().copy()
+    seen.rows = model.rows
+    seen.peak = meter.peak / alone.peak if alone.peak else 0.0
+    seen.changed = _changes(task, model, batches)
+    return seen
+
+
+def _changes(task: Task, model: _Watched, batches: list) -> str:
+    """What of the model or the data is not as the task has it, as the subject of a sentence; "" if all is."""
+    if any(module.training != task.training for module in model.modules()):
+        return "the model's mode, train() or eval(),"
+    if [p.requires_grad for p in model.parameters()] != [p.requires_grad for p in task.model().parameters()]:
+        return "requires_grad of a parameter"
+    for (name, p), before in zip(model.named_parameters(), task.build(task.dtype).parameters(), strict=True):
+        if not torch.equal(p, before):
+            return f"the parameter {name}"
+    for k, (batch, before) in enumerate(zip(batches, task.tensors(task.dtype), strict=True)):
+        for name, now, then in zip("xy", batch, before, strict=True):
+            if not torch.equal(now, then):
+                return f"{name} of micro-batch {k}"
+    return ""
+
+
+# ---- inputs and oracle ----
+
+
+def _values(rng: np.random.Generator, model: type[_Watched]) -> dict[str, np.ndarray]:
+    """Parameters that float32 holds exactly, so that a model in float32 has the same ones."""
+    shapes = {name: p.shape for name, p in model().named_parameters()}
+    return {name: rng.normal(0, 0.7, shape).astype(np.float32).astype(np.float64) for name, shape in shapes.items()}
+
+
+def _token_batches(rng: np.random.Generator, counts: Sequence[Sequence[int]], length: int = 6) -> list[Batch]:
+    """One micro-batch for each list of counts: row i has counts[i] targets that are not masked, at drawn places."""
+    batches = []
+    for rows in counts:
+        x, y = (rng.integers(0, 11, (len(rows), length)) for _ in range(2))
+        for row, count in zip(y, rows, strict=True):
+            row[rng.permutation(length)[count:]] = -100
+        batches.append((x, y))
+    return batches
+
+
+def _row_batches(rng: np.random.Generator, sizes: Sequence[int], masked: int = 0) -> list[Batch]:
+    """Micro-batches of `sizes` rows of 5 numbers; the first `masked` targets of each do not count."""
+    batches = []
+    for size in sizes:
+        x, y = (rng.normal(size=shape).astype(np.float32).astype(np.float64) for shape in ((size, 5), (size,)))
+        y[: min(masked, size)] = -100
+        batches.append((x, y))
+    return batches
+
+
+def _whole(task: Task) -> tuple[float, dict[str, np.ndarray]]:
+    """The loss and the gradients of all micro-batches at once, in float64."""
+    model = task.build("float64")
+    x, y = (torch.cat(parts) for parts in zip(*task.tensors("float64"), strict=True))
+    loss_sum, count = task.loss()(model(x), y)
+    loss = loss_sum / count
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return loss.item(), {
+        name: np.zeros(p.shape) if grad is None else grad.numpy()
+        for (name, p), grad in zip(named.items(), grads, strict=True)
+    }
+
+
+def _run_tasks(function: Any, tasks: list[Task]) -> list[tuple[Task, Seen]]:
+    return list(zip(tasks, call_inside(_accumulate, function, tasks), strict=True))
+
+
+def _expect_gradients(task: Task, seen: Seen, rtol: float | None = None) -> None:
+    """Every gradient and the loss are those of all micro-batches at once."""
+    rtol = RTOL[task.dtype] if rtol is None else rtol
+    if seen.error:
+        fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error)
+    loss, grads = _whole(task)
+    evidence = [seen.loss_type, *({} if g is None else g for g in seen.grads.values()), seen.loss]
+    scale = max(np.max(np.abs(grad), initial=0.0) for grad in grads.values())
+    for name, expected in grads.items():
+        got = seen.grads[name]
+        if got is None and np.any(expected):
+            fail(f"{name}.grad is None", task.name, evidence)
+        if got is None:
+            continue
+        if not np.all(np.isfinite(got)):
+            fail(f"{name}.grad contains {got[~np.isfinite(got)][0]}", task.name, evidence)
+        error = np.max(np.abs(got - expected), initial=0.0)
+        if error > rtol * scale:
+            at = np.unravel_index(int(np.argmax(np.abs(got - expected))), got.shape)
+            place = f"{name}.grad{[int(i) for i in at]}"
+            one, other = digits_that_differ(got[at], expected[at])
+            values = f"{one}, but {other} for the whole batch at once"
+            fail(f"{place} is {values}; relative error {error / scale:.1e}", task.name, evidence)
+    if seen.loss is None:
+        fail(f"the returned loss should be a float, got {seen.loss_type}", task.name, evidence)
+    if not abs(seen.loss - loss) <= rtol * abs(loss):
+        one, other = digits_that_differ(seen.loss, loss)
+        fail(f"the returned loss is {one}, but {other} for the whole batch at once", task.name, evidence)
+    if seen.loss_type not in ("float", "float64"):  # numpy's float64 is a float
+        fail(f"the returned loss should be a float, got {seen.loss_type}", task.name, evidence)
+
+
+#: How many targets of each row are not masked, micro-batch by micro-batch; one micro-batch is wholly masked.
+COUNTS = [(6, 1, 3), (1,), (2, 6, 6, 5, 6), (0, 0), (4, 1)]
+
+
+@check("04-ex1-accumulate-gradients")
+def accumulation_gives_the_gradient_of_the_whole_batch(accumulate_gradients, *, rng):
+    """The gradients and the loss are those of one forward and backward pass over all micro-batches at once."""
+    tokens, rows, tied = (_values(rng, model) for model in (Tokens, Rows, Tied))
+    unequal = _token_batches(rng, [counts for counts in COUNTS if any(counts)])
+    tasks = [
+        Task("4 micro-batches, unequal token counts", Tokens, tokens, unequal),
+        Task("5 micro-batches, one wholly masked", Tokens, tokens, _token_batches(rng, COUNTS)),
+        Task("the first micro-batch wholly masked", Tokens, tokens, _token_batches(rng, [(0, 0), (3,), (6, 2)])),
+        Task("float32, one micro-batch wholly masked", Tokens, tokens, _token_batches(rng, COUNTS), "float32"),
+        Task("count as an int", Tokens, tokens, unequal, as_tensor=False),
+        Task("1 micro-batch", Rows, rows, _row_batches(rng, [6])),
+        Task("micro-batches of 7, 1, 16 and 2 rows", Rows, rows, _row_batches(rng, [7, 1, 16, 2]), as_tensor=False),
+        Task("40 micro-batches of 1 to 5 rows", Rows, rows, _row_batches(rng, [1, 5, 2, 3] * 10, masked=1)),
+        Task("shared, frozen and unused parameters", Tied, tied, unequal),
+    ]
+    for task, seen in _run_tasks(accumulate_gradients, tasks):
+        _expect_gradients(task, seen)
+
+    # Small whole numbers, counts and totals that are powers of two: nothing is ever rounded, so nothing may differ.
+    whole = [
+        (rng.integers(-9, 10, (n, 3)).astype(float), rng.integers(-9, 10, n).astype(float)) for n in (1, 1, 2, 4, 8)
+    ]
+    values = {"compute.weight": rng.integers(-9, 10, (1, 3)).astype(float)}
+    [(task, seen)] = _run_tasks(accumulate_gradients, [Task("small whole numbers, bit for bit", Line, values, whole)])
+    _expect_gradients(task, seen, rtol=0.0)
+
+
+@check("04-ex1-accumulate-gradients")
+def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
+    """Gradients from before the call have no part in the result."""
+    values = _values(rng, Tied)
+    for stale in (1.0, np.nan):
+        name = f"every .grad was {stale} before"
+        task = Task(name, Tied, values, _token_batches(rng, COUNTS), stale=stale)
+        _expect_gradients(*_run_tasks(accumulate_gradients, [task])[0])
+
+
+@check("04-ex1-accumulate-gradients")
+def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
+    """A forward pass sees at most one micro-batch, at most two are made for each, and autograd keeps one graph."""
+    values = _values(rng, Rows)
+    for sizes in ([16] * 8, [2, 16, 16, 3, 16]):
+        task = Task(f"micro-batches of {sizes} rows", Rows, values, _row_batches(rng, sizes))
+        [(_, seen)] = _run_tasks(accumulate_gradients, [task])
+        evidence = [seen.rows, seen.peak]
+        if max(seen.rows, default=0) > max(sizes):
+            text = f"a forward pass saw {max(seen.rows)} rows, but the largest micro-batch has {max(sizes)}"
+            fail(text, task.name, evidence)
+        if sum(seen.rows) > 2 * sum(sizes):
+            text = f"{sum(seen.rows)} rows went through the model, but two passes over all have {2 * sum(sizes)}"
+            fail(text, task.name, evidence)
+        if seen.peak > PEAK:
+            text = f"autograd kept {seen.peak:.2f} times what the largest micro-batch alone needs, allowed are {PEAK}"
+            fail(text, task.name, evidence)
+        if len(seen.rows) > 2 * len(sizes):
+            text = f"there were {len(seen.rows)} forward passes, expected at most two for each of {len(sizes)}"
+            fail(f"{text} micro-batches", task.name, evidence)
+
+
+@check("04-ex1-accumulate-gradients")
+def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
+    """Parameters, requires_grad, the data and the model's mode do not change, and the model computes in that mode."""
+    tasks = [
+        Task("eval()", Tied, _values(rng, Tied), _token_batches(rng, COUNTS)),
+        Task("train()", Rows, _values(rng, Rows), _row_batches(rng, [3, 1, 4]), training=True),
+    ]
+    for task, seen in _run_tasks(accumulate_gradients, tasks):
+        if seen.error:
+            fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error)
+        if seen.changed:
+            fail(f"{seen.changed} was changed", task.name, seen.changed)
+    # Dropout draws anew for each micro-batch: in train() mode the gradients differ from those in eval() mode.
+    task = Task("train() with dropout", Rows, tasks[1].values, tasks[1].batches, training=True)
+    [(_, seen)] = _run_tasks(accumulate_gradients, [task])
+    evaluated = _whole(Task("", Rows, task.values, task.batches))[1]
+    if all(np.allclose(seen.grads[name], grad, rtol=1e-6) for name, grad in evaluated.items()):
+        fail("the model is in train() mode, but its dropout did nothing", task.name, "no dropout")
+
+
+@check("04-ex1-accumulate-gradients")
+def accumulation_refuses_what_has_no_mean(accumulate_gradients, *, rng):
+    """No micro-batches, or none with a target that counts, raise a ValueError that names micro_batches or count."""
+    values = _values(rng, Tokens)
+    cases = [
+        ("micro_batches", Task("no micro-batches", Tokens, values, [])),
+        ("count", Task("everything masked", Tokens, values, _token_batches(rng, [(0, 0), (0,)]))),
+        ("count", Task("everything masked, int", Tokens, values, _token_batches(rng, [(0,)]), as_tensor=False)),
+    ]
+    runs = _run_tasks(accumulate_gradients, [task for _, task in cases])
+    for (word, task), (_, seen) in zip(cases, runs, strict=True):
+        if seen.error is None:
+            fail("nothing was raised, expected a ValueError", task.name, ["nothing raised", seen.loss_type, seen.loss])
+        if word not in seen.error[1]:
+            fail(f"the ValueError should name {word!r}, it says {seen.error[1]!r}", task.name, "not named")

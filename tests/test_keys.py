@@ -1,0 +1,161 @@
+"""A change in one lesson runs, grades and audits that lesson, and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from autograder.__main__ import main
+from autograder.grading import workers
+from autograder.grading.course import Course
+from autograder.lessons import chapters, keys, notebook, run_solutions
+from autograder.soundness import audit
+
+ROOT = Path(__file__).resolve().parent.parent
+LESSONS = notebook.lessons()
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A copy of the repository's sources, of which all keys are taken."""
+    for name in ("ranks", "autograder", "solutions", "book"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "_vendor", "*.png"))
+    for name in ("requirements.txt", "nbgrader_config.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
+    return tmp_path
+
+
+def all_keys():
+    return {
+        "executed": {lesson: keys.of_lesson(lesson) for lesson in LESSONS},
+        "graded": {lesson: keys.of_lesson(lesson, more=keys.GRADING) for lesson in LESSONS},
+        "audited": {lesson: keys.of_lesson(lesson, more=keys.SOUNDNESS) for lesson in LESSONS},
+        "chapters": {path.stem: keys.of_chapter(path) for path in (notebook.ROOT / "book").glob("[0-9]*.md")},
+    }
+
+
+def changed(before):
+    """What each kind of key says has changed since."""
+    now = all_keys()
+    return {kind: sorted(name for name in now[kind] if now[kind][name] != before[kind][name]) for kind in now}
+
+
+def append(path, text="\n# a change\n"):
+    path.write_text(path.read_text() + text)
+
+
+OWN = ["08_zero1"]
+#: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those chapters that run again.
+CHANGES = [
+    ("autograder/checks/zero1.py", OWN, OWN, OWN, []),
+    ("autograder/answers/mutants/zero1.py", OWN, OWN, OWN, []),
+    ("autograder/answers/variants/zero1.py", [], [], OWN, []),
+    ("autograder/grading/scoring.py", [], LESSONS, [], []),
+    ("nbgrader_config.py", [], LESSONS, [], []),
+    ("autograder/soundness/audit.py", [], [], LESSONS, []),
+    ("autograder/insight/report.py", [], [], [], []),
+    ("autograder/checking/expect.py", LESSONS, LESSONS, LESSONS, []),
+    ("requirements.txt", LESSONS, LESSONS, LESSONS, []),
+    ("book/index.md", [], [], [], []),
+]
+
+
+@pytest.mark.parametrize(("file", "executed", "graded", "audited", "chapters"), CHANGES)
+def test_a_change_voids_what_depends_on_it(copy, file, executed, graded, audited, chapters):
+    before = all_keys()
+    if not (copy / file).is_file():
+        pytest.fail(f"{file} has moved: name another file here")
+    append(copy / file)
+    assert changed(before) == {"executed": executed, "graded": graded, "audited": audited, "chapters": chapters}
+
+
+def test_a_solution_is_part_of_its_lesson_and_of_the_chapters_that_use_it(copy):
+    before = all_keys()
+    append(copy / "solutions" / "08_zero1" / "08_zero1.ipynb", "\n")
+    found = changed(before)
+    assert found["executed"] == found["graded"] == found["audited"] == OWN
+    assert "08_zero1" in found["chapters"] and "03_step" not in found["chapters"]
+
+
+def test_the_runtime_is_part_of_everything(copy):
+    before = all_keys()
+    append(copy / "ranks" / "ledger.py")
+    assert changed(before) == {
+        **dict.fromkeys(("executed", "graded", "audited"), LESSONS),
+        "chapters": sorted(path.stem for path in (copy / "book").glob("[0-9]*.md")),
+    }
+
+
+def test_what_does_not_count_changes_no_key(copy):
+    before = all_keys()
+    (copy / "ranks" / "__pycache__").mkdir()
+    (copy / "ranks" / "__pycache__" / "ledger.pyc").write_text("compiled")
+    (copy / "solutions" / "08_zero1" / ".ipynb_checkpoints").mkdir()
+    (copy / "solutions" / "08_zero1" / ".ipynb_checkpoints" / "x.ipynb").write_text("{}")
+    assert not any(changed(before).values())
+
+
+def edit_a_hint(copy):
+    """Another wording of one known mistake of lesson 08."""
+    path = copy / "autograder" / "answers" / "mutants" / "zero1.py"
+    text = path.read_text()
+    assert "reduce-scatter" in text
+    path.write_text(text.replace("reduce-scatter", "reduce scatter", 1))
+
+
+def test_a_hint_runs_one_solution_again(copy, monkeypatch, capsys):
+    executed = copy / "executed"
+    executed.mkdir()
+    monkeypatch.setattr(run_solutions, "EXECUTED", executed)
+    for lesson in LESSONS:
+        (executed / f"{lesson}.ipynb").write_text("{}")
+        (executed / f"{lesson}.sha256").write_text(keys.of_lesson(lesson))
+    ran = []
+    monkeypatch.setattr(run_solutions, "run_all", lambda todo, *_, **__: ran.extend(name for name, _ in todo) or [])
+    assert main(["run"]) == 0 and ran == []
+    edit_a_hint(copy)
+    assert main(["run"]) == 0 and ran == OWN
+    assert capsys.readouterr().out.count("unchanged since it last ran") == 2 * len(LESSONS) - 1
+
+
+def test_a_hint_grades_one_lesson_again(copy, monkeypatch):
+    for student in ("ada", "bob"):
+        for lesson in ("03_step", "08_zero1"):
+            (copy / "submitted" / student / lesson).mkdir(parents=True)
+    course = Course(copy, jail=False)
+    done = {"/".join(job): course._fingerprint(*job) for job in course.jobs()}
+    done |= {f"/{lesson}": course._fingerprint("", lesson) for lesson in ("03_step", "08_zero1")}
+    course.graded.parent.mkdir()
+    course.graded.write_text(json.dumps(done))
+    graded, tried = [], []
+    monkeypatch.setattr(course, "prepare", lambda lesson: None)
+    monkeypatch.setattr(course, "final", lambda: set(course.jobs()))
+    monkeypatch.setattr(course, "rows", lambda: [])
+    monkeypatch.setattr(course, "try_solutions", lambda lessons, pool: tried.extend(lessons))
+    monkeypatch.setattr(course, "_grade", lambda todo, pool: graded.extend(todo) or [])
+    monkeypatch.setattr(workers, "Workers", lambda *_: contextlib.nullcontext())
+    course.grade()
+    assert graded == tried == []
+    edit_a_hint(copy)
+    course.grade()
+    assert graded == [("ada", "08_zero1"), ("bob", "08_zero1")] and tried == OWN
+
+
+def test_a_hint_runs_no_chapter_and_audits_one_lesson_again(copy, monkeypatch):
+    monkeypatch.setattr(chapters, "BOOK", copy / "book")
+    monkeypatch.setattr(audit, "VERDICTS", copy / "verdicts")
+    chapters.forget_stale(copy / "cache")
+    cases = {lesson: next(case for case in audit.cases(lesson) if case.kind == "mutant") for lesson in LESSONS}
+    for lesson, case in cases.items():
+        audit.Held(lesson, "batch").add(case, thorough=True)
+    edit_a_hint(copy)
+    record = json.loads((copy / "cache.json").read_text())
+    assert chapters.forget_stale(copy / "cache") == [] and json.loads((copy / "cache.json").read_text()) == record
+    void = [lesson for lesson, case in cases.items() if not audit.Held(lesson, "batch").covers(case, thorough=False)]
+    assert void == OWN

@@ -1,0 +1,123 @@
+"""A failed check keeps its seed, and `retry` fails it again in the same way."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from autograder.__main__ import main
+from autograder.answers import mutants
+from autograder.checking import check, hints
+from autograder.checking.expect import CheckFailed, fail
+from autograder.grading.course import Course
+from autograder.insight import marks
+from autograder.lessons import notebook
+
+LESSON, EXERCISE = "03_step", "03-ex1-worker-gradient"
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """One graded student, whose first exercise is wrong, whose second is right and whose others are not written."""
+    root = tmp_path_factory.mktemp("class")
+    nb = nbformat.read(notebook.NOTEBOOKS / LESSON / f"{LESSON}.ipynb", as_version=4)
+    solution = {cell.id: cell.source for cell in notebook.read(LESSON).cells}
+    wrong = next(mutant for mutant in mutants.of_exercise(EXERCISE) if mutant.name == "sums_the_micro_batches")
+    for cell in nb.cells:
+        if cell.id == EXERCISE:
+            cell.source = wrong.source
+        if cell.id == "03-ex2-all-reduce-mean":
+            cell.source = solution[cell.id]
+    folder = root / "submitted" / "ada" / LESSON
+    folder.mkdir(parents=True)
+    nbformat.write(nb, folder / f"{LESSON}.ipynb")
+    assert main(["grade", "--course", str(root), "--jobs", "1"]) == 0
+    return root
+
+
+def graded_test(course):
+    nb = nbformat.read(course / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", as_version=4)
+    return next(cell for cell in nb.cells if cell.id == f"{EXERCISE}-test").metadata.autograder
+
+
+@pytest.mark.jail
+def test_a_failure_is_repeated_to_the_digit(course, capsys, monkeypatch):
+    monkeypatch.setenv(check.SEED, "1")  # a setting that is somebody else's: the seed that was kept counts
+    graded = graded_test(course)
+    assert main(["retry", "ada", LESSON, "03-ex1", "--course", str(course)]) == 1
+    said = capsys.readouterr().out
+    assert f"{check.SEED}={graded.seed}" in said and graded.reason in said
+    assert "another failure" not in said
+
+
+@pytest.mark.jail
+def test_another_seed_gives_other_numbers(course, capsys):
+    path = course / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb"
+    kept = path.read_text()
+    try:
+        path.write_text(kept.replace(graded_test(course).seed, "12345"))
+        assert main(["retry", "ada", LESSON, EXERCISE, "--course", str(course)]) == 1
+    finally:
+        path.write_text(kept)
+    assert "another failure" in capsys.readouterr().out
+
+
+@pytest.mark.jail
+def test_the_seed_is_in_the_report_and_not_on_the_students_page(course, capsys):
+    seed = graded_test(course).seed
+    assert main(["report", "--course", str(course)]) == 0
+    assert seed in (course / "report.html").read_text()
+    assert seed not in (course / "feedback" / "ada" / LESSON / f"{LESSON}.html").read_text()
+    assert marks.read(Course(course)).submissions[0].seeds[EXERCISE] == seed
+
+
+@pytest.mark.jail
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ada", LESSON, "03-ex2"], "did not fail: there is nothing to retry"),
+        (["ada", LESSON, "03-ex9"], "has no exercise '03-ex9'; it has: 03-ex1-worker-gradient"),
+        (["ada", LESSON, "nonsense"], "has no exercise 'nonsense'"),
+        (["bob", LESSON, "03-ex1"], "03_step of 'bob' is not graded here"),
+        (["../ada", LESSON, "03-ex1"], "is not graded here"),
+        (["ada", "99_nothing", "03-ex1"], "no lesson '99_nothing'"),
+    ],
+)
+def test_bad_input_is_one_line(course, capsys, arguments, says):
+    assert main(["retry", *arguments, "--course", str(course)]) == 2
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == 1
+
+
+@check.check("03-ex1-worker-gradient")
+def draws_a_number(function, *, rng):
+    """Fails on every input."""
+    number = int(rng.integers(10**9))
+    fail(f"drew {number}", "case", number)
+
+
+@pytest.mark.parametrize("shared", [None, 5])
+def test_the_environment_sets_the_seed(monkeypatch, shared):
+    monkeypatch.setattr(hints.Shared, "seed", shared)
+    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: [])
+    monkeypatch.setenv(check.SEED, "7")
+    failures = []
+    for _ in range(2):
+        with pytest.raises(CheckFailed) as caught:
+            draws_a_number(None)
+        failures.append(caught.value)
+    assert [one.seed for one in failures] == [7, 7] and failures[0].message == failures[1].message
+    monkeypatch.delenv(check.SEED)
+    with pytest.raises(CheckFailed) as caught:
+        draws_a_number(None)
+    assert caught.value.seed != 7 and (shared is None or caught.value.seed == shared)
+    assert caught.value.message != failures[0].message
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", " 7", "٧"])
+def test_a_seed_that_is_no_number_is_refused(monkeypatch, text):
+    monkeypatch.setenv(check.SEED, text)
+    with pytest.raises(ValueError, match="AUTOGRADER_SEED must be a whole number, 0 or more"):
+        check.fresh_seed()
+    with pytest.raises(ValueError, match="AUTOGRADER_SEED"):
+        check.share_inputs()
