@@ -1,4 +1,4 @@
-"""N ranks as processes on one machine: their messages, their hangs, their pictures.
+"""Run a `torch.distributed` worker as N processes on one machine; see every message, and an explanation of every hang.
 
     import ranks
 
@@ -9,20 +9,26 @@
     results = ranks.run(worker, world_size=4, args=(x,))
     results[0], results.ledger, results.stdout, results.timeline()
 
-A worker needs only `torch.distributed`, so `torchrun` runs the same function on a cluster.
+A worker needs only `torch.distributed`, so a script that calls the same function runs under `torchrun` on a cluster.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ranks import processes
 from ranks.errors import HangError, RankError
 from ranks.launch import Results, run
+from ranks.ledger import Ledger, Message, Span
 
-__all__ = ["COLORS", "Figure", "HangError", "RankError", "Results", "run"]
+if TYPE_CHECKING:
+    from ranks.figure import COLORS, Figure
+
+__all__ = ["COLORS", "Figure", "HangError", "Ledger", "Message", "RankError", "Results", "Span", "run"]
 
 
-def __getattr__(name: str):
-    # matplotlib is slow to import, and most runs draw nothing.
+def __getattr__(name: str) -> Any:
+    # matplotlib is imported only when a figure is drawn: it is slow to import.
     if name in ("COLORS", "Figure"):
         from ranks import figure
 

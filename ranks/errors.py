@@ -1,4 +1,4 @@
-"""What `ranks.run` raises when a run does not end well: RankError and HangError.
+"""What `ranks.run` raises: RankError when a rank fails, HangError when the ranks wait forever or run out of time.
 
 Both carry `evidence`: what happened on each rank as plain data, without times and paths, so that two
 failures of the same kind compare equal.
@@ -10,11 +10,12 @@ from typing import Any
 
 
 class RankError(RuntimeError):
-    """One rank failed; the others were ended.
+    """One rank failed; the other ranks were ended.
 
-    rank: which one. type_name: the class of its exception, or "" when the process died without one.
-    reason: the exception's text, or how the process died. where: the innermost line that is not torch's, if
-    there is one. traceback: its whole stack, cell lines included. headline: all of this but the stack.
+    rank: the rank that failed. type_name: the class of its exception, or "" if the process died without one.
+    reason: the exception's text, or how the process died. headline: rank, class and reason in one sentence.
+    where: the innermost line of the worker, or "" if there is none. traceback: the rank's stack without the frames
+    of torch, of Python's own modules and of `ranks`.
     """
 
     def __init__(self, rank: int, type_name: str, reason: str, traceback: str = "", where: str = ""):
@@ -25,12 +26,13 @@ class RankError(RuntimeError):
 
 
 class HangError(RuntimeError):
-    """The ranks wait for something that cannot come, or did not finish in time.
+    """Ranks wait for something that can no longer happen, or the run did not finish in time.
 
-    waits: one sentence a rank: the call that it waits in, the peer and the cell's line.
-    parted: the first place where what the ranks did no longer fits together, as one sentence ("" if none).
+    headline: who waits forever, or that time was up. waits: one sentence a rank: the call in which it waits, the peer,
+    and the line of code.
+    parted: one sentence on the first point at which the ranks' calls do not fit together, or "" if there is none.
     """
 
     def __init__(self, headline: str, waits: list[str], parted: str, evidence: Any):
-        self.waits, self.parted, self.evidence = waits, parted, evidence
+        self.headline, self.waits, self.parted, self.evidence = headline, waits, parted, evidence
         super().__init__("\n".join([headline, *(f"  {wait}" for wait in waits), *([parted] if parted else [])]))

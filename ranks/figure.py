@@ -1,14 +1,15 @@
-"""Figures that everybody can read: one color a rank, and words for those who do not see them."""
+"""Figures with one color a rank and a text alternative."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
+from typing import Any
 
 from matplotlib.figure import Figure as _Figure
 
-#: The color of rank 0, 1, 2, … in every figure: Okabe and Ito's palette, which color-blind readers tell apart.
+#: The colors of ranks 0, 1, 2, …, the same in every figure: Okabe and Ito's palette, safe for color-blind readers.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
 
 
@@ -18,12 +19,12 @@ def color(rank: int) -> str:
 
 
 class Figure(_Figure):
-    """A matplotlib Figure with a text alternative, shown where it is the last value of a cell.
+    """A matplotlib Figure with a text alternative. A notebook shows it if it is the last value of a cell.
 
-    alt: what one sees in it, in a sentence or two. The other arguments are matplotlib's.
+    alt: what the figure shows, in a sentence or two. The other arguments are those of matplotlib's Figure.
     """
 
-    def __init__(self, *, alt: str, **kwargs):
+    def __init__(self, *, alt: str, **kwargs: Any):
         kwargs.setdefault("layout", "constrained")
         kwargs.setdefault("figsize", (7.5, 3.2))
         kwargs.setdefault("dpi", 100)
@@ -32,7 +33,7 @@ class Figure(_Figure):
 
     def _repr_html_(self) -> str:
         picture = io.BytesIO()
-        self.savefig(picture, format="png", dpi=2 * self.dpi)  # sharp on screens of high resolution
+        self.savefig(picture, format="png", dpi=2 * self.dpi)  # sharp on high-resolution screens
         data = base64.b64encode(picture.getvalue()).decode()
         width = round(self.get_figwidth() * self.dpi)
         alt = html.escape(self.alt, quote=True)

@@ -1,13 +1,14 @@
-"""Why a run does not go on: who waits for whom, and where what the ranks did stopped fitting together.
+"""Why a run does not go on: which rank waits for which, and where the ranks' calls do not fit together.
 
-`stuck` answers from the ranks' records alone, and only when it is certain: a message counts as on its way
-as soon as its sender has begun the call, and a rank whose background threads talk counts as able to do
-anything. `headline`, `describe_wait` and `parted` put the answer into sentences.
+`stuck` reads the ranks' records and names only ranks that can certainly never go on: a message counts as sent as soon
+as its sender has begun the call, and a rank whose background threads communicate counts as able to do anything.
+`headline`, `describe_wait` and `parted` put the answer into sentences.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ranks.ledger import Message, Record, pairs
 from ranks.source import place
@@ -15,16 +16,16 @@ from ranks.source import place
 
 @dataclass(frozen=True)
 class Waits:
-    """Rank `rank` is blocked in `message` and cannot go on before all of `on` have done something."""
+    """Rank `rank` is blocked in `message` and waits for the ranks `on`: all of them, or any if it receives from any."""
 
     rank: int
     message: Message
     on: tuple[int, ...]
-    mismatch: bool = False  # everybody came, but with calls that do not fit
+    mismatch: bool = False  # every member called a collective, but not the same one
 
 
 def blocked(records: list[Record], finished: set[int]) -> dict[int, Waits]:
-    """The ranks that wait for something that nobody has begun to send."""
+    """The ranks in a call that the other side has not begun, or in a collective that its members called differently."""
     result = {}
     for rank, record in enumerate(records):
         message = record.waiting
@@ -37,7 +38,7 @@ def blocked(records: list[Record], finished: set[int]) -> dict[int, Waits]:
 
 
 def stuck(records: list[Record], finished: set[int]) -> dict[int, Waits]:
-    """The ranks that can never go on: everyone they wait for is stuck or finished itself."""
+    """The ranks that can never go on, because the ranks that they wait for are stuck too or have finished."""
     waiting = blocked(records, finished)
     able = {rank for rank in range(len(records)) if rank not in waiting and rank not in finished}
     while True:
@@ -58,34 +59,39 @@ def _may_come(waits: Waits, able: set[int]) -> bool:
 
 
 def _peer_waits(records: list[Record], message: Message) -> Waits | None:
-    """A send waits for its receive, a receive for its send; None when the counterpart has been begun."""
+    """A send waits for its receive, a receive for its send; None once the other side has begun that call."""
+    wanted, begun = _counts(records, message)
+    if begun >= wanted:
+        return None
+    others = tuple(rank for rank in range(len(records)) if rank != message.rank)
+    return Waits(message.rank, message, others if message.peer is None else (message.peer,))
+
+
+def _counts(records: list[Record], message: Message) -> tuple[int, int]:
+    """How many calls like `message` its rank has begun, this one included, and how many were begun to match them."""
     mine = records[message.rank].messages
-    others = [rank for rank in range(len(records)) if rank != message.rank]
-    if message.from_any:
-        begun = sum(m.is_send and m.peer == message.rank for rank in others for m in records[rank].messages)
-        wanted = sum(m.is_receive for m in mine)
-        return None if begun >= wanted else Waits(message.rank, message, tuple(others))
-    counterpart = [
-        m
-        for m in records[message.peer].messages
-        if (m.is_receive if message.is_send else m.is_send)
-        and m.tag == message.tag
-        and (m.peer == message.rank or (m.from_any and m.completed is None))
-    ]
-    same_kind = [
-        m
-        for m in mine
-        if m.is_send == message.is_send
-        and not m.is_collective
+    if message.peer is None:  # a receive from any rank
+        sent = sum(m.is_send and m.peer == message.rank for record in records for m in record.messages)
+        return sum(m.is_receive for m in mine), sent
+    wanted = sum(
+        not m.is_collective
+        and m.is_send == message.is_send
         and m.tag == message.tag
         and m.peer == message.peer
         and m.posted <= message.posted
-    ]
-    return None if len(counterpart) >= len(same_kind) else Waits(message.rank, message, (message.peer,))
+        for m in mine
+    )
+    begun = sum(
+        (m.is_receive if message.is_send else m.is_send)
+        and m.tag == message.tag
+        and (m.peer == message.rank or (m.from_any and m.completed is None))
+        for m in records[message.peer].messages
+    )
+    return wanted, begun
 
 
 def _collective_waits(records: list[Record], message: Message) -> Waits | None:
-    """A collective waits for the members of its group that have not come to it, or came to another one."""
+    """A collective waits for the members of its group that have not called it, or that called another one."""
     members = message.group or tuple(range(len(records)))
     place = _collectives(records[message.rank], message.group).index(message)
     absent, differs = [], False
@@ -104,8 +110,8 @@ def _collectives(record: Record, group: tuple[int, ...] | None) -> list[Message]
     return [m for m in record.messages if m.is_collective and m.group == group]
 
 
-def _signature(message: Message) -> tuple:
-    """What must be the same on every rank for a collective to work: call, root, and mostly the size."""
+def _signature(message: Message) -> tuple[Any, ...]:
+    """What must be the same on every rank for a collective to work: call and root, for most also dtype and size."""
     if message.call in ("barrier", "monitored_barrier") or message.call.endswith(("_object", "_object_list")):
         return (message.call, message.root)
     if message.call in ("gather", "scatter", "all_to_all", "all_to_all_single", "reduce_scatter", "all_gather"):
@@ -116,13 +122,13 @@ def _signature(message: Message) -> tuple:
 def headline(stuck: list[int], world_size: int) -> str:
     """The first line of the explanation: who is stuck."""
     who = "every rank" if len(stuck) == world_size else _ranks(stuck)
-    return f"{who} {'wait' if who.startswith('ranks') else 'waits'} for what cannot come"
+    return f"{who} {'wait' if who.startswith('ranks') else 'waits'} forever"
 
 
 def parted(records: list[Record], states: dict[int, str]) -> str:
-    """The first place where what the ranks did no longer fits together, as a sentence; "" if there is none.
+    """The first point at which the ranks' calls do not fit together, as a sentence; "" if there is none.
 
-    states: for each rank what it does now if it is not in a call ("has returned", "is computing").
+    states: what each rank that is not in a call does instead ("has returned", "is computing at …").
     """
     for explain in (_parted_collectives, _cycle, _unmatched, _never_waited):
         if sentence := explain(records, states):
@@ -140,14 +146,15 @@ def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
             place += 1
         if all(len(calls) == place for calls in sequences.values()):
             continue
-        none = "called none: it {}"
         said = {
-            rank: _called(calls[place]) if len(calls) > place else none.format(_doing(records[rank], states, rank))
+            rank: _called(calls[place])
+            if len(calls) > place
+            else f"called none: it {_doing(records[rank], states, rank)}"
             for rank, calls in sequences.items()
         }
         sides = "".join(f"\n  {side}" for side in _sides(said))
         inside = "" if group is None else f" of the group {list(group)}"
-        return f"The ranks parted at collective number {place + 1}{inside}:{sides}"
+        return f"The ranks diverge at collective number {place + 1}{inside}:{sides}"
     return ""
 
 
@@ -159,46 +166,54 @@ def _cycle(records: list[Record], states: dict[int, str]) -> str:
             following = waiting[path[-1]].on[0]
             if following in path:
                 circle = path[path.index(following) :]
-                kinds = {"sends" if waiting[r].message.is_send else "receives" for r in circle}
-                kind = kinds.pop() if len(kinds) == 1 else "sends and receives"
-                chain = " → ".join(str(r) for r in [*circle, following])
-                advice = "Somebody must do the opposite first, or use isend, which does not wait."
-                return f"A cycle of {kind}, each waiting for the next: {chain}. {advice}"
+                return _describe_cycle([waiting[rank].message for rank in circle])
             path.append(following)
     return ""
 
 
+def _describe_cycle(calls: list[Message]) -> str:
+    """calls: one a rank, each waiting for the rank of the next, the last for the rank of the first."""
+    kinds = {"sends" if call.is_send else "receives" for call in calls}
+    kind = kinds.pop() if len(kinds) == 1 else "sends and receives"
+    chain = " → ".join(str(call.rank) for call in [*calls, calls[0]])
+    advice = "One rank must do the opposite first, or use isend, which does not wait."
+    if len(calls) == 2 and calls[0].is_send != calls[1].is_send:
+        advice = "The tags differ: a receive takes only a message with its own tag."
+    return f"A cycle of {kind}, each waiting for the next: {chain}. {advice}"
+
+
 def _unmatched(records: list[Record], states: dict[int, str]) -> str:
     for rank, waits in sorted(blocked(records, set(states)).items()):
-        if waits.message.from_any:
-            count = sum(m.is_receive for m in records[rank].messages)
-            return f"Rank {rank} receives from any rank for the {_ordinal(count)} time, but only {count - 1} were sent."
-        for other in waits.on:
-            if other in states:
-                nth = sum(
-                    m.is_send == waits.message.is_send and m.peer == other and not m.is_collective
-                    for m in records[rank].messages
-                )
-                mine, theirs = ("send", "receives") if waits.message.is_send else ("receive", "sends")
-                towards = f"{'to' if waits.message.is_send else 'from'} rank {other}"
-                return (
-                    f"Rank {rank}'s {_ordinal(nth)} {mine} {towards} has no partner: rank {other} made "
-                    f"{nth - 1} such {theirs} and {states[other]}."
-                )
+        message = waits.message
+        if message.is_collective:
+            continue
+        wanted, begun = _counts(records, message)
+        nth = _ordinal(wanted)
+        if message.peer is None:
+            were = "message was" if begun == 1 else "messages were"
+            return f"Rank {rank} receives from any rank for the {nth} time, but only {begun} {were} sent to it."
+        if message.peer in states:
+            mine, theirs = ("send", "receive") if message.is_send else ("receive", "send")
+            tag = f" with tag {message.tag}" if message.tag else ""
+            return (
+                f"Rank {rank}'s {nth} {mine} {'to' if message.is_send else 'from'} rank {message.peer}{tag} has no "
+                f"matching {theirs}: rank {message.peer} made {begun or 'no'} such {theirs}{'s' if begun > 1 else ''} "
+                f"and {states[message.peer]}."
+            )
     return ""
 
 
 def _never_waited(records: list[Record], states: dict[int, str]) -> str:
-    """A message that its sender posted and never waited for may never leave."""
+    """An isend that its rank never waited for: the message may never leave."""
     for rank, record in enumerate(records):
         waiting = record.waiting
-        if rank in states or waiting is None or not waiting.is_receive or waiting.from_any:
+        if rank in states or waiting is None or not waiting.is_receive or waiting.peer is None:
             continue
         for m in records[waiting.peer].messages:
             if m.call == "isend" and m.peer == rank and m.completed is None and waiting.peer in states:
                 return (
                     f"Rank {waiting.peer}'s isend to rank {rank} {_at(m.file, m.line)} was never waited for, so its "
-                    "message may never leave: call wait() on what isend returns."
+                    "message may never leave: call wait() on the object that isend returns."
                 )
     return ""
 
@@ -209,20 +224,19 @@ def _ordinal(number: int) -> str:
 
 
 def describe_wait(records: list[Record], rank: int, states: dict[int, str]) -> str:
-    """One sentence: what a rank is doing, in which call, with whom, at which line."""
+    """One sentence: what a rank is doing, in which call, with which rank, at which line."""
     message = records[rank].waiting
     if message is None or rank in states:
         return f"rank {rank} {_doing(records[rank], states, rank)}"
-    file, line = message.waiting_at
     waiting = blocked(records, set(states)).get(rank)
     on = ""
     if waiting is not None and message.is_collective and not waiting.mismatch:
         on = f", for {_ranks(list(waiting.on))}"
-    return f"rank {rank} waits in {_describe(message)}{on} {_at(file, line)}"
+    return f"rank {rank} waits in {_describe(message)}{on} {_waiting_at(message)}"
 
 
-def shape_of(records: list[Record], states: dict[int, str]) -> tuple:
-    """The hang as plain data that two runs of the same program share: (rank, call, peer) or (rank, state)."""
+def shape_of(records: list[Record], states: dict[int, str]) -> tuple[Any, ...]:
+    """The hang as plain data, the same in each run of a program: (rank, call, peer) or (rank, state) a rank."""
     return tuple(
         (rank, record.waiting.call, record.waiting.peer)
         if record.waiting and rank not in states
@@ -232,7 +246,7 @@ def shape_of(records: list[Record], states: dict[int, str]) -> tuple:
 
 
 def oversized(records: list[Record]) -> str:
-    """A message that was longer than the buffer that it met, which ends the receiver; "" if there is none."""
+    """A message longer than the buffer of its receiver, whose process gloo then ends; "" if there is none."""
     for send, receive in pairs([m for record in records for m in record.messages]):
         if send.bytes > receive.bytes and receive.completed is None:
             return (
@@ -243,12 +257,12 @@ def oversized(records: list[Record]) -> str:
 
 
 def mismatched(records: list[Record]) -> str:
-    """The first collective for which all its members came, but with different calls; "" if there is none."""
+    """The first collective that all members called, but not in the same way; "" if there is none."""
     for group, members in _groups(records):
         for number, calls in enumerate(zip(*(_collectives(records[rank], group) for rank in members), strict=False)):
             if len({_signature(call) for call in calls}) > 1:
                 said = {rank: _called(call) for rank, call in zip(members, calls, strict=True)}
-                return f"for collective number {number + 1} {'; '.join(_sides(said))}"
+                return f"at collective number {number + 1}, {'; '.join(_sides(said))}"
     return ""
 
 
@@ -257,7 +271,7 @@ def _called(message: Message) -> str:
 
 
 def _sides(said: dict[int, str]) -> list[str]:
-    """Ranks of which the same is said, together: "ranks 0 and 2 called …"."""
+    """One sentence for all ranks that did the same: "ranks 0 and 2 called …"."""
     together: dict[str, list[int]] = {}
     for rank, text in said.items():
         together.setdefault(text, []).append(rank)
@@ -265,7 +279,7 @@ def _sides(said: dict[int, str]) -> list[str]:
 
 
 def _groups(records: list[Record]) -> list[tuple[tuple[int, ...] | None, tuple[int, ...]]]:
-    """The groups in which there were collectives, the whole world (None) first, with their members."""
+    """The groups that called collectives, with their members; the group of all ranks (None) first."""
     groups = {m.group for record in records for m in record.messages if m.is_collective}
     in_order = sorted(groups, key=lambda group: (group is not None, group or ()))
     return [(group, group or tuple(range(len(records)))) for group in in_order]
@@ -275,8 +289,7 @@ def _doing(record: Record, states: dict[int, str], rank: int) -> str:
     if rank in states:
         return states[rank]
     if record.waiting:
-        message = record.waiting
-        return f"waits in {_describe(message)} {_at(*message.waiting_at)}"
+        return f"waits in {_describe(record.waiting)} {_waiting_at(record.waiting)}"
     return "is computing"
 
 
@@ -300,3 +313,8 @@ def _ranks(ranks: list[int]) -> str:
 
 def _at(file: str, line: int) -> str:
     return f"at {place(file, line)}"
+
+
+def _waiting_at(message: Message) -> str:
+    """Where its rank is blocked: in the call itself, or in the wait for it."""
+    return _at(*(message.waiting_at or (message.file, message.line)))

@@ -1,4 +1,4 @@
-"""`run`: one call that starts N ranks, follows them to their end, and says what happened."""
+"""`run`: start N ranks, follow them to their end, and return their results or explain what went wrong."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 from ranks import hang, processes, source
 from ranks.errors import HangError, RankError
-from ranks.ledger import Ledger, read_records
+from ranks.ledger import Ledger, Record, read_records
 
 if TYPE_CHECKING:
     from ranks.figure import Figure
 
-#: How often the records of a silent run are looked at, in seconds; two equal looks make it "quiet".
+#: Seconds between two looks at the ranks' records. If nothing has changed between them, the run is searched for a hang.
 _LOOK_EVERY = 0.15
-#: How long other ranks' errors may follow the first, so that the cause is told and not its echo.
+#: Seconds to wait for other ranks' errors after the first one, so that the cause is reported and not its consequence.
 _GRACE = 0.25
 #: A rank that prints more than this many bytes is ended.
 OUTPUT_LIMIT = 16 * 2**20
 
-#: What gloo says in the ranks that lost their peer: an echo of a failure elsewhere.
+#: What gloo says on the ranks that lost their peer: the consequence of a failure on another rank.
 _ECHO = re.compile(r"Connection (closed by peer|reset by peer|refused)|Broken pipe|recv.*-1|Application timeout")
 
 
-class Results(list):
-    """What the ranks returned, in their order, and what they did on the way.
+class Results(list[Any]):
+    """What the ranks returned: entry r is rank r's value.
 
-    ledger: every message (`ranks.ledger.Ledger`). stdout: what each rank printed, a string a rank.
+    ledger: every message of the run (`Ledger`). stdout: what rank r printed, to stderr too, is entry r.
     """
 
     def __init__(self, values: Iterable[Any], ledger: Ledger, stdout: list[str]):
@@ -47,37 +47,39 @@ class Results(list):
     def timeline(self, title: str | None = None, by: str = "time") -> Figure:
         """A figure of the ledger, with one row and one color a rank.
 
-        by: "time" puts every call on an axis in milliseconds, with an arrow for each message, below the stretches
-        that the worker marked with `torch.profiler.record_function`; "round" has one column a round of
-        point-to-point messages (see `Ledger.rounds`), the same in every run.
+        by: "time" draws every call on an axis in milliseconds, with an arrow for each message and, above the calls,
+        the stretches that the worker marked with `torch.profiler.record_function`. "round" draws only the
+        point-to-point messages, in one column a round (see `Ledger.rounds`); it is the same in every run.
         """
         from ranks import timeline  # matplotlib is slow to import
 
         if by not in ("time", "round"):
             raise ValueError(f'by must be "time" or "round", got {by!r}')
-        draw = timeline.draw if by == "time" else timeline.draw_rounds
-        return draw(self.ledger, world_size=len(self), **({} if title is None else {"title": title}))
+        more = {} if title is None else {"title": title}
+        if by == "round":
+            return timeline.draw_rounds(self.ledger, len(self), **more)
+        return timeline.draw(self.ledger, len(self), **more)
 
 
 def run(
-    worker: Callable,
+    worker: Callable[..., Any],
     world_size: int = 4,
-    args: tuple = (),
+    args: tuple[Any, ...] | list[Any] = (),
     timeout: float = 60.0,
     *,
     seed: int = 0,
     echo: bool = True,
 ) -> Results:
-    """Call `worker(rank, world_size, *args)` in each of `world_size` processes; return what they returned.
+    """Call `worker(rank, world_size, *args)` in each of `world_size` new processes; return what they returned.
 
-    The processes form a gloo process group on this machine, so everything in `torch.distributed` works in
-    them. The worker may be defined in a notebook cell. Rank r's random numbers are seeded with seed + r.
+    The processes form a gloo process group on this machine, so `torch.distributed` works in them. The worker may be
+    defined in a notebook cell. On rank r the random numbers of torch, numpy and Python are seeded with seed + r.
 
-    timeout: seconds for the whole run. echo: print what the ranks print, each line with its rank.
-    Raises RankError when a rank raises or dies, HangError when the ranks wait for one another or time is
-    up, ValueError for arguments that cannot work. When it returns or raises, no process and no file is left.
+    world_size: from 1 to 128. timeout: seconds for the whole run. echo: print what the ranks print, each line with its
+    rank. Raises RankError if a rank raises or dies, HangError if ranks wait forever or time is up, ValueError for
+    arguments that cannot work. When it returns or raises, every process has ended and no temporary file is left.
     """
-    __tracebackhide__ = True  # what the reader of an error wants to see is the cell
+    __tracebackhide__ = True  # a traceback ends at the caller's cell
     _check(worker, world_size, args, timeout)
     payload = _pack(worker, args)
     folder = Path(tempfile.mkdtemp(prefix="ranks-"))
@@ -102,16 +104,16 @@ def run(
 
 
 class _Run:
-    """One run from its first job to its last answer."""
+    """One run, from handing out the job to the last answer."""
 
-    def __init__(self, started: Any, job: dict, echo: bool):
+    def __init__(self, started: processes.ForkedRanks | processes.SpawnedRanks, job: dict[str, Any], echo: bool):
         self.ranks, self.job, self.echo = started, job, echo
         self.world_size, self.folder = job["world_size"], Path(job["folder"])
-        self.answers: dict[int, tuple] = {}
+        self.answers: dict[int, tuple[Any, ...]] = {}
         self.output = [_Output(self.folder / f"output.{rank}", rank, echo) for rank in range(self.world_size)]
         self.deadline = time.monotonic() + job["timeout"]
-        self._progress_before: tuple | None = None
-        self._examined: tuple | None = None
+        self._progress_before: tuple[Any, ...] | None = None
+        self._examined: tuple[Any, ...] | None = None
         self._next_look = time.monotonic() + _LOOK_EVERY
 
     def follow(self) -> Results:
@@ -120,7 +122,7 @@ class _Run:
         for connection in self.ranks.connections:
             try:
                 connection.send(self.job)
-            except OSError:  # it died at birth; its exit status will say how
+            except OSError:  # it has already died; its exit status will say how
                 continue
         while len(self.answers) < self.world_size:
             self._wait_for_news()
@@ -136,7 +138,7 @@ class _Run:
         return Results(values, ledger, [output.text() for output in self.output])
 
     def _release(self) -> None:
-        """Everybody has answered: let the ranks end."""
+        """Every rank has answered: let them end."""
         for connection in self.ranks.connections:
             try:
                 connection.send("done")
@@ -163,15 +165,15 @@ class _Run:
             output.read()
 
     def _await_exit(self, rank: int) -> None:
-        """A rank's connection has closed: its exit status follows at once."""
+        """A rank's connection has closed: wait for its exit status, which follows at once."""
         until = time.monotonic() + 2
         while rank not in self.ranks.exits and time.monotonic() < until:
             wait(self.ranks.events, timeout=0.05)
             self.ranks.collect_exits()
-        self.ranks.exits.setdefault(rank, -signal.SIGKILL)
+        self.ranks.exits.setdefault(rank, processes.KILLED)
 
     def _raise_for_failures(self) -> None:
-        """If a rank has failed: wait a moment for the others, then blame the one that failed by itself."""
+        """If a rank has failed: wait a moment for the others, then raise the error of the rank that caused the rest."""
         __tracebackhide__ = True
         if not self._failures():
             return
@@ -184,7 +186,8 @@ class _Run:
         rank, (_, type_name, reason, chain) = min(self._failures().items(), key=self._blame)
         raise RankError(rank, type_name, reason, source.stack_text(chain), source.where(chain))
 
-    def _failures(self) -> dict[int, tuple]:
+    def _failures(self) -> dict[int, tuple[Any, ...]]:
+        """("error", class of the exception or "", reason, chain of exceptions) for each rank that has failed."""
         failures = {rank: answer for rank, answer in self.answers.items() if answer[0] == "error"}
         for rank, status in self.ranks.exits.items():
             if rank not in self.answers:
@@ -194,13 +197,13 @@ class _Run:
                 failures[output.rank] = ("error", "", f"printed more than {OUTPUT_LIMIT >> 20} MiB", [])
         return failures
 
-    def _blame(self, item: tuple[int, tuple]) -> tuple:
-        """Sort key: a cause before its echoes. A death counts as a cause, a lost connection as an echo."""
+    def _blame(self, item: tuple[int, tuple[Any, ...]]) -> tuple[bool, bool, int]:
+        """Sort key: the cause comes first. A death counts as a cause, a lost connection as a consequence."""
         rank, (_, type_name, reason, _chain) = item
         return (bool(type_name and _ECHO.search(reason)), bool(type_name), rank)
 
     def _how_it_died(self, status: int) -> str:
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
         records = self._records()
         if too_long := hang.oversized(records):
             return f"{how}: {too_long}; make both the same size"
@@ -224,8 +227,8 @@ class _Run:
                 self._raise_hang(hang.headline(sorted(stuck), self.world_size), kind="stuck")
         self._progress_before = progress
 
-    def _progress(self) -> tuple:
-        """Changes whenever a rank writes to its record or delivers its answer."""
+    def _progress(self) -> tuple[Any, ...]:
+        """A value that changes whenever a rank writes to its record or delivers its answer."""
         sizes = tuple(_size(self.folder / f"events.{rank}") for rank in range(self.world_size))
         return sizes, tuple(sorted(self.answers))
 
@@ -240,7 +243,7 @@ class _Run:
         raise HangError(headline, waits, parted, (kind, hang.shape_of(records, states)))
 
     def _where_they_compute(self, ranks: list[int]) -> dict[int, str]:
-        """Ask the ranks that are in no call for their stack: `faulthandler` prints it even from C++."""
+        """Ask the ranks that are in no call for their stacks, which `faulthandler` prints even inside C++."""
         result = dict.fromkeys(ranks, "is computing")
         self.ranks.collect_exits()
         if not hasattr(signal, "SIGUSR1") or not self.ranks.pids:
@@ -256,7 +259,7 @@ class _Run:
                 result[rank] = f"is computing at {source.place(*found)}"
         return result
 
-    def _records(self) -> list:
+    def _records(self) -> list[Record]:
         return read_records(self.folder, self.world_size)
 
 
@@ -269,11 +272,11 @@ class _Output:
 
     @property
     def over(self) -> bool:
-        """Has it printed too much?"""
+        """Has the rank printed too much?"""
         return len(self._data) > OUTPUT_LIMIT
 
     def read(self) -> None:
-        """Take in what is new, and print the lines that are whole."""
+        """Read what is new, and print the lines that are complete."""
         if self.over or not _size(self.path) > len(self._data):
             return
         with self.path.open("rb") as file:
@@ -286,7 +289,7 @@ class _Output:
             self._printed = end
 
     def text(self) -> str:
-        """All of it; a last line without its newline is printed now."""
+        """The whole text; a last line without a newline is printed now."""
         self.read()
         if self.echo and self._printed < len(self._data):
             print(f"[rank {self.rank}] {self._data[self._printed :].decode(errors='replace')}", flush=True)
@@ -307,19 +310,27 @@ def _check(worker: Any, world_size: Any, args: Any, timeout: Any) -> None:
     if not timeout > 0 or math.isinf(timeout):
         raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
     if "RANKS_INSIDE" in os.environ:
-        raise ValueError("ranks.run was called inside a rank: start runs from the notebook only")
+        raise ValueError("ranks.run was called inside a rank: call it only from the notebook or script itself")
 
 
-def _pack(worker: Callable, args: Iterable) -> bytes:
+def _pack(worker: Callable[..., Any], args: Iterable[Any]) -> bytes:
     import cloudpickle
 
     try:
-        return cloudpickle.dumps((worker, tuple(args)))
+        packed: bytes = cloudpickle.dumps((worker, tuple(args)))
+        return packed
     except Exception as error:
         raise ValueError(
             f"the worker or its args cannot be sent to the ranks ({error}); "
-            "pass plain data and open files, locks and generators inside the worker"
+            "pass plain data, and create files, locks and generators inside the worker"
         ) from None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a system without this signal, such as SIGKILL on Windows
+        return f"signal {number}"
 
 
 def _size(path: Path) -> int:
@@ -330,7 +341,7 @@ def _size(path: Path) -> int:
 
 
 def _innermost_own_frame(path: Path) -> tuple[str, int] | None:
-    """From a faulthandler dump: the innermost frame that is neither torch's nor ours."""
+    """(file, line) of the innermost frame in a dump of `faulthandler` that is not foreign."""
     if not path.exists():
         return None
     for file, line in re.findall(r'File "(.*)", line (\d+) in', path.read_text(errors="replace")):

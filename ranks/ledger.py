@@ -1,4 +1,4 @@
-"""The ledger of a run: every message that a rank sent or received, read from the files of `ranks.record`."""
+"""The ledger of a run: each send, receive and collective that a rank called, read from the files of `ranks.record`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SENDS, RECEIVES = ("send", "isend"), ("recv", "irecv")
 
@@ -14,10 +15,11 @@ SENDS, RECEIVES = ("send", "isend"), ("recv", "irecv")
 class Message:
     """One call of a communication function by one rank.
 
-    rank: who called. call: the function's name in `torch.distributed`. peer: the other rank of a send or
-    receive (None for a collective). bytes: what this rank put in, for a receive the size of its buffer.
-    start, end: seconds since the run's first event; end is None while the call has not ended (an `isend`
-    that was never waited for stays so). line: the line of the cell or file that made the call.
+    rank: the rank that called. call: the function's name in `torch.distributed`. peer: the other rank of a send or
+    receive, None for a collective. bytes: the size of what this rank put in, for a receive the size of its buffer.
+    start, end: seconds since the run's first event; end is None if the call has not ended, as for an `isend` that
+    its rank never waited for. file, line: the line of code that made the call. dtype: the tensor's, as a string. group:
+    the ranks of the collective's group, None for all ranks. root: the `src` or `dst` of a collective.
     """
 
     rank: int
@@ -32,19 +34,19 @@ class Message:
     tag: int = 0
     group: tuple[int, ...] | None = None
     root: int | None = None
-    #: Places in this rank's sequence of events: when the call began and when it was known to be done.
+    #: Positions in this rank's sequence of events: the begin of the call, and its end if it has ended.
     posted: int = 0
     completed: int | None = None
-    #: Where this rank is blocked on it at the end of the record, as (file, line); None if it is not.
+    #: (file, line) of the code that waits for it at the end of the record; None if this rank does not wait for it.
     waiting_at: tuple[str, int] | None = None
-    #: A receive that named no source, whoever turned out to have sent.
+    #: A receive from any rank. `peer` is then the rank whose message came, None before one has come.
     from_any: bool = False
-    #: When an asynchronous collective was over, in seconds; `end` is when this rank's wait for it returned.
+    #: When an asynchronous collective was over, in seconds; `end` is when this rank's `wait` for it returned.
     over: float | None = None
 
     @property
     def until(self) -> float | None:
-        """When the operation was over: when torch said so, or its call or wait returned, whichever came first."""
+        """When the operation was over, in seconds: the earlier of `over` and `end`, None if it was not."""
         return min((time for time in (self.over, self.end) if time is not None), default=None)
 
     @property
@@ -59,15 +61,16 @@ class Message:
 
     @property
     def is_collective(self) -> bool:
-        """A call that a whole group makes together."""
+        """A call that all ranks of a group make together."""
         return not (self.is_send or self.is_receive)
 
 
 @dataclass
 class Span:
-    """A stretch of a rank's time that its worker named with `torch.profiler.record_function(name)`.
+    """A stretch of a rank's time that the worker marked with `torch.profiler.record_function(name)`.
 
-    start, end: seconds since the run's first event, on the clock of the messages; end is None if it was not left.
+    start, end: seconds since the run's first event, on the clock of the messages; end is None if the worker never left
+    the stretch.
     """
 
     rank: int
@@ -78,7 +81,10 @@ class Span:
 
 @dataclass
 class Record:
-    """What one rank's file says: its messages and spans, in the order of their starts, and whether threads talked."""
+    """One rank's file: its messages and spans in the order of their starts.
+
+    threaded: did a background thread of the rank communicate?
+    """
 
     messages: list[Message] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
@@ -91,37 +97,58 @@ class Record:
 
 
 class Ledger(list[Message]):
-    """All messages of a run, in the order of their starts, with the sums that one asks for most."""
+    """The messages of a run in the order of their starts, with its spans, and the sums that are asked for most.
+
+    spans: the marked stretches of time, in the order of their starts. world_size: the number of ranks of the run,
+    those that sent nothing included; by default, one more than the highest rank in `messages`.
+    """
 
     def __init__(self, messages: Iterable[Message] = (), world_size: int | None = None, spans: Iterable[Span] = ()):
         super().__init__(messages)
-        #: The stretches of time that the workers named, in the order of their starts.
         self.spans = list(spans)
-        #: How many ranks the run had; those that sent nothing count too.
         self.world_size = max((m.rank for m in self), default=-1) + 1 if world_size is None else world_size
 
     def of(self, rank: int) -> Ledger:
         """The messages and spans of one rank."""
         return Ledger((m for m in self if m.rank == rank), self.world_size, (s for s in self.spans if s.rank == rank))
 
+    def within(self, name: str) -> Ledger:
+        """What each rank began inside the stretches that it marked with `torch.profiler.record_function(name)`.
+
+        A message belongs to the stretch in which its call began, however late it ended. The spans are those that were
+        marked inside, without the stretch itself. Times stay seconds since the run's first event. A rank that did not
+        mark `name` contributes nothing. Raises ValueError if no rank marked it.
+        """
+        marked = [span for span in self.spans if span.name == name]
+        if not marked:
+            names = ", ".join(repr(name) for name in dict.fromkeys(span.name for span in self.spans))
+            raise ValueError(f"no rank marked {name!r} with record_function; marked are: {names or 'none'}")
+        inside = [span for span in self.spans if any(_began_in(mark, span) for mark in marked if mark is not span)]
+        return Ledger(
+            (message for message in self if any(_began_in(mark, message) for mark in marked)), self.world_size, inside
+        )
+
     def sends(self) -> Ledger:
-        """The point-to-point sends: each message that crossed, once."""
-        return Ledger((m for m in self if m.is_send), self.world_size)
+        """The point-to-point sends, and all spans: each message that was sent is in it once."""
+        return Ledger((m for m in self if m.is_send), self.world_size, self.spans)
 
     def collectives(self) -> Ledger:
-        """The collective calls: one a rank for each collective."""
-        return Ledger((m for m in self if m.is_collective), self.world_size)
+        """The collective calls, and all spans: each collective is in it once for each rank that called it."""
+        return Ledger((m for m in self if m.is_collective), self.world_size, self.spans)
 
     def bytes_sent(self) -> list[int]:
-        """Bytes that each rank sent point to point, rank by rank."""
+        """The bytes that each rank sent point to point: entry r is rank r's."""
         return [sum(m.bytes for m in self.of(rank).sends()) for rank in range(self.world_size)]
 
     def messages_sent(self) -> list[int]:
-        """How many point-to-point messages each rank sent, rank by rank."""
+        """The number of point-to-point messages that each rank sent: entry r is rank r's."""
         return [len(self.of(rank).sends()) for rank in range(self.world_size)]
 
     def between_barriers(self) -> list[Ledger]:
-        """One rank's messages, cut at its barriers: what came before the first, between the first two, and so on."""
+        """One rank's messages cut at its barriers: those before the first, between the first and the second, and so on.
+
+        For one rank: `ledger.of(rank).between_barriers()`. The barriers and the spans are in no part.
+        """
         parts = [Ledger(world_size=self.world_size)]
         for m in sorted(self, key=lambda m: m.posted):
             if m.call == "barrier":
@@ -131,38 +158,46 @@ class Ledger(list[Message]):
         return parts
 
     def rounds(self) -> int:
-        """The least number of rounds in which these sends can happen, a measure of latency.
+        """The least number of rounds in which these messages can be sent, a measure of latency.
 
-        In a round a rank sends at most one message and receives at most one. A rank can only send after
-        it has received what it received before in its program, and keeps the order of its sends.
+        In one round a rank sends at most one message and receives at most one. A rank keeps the order of its sends and
+        that of its receives, and sends a message only in a later round than those that it had received by then.
         """
         return max((number for _, number in schedule(self)), default=0)
 
     def __str__(self) -> str:
-        rows = [f"{'rank':>4}  {'call':<12}{'peer':>4}{'bytes':>10}{'start ms':>10}{'end ms':>10}  line"]
+        wide = max([12, *(len(m.call) + 2 for m in self)])
+        rows = [f"{'rank':>4}  {'call':<{wide}}{'peer':>4}{'bytes':>10}{'start ms':>10}{'end ms':>10}  line"]
         for m in self:
             peer = "" if m.peer is None else m.peer
             end = "" if m.end is None else f"{m.end * 1e3:.2f}"
-            rows.append(f"{m.rank:>4}  {m.call:<12}{peer:>4}{m.bytes:>10}{m.start * 1e3:>10.2f}{end:>10}  {m.line}")
+            rows.append(f"{m.rank:>4}  {m.call:<{wide}}{peer:>4}{m.bytes:>10}{m.start * 1e3:>10.2f}{end:>10}  {m.line}")
         return "\n".join(rows)
 
 
 def read_records(folder: Path, world_size: int) -> list[Record]:
-    """What each rank has written so far; a line that is still being written is left out."""
+    """What each rank has recorded so far; a line that is still being written is left out."""
     events = [list(_events(folder / f"events.{rank}")) for rank in range(world_size)]
     first = min((mine[0]["t"] for mine in events if mine), default=0.0)
     return [_record(rank, mine, first) for rank, mine in enumerate(events)]
 
 
-def _events(path: Path) -> Iterable[dict]:
+def _began_in(mark: Span, event: Message | Span) -> bool:
+    """Did this event of the same rank begin between the mark's start and its end?"""
+    return event.rank == mark.rank and mark.start <= event.start and (mark.end is None or event.start <= mark.end)
+
+
+def _events(path: Path) -> Iterable[dict[str, Any]]:
     if not path.exists():
         return
     for line in path.read_bytes().split(b"\n")[:-1]:
         yield json.loads(line)
 
 
-def _record(rank: int, events: list[dict], first: float) -> Record:
-    record, by_number, spans = Record(), {}, {}
+def _record(rank: int, events: list[dict[str, Any]], first: float) -> Record:
+    record = Record()
+    by_number: dict[int, Message] = {}
+    spans: dict[int, Span] = {}
     for ordinal, event in enumerate(events):
         record.threaded |= "thread" in event
         time = event["t"] - first
@@ -203,24 +238,30 @@ def _record(rank: int, events: list[dict], first: float) -> Record:
 
 
 def pairs(ledger: Iterable[Message]) -> list[tuple[Message, Message]]:
-    """(send, receive) for each message that crossed: the k-th send of r to d meets d's k-th receive from r."""
-    queues: dict[tuple, list[Message]] = {}
+    """(send, receive) for each message that was sent and received.
+
+    The k-th send from r to d belongs to d's k-th receive from r, counted for each tag.
+    """
+    queues: dict[tuple[int, int, int], list[Message]] = {}
     for m in ledger:
         if m.is_receive and m.peer is not None:
             queues.setdefault((m.peer, m.rank, m.tag), []).append(m)
     for queue in queues.values():
         queue.sort(key=lambda m: m.posted, reverse=True)
-    sends = sorted((m for m in ledger if m.is_send), key=lambda m: (m.rank, m.posted))
-    return [(m, queues[key].pop()) for m in sends if queues.get(key := (m.rank, m.peer, m.tag))]
+    found = []
+    for send in sorted((m for m in ledger if m.is_send), key=lambda m: (m.rank, m.posted)):
+        if send.peer is not None and (left := queues.get((send.rank, send.peer, send.tag))):
+            found.append((send, left.pop()))
+    return found
 
 
 def schedule(ledger: Iterable[Message]) -> list[tuple[Message, int]]:
-    """Each send that met a receive, with the number of its round, as early as `Ledger.rounds` allows."""
+    """Each send that has a receive, with the number of its round: the earliest that `Ledger.rounds` allows."""
     todo = pairs(ledger)
     rounds: dict[int, int] = {}  # id(send) → round
 
     def ready_after(send: Message, receive: Message) -> int | None:
-        """The last round that must be over before this message; None while that is not yet known."""
+        """The last round that must be over before this message is sent; None while it is not known."""
         latest = 0
         for other, its_receive in todo:
             before_send = other.rank == send.rank and other.posted < send.posted
@@ -241,6 +282,6 @@ def schedule(ledger: Iterable[Message]) -> list[tuple[Message, int]]:
         for send, receive in todo:
             if id(send) not in rounds and (after := ready_after(send, receive)) is not None:
                 rounds[id(send)] = after + 1
-        if len(rounds) == before:  # not from a run that ended
-            raise ValueError("these messages wait for one another")
+        if len(rounds) == before:  # no run that ended has such messages
+            raise ValueError("the messages of this ledger wait for one another in a cycle")
     return [(send, rounds[id(send)]) for send, _ in todo]

@@ -1,4 +1,4 @@
-"""Start and end the processes of one run: forked from the server, or spawned where there is no fork."""
+"""Start and end the processes of one run: forked from the fork server, or spawned on a system without fork."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ import contextlib
 import json
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-#: At most so many ranks: one message can carry about 250 file descriptors.
+#: The largest number of ranks. The request for a run carries one file descriptor a rank, and at most about 250.
 MAX_WORLD_SIZE = 128
 
-_NO_SERVER = "no rank was started: the process that forks them has ended (with RANKS_DEBUG=1 it says why)"
+#: The exit status of a rank that ended without one, as if killed by SIGKILL, a name that Windows does not have.
+KILLED = -9
 
-#: Modules that the server imports before it forks, once: what every rank of many runs would import anew. They must
-#: not change while the server lives.
+_NO_SERVER = (
+    "no rank was started: the process that forks the ranks has ended; to see why, set the environment variable "
+    "RANKS_DEBUG=1 and call ranks.run again"
+)
+
+#: Modules that the fork server imports once, before it forks, so that the ranks need not import them in every run. They
+#: must not change while the server lives.
 PRELOAD: set[str] = set()
 
 _lock = threading.Lock()
 #: Its owner's pid, its process, and the socket for requests.
-_server: tuple[int, subprocess.Popen | _ForkedServer, socket.socket] | None = None
+_server: tuple[int, subprocess.Popen[bytes] | _ForkedServer, socket.socket] | None = None
 
 
 def can_fork() -> bool:
-    """Fork is there on Linux and macOS; RANKS_START=spawn turns it off."""
+    """Are ranks forked? They are on Linux and macOS, unless RANKS_START=spawn is set."""
     return hasattr(os, "fork") and os.environ.get("RANKS_START") != "spawn"
 
 
 def start_server() -> None:
-    """Start the fork server in the background, unless it runs already or this process is a rank."""
-    global _server
+    """Start the fork server in the background, unless it is running or this process is a rank."""
     if not can_fork() or "RANKS_INSIDE" in os.environ:
         return
     with _lock:
@@ -45,6 +50,7 @@ def start_server() -> None:
 
 
 def _ensure_server() -> socket.socket:
+    """The socket for requests to this process's fork server, which is started if it is not running."""
     global _server
     if _server and _server[0] == os.getpid() and _server[1].poll() is None:
         return _server[2]
@@ -54,8 +60,8 @@ def _ensure_server() -> socket.socket:
     process = subprocess.Popen(
         [sys.executable, "-c", start, str(theirs.fileno()), repr([os.path.abspath(p) for p in sys.path if p])],
         pass_fds=[theirs.fileno()],
-        cwd="/",  # the folder that we are in may be gone before the server has imported everything
-        start_new_session=True,  # Ctrl-C in a terminal is for the notebook, not for the server
+        cwd="/",  # the current folder may be removed before the server has imported everything
+        start_new_session=True,  # Ctrl-C in a terminal must not reach the server
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=None if os.environ.get("RANKS_DEBUG") else subprocess.DEVNULL,
@@ -68,7 +74,7 @@ def _ensure_server() -> socket.socket:
 
 
 def fork_server() -> None:
-    """Fork the server from this process instead, which has imported what ranks need and has no other threads."""
+    """Fork the server from this process, which has imported what ranks need and has no other threads."""
     global _server
     from ranks import server
 
@@ -89,13 +95,14 @@ def fork_server() -> None:
 
 
 class _ForkedServer:
-    """Of subprocess.Popen what is needed here, for a server that was forked."""
+    """A forked server, with the methods of subprocess.Popen that are called on a started one."""
 
     def __init__(self, pid: int):
-        self.pid, self.status = pid, None
+        self.pid = pid
+        self.status: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """The exit status; None while the server runs."""
         if self.status is None:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -104,29 +111,30 @@ class _ForkedServer:
         return self.status
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for its end."""
+        """Wait until the server has ended; its exit status. The timeout is ignored."""
         if self.status is None:
             with contextlib.suppress(ChildProcessError):
                 self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.status
 
 
-def _stop_server(owner: int, process: subprocess.Popen, requests: socket.socket) -> None:
+def _stop_server(owner: int, process: subprocess.Popen[bytes], requests: socket.socket) -> None:
     if owner == os.getpid():
-        requests.close()  # the server ends at the end of file
+        requests.close()  # at the end of this stream the server ends
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
 
 
 def _ask_for_ranks(request: bytes, fds: list[int]) -> None:
-    """Send a request to the server, to a new one where it has ended."""
+    """Send a request to the server, or to a new server if the old one has ended."""
     with _lock:
         for _ in range(2):
             try:
                 socket.send_fds(_ensure_server(), [request], fds)
                 return
             except ConnectionError:
-                _server[1].wait()
+                if _server:
+                    _server[1].wait()
     raise RuntimeError(_NO_SERVER)
 
 
@@ -146,11 +154,11 @@ class ForkedRanks:
 
     @property
     def events(self) -> list[Any]:
-        """What to wait on for news of processes that ended."""
+        """What becomes readable when a process of the run has ended."""
         return [] if self._control.closed else [self._control]
 
     def collect_exits(self) -> None:
-        """Take in the news: `pids`, and in `exits` the exit status of each rank that has ended."""
+        """Put the ranks' process ids into `pids`, and into `exits` the exit status of each rank that has ended."""
         try:
             while self._control.poll():
                 kind, *rest = self._control.recv()
@@ -163,7 +171,7 @@ class ForkedRanks:
             if not self.pids:
                 raise RuntimeError(_NO_SERVER) from None
             for rank in range(len(self.connections)):
-                self.exits.setdefault(rank, -signal.SIGKILL)
+                self.exits.setdefault(rank, KILLED)
 
     def end(self) -> None:
         """End every process of the run; return when they are gone."""
@@ -178,10 +186,12 @@ class ForkedRanks:
 
 
 class SpawnedRanks:
-    """The same by multiprocessing's spawn: slow, for systems without fork."""
+    """The processes of one run, started by multiprocessing's spawn: slow, for systems without fork."""
 
     def __init__(self, world_size: int):
-        warnings.warn("no fork on this system: every ranks.run starts new Pythons, seconds each", stacklevel=4)
+        warnings.warn(
+            "ranks are not forked: each ranks.run starts new Python processes, which takes seconds", stacklevel=4
+        )
         self.connections, theirs = _pairs(world_size)
         self.exits: dict[int, int] = {}
         context = multiprocessing.get_context("spawn")
@@ -193,13 +203,13 @@ class SpawnedRanks:
         with _without_main():
             for process in self._processes:
                 process.start()
-        self.pids = [process.pid for process in self._processes]
+        self.pids = [process.pid for process in self._processes if process.pid is not None]
         for end in theirs:
             end.close()
 
     @property
     def events(self) -> list[Any]:
-        """What to wait on for news of processes that ended."""
+        """What becomes readable when a process of the run has ended."""
         return [p.sentinel for rank, p in enumerate(self._processes) if rank not in self.exits]
 
     def collect_exits(self) -> None:
@@ -219,7 +229,7 @@ class SpawnedRanks:
 
 
 def start(world_size: int, folder: str) -> ForkedRanks | SpawnedRanks:
-    """Start `world_size` processes that wait for a job on their connections; `folder` is the run's own."""
+    """Start `world_size` processes, each waiting for a job on its connection. folder: the run's temporary folder."""
     return ForkedRanks(world_size, folder) if can_fork() else SpawnedRanks(world_size)
 
 
@@ -229,10 +239,11 @@ def _pairs(count: int) -> tuple[list[Connection], list[Connection]]:
 
 
 @contextlib.contextmanager
-def _without_main():
-    """Keep spawn from running the user's script again in each rank: workers travel by value."""
+def _without_main() -> Iterator[None]:
+    """Keep spawn from running the user's script again in each rank, which gets the worker by value."""
     main = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    names = ("__file__", "__spec__")
+    hidden: dict[str, Any] = {name: main.__dict__.pop(name) for name in names if name in main.__dict__}
     try:
         main.__spec__ = None
         yield

@@ -1,8 +1,8 @@
-"""What one rank does from its start to its end; runs in a process of its own.
+"""What one rank does from its start to its end, in a process of its own.
 
-It is told what to do over a connection, joins the process group, calls the worker and hands back bytes.
-It keeps the group open until the parent says that every rank is done: a rank that returns early must not
-make the others' waits look like network errors.
+It receives its job over a connection, joins the process group, calls the worker and sends back the result as bytes.
+It keeps the group open until the parent says that every rank is done: when a rank returns early, the others' waits
+must not fail with network errors.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def main(connection: Any, rank: int) -> None:
     os._exit(0)  # no teardown that could wait for another rank
 
 
-def _join(job: dict, rank: int) -> None:
-    """Seed, start the process group over files and loopback, and begin to record."""
+def _join(job: dict[str, Any], rank: int) -> None:
+    """Seed the random numbers, start the process group over loopback, and begin to record."""
     folder, world_size = Path(job["folder"]), job["world_size"]
     torch.set_num_threads(1)
     torch.manual_seed(job["seed"] + rank)
@@ -68,17 +68,17 @@ def _join(job: dict, rank: int) -> None:
         store=dist.FileStore(str(folder / "rendezvous"), world_size),
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=job["timeout"] + 60),  # ours comes first, and explains more
+        timeout=datetime.timedelta(seconds=job["timeout"] + 60),  # the run's own timeout comes first and explains more
     )
     if hasattr(signal, "SIGUSR1"):
         # Prints the stack even from inside a C++ call, where no Python signal handler would run.
         faulthandler.register(signal.SIGUSR1, (folder / f"stack.{rank}").open("w"), all_threads=False)
-    dist.barrier()  # all start together, so that the times of the first messages mean something
+    dist.barrier()  # a common start, so that the first messages' times can be compared
     record.install(str(folder / f"events.{rank}"))
 
 
-def _take_over_environment(job: dict) -> None:
-    """The parent's folder, import path and variables, as they are at the time of the call."""
+def _take_over_environment(job: dict[str, Any]) -> None:
+    """Take the parent's working folder, import path and environment variables as they were at the call of `run`."""
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["cwd"])
@@ -86,7 +86,7 @@ def _take_over_environment(job: dict) -> None:
 
 
 def _redirect_output(folder: str, rank: int) -> None:
-    """Everything printed, from Python and from C++, goes to a file that the parent reads as it grows."""
+    """Send what Python and C++ print to a file, which the parent reads as it grows."""
     output = os.open(os.path.join(folder, f"output.{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -97,8 +97,8 @@ def _redirect_output(folder: str, rank: int) -> None:
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
 
 
-def _pack(result: Any) -> tuple:
-    """The result as bytes, so that nothing of it can be lost when this process ends."""
+def _pack(result: Any) -> tuple[Any, ...]:
+    """("result", its bytes), which outlive this process, as shared memory would not."""
     import cloudpickle
 
     try:
@@ -108,13 +108,14 @@ def _pack(result: Any) -> tuple:
         return ("error", "", what, [])
 
 
-def _frames(error: BaseException) -> list[dict]:
-    """The chain of exceptions, the cause first, as plain data; the parent knows the cells' source."""
-    chain: list[dict] = []
+def _frames(error: BaseException) -> list[dict[str, Any]]:
+    """The chain of exceptions, the cause first, as plain data; the parent knows the source of the cells."""
+    chain: list[dict[str, Any]] = []
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        stack = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-        chain.append({"type": type(error).__name__, "text": str(error), "stack": stack})
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        stack = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(link.__traceback__)]
+        chain.append({"type": type(link).__name__, "text": str(link), "stack": stack})
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return chain[::-1]

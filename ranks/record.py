@@ -1,17 +1,17 @@
-"""Inside a rank: write down every message before it is sent and after it has arrived.
+"""Inside a rank: record every call of a communication function, before it begins and when it has ended.
 
-`install(path)` replaces the communication functions of `torch.distributed` in this process by ones that
-append a line to a file before and after they do the real thing. The file outlives the process, so a rank
-that hangs or dies can still be asked what it was doing. A line is a JSON object:
+`install(path)` replaces the communication functions of `torch.distributed` in this process by wrappers that append a
+line to a file before and after the real call. The file outlives the process, so it shows what a rank was doing when it
+hung or died. `current_path` says where this process records, and `detach` stops it. A line is a JSON object:
 
     {"e": "call", "i": 7, "op": "send", "peer": 1, "bytes": 64, …, "at": [file, line], "t": seconds}
     {"e": "wait", "i": 7, "at": …, "t": …}       the rank now blocks until operation 7 is done
-    {"e": "done", "i": 7, "t": …}                operation 7 has ended as far as this rank can tell
-    {"e": "over", "i": 7, "t": …}                an asynchronous collective was over, waited for or not
-    {"e": "begin", "i": 8, "name": "backward", "t": …}   the worker enters a stretch that it named, with
+    {"e": "done", "i": 7, "t": …}                the call of operation 7, or the wait for it, has returned
+    {"e": "over", "i": 7, "t": …}                the asynchronous collective 7 is over, whether or not the rank waits
+    {"e": "begin", "i": 8, "name": "backward", "t": …}   the worker enters a stretch that it marked with
     {"e": "end", "i": 8, "t": …}                         torch.profiler.record_function, and leaves it
 
-What the C++ side of torch sends on its own (DistributedDataParallel's reducer) does not pass here.
+What torch's C++ code sends by itself, such as the gradients of DistributedDataParallel, is not recorded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-#: collective → the parameter that holds what this rank puts in.
+#: Collective → its parameter for what this rank puts in, whose bytes are counted; "" if none is counted.
 COLLECTIVES = {
     "broadcast": "tensor",
     "all_reduce": "tensor",
@@ -59,19 +61,27 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 
 class _Recorder:
-    """One file, appended to line by line with one system call each."""
+    """One file, to which each event appends a line with one system call."""
 
     def __init__(self, path: str):
+        self.path: Path | None = Path(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._numbers = itertools.count()
         self._inside = threading.local()
 
     def write(self, **event: Any) -> None:
         event["t"] = time.monotonic()
-        # That a collective is over is told by a thread of gloo's, not by one that talks to other ranks.
+        # "over" comes from a thread of gloo's, which is no thread of the worker's that communicates.
         if event["e"] != "over" and threading.current_thread() is not threading.main_thread():
             event["thread"] = threading.get_ident()
         os.write(self._file, (json.dumps(event, separators=(",", ":")) + "\n").encode())
+
+    def detach(self) -> None:
+        """Write nothing more from this process. The file stays as it is, for other processes too."""
+        self.path = None
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, self._file)  # not closed: a thread of gloo's may be about to write
+        os.close(nothing)
 
     def number(self) -> int:
         """A number that no other operation of this rank has."""
@@ -84,7 +94,7 @@ class _Recorder:
 
     @property
     def nested(self) -> bool:
-        """Is this call made by torch itself, inside one that is being recorded?"""
+        """Was this call made by torch itself, inside a call that is being recorded?"""
         return getattr(self._inside, "depth", 0) > 0
 
     def __enter__(self) -> None:
@@ -95,7 +105,7 @@ class _Recorder:
 
 
 class _RecordedWork:
-    """A torch `Work` whose wait is written down; everything else is passed on."""
+    """A torch `Work` whose `wait` is recorded; everything else is passed on to the original."""
 
     def __init__(self, work: Any, recorder: _Recorder, number: int):
         self._work, self._recorder, self._number, self._waited = work, recorder, number, False
@@ -113,9 +123,28 @@ class _RecordedWork:
         return getattr(self._work, name)
 
 
+#: What records this process; None outside a rank.
+_recorder: _Recorder | None = None
+
+
+def current_path() -> Path | None:
+    """The file in which this process records its communication; None outside a run and after `detach`."""
+    return None if _recorder is None else _recorder.path
+
+
+def detach() -> None:
+    """Record nothing from this process from now on: for a fork of a rank, which would write into the rank's record.
+
+    The processes that it was forked from go on recording. Without effect outside a run.
+    """
+    if _recorder is not None:
+        _recorder.detach()
+
+
 def install(path: str) -> None:
-    """Record this process's communication in the file `path`, from now on."""
-    recorder = _Recorder(path)
+    """Record this process's communication in the file `path` from now on."""
+    global _recorder
+    _recorder = recorder = _Recorder(path)
     makers = {
         "send": functools.partial(_point_to_point, peer="dst", blocking=True),
         "recv": functools.partial(_point_to_point, peer="src", blocking=True),
@@ -125,7 +154,7 @@ def install(path: str) -> None:
     }
     for name, make in makers.items():
         original = getattr(distributed_c10d, name, None)
-        if original is None:  # a later name, in an earlier torch
+        if original is None:  # this version of torch does not have it
             continue
         recorded = functools.wraps(original)(make(recorder, name, original))
         for module in (dist, distributed_c10d):
@@ -135,9 +164,10 @@ def install(path: str) -> None:
 
 
 def _record_spans(recorder: _Recorder) -> None:
-    """Write down the stretches that a worker marks with `torch.profiler.record_function`, but not torch's own."""
+    """Record the stretches that a worker marks with `torch.profiler.record_function`, but not torch's own."""
     marker = torch.profiler.record_function
-    enter, leave = marker.__enter__, marker.__exit__
+    enter: Callable[..., Any] = marker.__enter__
+    leave: Callable[..., Any] = marker.__exit__
     open_spans: dict[int, int] = {}
 
     def begin(self: Any) -> Any:
@@ -152,24 +182,28 @@ def _record_spans(recorder: _Recorder) -> None:
             recorder.write(e="end", i=open_spans.pop(id(self)))
         return result
 
-    marker.__enter__, marker.__exit__ = begin, end
+    for name, function in (("__enter__", begin), ("__exit__", end)):
+        setattr(marker, name, function)
 
 
-def _point_to_point(recorder: _Recorder, name: str, original: Callable, *, peer: str, blocking: bool) -> Callable:
-    def call(tensor, *args: Any, **kwargs: Any) -> Any:
+def _point_to_point(
+    recorder: _Recorder, name: str, original: Callable[..., Any], *, peer: str, blocking: bool
+) -> Callable[..., Any]:
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if recorder.nested:
             return original(tensor, *args, **kwargs)
         other = args[0] if args else kwargs.get(peer)
         group = args[1] if len(args) > 1 else kwargs.get("group")
         tag = args[2] if len(args) > 2 else kwargs.get("tag", 0)
-        if other is None and kwargs.get(f"group_{peer}") is not None:
-            other = dist.get_global_rank(group or dist.group.WORLD, kwargs[f"group_{peer}"])
+        in_group = kwargs.get(f"group_{peer}")
+        if other is None and in_group is not None:
+            other = in_group if group is None else dist.get_global_rank(group, in_group)
         _check_peer(name, other)
         number = recorder.call(name, blocking, peer=other, bytes=tensor.nbytes, dtype=str(tensor.dtype), tag=tag)
         with recorder:
             result = original(tensor, *args, **kwargs)
         if blocking:
-            # A receive from any source returns the rank that sent.
+            # A receive from any rank returns the rank whose message it took.
             recorder.write(e="done", i=number, **({"peer": result} if other is None else {}))
             return result
         return _RecordedWork(result, recorder, number) if result is not None else result
@@ -178,15 +212,16 @@ def _point_to_point(recorder: _Recorder, name: str, original: Callable, *, peer:
 
 
 def _check_peer(name: str, peer: int | None) -> None:
-    """gloo would wait forever for a rank that does not exist, and fail obscurely on a message to oneself."""
+    """gloo would wait forever for a rank that does not exist, and fail obscurely on a message to the rank itself."""
     direction = "to" if "send" in name else "from"
     if peer is not None and not 0 <= peer < dist.get_world_size():
-        raise RuntimeError(f"{name} {direction} rank {peer}: there are only ranks 0…{dist.get_world_size() - 1}")
+        last = dist.get_world_size() - 1
+        raise RuntimeError(f"{name} {direction} rank {peer}: there is no such rank, the last one is rank {last}")
     if peer == dist.get_rank():
         raise RuntimeError(f"{name} {direction} rank {peer}, which is this rank itself: no message is needed")
 
 
-def _collective(recorder: _Recorder, name: str, original: Callable, *, holds: str) -> Callable:
+def _collective(recorder: _Recorder, name: str, original: Callable[..., Any], *, holds: str) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -220,9 +255,9 @@ def _collective(recorder: _Recorder, name: str, original: Callable, *, holds: st
     return call
 
 
-def _caller() -> list:
-    """File and line of the innermost frame that is neither ours nor torch's: the student's."""
-    frame = sys._getframe(1)
+def _caller() -> list[Any]:
+    """[file, line] of the innermost frame that is neither ours nor torch's: the worker's call."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith((_HERE, _TORCH)):

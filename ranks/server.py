@@ -1,8 +1,8 @@
-"""A process with torch loaded, from which ranks are forked: `python -m ranks.server FD`.
+"""The fork server: a process that has imported torch, from which ranks are forked. `python -m ranks.server FD`.
 
-Starting Python and importing torch costs seconds; forking a process that has done so costs milliseconds.
-The server imports, stays single-threaded, and waits. For each run it forks a supervisor, which forks the
-ranks, reports how they end, and ends whatever is left when the run is over or the notebook's kernel dies.
+Starting Python and importing torch takes seconds; forking a process that has done so takes milliseconds. The server
+imports torch, stays single-threaded, and waits for requests. For each run it forks a supervisor. The supervisor forks
+the ranks and reports how they end. When the run is over or the notebook's kernel dies, it ends every process left.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def main(fd: int) -> None:
     requests = socket.socket(fileno=fd)
     _preload()
     gc.collect()
-    gc.freeze()  # the collector would touch, and so copy, every page in every rank
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are not waited for
+    gc.freeze()  # or the garbage collector would write to every page in every rank, and so copy it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     while True:
         try:
             header, fds, _, _ = socket.recv_fds(requests, 4096, 256)
@@ -50,7 +50,7 @@ def main(fd: int) -> None:
 
 
 def _import(modules: list[str]) -> None:
-    """Import what is not there yet. What cannot be imported here is left to the ranks, which can say so."""
+    """Import the modules that are not there yet. If an import fails, the ranks try it again and report the error."""
     for name in modules:
         if name not in sys.modules:
             with contextlib.suppress(Exception):
@@ -66,14 +66,14 @@ def _preload() -> None:
 
     import ranks.rank  # noqa: F401
 
-    # The first optimizer of a process imports another large part of torch, its first step some more.
+    # The first optimizer of a process imports another large part of torch, and its first step some more.
     w = torch.zeros(1, requires_grad=True)
     w.grad = torch.zeros(1)
     torch.optim.Adam([w]).step()
 
 
 def _supervise(world_size: int, folder: str, fds: list[int]) -> None:
-    """Fork the ranks, report their ends over the control connection, and leave nothing behind."""
+    """Fork the ranks, report their ends over the control connection, and end every process that is left."""
     os.setsid()
     signal.signal(signal.SIGCHLD, lambda *_: None)
     wake_read, wake_write = os.pipe()
@@ -95,7 +95,7 @@ def _supervise(world_size: int, folder: str, fds: list[int]) -> None:
         told_to_stop = _report_ends(control, wake_read, pids)
     finally:
         _end_descendants()
-        if not told_to_stop:  # the kernel is gone and cannot tidy up itself
+        if not told_to_stop:  # the kernel has died and cannot remove the folder itself
             shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
@@ -116,24 +116,25 @@ def _be_rank(rank: int, fd: int, others: list[int]) -> None:
 
 
 def _report_ends(control: Connection, wake: int, pids: list[int]) -> bool:
-    """Tell ("exit", rank, status) for each rank that ends. True when told to stop, False when the parent is gone."""
+    """Send ("exit", rank, status) for each rank that ends. True if the parent says stop, False if it has died."""
     while True:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in pids:
                     control.send(("exit", pids.index(ended[0]), os.waitstatus_to_exitcode(ended[1])))
-        readable, _, _ = select.select([control, wake], [], [])
+        watched: list[Connection | int] = [control, wake]
+        readable, _, _ = select.select(watched, [], [])
         if wake in readable:
             os.read(wake, 4096)
         if control in readable:
             try:
-                return control.recv() == "stop"
+                return bool(control.recv() == "stop")
             except (EOFError, OSError):
                 return False
 
 
 def _end_descendants() -> None:
-    """Kill every process below this one, daemons too: as subreaper we inherit them."""
+    """Kill every process below this one. On Linux this includes daemons, which a subreaper inherits."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         for pid in _children():
@@ -148,7 +149,7 @@ def _end_descendants() -> None:
 
 
 def _children() -> list[int]:
-    """This process's children, from /proc where there is one, else from ps."""
+    """This process's children, from /proc if the system has it, otherwise from ps."""
     me = os.getpid()
     listing = Path(f"/proc/{me}/task/{me}/children")
     if listing.exists():
@@ -158,7 +159,7 @@ def _children() -> list[int]:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux only; elsewhere the supervisor still ends its own children."""
+    """Set a process attribute, on Linux only. On other systems the supervisor still ends its own children."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -1,21 +1,22 @@
-"""Where code is, in words that a notebook's reader knows: `Cell In[5], line 3: dist.recv(x, src=1)`."""
+"""Where code is, in a notebook's own terms: `Cell In[5], line 3: dist.recv(x, src=1)`."""
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import os
 import re
 import traceback
+from typing import Any
 
 _FOREIGN = re.compile(r"[/\\](torch|ranks|multiprocessing|lib[/\\]python[^/\\]*)[/\\]|^<frozen|^<string>")
 
-
-#: Folders whose code is shown to nobody: that of the tests.
+#: Folders whose code no message may show, such as that of an autograder's tests.
 HIDDEN: set[str] = set()
 
 
 def place(file: str, line: int) -> str:
-    """A file's name, or the cell's number, with the line and its text."""
+    """The file's name or the cell's number, the number of the line, and its text."""
     if _hidden(file):
         return "a line of the test"
     text = linecache.getline(file, line).strip()
@@ -23,13 +24,13 @@ def place(file: str, line: int) -> str:
 
 
 def name_of(file: str) -> str:
-    """`Cell In[5]` for a notebook cell, the file's last name for a file."""
+    """`Cell In[5]` for a notebook's cell, for a file its name without folders."""
     cell = _cell_number(file)
     return f"Cell In[{cell}]" if cell is not None else os.path.basename(file) or "unknown place"
 
 
-def stack_text(chain: list[dict]) -> str:
-    """A chain of exceptions from another process as a traceback, with the source that this process knows."""
+def stack_text(chain: list[dict[str, Any]]) -> str:
+    """A traceback of another process's chain of exceptions, with source lines where this process knows them."""
     parts = []
     for link in chain:
         frames = traceback.StackSummary.from_list(
@@ -39,14 +40,14 @@ def stack_text(chain: list[dict]) -> str:
     return "\n\nwhich led to\n\n".join(parts)
 
 
-def where(chain: list[dict]) -> str:
-    """The innermost line of the last exception that is neither torch's nor the standard library's; "" if none."""
+def where(chain: list[dict[str, Any]]) -> str:
+    """The innermost line of the last exception's traceback that is not foreign; "" if there is none."""
     frames = [frame for link in chain[-1:] for frame in _own(link)]
     return place(frames[-1][0], frames[-1][1]) if frames else ""
 
 
 def foreign(file: str) -> bool:
-    """Is this file part of torch, of Python, of this runtime or of what is hidden?"""
+    """Is this file part of torch, of Python's own modules, of `ranks`, or of a hidden folder?"""
     return bool(_FOREIGN.search(file)) or _hidden(file)
 
 
@@ -54,15 +55,15 @@ def _hidden(file: str) -> bool:
     return file.startswith(tuple(HIDDEN))
 
 
-def _own(link: dict) -> list[tuple]:
-    """The student's frames: how the runtime called them, and what torch did inside, does not help anybody."""
+def _own(link: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """The worker's own frames, without those of the runtime that called it and of torch below it."""
     return [frame for frame in link["stack"] if not foreign(frame[0])]
 
 
 def _cell_number(file: str) -> int | None:
-    """IPython gives each cell a file name; its shell knows which execution that was."""
-    try:
-        shell = get_ipython()
-    except NameError:
+    """The number of the cell that IPython has given this file name; None for other files."""
+    get_ipython = getattr(builtins, "get_ipython", None)  # IPython puts it there while a cell runs
+    if get_ipython is None:
         return None
-    return getattr(shell.compile, "_filename_map", {}).get(file)
+    numbers: dict[str, int] = getattr(get_ipython().compile, "_filename_map", {})
+    return numbers.get(file)

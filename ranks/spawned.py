@@ -1,4 +1,4 @@
-"""Where a spawned rank begins; imports nothing of torch until it runs in the new process."""
+"""The first function of a spawned rank. This module imports torch only inside the new process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def main(connection: Any, rank: int) -> None:
-    """Be `rank` in this new process."""
+    """Serve one run as `rank` in this new process."""
     os.environ["RANKS_INSIDE"] = "spawn"
     from ranks import rank as rank_module
 

@@ -1,10 +1,12 @@
-"""A ledger as a picture: when each rank sent, received or took part in a collective, or in which round."""
+"""Figures of a ledger: when each rank sent, received or took part in a collective, and in which round."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
@@ -16,23 +18,25 @@ _MAX_ARROWS = 120
 
 
 def draw(ledger: Ledger, world_size: int, title: str = "What each rank did") -> Figure:
-    """One row and one color a rank. Upper half of a row: sends; lower half: receives; whole: collectives.
+    """One row and one color a rank. Upper half of a row: sends; lower half: receives; whole height: collectives.
 
-    An arrow goes from the start of a send to the end of the receive that took it. Collectives that overlap share
-    the height. Where the workers marked spans, these stand in the upper third of each row and the messages below.
-    Time is in milliseconds from the run's first event.
+    An arrow goes from the start of a send to the end of its receive. Collectives that overlap share the height. If the
+    worker marked spans, they fill the upper third of each row, above the messages. The time is in milliseconds since
+    the run's first event. Calls and spans that have not ended are not drawn.
     """
     messages = [m for m in ledger if m.end is not None]
     spans = [s for s in ledger.spans if s.end is not None]
-    end = max((event.end for event in [*messages, *spans]), default=0.0) * 1e3
+    events: list[Message | Span] = [*messages, *spans]
+    ends = [event.end for event in events if event.end is not None]
+    length = (max(ends) - min(event.start for event in events)) * 1e3 if events else 0.0
     height = 0.55 if not spans else 0.85
-    fig = Figure(alt=_alt(messages, spans, world_size, end), figsize=(7.5, 1.3 + height * world_size))
+    fig = Figure(alt=_alt(messages, spans, world_size, length), figsize=(7.5, 1.3 + height * world_size))
     ax = fig.subplots()
-    least = end / 300  # a bar that can be seen
     rows = _Rows(messages, bool(spans))
     for m in messages:
+        until = m.start if m.until is None else m.until
         ax.broken_barh(
-            [(m.start * 1e3, max((m.until - m.start) * 1e3, least))],
+            [(m.start * 1e3, max((until - m.start) * 1e3, length / 300))],  # wide enough to be seen
             rows.place(m),
             facecolor=color(m.rank),
             alpha=0.45 if m.is_receive else 1.0,
@@ -40,30 +44,35 @@ def draw(ledger: Ledger, world_size: int, title: str = "What each rank did") -> 
             edgecolor="white",
             linewidth=0.4,
         )
-    _draw_spans(ax, spans, end)
+    _draw_spans(ax, spans, length)
+    _draw_arrows(ax, messages, rows)
+    _label(ax, messages, world_size, title)
+    return fig
+
+
+def _draw_arrows(ax: Axes, messages: list[Message], rows: _Rows) -> None:
+    """An arrow for each message that was received, unless there are too many."""
     crossed = pairs(messages)
-    if len(crossed) <= _MAX_ARROWS:
-        for send, receive in crossed:
+    for send, receive in crossed if len(crossed) <= _MAX_ARROWS else []:
+        if receive.end is not None:
             ax.annotate(
                 "",
                 xy=(receive.end * 1e3, sum(rows.place(receive)) - rows.half / 2),
                 xytext=(send.start * 1e3, rows.place(send)[0] + rows.half / 2),
                 arrowprops={"arrowstyle": "-|>", "color": color(send.rank), "lw": 0.9, "shrinkA": 0, "shrinkB": 0},
             )
-    _label(ax, messages, world_size, title)
-    return fig
 
 
-#: The part of a row in which spans stand, when there are any.
+#: The part of a row that spans fill, if there are any: its top and its height.
 _SPAN_TOP, _SPAN_HEIGHT = -0.44, 0.28
 
 
 class _Rows:
-    """Where in its rank's row a message's bar stands; the axis points down."""
+    """Where in its rank's row the bar of a message is; the axis points down."""
 
     def __init__(self, messages: list[Message], below_spans: bool):
         self.top = -0.34 if not below_spans else _SPAN_TOP + _SPAN_HEIGHT + 0.02
-        #: Half of the height that messages have: sends stand above receives.
+        #: Half of the height for messages: the upper half is for sends, the lower one for receives.
         self.half = (0.34 - self.top) / 2
         self._lanes = _lanes([m for m in messages if m.is_collective])
         self._most = {m.rank: 0 for m in messages}
@@ -71,7 +80,7 @@ class _Rows:
             self._most[m.rank] = max(self._most[m.rank], self._lanes.get(id(m), 0))
 
     def place(self, message: Message) -> tuple[float, float]:
-        """Top and height of a message's bar."""
+        """The top and the height of a message's bar."""
         if message.is_collective:
             height = 2 * self.half / (self._most[message.rank] + 1)
             return message.rank + self.top + height * self._lanes[id(message)], height
@@ -85,26 +94,31 @@ def _lanes(collectives: list[Message]) -> dict[int, int]:
     for m in sorted(collectives, key=lambda m: m.start):
         mine = busy_until.setdefault(m.rank, [])
         lane = next((k for k, end in enumerate(mine) if end <= m.start), len(mine))
-        mine[lane : lane + 1] = [m.until]
+        mine[lane : lane + 1] = [math.inf if m.until is None else m.until]
         lanes[id(m)] = lane
     return lanes
 
 
-def _draw_spans(ax, spans: list[Span], end: float) -> None:
-    """Pale bars with their names in them, where these fit; a span inside another one stands out by its edge."""
+def _draw_spans(ax: Axes, spans: list[Span], length: float) -> None:
+    """Pale bars, with their names where these fit; an edge sets a span off from the one that it is in.
+
+    length: of the whole axis, in milliseconds.
+    """
     for span in spans:
+        if span.end is None:
+            continue
         left, width = span.start * 1e3, (span.end - span.start) * 1e3
         top = span.rank + _SPAN_TOP
         pale = to_rgba(color(span.rank), 0.25)
         ax.broken_barh([(left, width)], (top, _SPAN_HEIGHT), facecolor=pale, edgecolor=color(span.rank), lw=0.6)
-        if width > 0.011 * end * len(span.name):
+        if width > 0.011 * length * len(span.name):
             ax.text(left + width / 2, top + _SPAN_HEIGHT / 2, span.name, ha="center", va="center", fontsize=8)
 
 
 def draw_rounds(ledger: Iterable[Message], world_size: int, title: str = "Who sent to whom") -> Figure:
-    """One row and one color a rank, one column a round: an arrow for each message in the round it belongs to.
+    """One row and one color a rank, one column a round: an arrow for each message, in the column of its round.
 
-    Rounds are those of `Ledger.rounds`; unlike time, they are the same in every run of the same program.
+    The rounds are those of `Ledger.rounds`; unlike times, they are the same in every run of a program.
     """
     numbered = schedule(ledger)
     last = max((number for _, number in numbered), default=0)
@@ -133,7 +147,7 @@ def draw_rounds(ledger: Iterable[Message], world_size: int, title: str = "Who se
 
 
 def _alt_rounds(numbered: list[tuple[Message, int]], world_size: int) -> str:
-    """Round by round, who sent to whom."""
+    """The text alternative: for each round, which rank sent to which."""
     by_round: dict[int, list[str]] = {}
     for send, number in numbered:
         by_round.setdefault(number, []).append(f"{send.rank} to {send.peer}")
@@ -141,7 +155,7 @@ def _alt_rounds(numbered: list[tuple[Message, int]], world_size: int) -> str:
     return f"Messages of {world_size} ranks by round. {said or 'No messages'}."
 
 
-def _label(ax, messages: list[Message], world_size: int, title: str) -> None:
+def _label(ax: Axes, messages: list[Message], world_size: int, title: str) -> None:
     ax.set_title(title)
     ax.set_xlabel("time (ms)")
     ax.set_yticks(range(world_size), [f"rank {rank}" for rank in range(world_size)])
@@ -161,8 +175,8 @@ def _label(ax, messages: list[Message], world_size: int, title: str) -> None:
         ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
 
 
-def _alt(messages: list[Message], spans: list[Span], world_size: int, end: float) -> str:
-    """The same in words: who made how many calls, what it marked, and how long it took."""
+def _alt(messages: list[Message], spans: list[Span], world_size: int, length: float) -> str:
+    """The text alternative: how many calls of each kind a rank made, what it marked, and how long the run took."""
     rows = []
     for rank in range(world_size):
         mine = [m for m in messages if m.rank == rank]
@@ -175,4 +189,4 @@ def _alt(messages: list[Message], spans: list[Span], world_size: int, end: float
         ]
         said = ", ".join(f"{count} {what}" for count, what in counts if count) or "no messages"
         rows.append(f"rank {rank}: {said}")
-    return f"Timeline of {world_size} ranks over {end:.2f} ms. " + "; ".join(rows) + "."
+    return f"Timeline of {world_size} ranks over {length:.2f} ms. " + "; ".join(rows) + "."

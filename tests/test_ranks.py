@@ -20,8 +20,7 @@ from torch.profiler import record_function
 
 import ranks
 from autograder import checks
-from ranks import processes, timeline
-from ranks.ledger import Message
+from ranks import Ledger, Message, Span, processes, record, timeline
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -73,6 +72,15 @@ def test_the_ledger_has_every_message():
     assert all(0 <= m.start <= m.end for m in ledger) and min(m.start for m in ledger) == 0
     assert {Path(m.file).name for m in ledger} == {Path(__file__).name} and all(m.line for m in ledger)
     assert ledger.rounds() == 1
+
+
+def test_a_printed_ledger_is_a_table():
+    calls = [Message(0, "send", 1, 8, 0.001, 0.0025, line=3), Message(1, "reduce_scatter_single", None, 16, 0.002)]
+    assert str(Ledger(calls)).splitlines() == [
+        "rank  call                   peer     bytes  start ms    end ms  line",
+        "   0  send                      1         8      1.00      2.50  3",
+        "   1  reduce_scatter_single              16      2.00            0",
+    ]
 
 
 def chain(rank, world_size):
@@ -152,7 +160,7 @@ def fails_at_home(rank, world_size):
     dist.barrier()
 
 
-def test_a_failing_rank_is_told_with_its_line():
+def test_a_failing_rank_is_reported_with_its_line():
     begin = time.monotonic()
     with pytest.raises(ranks.RankError) as caught:
         ranks.run(fails_at_home, world_size=4)
@@ -169,7 +177,7 @@ def fails_because(rank, world_size):
         raise RuntimeError("no number of heads") from error
 
 
-def test_the_cause_of_an_error_is_told_too():
+def test_the_cause_of_an_error_is_reported_too():
     with pytest.raises(ranks.RankError, match=r"rank 0 raised RuntimeError: no number of heads") as caught:
         ranks.run(fails_because, world_size=2)
     assert "invalid literal for int" in caught.value.traceback
@@ -201,14 +209,14 @@ def test_daemons_of_a_rank_are_ended():
         ({"args": (threading.Lock(),)}, "cannot be sent to the ranks"),
     ],
 )
-def test_arguments_that_cannot_work_are_told_in_one_line(arguments, says):
+def test_arguments_that_cannot_work_are_reported_in_one_line(arguments, says):
     arguments = {"worker": all_reduced_rank, "world_size": 2, **arguments}
     with pytest.raises(ValueError, match=says) as caught:
         ranks.run(**arguments)
     assert "\n" not in str(caught.value)
 
 
-def test_a_result_that_cannot_be_sent_is_told_in_one_line():
+def test_a_result_that_cannot_be_sent_is_reported_in_one_line():
     with pytest.raises(ranks.RankError, match="returned a generator, which cannot be sent back") as caught:
         ranks.run(lambda rank, world_size: (i for i in range(3)), world_size=2)
     assert "\n" not in str(caught.value)
@@ -316,11 +324,11 @@ def test_the_folder_in_which_ranks_was_imported_may_go(tmp_path):
     assert done.stdout == "[0, 1]\n", done.stderr
 
 
-def test_a_server_that_ends_as_soon_as_it_starts_is_told_in_a_line(tmp_path):
+def test_a_server_that_ends_as_soon_as_it_starts_is_reported_in_one_line(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nsys.executable = '/bin/false'\nimport ranks\nranks.run(print, world_size=2)\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
-    assert done.stderr.splitlines()[-1].startswith("RuntimeError: no rank was started: the process that forks them")
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: no rank was started: the process that forks")
 
 
 def test_a_kernel_that_is_killed_takes_its_ranks_along(tmp_path):
@@ -388,7 +396,7 @@ def test_without_fork_ranks_are_spawned(monkeypatch):
         warnings.simplefilter("always")
         results = ranks.run(ring_step, world_size=2, args=(3,))
     assert torch.equal(results[0], torch.full((3,), 1.0)) and results.ledger.bytes_sent() == [12, 12]
-    assert any("seconds each" in str(warning.message) for warning in said)
+    assert any("takes seconds" in str(warning.message) for warning in said)
 
 
 @pytest.mark.slow
@@ -443,7 +451,7 @@ def marked(rank, world_size):
         work.wait()
 
 
-def test_what_a_worker_marks_is_on_the_clock_of_its_messages():
+def test_spans_and_messages_have_one_clock():
     results = ranks.run(marked, world_size=2)
     for rank in range(2):
         mine = results.ledger.of(rank)
@@ -455,6 +463,100 @@ def test_what_a_worker_marks_is_on_the_clock_of_its_messages():
     figure = results.timeline()
     assert "rank 1: 1 collectives, 1 times backward, 1 times wait" in figure.alt
     assert "wait" in [text.get_text() for text in figure.axes[0].texts]
+
+
+def two_steps(rank, world_size):
+    """A barrier before and after each step; an all-reduce that the first step starts and the second waits for."""
+    x, right, left = torch.ones(2), (rank + 1) % world_size, (rank - 1) % world_size
+    dist.barrier()
+    with record_function("step 1"):
+        work = dist.isend(x, dst=right)
+        dist.recv(torch.empty(2), src=left)
+        work.wait()
+        late = dist.all_reduce(torch.ones(4), async_op=True)
+    dist.barrier()
+    with record_function("step 2"):
+        late.wait()
+        for _ in range(2):
+            with record_function("inner"):
+                dist.all_reduce(x)
+        dist.broadcast(x, src=0)
+    dist.barrier()
+    if rank == 0:
+        with record_function("only rank 0"):
+            dist.isend(x, dst=right).wait()
+    if rank == 1:
+        dist.recv(x, src=left)
+
+
+def test_a_ledger_is_cut_by_the_names_of_spans():
+    ledger = ranks.run(two_steps, world_size=3).ledger
+    first, second = ledger.within("step 1"), ledger.within("step 2")
+    for rank in range(3):
+        calls = [[m.call for m in part.of(rank)] for part in (first, second)]
+        assert calls == [["isend", "recv", "all_reduce"], ["all_reduce", "all_reduce", "broadcast"]]
+        assert [s.name for s in second.of(rank).spans] == ["inner", "inner"] and not first.spans
+        parts = ledger.of(rank).between_barriers()
+        assert parts[1:3] == [first.of(rank), second.of(rank)], "the very messages between the barriers"
+    assert first.bytes_sent() == [8] * 3 and first.rounds() == 1 and first.world_size == 3
+    (late,) = first.of(1).collectives()
+    between = [m for m in ledger.of(1) if m.call == "barrier"][1]
+    assert late.end > between.end, "it belongs to the step that began it, not to the one that waited"
+    inner = second.within("inner")
+    assert [m.call for m in inner] == ["all_reduce"] * 6 and inner == ledger.within("inner")
+    assert ledger.sends().within("step 1") == first.sends() and not ledger.sends().within("step 2")
+    assert ledger.within("only rank 0").bytes_sent() == [8, 0, 0]
+    with pytest.raises(ValueError, match=r"no rank marked 'step 3' .*; marked are: 'step 1', 'step 2', 'inner', 'only"):
+        ledger.within("step 3")
+    with pytest.raises(ValueError, match="marked are: none"):
+        Ledger(ledger).within("step 1")
+
+
+def test_a_span_that_was_not_left_reaches_to_the_end():
+    messages = [Message(rank, "barrier", None, 0, start, start + 0.5) for start in (0.0, 2.0, 4.0) for rank in (0, 1)]
+    ledger = Ledger(messages, spans=[Span(0, "open", 1.0), Span(1, "open", 1.0, 3.0), Span(0, "in it", 1.0, 1.0)])
+    part = ledger.within("open")
+    assert [(m.rank, m.start) for m in part] == [(0, 2.0), (1, 2.0), (0, 4.0)]
+    assert [s.name for s in part.spans] == ["in it"]
+
+
+def forks_two(rank, world_size):
+    """Two forks of a rank mark a span; only the second has detached. What each sees as its record."""
+    mine = record.current_path()
+    seen = [mine]
+    for name in ("attached", "detached"):
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if name == "detached":
+                    record.detach()
+                with record_function(name):
+                    pass
+                os.write(write, str(record.current_path()).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        seen.append(os.read(read, 4096).decode())
+    dist.barrier()
+    return seen, mine.read_text().count('"op":"barrier"')
+
+
+def test_a_fork_of_a_rank_may_stop_recording():
+    results = ranks.run(forks_two, world_size=2)
+    for rank, ((path, attached, detached), calls) in enumerate(results):
+        assert path.name == f"events.{rank}" and attached == str(path) and detached == "None"
+        assert calls == 1, "the rank itself goes on recording"
+    assert [(s.rank, s.name) for s in sorted(results.ledger.spans, key=lambda s: s.rank)] == [
+        (0, "attached"),
+        (1, "attached"),
+    ]
+
+
+def test_outside_a_run_nothing_is_recorded():
+    assert record.current_path() is None
+    record.detach()  # without effect
+    assert record.current_path() is None
 
 
 def test_collectives_that_overlap_have_lanes_of_their_own():

@@ -41,7 +41,7 @@ _PASSAGES = [
     (UNWRITTEN, "This exercise is not written yet."),
 ]
 _WAITING = re.compile(
-    r"With \d+ ranks?, (the ranks (did not finish within|wait for one another)|.{1,80}waits? for what cannot come)"
+    r"With \d+ ranks?, (the ranks (did not finish within|wait for one another)|.{1,80}waits? forever)"
 )
 _DIED = re.compile(r"With \d+ ranks?, rank \d+ (was killed by|exited with status)")
 _RAISED = re.compile(r"\b(?:stopped with|raised) ([A-Z][\w.]*)")
