@@ -47,7 +47,7 @@ def reachable(thing: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages of tensors that are alive, whoever holds them, autograd's graph included.
+    """Counts the bytes of all storages of tensors that are alive, by whatever they are held, autograd's graph included.
 
     It keeps weak references to the storages of the tensors that it finds when it is made, and of those that operations
     inside `with` return. peak: the most after an operation. gloo's threads may hold a tensor for a moment after the

@@ -169,7 +169,7 @@ def _slow_driver(rank, world_size, folder, save_sharded, saved):
         with log.at(kind, path, target, fd):
             if kind == "fsync" and "waited" not in seen and not os.path.isdir(path):
                 seen["waited"] = True
-                seen["alone"] = not _everybody_syncs(log, world_size)
+                seen["alone"] = not _all_ranks_sync(log, world_size)
             yield
 
     watch(root, at, save_sharded)
@@ -181,7 +181,7 @@ def _slow_driver(rank, world_size, folder, save_sharded, saved):
     return SlowSave(call, there, seen["alone"])
 
 
-def _everybody_syncs(log: Log, world_size: int) -> bool:
+def _all_ranks_sync(log: Log, world_size: int) -> bool:
     """Wait until all ranks have begun an fsync, unless another has waited for that in vain."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:

@@ -22,8 +22,6 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
     "an empty tensor and 2 numbers": [(0, 3), (2,)],
     "no tensors": [],
 }
-
-
 VECTORS: dict[str, tuple[list[int], str]] = {
     "vectors of 7 and 4 numbers": ([7, 4], "float32"),
     "vectors of 5 and 8 numbers in bf16": ([5, 8], "bfloat16"),

@@ -12,12 +12,8 @@ from torch import nn
 from autograder.checking.instruments.memory import LiveBytes
 
 UNITS, WIDTH = 16, 64
-
-
 UNIT_BYTES = 4 * WIDTH * WIDTH
-
-
-#: The rank that counts: the others do the same, and faster without.
+#: The rank that counts. The others do the same work, and are faster without a count.
 COUNTING = 1
 
 

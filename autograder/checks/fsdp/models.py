@@ -79,6 +79,7 @@ class Gain(nn.Module):
 
 
 def freeze(module: nn.Module, *names: str) -> nn.Module:
+    """Parameters of these names no longer require a gradient ("all": none does); the module."""
     for name, p in module.named_parameters():
         p.requires_grad_(not (name in names or "all" in names))
     return module
@@ -117,8 +118,6 @@ MODELS = (
     "fewer elements than ranks",
     "the whole model as a unit",
 )
-
-
 OPTIMIZERS: dict[str, Callable] = {
     "SGD with momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     # ε so large that a rounding of a gradient near zero stays one of the step.
@@ -137,19 +136,23 @@ def batch(model: str, seed: int, step: int, rank: int, count: int = 4) -> tuple[
 
 
 def groups(unit: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trainable parameters of a unit, and the frozen ones."""
     params = list(unit.parameters())
     return [p for p in params if p.requires_grad], [p for p in params if not p.requires_grad]
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> np.ndarray:
+    """The numbers of tensors, end to end."""
     return np.concatenate([np.zeros(0, np.float32), *(as_numpy(t).reshape(-1) for t in tensors)])
 
 
 def padded(vector: np.ndarray, world_size: int) -> np.ndarray:
+    """A vector with zeros after it, so that it divides into equal pieces."""
     full = np.zeros(ceil_div(len(vector), world_size) * world_size, vector.dtype)
     full[: len(vector)] = vector
     return full
 
 
 def address(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins."""
     return tensor.untyped_storage().data_ptr()
