@@ -1,11 +1,18 @@
-"""How many bytes of tensors an object holds, and how many autograd keeps for a backward pass."""
+"""How many bytes of tensors an object holds, autograd keeps for a backward pass, and are alive in a process."""
 
 from __future__ import annotations
 
+import gc
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 class SavedBytes:
@@ -49,7 +56,9 @@ def bytes_held(thing: Any, besides: Iterable[torch.Tensor] = ()) -> int:
 def reachable(thing: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
     """Every tensor in an object's attributes, in what these hold, and so on; gradients included, functions not."""
     seen = set() if seen is None else seen
-    if id(thing) in seen or isinstance(thing, (str, bytes, int, float, type)) or callable(thing):
+    if id(thing) in seen or isinstance(thing, (str, bytes, int, float, type)):
+        return
+    if callable(thing) and not isinstance(thing, nn.Module):
         return
     seen.add(id(thing))
     if isinstance(thing, torch.Tensor):
@@ -63,3 +72,56 @@ def reachable(thing: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor
         inside = list(getattr(thing, "__dict__", {}).values())
     for part in inside:
         yield from reachable(part, seen)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages of tensors that are alive, by whatever they are held, autograd's graph included.
+
+    It keeps weak references to the storages of the tensors that it finds when it is made, and of those that operations
+    inside `with` return. peak: the most after an operation. gloo's threads may hold a tensor for a moment after the
+    collective is over, so a count above `limit` is taken again for as long as `patience`, in seconds, lasts.
+    """
+
+    def __init__(self, limit: float = math.inf, patience: float = 0.6) -> None:
+        super().__init__()
+        self.seen: dict[int, StorageWeakRef] = {}
+        self.peak, self.limit, self.patience = 0, limit, patience
+        for thing in gc.get_objects():
+            if issubclass(type(thing), torch.Tensor):
+                self.add(thing)
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Count this tensor's storage from now on, while it is alive."""
+        reference = StorageWeakRef(tensor.untyped_storage())
+        self.seen.setdefault(reference.cdata, reference)
+
+    def now(self) -> int:
+        """Bytes that are alive."""
+        total = 0
+        for cdata in list(self.seen):
+            storage = torch.UntypedStorage._new_with_weak_ptr(cdata)
+            if storage is None:
+                del self.seen[cdata]
+            else:
+                total += storage.nbytes()
+        return total
+
+    def settled(self, limit: float) -> int:
+        """Bytes that are alive, once they are no more than the limit or patience is at its end."""
+        total = self.now()
+        while total > limit and self.patience > 0:
+            started = time.monotonic()
+            time.sleep(0.002)
+            total = self.now()
+            self.patience -= time.monotonic() - started
+        return total
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.add(leaf)
+        total = self.now()
+        if total > self.peak:
+            self.peak = max(self.peak, self.settled(max(self.peak, self.limit)))
+        return result

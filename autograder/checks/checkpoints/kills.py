@@ -1,0 +1,227 @@
+"""Exercise 2: saves that are killed.
+
+A save is killed for real (`a_killed_save_leaves_the_last_checkpoint`): for each place in each of two ranks two
+processes are forked, join a group of their own and save over an older checkpoint; one ends itself with SIGKILL, the
+other is left to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checking.instruments.filesystem import watch
+from autograder.checking.stage import run_ranks
+from autograder.checks.checkpoints.format import Saved, draw, expect_content, read_checkpoint, scratch_folder
+from autograder.checks.checkpoints.states import Attempt, attempt, expect_returned, plain_state, state_of
+from ranks import record
+
+#: Seconds for a save to end of itself once its other rank was killed.
+GRACE = 5.0
+
+# ---- a copy of the folder at every moment ----
+
+
+@dataclass
+class LoadedCopy:
+    """What a rank got from the copy that was taken before a change of this kind: `latest`'s call, `load_sharded`'s."""
+
+    kind: str
+    latest: Attempt
+    load: Attempt
+
+
+def copying_driver(rank, world_size, folder, save_sharded, old, new, loads=()):
+    """Save over an older checkpoint with a copy of root before each change; then load from each copy.
+
+    loads: `latest` and `load_sharded`, or nothing; then nothing is loaded.
+    """
+    root, copies = folder / "root", folder / "copies"
+    count = iter(range(10**6))
+    lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT)
+
+    @contextlib.contextmanager
+    def at(kind, path, target, fd):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nothing moves while it is copied
+        try:
+            shutil.copytree(root, copies / f"{rank}.{next(count):03d}.{kind}", symlinks=True)
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+    save_sharded(state_of(old, rank), root, old.step)
+    dist.barrier()
+    watch(root, at, save_sharded, *loads)
+    save_sharded(state_of(new, rank), root, new.step)
+    dist.barrier()
+    return [_load_copy(path, *loads) for path in sorted(copies.iterdir())] if loads else []
+
+
+def _load_copy(path: Path, latest: Callable, load_sharded: Callable) -> LoadedCopy:
+    found, load = attempt(latest, path), Attempt()
+    if not found.raised and found.value is not None:
+        load = attempt(load_sharded, found.value, plain=lambda got: plain_state(got[0]))
+        found.value = Path(found.value).name
+    return LoadedCopy(path.name.split(".")[-1], found, load)
+
+
+def _again_driver(rank, world_size, save_sharded, roots, states):
+    return [
+        attempt(save_sharded, state_of(saved, 0), root, saved.step, plain=str)
+        for root, saved in zip(roots, states, strict=True)
+    ]
+
+
+@check("16-ex2-save")
+def leftovers_of_a_killed_save_are_cleared(save_sharded, *, rng):
+    """After a save was killed, at any moment, fewer ranks can save, and nothing of the killed save is left."""
+    old, new = draw(rng, 2, 10), draw(rng, 2, 20)
+    with scratch_folder() as folder:
+        (folder / "copies").mkdir()
+        run_ranks(copying_driver, 2, (folder, save_sharded, old, new))
+        roots = sorted((folder / "copies").iterdir())
+        states = [draw(rng, 1, 30 if (root / new.name).exists() else 20) for root in roots]
+        outcomes = run_ranks(_again_driver, 1, (save_sharded, roots, states))[0]
+        case = "a save by one rank after one by two ranks was killed"
+        for root, saved, outcome in zip(roots, states, outcomes, strict=True):
+            expect_returned(case, outcome, "save_sharded")
+            expect_content(case, root / saved.name, saved)
+            left = [p.name for p in root.iterdir() if not re.fullmatch(r"step_\d{8}", p.name)]
+            if left:
+                text = f"{len(left)} entr{'y' if len(left) == 1 else 'ies'} of the killed save"
+                fail(f"root still holds {text}", case, "not cleared")
+
+
+# ---- SIGKILL ----
+
+
+def _forked(folder: Path, save_sharded: Callable, saved: Saved, rank: int, world_size: int, kill_at: int) -> None:
+    """A process that saves as one of two ranks, and ends itself at a change of the folder; never returns."""
+    record.detach()  # what this process sends is not the rank's
+    c10d = dist.distributed_c10d
+    _forked.kept = c10d._world  # the parent's group; its threads do not run in this process
+    c10d._world, dist.GroupMember.WORLD = c10d._World(), None
+    store = dist.FileStore(str(folder / "rendezvous"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    kinds: list[str] = []
+
+    @contextlib.contextmanager
+    def at(kind, path, target, fd):
+        kinds.append(kind)
+        if len(kinds) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+    watch(folder / "root", at, save_sharded)
+    with contextlib.suppress(Exception):  # the other rank may be dead
+        save_sharded(state_of(saved, rank), folder / "root", saved.step)
+    (folder / f"kinds.{rank}").write_text(" ".join(kinds))
+    os._exit(0)
+
+
+def _start(folder: Path, save_sharded: Callable, saved: Saved, victim: int, kill_at: int) -> list[int]:
+    """Fork two processes that save together; their ids."""
+    pids = []
+    for rank in range(2):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _forked(folder, save_sharded, saved, rank, 2, kill_at if rank == victim else -1)
+            finally:
+                os._exit(1)
+        pids.append(pid)
+    return pids
+
+
+def _finish(pids: list[int]) -> list[int]:
+    """The exit codes of processes; those that still run after `GRACE` are ended."""
+    until, codes = time.monotonic() + GRACE, {}
+    while len(codes) < len(pids):
+        for pid in set(pids) - set(codes):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            for pid in set(pids) - set(codes):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    return [codes[pid] for pid in pids]
+
+
+def kill_driver(rank, world_size, folder, save_sharded, old, new):
+    """Two processes save `old` and then, once for each change of each of them, `new`, where one is killed.
+
+    Returns the places, (victim, number, kind) each: for each process the changes that it makes, in order; `folder`/i
+    is what the i-th kill left. [] if a save in which no process was killed did not end. Two saves run at a time.
+    """
+    base = folder / "base"
+    base.mkdir()
+    if _finish(_start(base, save_sharded, old, -1, 0)) != [0, 0]:
+        return []
+    count = folder / "count"
+    _after(base, count)
+    if _finish(_start(count, save_sharded, new, -1, 0)) != [0, 0]:
+        return []
+    kinds = [(count / f"kinds.{victim}").read_text().split() for victim in range(2)]
+    places = [(victim, at, kind) for victim in range(2) for at, kind in enumerate(kinds[victim], start=1)]
+    running: list = []
+    for number, (victim, at, _) in enumerate(places):
+        _after(base, folder / str(number))
+        running.append(_start(folder / str(number), save_sharded, new, victim, at))
+        if len(running) == 2:
+            _finish(running.pop(0))
+    for pids in running:
+        _finish(pids)
+    return places
+
+
+def _after(base: Path, folder: Path) -> None:
+    """A folder in which the older checkpoint was saved."""
+    folder.mkdir()
+    shutil.copytree(base / "root", folder / "root")
+
+
+@check("16-ex2-save")
+def a_killed_save_leaves_the_last_checkpoint(save_sharded, *, rng):
+    """Whichever rank is killed, at any change of the folder, each checkpoint that is left is whole, and one is left."""
+    old, new = draw(rng, 2, 10), draw(rng, 2, 20)
+    with scratch_folder() as folder:
+        places = run_ranks(kill_driver, 1, (folder, save_sharded, old, new), timeout=60.0)[0]
+        if not places:
+            fail("a save in which no rank was killed did not end", "2 ranks", "not even once")
+        broken = {}
+        for number, (victim, _, kind) in enumerate(places):
+            text = what_is_left(folder / str(number) / "root", old, new)
+            if text:
+                broken.setdefault((victim, kind, text), number)
+        if broken:
+            victim, kind, text = next(iter(broken))
+            place = f"rank {victim} was killed just before it would {'finish a write' if kind == 'half' else kind}"
+            fail(f"{place}: {text}", "a save over an older checkpoint", sorted({found for *_, found in broken}))
+
+
+def what_is_left(root: Path, old: Saved, new: Saved) -> str:
+    """What is wrong with what a killed save left; "" if the newest checkpoint is `old` or `new`."""
+    found = sorted(p for p in root.iterdir() if re.fullmatch(r"step_\d{8,}", p.name))
+    if not found:
+        return "no checkpoint is left"
+    for path in found:
+        saved = read_checkpoint(path)
+        want = {old.name: old, new.name: new}.get(path.name)
+        if isinstance(saved, str) or want is None:
+            return f"{path.name} is there, but not whole"
+        if saved.pieces != want.pieces or saved.step != want.step:
+            return f"{path.name} holds other bytes than were saved"
+    return ""

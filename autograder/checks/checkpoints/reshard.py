@@ -1,0 +1,117 @@
+"""Exercise 5: a checkpoint for another number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from autograder.checking.check import check
+from autograder.checking.expect import count_of_ranks, fail
+from autograder.checking.instruments.filesystem import Event, read_log
+from autograder.checking.stage import run_ranks
+from autograder.checks.checkpoints.durability import during, expect_durable, logged
+from autograder.checks.checkpoints.format import (
+    CREATED,
+    damage,
+    draw,
+    expect_content,
+    fingerprint,
+    recut,
+    scratch_folder,
+    tampered,
+    write_checkpoint,
+)
+from autograder.checks.checkpoints.states import attempt, expect_error, expect_returned
+
+
+def _reshard_driver(rank, world_size, folder, reshard, cases):
+    outcomes = []
+    log = logged(folder, 0, reshard)
+    for path, target, count in cases:
+        log.add("begin", str(target))
+        outcomes.append(attempt(reshard, path, target, count, plain=_as_path))
+        log.returned(str(target))
+    return outcomes
+
+
+def _as_path(value: Any) -> str:
+    return str(value) if value is None else os.fspath(value)
+
+
+@check("16-ex5-reshard")
+def resharding_keeps_every_byte(reshard, *, rng):
+    """The new checkpoint holds every byte, dtype and value, cut anew, and gets its name by one durable rename."""
+    with scratch_folder() as folder:
+        files, cases, wanted = folder / "files", [], []
+        first = draw(rng, 4, 1234)
+        for number, counts in enumerate([(2, 3, 4), (1,), (7,)]):
+            path, saved = write_checkpoint(files / f"source{number}", first), first
+            for hop, count in enumerate(counts):
+                target = files / f"target{number}.{hop}"
+                cases.append((path, str(target) if hop % 2 else target, count))
+                before, saved = saved, recut(saved, count)
+                wanted.append((f"{len(before.pieces)} to {count_of_ranks(count)}", target / saved.name, saved))
+                path = target / saved.name
+        leftover = files / "target0.0" / ".tmp_step_00001234"
+        leftover.mkdir(parents=True)
+        (leftover / "shard_00005.bin").write_bytes(b"of a killed save")
+        plain = draw(rng, 2, 6, tensors=False)
+        cases.append((write_checkpoint(files / "plain", plain), files / "target3", 3))
+        wanted.append(("no tensors, 2 to 3 ranks", files / "target3" / plain.name, recut(plain, 3)))
+        sources = list(files.glob("source*"))
+        before = [fingerprint(path) for path in sources]
+        outcomes = run_ranks(_reshard_driver, 1, (folder, reshard, cases))[0]
+        events = read_log(folder / "log")
+        for (case, path, saved), outcome, (_, target, _) in zip(wanted, outcomes, cases, strict=True):
+            expect_returned(case, outcome, "reshard")
+            expect_content(case, path, saved, "the new checkpoint")
+            name = Path(outcome.value).name
+            if Path(outcome.value) != path:
+                fail(f"reshard returned …/{name}, expected the new checkpoint's path", case, name)
+            _expect_made_anew(case, path, during(events, str(target)))
+        if [fingerprint(path) for path in sources] != before:
+            fail("reshard changed the original", "4 to 2 ranks", "original changed")
+
+
+def _expect_made_anew(case: str, path: Path, events: list[Event]) -> None:
+    """The new checkpoint is alone in its root, has a date of its own, and came there by one durable rename."""
+    if [p.name for p in path.parent.iterdir()] != [path.name]:
+        fail("target_root holds more than the new checkpoint", case, "left over")
+    if json.loads((path / "manifest.json").read_bytes())["created"] == CREATED:
+        fail("created is still that of the original", case, "created")
+    if any(e.kind in ("create", "make") and path in (Path(e.path), Path(e.path).parent) for e in events):
+        text = f"reshard wrote into {path.name} itself: until the rename nothing may have this name"
+        fail(text, case, "named")
+    expect_durable(case, events, path, "reshard")
+
+
+@check("16-ex5-reshard")
+def resharding_refuses_damage(reshard, *, rng):
+    """A damaged original, a step that is there already and a world size of 0 are refused; nothing is written."""
+    with scratch_folder() as folder:
+        files = folder / "files"
+        files.mkdir()
+        flipped = write_checkpoint(files / "flipped", draw(rng, 3, 10))
+        damage(flipped / "shard_00001.bin", "one bit of the first byte")
+        wrong = [("one bit of a shard", flipped, ("shard_00001.bin",)), *tampered(files, rng, 3)]
+        cases = [(path, files / f"target{i}", 2) for i, (_, path, _) in enumerate(wrong)]
+        good = write_checkpoint(files / "good", draw(rng, 2, 20))
+        there = write_checkpoint(files / "there", draw(rng, 3, 20))
+        before = fingerprint(there)
+        cases += [(good, files / "there", 3), (good, files / "none", 0), (good, files / "good", 1)]
+        outcomes = run_ranks(_reshard_driver, 1, (folder, reshard, cases))[0]
+        for i, ((case, _, mentions), outcome) in enumerate(zip(wrong, outcomes, strict=False)):
+            expect_error(case, outcome, "CheckpointError", mentions)
+            target = files / f"target{i}"
+            if target.is_dir() and list(target.iterdir()):
+                fail("reshard wrote something before the error", case, "written")
+        case = "the step is there already"
+        expect_error(case, outcomes[-3], "CheckpointError", "step_00000020")
+        if fingerprint(there) != before:
+            fail("the checkpoint that was there has changed", case, "overwritten")
+        if [path.name for path in there.parent.iterdir()] != [there.name]:
+            fail("reshard wrote something before the error", case, "written beside")
+        expect_error("world_size = 0", outcomes[-2], "ValueError", "world_size")
+        expect_error("target_root is the original's own root", outcomes[-1], "CheckpointError", "step_00000020")

@@ -1,0 +1,214 @@
+"""Exercise 4: which checkpoint is the newest, and how many are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checking.instruments.filesystem import watch
+from autograder.checking.stage import run_ranks
+from autograder.checks.checkpoints.format import damage, draw, put_manifest, scratch_folder, write_checkpoint
+from autograder.checks.checkpoints.kills import copying_driver
+from autograder.checks.checkpoints.states import attempt, expect_error, expect_returned
+
+# ---- the newest ----
+
+
+def _roots(folder: Path, rng: np.random.Generator) -> list[tuple[str, Path, list[int], int | None]]:
+    """(what, root, the steps that checkpoints lists, the step that latest returns)."""
+    roots = []
+
+    def root(what: str, steps: list[int], newest: int | None) -> Path:
+        path = folder / str(len(roots))
+        path.mkdir()
+        for step in rng.permutation(steps):
+            write_checkpoint(path, draw(rng, 2, int(step)))
+        roots.append((what, path, sorted(steps), newest))
+        return path
+
+    root("an empty root", [], None)
+    root("three steps", [10, 20, 30], 30)
+    root("eight and nine digits", [99_999_999, 100_000_000, 7], 100_000_000)
+    path = root("the newest was touched first", [10, 20], 20)
+    os.utime(path / "step_00000020", (1, 1))
+    path = root("things that are no checkpoints", [10], 10)
+    (path / "step_00000030").write_text("a file")
+    others = ["step_00000040.bak", ".tmp_step_00000050", "step_latest", "step_60"]
+    for name in (*others, "old_step_00000070", "step_00000080x"):
+        shutil.copytree(path / "step_00000010", path / name)
+    path = root("a byte in a shard of the newest is flipped, which latest need not see", [10, 20], 20)
+    damage(path / "step_00000020" / "shard_00001.bin", "one bit of the last byte")
+    path = root("the newest has no manifest", [10, 20, 30], 20)
+    (path / "step_00000030" / "manifest.json").unlink()
+    path = root("the newest lacks a shard, the one before is of a newer schema", [10, 20, 30], 10)
+    (path / "step_00000030" / "shard_00001.bin").unlink()
+    put_manifest(path / "step_00000020", {"schema": 2})
+    path = root("the only one is an empty folder", [10], None)
+    shutil.rmtree(path / "step_00000010")
+    (path / "step_00000010").mkdir()
+    roots.append(("a root that is not there", folder / "nowhere", [], None))
+    return roots
+
+
+def _as_paths(value: Any) -> Any:
+    """A path, or a list of them, as text; None stays."""
+    if value is None:
+        return None
+    return [os.fspath(path) for path in value] if isinstance(value, (list, tuple)) else os.fspath(value)
+
+
+def _latest_driver(rank, world_size, checkpoints, latest, roots):
+    return [(attempt(checkpoints, root, plain=_as_paths), attempt(latest, root, plain=_as_paths)) for root in roots]
+
+
+@check("16-ex4-latest")
+def newest_by_number_that_is_complete(checkpoints, latest, *, rng):
+    """`checkpoints` lists the folders by number; `latest` returns the newest of them that is complete, or None."""
+    with scratch_folder() as folder:
+        roots = _roots(folder, rng)
+        given = [str(root) if i % 2 else root for i, (_, root, *_) in enumerate(roots)]
+        outcomes = run_ranks(_latest_driver, 1, (checkpoints, latest, given))[0]
+        for (case, root, steps, newest), (listed, found) in zip(roots, outcomes, strict=True):
+            for name, outcome in (("checkpoints", listed), ("latest", found)):
+                expect_returned(case, outcome, name, [name, outcome.raised])
+            want, paths = [f"step_{step:08d}" for step in steps], listed.value
+            got = [Path(p).name for p in paths] if isinstance(paths, list) else paths
+            if got != want or [Path(p).parent for p in paths] != [root] * len(want):
+                fail(f"checkpoints returned {got}, expected {want}, each as a path in its root", case, got)
+            want = newest and str(root / f"step_{newest:08d}")
+            if found.value != want:
+                names = [None if p is None else Path(p).name for p in (found.value, want)]
+                fail(f"latest returned {names[0]}, expected {names[1]}", case, names[0])
+
+
+# ---- how many ----
+
+
+@dataclass
+class Rotation:
+    """A root with `steps`, some spoiled, of which `keep_last` are to be kept: `left` remain."""
+
+    name: str
+    steps: list[int]
+    keep_last: int
+    left: list[int]
+    flipped: tuple[int, ...] = ()  # complete, but a shard's byte is another
+    headless: tuple[int, ...] = ()  # without a manifest
+
+
+ROTATIONS = [
+    Rotation("keep 2 of 5", [10, 20, 30, 40, 50], 2, [40, 50]),
+    Rotation("keep 1 of 2, eight and nine digits", [99_999_999, 100_000_000], 1, [100_000_000]),
+    Rotation("keep 3 of 2", [10, 20], 3, [10, 20]),
+    Rotation("keep 1 of 4, a byte of the newest is flipped", [10, 20, 30, 40], 1, [30, 40], flipped=(40,)),
+    Rotation(
+        "keep 2 of 4, the newest two are damaged", [10, 20, 30, 40], 2, [20, 30, 40], flipped=(30,), headless=(40,)
+    ),
+    Rotation("keep 1 of 3, the last but one is damaged", [10, 20, 30], 1, [30], headless=(20,)),
+    Rotation("keep 1 of 3, none of which loads", [10, 20, 30], 1, [10, 20, 30], flipped=(10, 30), headless=(20,)),
+    Rotation("nothing there", [], 1, []),
+]
+#: What else is in a root: a file and a folder.
+OTHERS = ("notes.txt", "step_00000001.bak")
+
+
+def _rotation_root(root: Path, rotation: Rotation, rng: np.random.Generator) -> None:
+    """Write the checkpoints of a rotation, spoil some, and add things that are none."""
+    root.mkdir()
+    for step in rotation.steps:
+        path = write_checkpoint(root, draw(rng, 2, step))
+        if step in rotation.flipped:
+            damage(path / "shard_00001.bin", "one bit of the last byte")
+        if step in rotation.headless:
+            (path / "manifest.json").unlink()
+    (root / OTHERS[0]).write_text("not ours")
+    (root / OTHERS[1]).mkdir()
+
+
+def _rotate_driver(rank, world_size, folder, rotate, keeps):
+    """Rotate every root. The outcomes; the numbers of the roots in which a checkpoint at some time lacked a file."""
+    torn: set[int] = set()
+    now = {"number": 0}
+    sizes = {path: len(os.listdir(path)) for path in folder.glob("*/step_*") if path.is_dir()}
+
+    @contextlib.contextmanager
+    def at(kind, path, target, fd):
+        folders = [p for p in (folder / str(now["number"])).glob("step_*") if p.is_dir()]
+        if any(len(os.listdir(p)) != sizes.get(p) for p in folders):
+            torn.add(now["number"])
+        yield
+
+    watch(folder, at, rotate)
+    outcomes = []
+    for number, keep_last in enumerate(keeps):
+        now["number"] = number
+        root = folder / str(number)
+        outcomes.append(attempt(rotate, str(root) if number % 2 else root, keep_last, plain=_as_list))
+    return outcomes, sorted(torn)
+
+
+def _as_list(value: Any) -> Any:
+    return [os.fspath(path) for path in value] if isinstance(value, (list, tuple)) else repr(value)
+
+
+@check("16-ex4-latest")
+def rotation_keeps_one_that_loads(rotate, *, rng):
+    """The last ones and the newest that loads stay, the others go, and none is ever left without some of its files."""
+    with scratch_folder() as folder:
+        for number, rotation in enumerate(ROTATIONS):
+            _rotation_root(folder / str(number), rotation, rng)
+        write_checkpoint(folder / str(len(ROTATIONS)), draw(rng, 2, 10))
+        keeps = [*(rotation.keep_last for rotation in ROTATIONS), 0]
+        outcomes, torn = run_ranks(_rotate_driver, 1, (folder, rotate, keeps))[0]
+        for number, rotation in enumerate(ROTATIONS):
+            case, root, outcome = rotation.name, folder / str(number), outcomes[number]
+            expect_returned(case, outcome, "rotate")
+            left = sorted(int(p.name[5:]) for p in root.iterdir() if re.fullmatch(r"step_\d+", p.name))
+            if left != rotation.left:
+                fail(f"rotate left the steps {left}, expected {rotation.left}", case, left)
+            want = [str(root / f"step_{step:08d}") for step in rotation.steps if step not in rotation.left]
+            if outcome.value != want:
+                got = [Path(p).name for p in outcome.value] if isinstance(outcome.value, list) else outcome.value
+                fail(f"rotate returned {got}, expected the paths of {[Path(p).name for p in want]}", case, got)
+            if not all((root / name).exists() for name in OTHERS):
+                fail("rotate deleted something that is no checkpoint", case, "others")
+            more = len(list(root.iterdir())) - len(left) - len(OTHERS)
+            if more:
+                text = f"rotate left {more} entr{'y' if more == 1 else 'ies'} of its own"
+                fail(f"{text} in root", case, ["left over", more])
+            if number in torn:
+                text = "at one moment a folder with a checkpoint's name had lost some of its files"
+                fail(f"{text}: rotate, killed then, would have left it so", case, "torn")
+        expect_error("keep_last = 0", outcomes[-1], "ValueError", "keep_last")
+
+
+# ---- after a kill ----
+
+
+@check("16-ex4-latest")
+def what_a_kill_leaves_loads(save_sharded, latest, load_sharded, *, rng):
+    """Whenever a save is killed, `latest` finds a checkpoint, and `load_sharded` gets what was saved in it."""
+    old, new = draw(rng, 2, 10), draw(rng, 2, 20)
+    with scratch_folder() as folder:
+        (folder / "copies").mkdir()
+        results = run_ranks(copying_driver, 2, (folder, save_sharded, old, new, (latest, load_sharded)))
+        case = "every moment of a save over an older checkpoint"
+        for rank, copies in enumerate(results):
+            for copy in copies:
+                when, found = f"killed before a {copy.kind}", copy.latest.value
+                expect_returned(case, copy.latest, f"{when}, latest on rank {rank}")
+                if not found:
+                    fail(f"{when}, latest found nothing on rank {rank}", case, "nothing")
+                expect_returned(case, copy.load, f"{when}, load_sharded on rank {rank}")
+                want = new if found == new.name else old
+                if found not in (old.name, new.name) or copy.load.value != (want.pieces[rank], want.values):
+                    fail(f"{when}, rank {rank} loaded something that was never saved", case, "other")

@@ -1,0 +1,42 @@
+"""Lesson 09: sharded units and their wrapper, seen from outside.
+
+The oracle is the plain module in one process: on the whole batch with torch's own optimizer for float32, on each
+rank's part with the parameters cast for bf16. Shards are put together here, by the layout that the statement fixes.
+What was sent is read from the ledger, cut at barriers; what is alive is counted inside a rank
+(`instruments.memory.LiveBytes`), so it does not matter who holds it.
+"""
+
+from autograder.checks.fsdp.backward import (
+    backward_frees_what_it_gathers,
+    one_forward_is_seen,
+    shards_get_the_mean_gradient,
+)
+from autograder.checks.fsdp.costs import costs_follow_the_formulas
+from autograder.checks.fsdp.cut import cut_and_gather_are_inverse
+from autograder.checks.fsdp.partition import partition_divides_the_model
+from autograder.checks.fsdp.state import full_state_is_the_plain_modules
+from autograder.checks.fsdp.unit import unit_computes_what_it_did, unit_is_freed_after_its_forward
+from autograder.checks.fsdp.wrapper import (
+    compute_dtype_halves_the_bytes,
+    floating_inputs_are_cast,
+    memory_stays_within_a_unit,
+    steps_follow_one_process,
+    wrapper_refuses_what_is_no_partition,
+)
+
+__all__ = [
+    "backward_frees_what_it_gathers",
+    "compute_dtype_halves_the_bytes",
+    "costs_follow_the_formulas",
+    "cut_and_gather_are_inverse",
+    "floating_inputs_are_cast",
+    "full_state_is_the_plain_modules",
+    "memory_stays_within_a_unit",
+    "one_forward_is_seen",
+    "partition_divides_the_model",
+    "shards_get_the_mean_gradient",
+    "steps_follow_one_process",
+    "unit_computes_what_it_did",
+    "unit_is_freed_after_its_forward",
+    "wrapper_refuses_what_is_no_partition",
+]

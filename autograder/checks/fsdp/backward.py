@@ -1,0 +1,124 @@
+"""Exercise 4: the backward of sharded units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autograder.checking import inputs
+from autograder.checking.check import check
+from autograder.checking.expect import count_of_ranks, expect_close, fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.fsdp.live import COUNTING, UNITS, WIDTH, UnitMeter, stack
+from autograder.checks.fsdp.models import MODELS, as_numpy, batch, flat, freeze, padded
+from autograder.checks.fsdp.steps import PLAN, Training, expect_all
+
+
+@check("09-ex4-backward")
+def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
+    """After backward() each shard has its piece of the mean gradient, and no rank sent more than allowed."""
+    for world_size, models in PLAN.items():
+        cases = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), steps=2) for k in models]
+        cases[0].halves = True
+        if world_size == 3:
+            cases += [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), 1, dtype="bfloat16") for k in (0, 2)]
+        expect_all(TrainableUnit, cases, world_size, bare=True)
+
+
+def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[list[float]]:
+    """For all units trainable, all but two frozen, pairs: alive at the peak, after forward, after backward."""
+    observed = []
+    for frozen, trained, pairs in ((False, UNITS, False), (True, 2, False), (False, UNITS, True)):
+        model, x, gradients = stack(frozen, pairs), torch.randn(1, WIDTH), trained / world_size
+        units = [unit_class(layer) for layer in model]
+        meter = UnitMeter(rank, gradients + 5)
+        with meter:
+            loss = model(x).square().mean()
+            between = meter.above(2)
+            loss.backward()
+            del loss
+            after = meter.above(gradients + 0.9)
+        observed.append([meter.peak, between, after])
+        del units, model
+    return observed
+
+
+@check("09-ex4-backward")
+def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
+    """No whole parameter is alive between forward and backward, nor afterwards; during it at most 5 S more are."""
+    world_size = 2
+    got = run_ranks(_drive_backward_memory, world_size, (TrainableUnit,))[COUNTING]
+    cases = ("units", "units, 14 frozen", "units of two layers,"), (UNITS, 2, UNITS)
+    for what, trained, (peak, between, after) in zip(*cases, got, strict=True):
+        case, gradients = f"{world_size} ranks, {UNITS} {what} of S bytes", trained / world_size
+        # Which bounds are broken, and not by how much: a thread may hold one tensor for longer. After a peak that is
+        # too high no patience is left to wait for that thread, so `after` says nothing then.
+        evidence = [what, peak > gradients + 5, between > 2, peak <= gradients + 5 and after > gradients + 0.9]
+        if peak > gradients + 5:
+            text = f"live bytes peak at {peak:.1f} S above those before, expected at most {gradients + 5:.1f} S"
+            fail(text, case, evidence)
+        if between > 2:
+            text = f"between forward and backward {between:.1f} S more are alive than before, expected at most 2 S"
+            fail(text, case, evidence)
+        if after > gradients + 0.9:
+            extra = after - gradients
+            fail(f"after the backward {extra:.1f} S are alive besides the gradient shards", case, evidence)
+
+
+def _noisy(seed: int) -> tuple[nn.Module, list[nn.Module]]:
+    torch.manual_seed(seed)
+    first = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 5))
+    m = nn.Sequential(first, nn.Dropout(0.3), nn.Linear(5, 3))
+    return m, [first, m[2]]
+
+
+def _two_inputs(seed: int, rank: int) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(seed)
+    return freeze(nn.Bilinear(4, 4, 3), "all"), batch("", seed, 0, rank)[0].requires_grad_()
+
+
+def _drive_noisy(rank: int, world_size: int, unit_class: Any, seed: int) -> dict:
+    module, units = _noisy(seed)
+    units = [unit_class(unit) for unit in units]
+    x, y = batch("", seed, 0, rank, count=8)
+    torch.manual_seed(seed + rank)
+    (module(x) - y).square().mean().backward()
+    frozen, leaf = _two_inputs(seed, rank)
+    unit_class(frozen)
+    frozen(leaf, leaf * 2).square().sum().backward()
+    return {
+        "gradients": [as_numpy(unit.shard.grad) for unit in units],
+        "buffers": [as_numpy(b) for b in module.buffers()],
+        "input": as_numpy(leaf.grad),
+    }
+
+
+@check("09-ex4-backward")
+def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
+    """Dropout and BatchNorm see one forward and its own backward, and inputs get their own rank's gradient."""
+    world_size, seed = 2, inputs.seed(rng)
+    results = run_ranks(_drive_noisy, world_size, (TrainableUnit, seed))
+    total: list[np.ndarray] = []
+    case = f"{count_of_ranks(world_size)}, dropout and BatchNorm"
+    for rank in range(world_size):
+        module, units = _noisy(seed)
+        x, y = batch("", seed, 0, rank, count=8)
+        torch.manual_seed(seed + rank)
+        (module(x) - y).square().mean().backward()
+        grads = [flat(p.grad for p in unit.parameters()) for unit in units]
+        total = [a + b for a, b in zip(total, grads, strict=True)] if total else grads
+        for index, buffer in enumerate(module.buffers()):
+            what = f"a BatchNorm buffer on rank {rank}"
+            expect_close(case, results[rank]["buffers"][index], as_numpy(buffer), what=what, rtol=1e-5)
+    for u, summed in enumerate(total):
+        whole = np.concatenate([got["gradients"][u] for got in results])
+        what = f"the gradient of unit {u}"
+        expect_close(case, whole, padded(summed / world_size, world_size), what=what, rtol=1e-5)
+    for rank, got in enumerate(results):
+        module, leaf = _two_inputs(seed, rank)
+        module(leaf, leaf * 2).square().sum().backward()
+        case = f"{count_of_ranks(world_size)}, a frozen unit of two inputs"
+        expect_close(case, got["input"], as_numpy(leaf.grad), what=f"the gradient of rank {rank}'s input", rtol=1e-5)

@@ -1,0 +1,64 @@
+"""Stacks of equal units, and what is alive of them."""
+
+from __future__ import annotations
+
+import gc
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from autograder.checking.instruments.memory import LiveBytes
+
+UNITS, WIDTH = 16, 64
+UNIT_BYTES = 4 * WIDTH * WIDTH
+#: The rank that counts. The others do the same work, and are faster without a count.
+COUNTING = 1
+
+
+def stack(frozen: bool, pairs: bool) -> nn.Sequential:
+    """Units of one layer, or of two: then the second one's weight begins in the middle of the flat vector."""
+
+    def pair() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH // 2, bias=False), nn.Linear(WIDTH // 2, WIDTH, bias=False))
+
+    torch.manual_seed(0)
+    model = nn.Sequential(*[pair() if pairs else nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(UNITS)])
+    if frozen:
+        model[1:-1].requires_grad_(False)
+    return model
+
+
+class UnitMeter:
+    """A `LiveBytes` on the rank that counts, and nothing on the others; all in units' bytes.
+
+    allowed: how much more than before may be alive at the peak.
+    """
+
+    def __init__(self, rank: int, allowed: float = math.inf):
+        gc.collect()
+        self.live = LiveBytes() if rank == COUNTING else None
+        self.before = self.live.now() if self.live else 0
+        if self.live:
+            self.live.limit = self.before + allowed * UNIT_BYTES
+
+    def __enter__(self) -> None:
+        if self.live:
+            self.live.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.live:
+            self.live.__exit__(*error)
+
+    def above(self, allowed: float) -> float:
+        """How much more than before is alive now; looked at again while it is more than allowed."""
+        return self._units(self.live.settled(self.before + allowed * UNIT_BYTES)) if self.live else 0.0
+
+    @property
+    def peak(self) -> float:
+        """How much more than before was alive after an operation, at the most."""
+        return self._units(self.live.peak) if self.live else 0.0
+
+    def _units(self, nbytes: int) -> float:
+        return (nbytes - self.before) / UNIT_BYTES

@@ -1,0 +1,158 @@
+"""Small models with everything that goes wrong in them, their batches, and vectors cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from torch import nn
+
+from autograder.checking.expect import ceil_div
+
+#: Of the largest parameter or gradient, at least 1: float32 through a few layers and steps.
+ERROR = 1e-6
+
+
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A copy that numpy can hold and compare."""
+    other = {torch.bfloat16: torch.float32, torch.bool: torch.uint8}.get(tensor.dtype, tensor.dtype)
+    return tensor.detach().to(other).clone().numpy()
+
+
+# ---- models ----
+
+
+class Tied(nn.Module):
+    """A weight that two layers share, and a frozen vector."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.last = nn.Linear(width, width, bias=False)
+        self.first = nn.Linear(width, width)
+        self.first.weight = self.last.weight
+        self.gain = nn.Parameter(torch.rand(width), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.first(x) * self.gain))
+
+
+class _Counted(nn.Sequential):
+    """Counts its forwards in a buffer."""
+
+    def __init__(self, *layers: nn.Module):
+        super().__init__(*layers)
+        self.register_buffer("calls", torch.randint(1000, (), dtype=torch.int16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+class Tokens(nn.Module):
+    """Integers in; buffers of several dtypes, one of which is not saved and one of which counts the forwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # With LayerNorm's own ε, four numbers that happen to lie close together make one rounding a hundred.
+        self.start = _Counted(nn.Embedding(9, 4), nn.LayerNorm(4, eps=0.1))
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("scale", torch.rand(3) + 0.5)
+        self.register_buffer("offset", torch.rand(3, dtype=torch.float64), persistent=False)
+        self.register_buffer("mask", torch.rand(5) < 0.5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return (self.head(self.start(tokens)) * self.scale + self.offset).float()
+
+
+class Gain(nn.Module):
+    """A parameter of its own next to a layer, and one that the forward does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.unused = nn.Parameter(torch.rand(2, 3))
+        self.gain = nn.Parameter(torch.rand(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.gain
+
+
+def freeze(module: nn.Module, *names: str) -> nn.Module:
+    """Parameters of these names no longer require a gradient ("all": none does); the module."""
+    for name, p in module.named_parameters():
+        p.requires_grad_(not (name in names or "all" in names))
+    return module
+
+
+def build(name: str, seed: int) -> tuple[nn.Module, list[nn.Module]]:
+    """A small model and its units."""
+    torch.manual_seed(seed)
+    if name == "two layers, listed backwards":
+        m = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 3))
+        return m, [m[2], m[1], m[0]]
+    if name == "the whole model as a unit":
+        m = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 3))
+        return m, [m]
+    if name == "tied and unused parameters":
+        m = nn.Sequential(Gain(), Tied(4), nn.Linear(4, 3))
+        return m, list(m)
+    if name == "frozen parameters":
+        first, last = freeze(nn.Linear(4, 5), "bias"), freeze(nn.Linear(5, 3), "weight")
+        m = nn.Sequential(first, nn.Tanh(), freeze(nn.Linear(5, 5), "all"), nn.Tanh(), last)
+        return m, [m[2], m[0], m[4]]
+    if name == "fewer elements than ranks":
+        m = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Linear(1, 1), nn.Linear(1, 3, bias=False))
+        return m, list(m)
+    if name == "tokens and buffers":
+        m = Tokens()
+        return m, [m.start, m.head]
+    raise KeyError(name)
+
+
+MODELS = (
+    "two layers, listed backwards",
+    "frozen parameters",
+    "tied and unused parameters",
+    "tokens and buffers",
+    "fewer elements than ranks",
+    "the whole model as a unit",
+)
+OPTIMIZERS: dict[str, Callable] = {
+    "SGD with momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    # ε so large that a rounding of a gradient near zero stays one of the step.
+    "Adam": lambda params: torch.optim.Adam(params, lr=0.01, eps=1e-3),
+}
+
+
+def batch(model: str, seed: int, step: int, rank: int, count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of one rank in one step."""
+    g = torch.Generator().manual_seed(seed + 1000 * step + rank)
+    x = torch.randint(0, 9, (count,), generator=g) if "tokens" in model else torch.randn(count, 4, generator=g)
+    return x, torch.randn(count, 3, generator=g)
+
+
+# ---- vectors ----
+
+
+def groups(unit: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trainable parameters of a unit, and the frozen ones."""
+    params = list(unit.parameters())
+    return [p for p in params if p.requires_grad], [p for p in params if not p.requires_grad]
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> np.ndarray:
+    """The numbers of tensors, end to end."""
+    return np.concatenate([np.zeros(0, np.float32), *(as_numpy(t).reshape(-1) for t in tensors)])
+
+
+def padded(vector: np.ndarray, world_size: int) -> np.ndarray:
+    """A vector with zeros after it, so that it divides into equal pieces."""
+    full = np.zeros(ceil_div(len(vector), world_size) * world_size, vector.dtype)
+    full[: len(vector)] = vector
+    return full
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins."""
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,147 @@
+"""Exercise 6: the wrapper. (The state that it gathers: `state`.)"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autograder.checking import inputs
+from autograder.checking.check import check
+from autograder.checking.expect import expect_equal, fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.fsdp.live import COUNTING, UNIT_BYTES, UNITS, WIDTH, UnitMeter, stack
+from autograder.checks.fsdp.models import MODELS, as_numpy
+from autograder.checks.fsdp.partition import partitions
+from autograder.checks.fsdp.steps import PLAN, Training, expect_all
+
+
+def _drive_refusals(rank: int, world_size: int, wrapper: Any) -> dict[str, Any]:
+    observed = {}
+    torch.manual_seed(rank)
+    for case, (module, units, fits) in partitions().items():
+        if fits:
+            continue
+        places = [(sub, name, p) for sub in module.modules() for name, p in sub._parameters.items()]
+        before = [as_numpy(p) for p in module.parameters()]
+        try:
+            wrapper(module, list(units))
+            observed[case] = None
+        except ValueError as error:
+            observed[case] = str(error)
+        intact = all(sub._parameters.get(name) is p for sub, name, p in places)
+        after = [as_numpy(p) for p in module.parameters()]
+        if not intact or not all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)):
+            observed[case] = "changed" if observed[case] is not None else None
+    return observed
+
+
+@check("09-ex6-fsdp")
+def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # noqa: N803
+    """Units that do not divide the module are a ValueError on every rank; nothing was changed or sent before it."""
+    results = run_ranks(_drive_refusals, 2, (FullyShardedDataParallel,))
+    for rank, observed in enumerate(results):
+        for case, said in observed.items():
+            if said is None:
+                fail(f"rank {rank} raised no ValueError", case, "nothing raised")
+            if said == "changed":
+                fail(f"the module was changed before the ValueError on rank {rank}", case, said)
+            if "units" not in said:
+                fail(f"the ValueError on rank {rank} should name 'units', it says {said!r}", case, "not named")
+    if len(results.ledger):
+        fail("a message was sent before the ValueError", "2 ranks", [m.call for m in results.ledger.of(0)])
+
+
+@check("09-ex6-fsdp")
+def steps_follow_one_process(FullyShardedDataParallel, *, rng):  # noqa: N803
+    """After every step the shards are one process's parameters, cut, and no rank sent more than allowed."""
+    for world_size, models in PLAN.items():
+        cases = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng)) for k in models]
+        cases[-1].halves = True
+        cases += [Training(MODELS[k], "Adam", inputs.seed(rng)) for k in models[:2]]
+        expect_all(FullyShardedDataParallel, cases, world_size, bare=False)
+
+
+@check("09-ex6-fsdp")
+def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N803
+    """With a compute dtype of bf16, layers and all-gathers use it; shards, gradients and their sums stay float32."""
+    for world_size in (3, 1):
+        cases = [Training(m, "SGD with momentum", inputs.seed(rng), 1, dtype="bfloat16") for m in MODELS]
+        expect_all(FullyShardedDataParallel, cases, world_size, bare=False)
+
+
+class _Recording(nn.Module):
+    """Records the dtypes of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, tokens: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.seen = [str(t.dtype)[6:] for t in (x, tokens, y)]
+        return self.layer((x + y).to(torch.bfloat16))
+
+
+def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[str]:
+    module = _Recording()
+    wrapper(module, [module.layer], torch.bfloat16)(torch.ones(1, 2), torch.zeros(3, dtype=torch.int64), torch.ones(2))
+    return module.seen
+
+
+@check("09-ex6-fsdp")
+def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
+    """All floating inputs reach the module in the compute dtype, the others in their own."""
+    got = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0]
+    case = "compute_dtype=torch.bfloat16, inputs float32, int64, float32"
+    expect_equal(case, got, ["bfloat16", "int64", "bfloat16"], what="the list of the dtypes that reach the module")
+
+
+def _drive_memory(rank: int, world_size: int, wrapper: Any) -> list[list[float]]:
+    """For all units trainable, and for all but two frozen: alive between steps, at the peak, after a step."""
+    observed = []
+    for frozen, trained in ((False, UNITS), (True, 2)):
+        start, x = UnitMeter(rank), torch.randn(1, WIDTH)
+        model = stack(frozen, pairs=True)
+        wrapped = wrapper(model, list(model))
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+        for step in range(2):
+            gc.collect()
+            meter = UnitMeter(rank, trained / world_size + 5)
+            if meter.live:
+                most = start.before + _held(trained, world_size) * UNIT_BYTES
+                held = (meter.live.settled(most) - start.before) / UNIT_BYTES
+            with meter if step else nullcontext():
+                wrapped(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        observed.append([held if meter.live else 0.0, meter.peak, meter.above(2)])
+        del wrapped, optimizer, model
+    return observed
+
+
+def _held(trained: int, world_size: int) -> float:
+    """Units' bytes that may be alive between steps: shards, the momentum of those trained, and 2 S."""
+    return (UNITS + trained) / world_size + 2
+
+
+@check("09-ex6-fsdp")
+def memory_stays_within_a_unit(FullyShardedDataParallel, *, rng):  # noqa: N803
+    """Between steps only shards are alive; during a step at most the gradient shards and 5 S more are."""
+    world_size = 2
+    got = run_ranks(_drive_memory, world_size, (FullyShardedDataParallel,))[COUNTING]
+    for what, trained, (held, peak, after) in zip(("units", "units, 14 frozen"), (UNITS, 2), got, strict=True):
+        case, allowed = f"{world_size} ranks, {UNITS} {what} of S bytes", trained / world_size + 5
+        evidence = [what, held > _held(trained, world_size), peak > allowed, peak <= allowed and after > 2]
+        if held > _held(trained, world_size):
+            text = f"{held:.1f} S are alive between steps, expected at most {_held(trained, world_size):.1f} S"
+            fail(f"{text}: shards, momentum and 2 S more", case, evidence)
+        if peak > allowed:
+            text = f"live bytes peak at {peak:.1f} S above those before the step, expected at most {allowed:.1f} S"
+            fail(text, case, evidence)
+        if after > 2:
+            text = f"after a step {after:.1f} S more are alive than before it, expected at most 2 S"
+            fail(text, case, evidence)
