@@ -20,7 +20,7 @@ from autograder.lessons import notebook  # noqa: E402
 LESSON_FILES = (
     r"(?:solutions|notebooks|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
     r"book/(\d\d_\w+)\.md",
-    r"autograder/(?:checks|answers/mutants|answers/variants)/([a-z0-9]+)(?:\.py|/)",
+    r"autograder/(?:checks|answers/mutants|answers/variants)/([a-z0-9_]+)(?:\.py|/)",
 )
 
 #: What changed → the test files that look at it.
@@ -33,7 +33,8 @@ TESTS = (
     (r"autograder/grading/jail/", "test_jail test_packages"),
     (r"autograder/grading/", "test_grading test_workers test_nbgrader_traps test_retry test_packages"),
     (r"autograder/insight/", "test_report test_lms test_regrade"),
-    (r"autograder/authoring/", "test_authoring"),
+    (r"autograder/authoring/", "test_where test_new_lesson test_packages"),
+    (r"solutions/|autograder/(checks|answers)/|_toc\.yml|README\.md|book/index\.md", "test_lessons"),
     (r"tests/(test_\w+)\.py", r"\1"),
 )
 
