@@ -1,7 +1,5 @@
 """Wrong answers to lesson 17: the subtle ones first in each exercise, most of them in the composition."""
 
-# The names that an answer does not define are the notebook's.
-
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of

@@ -1,7 +1,5 @@
 """Wrong answers to lesson 16: the subtle ones first in each exercise."""
 
-# The names that an answer does not define are the notebook's.
-
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of

@@ -19,8 +19,8 @@ ON_UNIT, ON_BACKWARD = (UNIT, BACKWARD, FSDP), (BACKWARD, FSDP)
 
 a_tie_to_the_outside_is_overlooked = edit(
     PARTITION,
-    """You looked at parameters, not at their places. A layer in no unit whose weight is tied to one in a unit finds
-    nothing gathered when it computes: compare the places in the module with those in the units.""",
+    """You compared parameters, not their places. A layer outside the units whose weight is tied to one in a unit would
+    compute while nothing is gathered: compare the places in the module with those in the units.""",
     (
         "    if len(places_of(module)) != sum(len(places_of(unit)) for unit in units):\n"
         '        raise ValueError("a parameter of one of the units is tied to a layer outside of it")\n',
@@ -31,16 +31,16 @@ a_tie_to_the_outside_is_overlooked = edit(
 
 two_owners_are_allowed = edit(
     PARTITION,
-    """A parameter in two units was accepted: a unit inside another, a unit listed twice, a tie across units. Two
-    shards of it would then be trained apart. Every parameter must be in exactly one unit.""",
+    """You accepted a parameter that is in two units: a unit inside another, a unit listed twice, or a tie across units.
+    Two shards of it would then be trained separately. Every parameter must be in exactly one unit.""",
     ("if counts[p] != 1:", "if counts[p] == 0:"),
-    ("module)) != sum(len", "module)) > sum(len"),
+    ("len(places_of(module)) != sum", "len(places_of(module)) > sum"),
     breaks=tests_of(*ON_PARTITION),
 )
 
 foreigners_are_let_in = edit(
     PARTITION,
-    """A unit that is no part of the module was accepted. Its forward would never be called, and who listed it
+    """You accepted a unit that is not a part of the module. Its forward would never be called, so the caller must have
     meant another object: compare with module.modules(), by identity.""",
     (
         "    for unit in units:\n"
@@ -53,31 +53,31 @@ foreigners_are_let_in = edit(
 
 no_units_divide_nothing = edit(
     PARTITION,
-    """An empty list of units was accepted where the module has no parameters. Empty units are always a mistake of
-    the caller's: a ValueError.""",
+    """You accepted an empty list of units for a module without parameters. An empty list is always the caller's
+    mistake: raise a ValueError.""",
     ('    if not units:\n        raise ValueError("units must not be empty")\n', ""),
     breaks=tests_of(*ON_PARTITION),
 )
 
 only_children_are_units = edit(
     PARTITION,
-    """You looked for the units among the module's children only. A layer inside a block is a submodule too, at any
-    depth: module.modules() has them all.""",
+    """You looked for the units only among the module's children. A layer inside a block is a submodule, too, at any
+    depth: module.modules() lists them all.""",
     ("inside = set(module.modules())", "inside = {module, *module.children()}"),
     breaks=tests_of(PARTITION),
 )
 
 ties_are_listed_twice = edit(
     PARTITION,
-    """A tied parameter stands in your list once for each of its places. It is one tensor, so it must be listed, and
-    later cut, once: unit.parameters() yields it once.""",
+    """Your list has a tied parameter once for each of its places. It is one tensor, to be listed, and later cut, once:
+    unit.parameters() yields it once.""",
     ("[list(unit.parameters()) for unit in units]", "[[p for _, _, p in places_of(unit)] for unit in units]"),
     breaks=tests_of(PARTITION),
 )
 
 frozen_parameters_are_left_out = edit(
     PARTITION,
-    """You left the frozen parameters out. They take as much memory as trained ones, and must be sharded and gathered
+    """You left the frozen parameters out. They take as much memory as trained ones, and must be sharded and gathered,
     too.""",
     ("list(unit.parameters())", "[p for p in unit.parameters() if p.requires_grad]"),
     breaks=tests_of(PARTITION),
@@ -85,8 +85,8 @@ frozen_parameters_are_left_out = edit(
 
 the_modules_order_is_kept = edit(
     PARTITION,
-    """Your lists stand in the order in which the module holds its units. The caller's order counts: the i-th list
-    belongs to units[i].""",
+    """Your lists follow the order of the units in the module. Follow the caller's order: the i-th list belongs to
+    units[i].""",
     (
         "[list(unit.parameters()) for unit in units]",
         "[list(unit.parameters()) for unit in module.modules() if unit in units]",
@@ -99,8 +99,8 @@ the_modules_order_is_kept = edit(
 
 one_rank_gets_its_own_shard = edit(
     CUT,
-    """With one rank you returned the shard's own memory. What is gathered lives in graphs and state dicts while the
-    optimizer changes the shard in place: copy, also where nothing is sent.""",
+    """With one rank you returned the shard's own memory. The result lives on in graphs and state dicts while the
+    optimizer changes the shard in place: copy, even where nothing is sent.""",
     (
         "    mine = torch.cat(",
         "    if world_size == 1:\n"
@@ -112,15 +112,15 @@ one_rank_gets_its_own_shard = edit(
 
 the_shard_is_a_view = edit(
     CUT,
-    """The shard is a view of the whole padded vector, and keeps all of it alive on every rank: nothing was saved.
-    Clone this rank's piece.""",
+    """Your shard is a view of the whole padded vector, which keeps that vector alive on every rank, so nothing is
+    saved. Clone this rank's piece.""",
     ("[dist.get_rank()].clone()", "[dist.get_rank()]"),
     breaks=tests_of(CUT, UNIT, FSDP),
 )
 
 the_shard_requires_a_gradient = edit(
     CUT,
-    """The shard is still connected to the parameters that it was cut from: it requires a gradient. Detach them
+    """Your shard is still connected to the parameters that it was cut from, and requires a gradient. Detach them
     first.""",
     ("[t.detach().reshape(-1) for t in tensors]", "[t.reshape(-1) for t in tensors]"),
     breaks=tests_of(CUT),
@@ -128,8 +128,8 @@ the_shard_requires_a_gradient = edit(
 
 cast_after_the_gather = edit(
     CUT,
-    """You gathered float32 numbers and cast the result. The values are the same, the bytes on the wire twice as many
-    as in bf16: cast this rank's shard before it is sent.""",
+    """You gathered float32 numbers and cast the result. The values are the same, but you sent twice as many bytes as in
+    bf16: cast this rank's shard before it is sent.""",
     ("[shard.detach().to(dtype) for shard in shards]", "[shard.detach() for shard in shards]"),
     ("len(mine), dtype=dtype)", "len(mine))"),
     ("[part.reshape(-1)[:numel] for", "[part.reshape(-1)[:numel].to(dtype) for"),
@@ -138,8 +138,8 @@ cast_after_the_gather = edit(
 
 rows_are_taken_for_columns = edit(
     CUT,
-    """You cut what was gathered into consecutive pieces. But it lies rank by rank: each rank's part of the first
-    vector, then its part of the second. View it as a table with a row for each rank and take columns.""",
+    """You cut the gathered tensor into consecutive pieces. It lies rank by rank: each rank's part of the first vector,
+    then its part of the second. View it as a table with one row per rank, and take columns.""",
     (
         "full.view(world_size, len(mine)).split([len(shard) for shard in shards], dim=1)",
         "full.split([world_size * len(shard) for shard in shards])",
@@ -149,8 +149,8 @@ rows_are_taken_for_columns = edit(
 
 a_gather_for_each_vector = edit(
     CUT,
-    """You made an all-gather for each vector. Each costs its latency: concatenate this rank's shards and send them
-    together.""",
+    """You made an all-gather for each vector, and each one costs its latency. Concatenate this rank's shards and send
+    them together.""",
     (
         "    mine = torch.cat(",
         "    if len(shards) > 1:\n"
@@ -162,15 +162,15 @@ a_gather_for_each_vector = edit(
 
 padding_is_gathered_too = edit(
     CUT,
-    """The padding is still at the end of what you gathered. Cut each vector to its own length.""",
+    """Your gathered vectors still have the padding at their end. Cut each vector to its own length.""",
     ("part.reshape(-1)[:numel]", "part.reshape(-1)"),
     breaks=tests_of(*ON_CUT),
 )
 
 padding_comes_first = edit(
     CUT,
-    """You put the padding before the numbers. It belongs at the end of the flat vector, or every number lies in
-    another place than those who gather it expect.""",
+    """You put the padding before the numbers. It belongs at the end of the flat vector; otherwise every number is in
+    another place than gather expects.""",
     ("        full[:numel] = ", "        full[len(full) - numel :] = "),
     breaks=tests_of(*ON_CUT),
 )
@@ -188,8 +188,8 @@ no_tensors_are_an_error = edit(
 
 the_originals_are_kept = edit(
     UNIT,
-    """This object still refers to the whole parameters, so they stay alive on every rank. Keep their shapes and
-    places only.""",
+    """Your object still refers to the whole parameters, so they stay alive on every rank. Keep only their shapes and
+    places.""",
     (
         "        self.whole, self.compute = None, unit.forward\n",
         "        self.whole, self.compute, self.params = None, unit.forward, params\n",
@@ -199,24 +199,24 @@ the_originals_are_kept = edit(
 
 the_places_are_not_emptied = edit(
     UNIT,
-    """The whole parameters stand in their places until the first forward. Until then nothing is saved, and
-    parameters() of the module still yields them: set every place to None when you take the unit over.""",
+    """The whole parameters stay in their places until the first forward. Until then nothing is saved, and the module's
+    parameters() still yields them: set every place to None when you take the unit over.""",
     ("        for sub, name, _ in self.places:\n            sub._parameters[name] = None\n", ""),
     breaks=tests_of(UNIT, FSDP),
 )
 
 never_freed_after_a_forward = edit(
     UNIT,
-    """The whole vectors are still there after the forward. All units of a model together are the whole model: free
-    each when it has computed.""",
+    """The whole vectors are still there after the forward. All units together are the whole model: free each one when
+    it has computed.""",
     ("        self.free()\n", ""),
     breaks=tests_of(UNIT),
 )
 
 a_tie_has_one_place = edit(
     UNIT,
-    """A tied parameter was hung in at one of its places only. The layer at the other place goes on with the old one,
-    whole and never trained.""",
+    """You put a tied parameter back at only one of its places. The layer at the other place goes on with the old
+    tensor, whole and never trained.""",
     (
         "[(sub, name, number[p]) for sub, name, p in places_of(unit)]",
         "list({number[p]: (sub, name, number[p]) for sub, name, p in places_of(unit)}.values())",
@@ -226,7 +226,7 @@ a_tie_has_one_place = edit(
 
 the_class_is_asked_for_the_forward = edit(
     UNIT,
-    """You called the forward of the unit's class. The unit may have one of its own, as an attribute: keep the
+    """You called the forward of the unit's class. The unit may have a forward of its own, as an attribute: keep the
     unit.forward that was there.""",
     ("None, unit.forward", "None, lambda *x: type(unit).forward(unit, *x)"),
     breaks=tests_of(UNIT),
@@ -234,36 +234,33 @@ the_class_is_asked_for_the_forward = edit(
 
 places_are_numbered_in_the_units_order = edit(
     UNIT,
-    """You numbered the parameters as the unit lists them, but the views come with the trainable ones first: with a
-    frozen weight before a trained bias the two are exchanged.""",
+    """You numbered the parameters in the unit's order, but the views come with the trainable ones first. A frozen
+    weight before a trained bias is then exchanged with it.""",
     ("enumerate(groups[0] + groups[1])", "enumerate(params)"),
     breaks=tests_of(*ON_UNIT),
 )
 
 the_compute_dtype_is_ignored = edit(
     UNIT,
-    """gather() brought float32 although another compute_dtype was asked for: pass it on, so that half the bytes are
-    sent and the layer computes in it.""",
+    """Your gather() brings float32 although another compute_dtype was asked for. Pass the dtype on, so that half the
+    bytes are sent and the layer computes in it.""",
     ("self.numels, self.dtype)", "self.numels)"),
     breaks=tests_of(*ON_UNIT),
 )
 
 gathered_whenever_asked = edit(
     UNIT,
-    """Every call of gather() sends again, also while the unit is whole. In the backward each weight asks for it: keep
-    what was gathered until it is freed.""",
+    """Every call of your gather() sends again, even while the unit is whole. In the backward each weight asks for it:
+    keep what was gathered until it is freed.""",
     ("        if self.whole is None:\n            self.whole = gather", "        self.whole = gather"),
     breaks=tests_of(*ON_UNIT),
 )
 
 frozen_parameters_are_trained = edit(
     UNIT,
-    """The frozen parameters are in the trainable shard. They would be given gradients and be moved by weight decay:
-    cut them into a shard of their own.""",
-    (
-        "[[p for p in params if p.requires_grad], [p for p in params if not p.requires_grad]]",
-        "[params, []]",
-    ),
+    """Your trainable shard contains the frozen parameters. They would get gradients and be moved by weight decay: cut
+    them into a shard of their own.""",
+    ("[[p for p in params if p.requires_grad], [p for p in params if not p.requires_grad]]", "[params, []]"),
     breaks=tests_of(*ON_UNIT),
 )
 
@@ -272,8 +269,8 @@ frozen_parameters_are_trained = edit(
 
 frozen_units_stay_whole = edit(
     BACKWARD,
-    """A wholly frozen unit was gathered in the backward and never freed: no gradient of its own passes the gate. Free
-    it when the gradient of its input is there.""",
+    """A wholly frozen unit was gathered in the backward and never freed, because no gradient of its own passes the
+    gate. Free it when the gradient of its input is there.""",
     ("            inputs = [self.watched(x) for x in inputs]\n", ""),
     breaks=tests_of(*ON_BACKWARD),
 )
@@ -281,8 +278,8 @@ frozen_units_stay_whole = edit(
 
 @mutant(BACKWARD, breaks=tests_of(*ON_BACKWARD))
 def the_second_forward_is_another():
-    """Your second forward is not the first: it draws new dropout masks, and buffers such as BatchNorm's statistics are
-    updated twice. Whoever recomputes must restore the random state, and the buffers."""
+    """Your recomputation differs from the first forward: it draws new dropout masks, and it updates buffers such as
+    BatchNorm's statistics twice. If you recompute, restore the random state and the buffers."""
 
     class Again(torch.autograd.Function):
         @staticmethod
@@ -326,8 +323,8 @@ gradients_are_overwritten = edit(
 
 reduced_in_bf16 = edit(
     BACKWARD,
-    """You sent the gradients in the compute dtype, and rounded them after the sum. A sum over many ranks in bf16
-    loses what the small gradients add: cast to float32 before the reduce-scatter.""",
+    """You sent the gradients in the compute dtype and converted them after the sum. A sum over many ranks in bf16 loses
+    small gradients: cast to float32 before the reduce-scatter.""",
     (
         "shard = torch.empty(len(self.shard))",
         "full = full.to(gradient.dtype)\n        shard = torch.empty(len(self.shard), dtype=full.dtype)",
@@ -338,23 +335,24 @@ reduced_in_bf16 = edit(
 
 gradients_are_summed = edit(
     BACKWARD,
-    """The reduce-scatter adds the ranks' gradients up, and their mean is wanted. Adam hides a constant factor, SGD
-    takes steps that are N times too long.""",
+    """The reduce-scatter adds up the ranks' gradients, but the result must be their mean. Adam hides a constant factor;
+    SGD takes steps that are N times too long.""",
     ("        return shard / world_size\n", "        return shard\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
 divided_twice = edit(
     BACKWARD,
-    """You divided by the number of ranks twice: before the reduce-scatter and after it. The mean is one division.""",
+    """You divided by the number of ranks twice, before the reduce-scatter and after it. The mean needs one
+    division.""",
     ("        full[: len(gradient)] = gradient\n", "        full[: len(gradient)] = gradient / world_size\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
 nobody_reduces = edit(
     BACKWARD,
-    """Each rank took its piece of its own gradient. It comes from this rank's data alone; the pieces must be averaged
-    over the ranks, by a reduce-scatter.""",
+    """Each rank took its piece of its own gradient, which comes from this rank's data alone. Average the pieces over
+    the ranks, with a reduce-scatter.""",
     (
         "        dist.reduce_scatter_single(shard, full)\n        return shard / world_size\n",
         "        return full.view(world_size, -1)[dist.get_rank()].clone()\n",
@@ -364,8 +362,8 @@ nobody_reduces = edit(
 
 all_reduced_and_cut = edit(
     BACKWARD,
-    """You all-reduced the whole gradient and cut this rank's piece out. The numbers are right; the bytes are twice
-    those of a reduce-scatter.""",
+    """You all-reduced the whole gradient and cut out this rank's piece. The numbers are right, but it sends twice the
+    bytes of a reduce-scatter.""",
     (
         "        dist.reduce_scatter_single(shard, full)\n",
         "        dist.all_reduce(full)\n        shard = full.view(world_size, -1)[dist.get_rank()].clone()\n",
@@ -376,15 +374,15 @@ all_reduced_and_cut = edit(
 the_graph_keeps_the_weights = edit(
     BACKWARD,
     """You dropped your own references after the forward, but autograd's graph still holds every unit's weights until
-    the backward: the whole model is alive. Let the graph keep a note, with saved_tensors_hooks, or recompute.""",
+    the backward, so the whole model is alive. Let the graph keep a note, with saved_tensors_hooks, or recompute.""",
     (", saved_tensors_hooks(self.pack, self.unpack):", ":"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
 whole_until_the_backward = edit(
     BACKWARD,
-    """The unit stays whole from its forward to its backward. That saves an all-gather, and at the end of the forward
-    every rank holds the whole model. Free after the forward, gather again in the backward.""",
+    """Your unit stays whole from its forward to its backward. That saves an all-gather, but at the end of the forward
+    every rank holds the whole model. Free after the forward, and gather again in the backward.""",
     (
         "            output = self.compute(*inputs)\n        self.free()\n",
         "            output = self.compute(*inputs)\n",
@@ -394,8 +392,8 @@ whole_until_the_backward = edit(
 
 not_freed_after_the_backward = edit(
     BACKWARD,
-    """The unit is still whole after its backward. The next step finds it there and computes with the old numbers:
-    free it when its gradient is complete.""",
+    """Your unit is still whole after its backward, so the next step finds the old numbers and computes with them. Free
+    it when its gradient is complete.""",
     ("        self.free()\n        world_size", "        world_size"),
     ("lambda gradient: self.free()", "lambda gradient: None"),
     breaks=tests_of(*ON_BACKWARD),
@@ -403,16 +401,16 @@ not_freed_after_the_backward = edit(
 
 pack_looks_at_the_start = edit(
     BACKWARD,
-    """pack compared where the tensor begins with where the flat vector begins. Only the first parameter of a unit
-    begins there; every other one was kept, and with it the whole vector. Compare the storages.""",
+    """Your pack compares where the tensor begins with where the flat vector begins. Only the first parameter of a unit
+    begins there; all others were kept, and with them the whole vector. Compare the storages.""",
     ("tensor.untyped_storage().data_ptr() == flat.untyped_storage()", "tensor.data_ptr() == flat"),
     breaks=tests_of(BACKWARD, FSDP),
 )
 
 every_weight_gathers = edit(
     BACKWARD,
-    """Every saved weight gathers the whole unit anew: a unit of two layers is sent three times a step. Gather once,
-    keep it in self.whole, and free it when the unit's backward is over.""",
+    """Every saved weight gathers the whole unit anew, so a unit of two layers is sent three times in a step. Gather
+    once, keep the result in self.whole, and free it when the unit's backward is over.""",
     ("return self.gather()", "return gather([self.shard, self.frozen_shard], self.numels, self.dtype)"),
     breaks=tests_of(*ON_BACKWARD),
 )
@@ -420,7 +418,7 @@ every_weight_gathers = edit(
 strides_are_forgotten = edit(
     BACKWARD,
     """A layer keeps its weight transposed: a view with other strides. You gave it back with the right size but row by
-    row, so its numbers are in the wrong places: note the strides too.""",
+    row, so its numbers are in the wrong places. Note the strides, too.""",
     ("index, *where = kept", "index, size, _, offset = kept"),
     ("[index].as_strided(*where)", "[index][offset : offset + size.numel()].view(size)"),
     breaks=tests_of(*ON_BACKWARD),
@@ -428,16 +426,16 @@ strides_are_forgotten = edit(
 
 offsets_are_forgotten = edit(
     BACKWARD,
-    """You gave every weight back from the start of the flat vector. Where a unit has several, each lies at an offset
-    of its own: note tensor.storage_offset() too.""",
+    """You gave back every weight from the start of the flat vector. Where a unit has several, each lies at an offset of
+    its own: note tensor.storage_offset(), too.""",
     ("        index, *where = kept\n", "        index, *where, _ = kept\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
 
 inputs_are_cut_off = edit(
     BACKWARD,
-    """The unit's inputs are detached, so no gradient reaches what comes before: all units but the last keep gradients
-    of None or zero.""",
+    """You detached the unit's inputs, so no gradient reaches the layers before it: all units but the last keep
+    gradients of None or zero.""",
     ("            x = x.view_as(x)\n", "            x = x.detach().requires_grad_()\n"),
     breaks=tests_of(*ON_BACKWARD),
 )
@@ -447,30 +445,30 @@ inputs_are_cut_off = edit(
 
 shards_are_not_rounded_up = edit(
     COSTS,
-    """You divided the sum of all units by N. Every unit is padded for itself, so each one's shard is rounded up
-    before they are added.""",
+    """You divided the sum of all units by N. Every unit is padded by itself: round each unit's shard up before you
+    add.""",
     ("    shards = sum(-(-numel // world_size) for numel in numels)\n", "    shards = -(-sum(numels) // world_size)\n"),
     breaks=tests_of(COSTS),
 )
 
 the_largest_gradient_is_forgotten = edit(
     COSTS,
-    """While the largest unit computes its gradient, both its parameters and its whole gradient are there: 8 bytes a
-    number, not 4.""",
+    """You left out the largest unit's gradient. While the unit computes it, its parameters and its gradient are both
+    there, whole: 8 bytes a number, not 4.""",
     ("8 * max(numels, default=0)", "4 * max(numels, default=0)"),
     breaks=tests_of(COSTS),
 )
 
 all_units_are_whole_at_once = edit(
     COSTS,
-    """You added all units whole. Only one is gathered at a time; the peak has the largest of them.""",
+    """You counted all units as whole. Only one is gathered at a time: at the peak it is the largest.""",
     ("8 * max(numels, default=0)", "8 * sum(numels)"),
     breaks=tests_of(COSTS),
 )
 
 one_gather_is_forgotten = edit(
     COSTS,
-    """You counted one all-gather. A unit is freed after its forward, so it is gathered a second time for its
+    """You counted one all-gather per unit. A unit is freed after its forward, so it is gathered a second time for its
     backward.""",
     ("(2 * itemsize + 4)", "(itemsize + 4)"),
     breaks=tests_of(COSTS),
@@ -478,14 +476,15 @@ one_gather_is_forgotten = edit(
 
 gradients_travel_in_the_compute_dtype = edit(
     COSTS,
-    """You took itemsize for the gradients too. They are reduced in float32 whatever the layers compute in: 4 bytes.""",
+    """You used itemsize for the gradients, too. They are reduced in float32, whatever the layers compute in: 4
+    bytes.""",
     ("(2 * itemsize + 4)", "3 * itemsize"),
     breaks=tests_of(COSTS),
 )
 
 sizes_in_floating_point = edit(
     COSTS,
-    """You divided in floating point, which has 53 bits: sizes beyond that come out wrong. Round up in integers.""",
+    """You divided in floating point, which has 53 bits, so larger sizes are wrong. Round up in integers.""",
     (
         "    shards = sum(-(-numel // world_size) for numel in numels)\n",
         "    shards = sum(int(numel / world_size + 0.999999) for numel in numels)\n",
@@ -498,46 +497,46 @@ sizes_in_floating_point = edit(
 
 unsaved_buffers_differ = edit(
     FSDP,
-    """You broadcast what is in state_dict(). Buffers with persistent=False are not in it, and still differ between
-    the ranks: broadcast module.buffers().""",
+    """You broadcast what is in state_dict(). Buffers with persistent=False are not in it and still differ between the
+    ranks: broadcast module.buffers().""",
     ("[*module.parameters(), *module.buffers()]", "list(module.state_dict().values())"),
     breaks=tests_of(FSDP),
 )
 
 buffers_differ = edit(
     FSDP,
-    """The buffers are still each rank's own. They are part of what the model computes and must start as rank 0's,
-    though they are not sharded.""",
+    """The buffers are still each rank's own. They are part of what the model computes: they are not sharded, but they
+    must start as rank 0's.""",
     ("[*module.parameters(), *module.buffers()]", "module.parameters()"),
     breaks=tests_of(FSDP),
 )
 
 frozen_parameters_differ = edit(
     FSDP,
-    """Only the trainable parameters became rank 0's. Each rank cuts its piece of its own frozen ones, and what is
-    gathered is a patchwork.""",
+    """Only the trainable parameters became rank 0's. Each rank cuts its piece from its own frozen ones, so the gathered
+    vector mixes the ranks' numbers. Broadcast these, too.""",
     ("module.parameters()", "(p for p in module.parameters() if p.requires_grad)"),
     breaks=tests_of(FSDP),
 )
 
 the_ranks_start_apart = edit(
     FSDP,
-    """Each rank cut its piece out of its own parameters. Built from different seeds, the pieces make a patchwork of
-    all ranks' initializations, and nothing reports an error: broadcast rank 0's before you cut.""",
+    """Each rank cut its piece from its own parameters. If the ranks started from different seeds, the pieces mix all
+    their initializations, and nothing reports an error: broadcast rank 0's before you cut.""",
     ("[*module.parameters(), *module.buffers()]", "module.buffers()"),
     breaks=tests_of(FSDP),
 )
 
 one_input_is_cast = edit(
     FSDP,
-    """Only the first input was cast to the compute dtype. A module may take several.""",
+    """You cast only the first input to the compute dtype. A module may take several: cast them all.""",
     ("self.module(*[self.cast(x) for x in inputs])", "self.module(self.cast(inputs[0]), *inputs[1:])"),
     breaks=tests_of(FSDP),
 )
 
 the_master_is_rounded = edit(
     FSDP,
-    """You cast the module to the compute dtype before it was cut. The shards are float32 again, but their numbers are
+    """You cast the module to the compute dtype before you cut it. The shards are float32 again, but their numbers are
     already rounded to bf16, and so are the buffers: cast only what is gathered.""",
     (
         "        self.compute_dtype = compute_dtype\n",
@@ -548,7 +547,7 @@ the_master_is_rounded = edit(
 
 state_is_taken_from_what_computes = edit(
     FSDP,
-    """The state was gathered in the compute dtype, and its numbers rounded. The float32 numbers are in the shards:
+    """You gathered the state in the compute dtype, so its numbers are rounded. The float32 numbers are in the shards:
     gather those.""",
     ("unit.views(gather([unit.shard, unit.frozen_shard], unit.numels))", "unit.views(unit.gather())"),
     (
@@ -561,32 +560,32 @@ state_is_taken_from_what_computes = edit(
 
 state_is_made_of_views = edit(
     FSDP,
-    """The state's tensors are views of a gathered vector, and its buffers the module's own: saving one saves the
-    memory of all, and the next step changes what was taken. Clone each.""",
+    """Your state's tensors are views of a gathered vector, and its buffers are the module's own. Saving one then saves
+    the memory of all, and the next step changes them. Clone each.""",
     ("{name: tensor.clone() for name, tensor in self.module.state_dict().items()}", "self.module.state_dict()"),
     breaks=tests_of(FSDP),
 )
 
 state_knows_one_name_of_a_tie = edit(
     FSDP,
-    """You collected named_parameters() and buffers. It yields a tied parameter under one of its names only, and a
-    plain module's strict load misses the other. Ask the module for its state_dict().""",
+    """You collected named_parameters() and buffers. named_parameters() yields a tied parameter under only one of its
+    names, and a plain module's strict load misses the other. Ask the module for its state_dict().""",
     ("self.module.state_dict().items()}", "[*self.module.named_parameters(), *self.module.named_buffers()]}"),
     breaks=tests_of(FSDP),
 )
 
 everybody_gets_the_state = edit(
     FSDP,
-    """Every rank built the whole state, N times the memory for what one of them writes. The others take part in the
-    gathers and return {}.""",
+    """Every rank built the whole state, which takes N times the memory although only rank 0 needs it. The other ranks
+    take part in the gathers and return {}.""",
     ("                if dist.get_rank() == 0:\n                    state |=", "                state |="),
     breaks=tests_of(FSDP),
 )
 
 gathered_once_for_all = edit(
     FSDP,
-    """You gathered all units at the beginning of the forward. Each is freed after it has computed, but at the start
-    all of them are there: the peak is the whole model. Gather each just before its forward.""",
+    """You gathered all units at the beginning of the forward. Each is freed after it has computed, but at first all of
+    them are whole: the peak is the whole model. Gather each just before its forward.""",
     (
         "        return self.module(*[",
         "        for unit in self.units:\n            unit.gather()\n        return self.module(*[",
@@ -596,8 +595,8 @@ gathered_once_for_all = edit(
 
 integers_are_cast = edit(
     FSDP,
-    """All inputs were cast to the compute dtype, token numbers too: an embedding cannot look up 3.0, and in bf16 the
-    numbers beyond 256 would not even exist. Cast floating tensors only.""",
+    """You cast all inputs to the compute dtype, even token numbers. An embedding cannot look up 3.0, and bf16 does not
+    have every whole number above 256. Cast only floating tensors.""",
     (" and x.is_floating_point():", ":"),
     breaks=tests_of(FSDP),
 )
@@ -612,8 +611,8 @@ inputs_are_not_cast = edit(
 
 shards_stand_in_the_modules_order = edit(
     FSDP,
-    """parameters() yields the shards in the module's order. The statement, and whoever saves optimizer state by
-    position, wants them in the order of units.""",
+    """Your parameters() yields the shards in the module's order. They must follow the order of units, on which
+    optimizer state saved by position depends.""",
     (
         "[unit.shard for unit in self.units if len(unit.shard)]",
         "[u.shard for m in module.modules() for u, n in zip(self.units, units) if m is n and len(u.shard)]",
@@ -623,7 +622,7 @@ shards_stand_in_the_modules_order = edit(
 
 empty_shards_are_listed = edit(
     FSDP,
-    """parameters() yields an empty shard for units that have nothing to train. List those only that have trainable
+    """Your parameters() yields an empty shard for units that have nothing to train. List only those with trainable
     elements.""",
     (" for unit in self.units if len(unit.shard)]", " for unit in self.units]"),
     breaks=tests_of(FSDP),
@@ -631,8 +630,8 @@ empty_shards_are_listed = edit(
 
 modes_do_not_arrive = edit(
     FSDP,
-    """eval() of the wrapper does not reach the module: it is hidden in a list, where nn.Module does not look. Dropout
-    goes on in evaluation. Make the module an attribute.""",
+    """The wrapper's eval() does not reach the module, which is hidden in a list, where nn.Module does not look. Dropout
+    then stays on in evaluation. Make the module an attribute.""",
     ("        self.module = module\n", "        self.hidden = [module]\n"),
     ("        return self.module(*[", "        return self.hidden[0](*["),
     ("self.module.state_dict()", "self.hidden[0].state_dict()"),
@@ -641,8 +640,8 @@ modes_do_not_arrive = edit(
 
 sent_before_it_is_checked = edit(
     FSDP,
-    """You broadcast before you looked at the units. Units that do not divide the model must be refused before
-    anything is sent or changed.""",
+    """You broadcast before you checked the units. Refuse units that do not divide the model before anything is sent or
+    changed.""",
     ("        partition(module, units)\n", ""),
     (
         "        self.compute_dtype = compute_dtype\n",

@@ -1,7 +1,5 @@
 """Wrong answers to lesson 11: the subtle ones first in each exercise."""
 
-# The names that an answer does not define are the notebook's.
-
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, mutant, tests_of
@@ -13,16 +11,17 @@ INTERLEAVED, PARTITION, STEP = "11-ex4-interleaved", "11-ex5-partition", "11-ex6
 
 warmup_is_one_too_long = edit(
     SCHEDULES,
-    """Your warm-up has one forward more than there are stages behind. With a forward at the head of each later pair
-    the stage then keeps N − s + 1 activations: warm up with N − 1 − s, or let each pair begin with its backward.""",
+    """Your warm-up has one forward more than there are stages after this one. Since each later pair begins with a
+    forward, stage s then keeps N − s + 1 activations: warm up with N − 1 − s forwards, or let each pair begin with its
+    backward.""",
     ("min(micro_batches, stages - 1 - stage)", "min(micro_batches, stages - stage)"),
     breaks=tests_of(SCHEDULES),
 )
 
 warmup_is_the_same_everywhere = edit(
     SCHEDULES,
-    """All stages warm up with N − 1 forwards. The bubble is right, but the later stages keep as many activations
-    alive as stage 0. Stage s has N − 1 − s stages behind it, and needs no more forwards than that before its first
+    """All your stages warm up with N − 1 forwards. The bubble is right, but the later stages keep as many activations
+    alive as stage 0. Stage s has N − 1 − s stages after it, and needs only that many forwards before its first
     pair.""",
     ("min(micro_batches, stages - 1 - stage)", "min(micro_batches, stages - 1)"),
     breaks=tests_of(SCHEDULES),
@@ -30,7 +29,7 @@ warmup_is_the_same_everywhere = edit(
 
 warmup_is_not_capped = edit(
     SCHEDULES,
-    """With fewer micro-batches than stages the warm-up asks for micro-batches that do not exist. It has at most M
+    """With fewer micro-batches than stages your warm-up asks for micro-batches that do not exist. It has at most M
     forwards.""",
     ("min(micro_batches, stages - 1 - stage)", "stages - 1 - stage"),
     breaks=tests_of(SCHEDULES),
@@ -38,47 +37,47 @@ warmup_is_not_capped = edit(
 
 warmup_grows_with_the_stage = edit(
     SCHEDULES,
-    """You warmed up the last stage most. It is the first one that has to: its first backward comes last, since the
-    micro-batch must pass all stages behind it and come back. The last stage has no warm-up at all.""",
+    """You warmed up the last stage most. The first stage needs the longest warm-up: its first backward comes last,
+    after the micro-batch has passed all later stages and its gradient has come back. The last stage needs none.""",
     ("min(micro_batches, stages - 1 - stage)", "min(micro_batches, stage)"),
     breaks=tests_of(SCHEDULES),
 )
 
 the_last_backwards_are_the_first_again = edit(
     SCHEDULES,
-    """The backwards at the end belong to the last micro-batches. Yours begin at micro-batch 0 again, whose backward
-    is done already.""",
+    """The backwards at the end belong to the last micro-batches. Yours begin at micro-batch 0 again, whose backward is
+    done already.""",
     ("for m in range(micro_batches - warmup, micro_batches)]", "for m in range(warmup)]"),
     breaks=tests_of(SCHEDULES),
 )
 
 the_pipeline_is_not_drained = edit(
     SCHEDULES,
-    """The backwards of the warm-up's micro-batches are lacking: when the forwards are used up, as many backwards
-    are left as there were forwards in the warm-up.""",
+    """The backwards of the last micro-batches are missing. When the forwards are used up, as many backwards are left as
+    there were forwards in the warm-up.""",
     ('        entries += [("B", m) for m in range(micro_batches - warmup, micro_batches)]\n', ""),
     breaks=tests_of(SCHEDULES),
 )
 
 backwards_come_before_their_forwards = edit(
     SCHEDULES,
-    """After a warm-up of N − 1 − s each pair begins with its forward. Yours begins with its backward: on the last
-    stage that is the backward of a micro-batch which it has not seen.""",
+    """Your pairs begin with their backward. After a warm-up of N − 1 − s forwards that is too early: the last stage
+    would run the backward of a micro-batch that it has not seen. Begin each pair with its forward.""",
     ('[("F", m), ("B", m - warmup)]', '[("B", m - warmup), ("F", m)]'),
     breaks=tests_of(SCHEDULES),
 )
 
 gpipe_waits_for_each_gradient = edit(
     SCHEDULES,
-    """Each micro-batch goes all the way forth and back before the next one starts. Then one stage works at a time
-    and there is no pipeline: in GPipe all forwards come first.""",
+    """Each of your micro-batches goes all the way forth and back before the next one starts. Then only one stage works
+    at a time, which is no pipeline: in GPipe all forwards come first.""",
     ('kind in "FB" for m in range(micro_batches)', 'm in range(micro_batches) for kind in "FB"'),
     breaks=tests_of(SCHEDULES),
 )
 
 counts_below_one_pass = edit(
     SCHEDULES,
-    """No stages, or no micro-batches, gave a schedule all the same. Raise a ValueError that names the argument.""",
+    """You returned a schedule for no stages or no micro-batches. Raise a ValueError that names the argument.""",
     (
         "    require_at_least_one(stages=stages, micro_batches=micro_batches)\n    schedule = []\n",
         "    schedule = []\n",
@@ -90,8 +89,8 @@ counts_below_one_pass = edit(
 
 bubble_is_relative_to_the_work = edit(
     SIMULATE,
-    """You divided the idle time by the busy time. Some papers do, and get (N−1)/M; here the bubble is the share of
-    the whole time, stages · makespan.""",
+    """You divided the idle time by the busy time. Some papers do, and get (N−1)/M; in this exercise the bubble is the
+    idle share of the whole time, stages · makespan.""",
     (
         "    return 1 - sum(end - start for start, end in spans) / (len(schedule) * max(end for _, end in spans))\n",
         "    return len(schedule) * max(end for _, end in spans) / sum(end - start for start, end in spans) - 1\n",
@@ -101,31 +100,31 @@ bubble_is_relative_to_the_work = edit(
 
 forwards_do_not_come_round = edit(
     SIMULATE,
-    """On stage 0 only chunk 0 needs nothing. Chunk c comes after chunk c − 1 of the last stage: follow the virtual
-    stages, v = c·N + s, and v − 1.""",
+    """You let every forward on stage 0 start without needing anything. Only chunk 0 does: chunk c needs chunk c − 1 of
+    the last stage. Follow the virtual stages: v = c·N + s needs v − 1.""",
     ('[("F", m, v - 1)] if v else []', '[("F", m, v - 1)] if stage else []'),
     breaks=tests_of(SIMULATE),
 )
 
 backwards_do_not_come_round = edit(
     SIMULATE,
-    """On the last stage only the last chunk's backward starts from the loss. The others need the gradient that the
-    next chunk, on stage 0, sends back.""",
+    """You let every backward on the last stage start from the loss. Only the last chunk's does: the others need the
+    gradient that the next chunk, on stage 0, sends back.""",
     ("[: 2 if v < stages * chunks - 1 else 1]", "[: 2 if stage < stages - 1 else 1]"),
     breaks=tests_of(SIMULATE),
 )
 
 backwards_do_not_need_the_next_stage = edit(
     SIMULATE,
-    """A backward started as soon as its own forward was over. It also needs the gradient of its output, which is
-    what the next stage's backward computes.""",
+    """Your backwards start as soon as their own forward is over. A backward also needs the gradient of its output,
+    which the next stage's backward computes.""",
     ("[: 2 if v < stages * chunks - 1 else 1]", "[:1]"),
     breaks=tests_of(SIMULATE),
 )
 
 backwards_do_not_need_their_forward = edit(
     SIMULATE,
-    """A backward on the last stage needs nothing in your simulation, so one that stands before its forward goes
+    """In your simulation a backward on the last stage needs nothing, so one that stands before its forward goes
     unnoticed. It needs its own forward.""",
     (
         '[("F", m, v), ("B", m, v + 1)][: 2 if v < stages * chunks - 1 else 1]',
@@ -136,31 +135,31 @@ backwards_do_not_need_their_forward = edit(
 
 one_stage_gives_all_times = edit(
     SIMULATE,
-    """Each stage has times of its own when a list is given; you took the first stage's for all.""",
+    """You used the first stage's times for all stages. When a list is given, each stage has times of its own.""",
     ("over[kind, m, v] = start + seconds[kind][stage]", "over[kind, m, v] = start + seconds[kind][0]"),
     breaks=tests_of(SIMULATE),
 )
 
 a_stage_does_two_things_at_once = edit(
     SIMULATE,
-    """Entries start when what they need is over, even while their stage is busy with another one. A stage runs its
-    list one by one.""",
+    """Your entries start when what they need is over, even while their stage is busy. A stage runs its list one entry
+    at a time.""",
     ("max([free, *(over[need] for need in needs)])", "max([0.0, *(over[need] for need in needs)])"),
     breaks=tests_of(SIMULATE),
 )
 
 needs_are_waited_for_without_time = edit(
     SIMULATE,
-    """You waited until what an entry needs was simulated, and then started it when its stage was free. It cannot
-    start before that is over: take the later of the two times.""",
+    """You waited until what an entry needs had been simulated, and then started the entry when its stage was free. It
+    cannot start before its needs are over: take the later of the two times.""",
     ("max([free, *(over[need] for need in needs)])", "free"),
     breaks=tests_of(SIMULATE),
 )
 
 filling_and_draining_are_left_out = edit(
     SIMULATE,
-    """You measured each stage from its first entry to its last. The time in which it waits for the pipeline to fill
-    and to drain is most of the bubble: every stage counts from 0 to the makespan.""",
+    """You measured each stage from its first entry to its last. The time in which it waits for the pipeline to fill and
+    to drain is most of the bubble: every stage counts from 0 to the makespan.""",
     (
         "    spans = [span for mine in simulate(schedule, forward_time, backward_time) for span in mine]\n",
         "    rows = simulate(schedule, forward_time, backward_time)\n"
@@ -172,16 +171,16 @@ filling_and_draining_are_left_out = edit(
 
 the_makespan_is_the_last_stages = edit(
     SIMULATE,
-    """You took the end of the last stage for the end of all. Its last gradient still travels back through the other
-    stages: the makespan is the latest end on any stage.""",
+    """You took the end of the last stage for the end of all. After it, the last gradient still travels back through the
+    other stages: the makespan is the latest end on any stage.""",
     ("max(end for _, end in spans))", "spans[-1][1])"),
     breaks=tests_of(SIMULATE),
 )
 
 repeated_entries_pass = edit(
     SIMULATE,
-    """An entry that comes twice was not noticed: as sets the two are equal. Compare the lists, or the lengths as
-    well.""",
+    """You accepted an entry that comes twice: you compared sets, which ignore repetitions. Compare sorted lists, or the
+    lengths as well.""",
     ("any(sorted(entries) != wanted for entries in full)", "any(set(entries) != set(wanted) for entries in full)"),
     ("if len(over) < stages * len(wanted):", "if len(over) < len({(s, *e) for s in range(stages) for e in full[s]}):"),
     breaks=tests_of(SIMULATE),
@@ -189,8 +188,8 @@ repeated_entries_pass = edit(
 
 entries_are_counted = edit(
     SIMULATE,
-    """You compared how many entries a stage has, not which. One that comes twice in the place of another makes the
-    number right and the schedule wrong.""",
+    """You compared how many entries a stage has, not which ones. If one comes twice in the place of another, the number
+    is right and the schedule is wrong.""",
     ("any(sorted(entries) != wanted for entries in full)", "any(len(entries) != len(wanted) for entries in full)"),
     ("if len(over) < stages * len(wanted):", "if len(over) < len({(s, *e) for s in range(stages) for e in full[s]}):"),
     breaks=tests_of(SIMULATE),
@@ -198,7 +197,7 @@ entries_are_counted = edit(
 
 lacking_entries_pass = edit(
     SIMULATE,
-    """A schedule that lacks entries was simulated as far as it goes. A stage without one of its backwards has no
+    """You simulated a schedule with missing entries as far as it goes. A stage without one of its backwards has no
     gradient for that micro-batch: every stage must have every entry.""",
     ("sorted(entries) != wanted", "len(set(entries)) != len(entries)"),
     ("stages * len(wanted)", "sum(map(len, full))"),
@@ -207,16 +206,16 @@ lacking_entries_pass = edit(
 
 a_deadlock_is_not_reported = edit(
     SIMULATE,
-    """When no stage could go on, you returned what had been simulated until then. A schedule that waits on itself
-    is a ValueError.""",
+    """When no stage could go on, you returned what had been simulated so far. Raise a ValueError for a schedule that
+    waits on itself.""",
     ('    if len(over) < stages * len(wanted):\n        raise ValueError("schedule waits on itself")\n', ""),
     breaks=tests_of(SIMULATE),
 )
 
 times_are_not_checked = edit(
     SIMULATE,
-    """Times of zero or below, or a list of the wrong length, were taken as they are. The helper seconds_per_stage
-    raises the error.""",
+    """You accepted times that are not positive, or a list of the wrong length. The helper seconds_per_stage raises the
+    error.""",
     (
         '    seconds["F"] = seconds_per_stage("forward_time", forward_time, stages)\n',
         '    seconds["F"] = forward_time if isinstance(forward_time, (list, tuple)) else [forward_time] * stages\n',
@@ -229,8 +228,8 @@ times_are_not_checked = edit(
 
 @mutant(PEAKS, breaks=tests_of(PEAKS))
 def peaks_before_the_first_backward():
-    """You counted the forwards before the first backward. For GPipe and 1F1B that is nearly the peak, but the most
-    can be alive later: follow the count through the whole list."""
+    """You counted the forwards before the first backward. For GPipe and 1F1B that is nearly the peak, but another
+    schedule can have more alive later: follow the count through the whole list."""
 
     def peak_activations(schedule):
         return [[*(entry[0] for entry in entries), "B"].index("B") for entries in schedule]
@@ -238,8 +237,8 @@ def peaks_before_the_first_backward():
 
 @mutant(PEAKS, breaks=tests_of(PEAKS))
 def peaks_in_stages():
-    """You divided by the number of chunks. The unit here is entries; that one of them is a part of a stage is for
-    the reader to remember."""
+    """You divided by the number of chunks. The unit of this function is entries, even if an entry is only a part of a
+    stage."""
 
     def peak_activations(schedule):
         peaks = []
@@ -255,8 +254,8 @@ def peaks_in_stages():
 
 @mutant(PEAKS, breaks=tests_of(PEAKS))
 def peaks_after_each_backward():
-    """You looked at the count only after backwards, when one activation has just been let go. The peak comes right
-    after a forward."""
+    """You looked at the count only after backwards, which have just released an activation. The peak comes right after
+    a forward."""
 
     def peak_activations(schedule):
         peaks = []
@@ -274,8 +273,8 @@ def peaks_after_each_backward():
 
 @mutant(PEAKS, breaks=tests_of(PEAKS))
 def peaks_count_all_forwards():
-    """You counted the forwards, which is the peak only if none is let go before the last one is done. A backward
-    takes one away."""
+    """You counted all forwards. That is the peak only if no backward comes before the last forward: each backward takes
+    one away."""
 
     def peak_activations(schedule):
         return [sum(entry[0] == "F" for entry in entries) for entries in schedule]
@@ -299,48 +298,48 @@ def peaks_of_all_stages_in_one():
 
 interleaved_warms_up_one_more = edit(
     INTERLEAVED,
-    """Your warm-up has one forward too many, and so has every stage's memory. 2(N−1−s) + (C−1)N forwards, and then
-    each pair begins with its forward.""",
+    """Your warm-up has one forward too many, and every stage keeps one activation too many alive. Warm up with 2(N−1−s)
+    + (C−1)N forwards, and then begin each pair with its forward.""",
     ("2 * (stages - 1 - stage) + (chunks - 1) * stages)", "2 * (stages - 1 - stage) + (chunks - 1) * stages + 1)"),
     breaks=tests_of(INTERLEAVED),
 )
 
 one_group_is_all_warmup = edit(
     INTERLEAVED,
-    """With as many micro-batches as stages you run all forwards first, as Megatron did for years. It has the same
-    bubble, and keeps all entries alive on every stage, also where the usual warm-up needs fewer.""",
+    """With as many micro-batches as stages you run all forwards first, as Megatron did for years. The bubble is the
+    same, but every stage keeps all entries alive, even where the usual warm-up needs fewer.""",
     ("        warmup = min(total, 2 *", "        warmup = total if micro_batches == stages else min(total, 2 *"),
     breaks=tests_of(INTERLEAVED),
 )
 
 interleaved_runs_all_forwards_first = edit(
     INTERLEAVED,
-    """All forwards come first. The bubble is as small, but every stage keeps M·C activations alive, and that is
-    what the alternation of forwards and backwards avoids.""",
+    """You run all forwards first. The bubble is as small, but every stage keeps M·C activations alive: alternating
+    forwards and backwards avoids that.""",
     ("min(total, 2 * (stages - 1 - stage) + (chunks - 1) * stages)", "total"),
     breaks=tests_of(INTERLEAVED),
 )
 
 interleaved_warms_up_as_plain_1f1b = edit(
     INTERLEAVED,
-    """You warm up as plain 1F1B does. The last stage then wants a backward right after its first forward, but that
-    was only chunk 0: (C − 1)N forwards come first, which bring the first micro-batches to the last chunk.""",
+    """You warm up as plain 1F1B does. Your last stage then wants a backward right after its first forward, which was
+    only chunk 0: another (C − 1)N forwards must first bring the first micro-batches to the last chunk.""",
     ("min(total, 2 * (stages - 1 - stage) + (chunks - 1) * stages)", "min(total, stages - 1 - stage)"),
     breaks=tests_of(INTERLEAVED),
 )
 
 the_warmup_does_not_see_who_is_behind = edit(
     INTERLEAVED,
-    """Your warm-up brings the first micro-batches to the last chunk and ends there, on every stage. Their
-    activations must still pass the stages behind, and the gradients come back: until then each stage needs more
-    forwards, the more stages are behind it.""",
+    """On every stage your warm-up ends when the first micro-batches reach the last chunk. Their activations must still
+    pass the later stages, and the gradients come back: the more stages there are after it, the more forwards a stage
+    needs.""",
     ("min(total, 2 * (stages - 1 - stage) + (chunks - 1) * stages)", "min(total, (chunks - 1) * stages)"),
     breaks=tests_of(INTERLEAVED),
 )
 
 chunk_after_chunk = edit(
     INTERLEAVED,
-    """All micro-batches go through chunk 0 before the first one enters chunk 1. Go in groups of N micro-batches:
+    """You send all micro-batches through chunk 0 before the first one enters chunk 1. Go in groups of N micro-batches:
     when the N-th has entered the pipeline, the first has come round and is ready for chunk 1.""",
     ("k, stages * chunks", "k, micro_batches * chunks"),
     ("(place, stages)", "(place, micro_batches)"),
@@ -349,38 +348,38 @@ chunk_after_chunk = edit(
 
 groups_of_chunks = edit(
     INTERLEAVED,
-    """Your chunk changes after C entries instead of N. In a group each chunk has N micro-batches, as many as there
-    are stages.""",
+    """You change the chunk after C entries instead of N. In a group, each chunk handles N micro-batches, as many as
+    there are stages.""",
     ("chunk, m = divmod(place, stages)", "m, chunk = divmod(place, chunks)"),
     breaks=tests_of(INTERLEAVED),
 )
 
 backward_chunks_from_first_to_last = edit(
     INTERLEAVED,
-    """The backwards go through the chunks in the order of the forwards. The gradient starts at the last chunk: from
-    last to first.""",
+    """Your backwards go through the chunks in the order of the forwards. The gradient starts at the last chunk: go from
+    the last to the first.""",
     ('chunk if kind == "F" else chunks - 1 - chunk', "chunk"),
     breaks=tests_of(INTERLEAVED),
 )
 
 one_chunk_has_two_parts = edit(
     INTERLEAVED,
-    """For chunks=1 your entries have two parts. Whoever runs the schedule unpacks three; keep the chunk, 0.""",
+    """For chunks=1 your entries have two parts. The code that runs the schedule unpacks three: keep the chunk, 0.""",
     ("return schedule", "return schedule if chunks > 1 else [[entry[:2] for entry in mine] for mine in schedule]"),
     breaks=tests_of(INTERLEAVED),
 )
 
 one_chunk_takes_any_number = edit(
     INTERLEAVED,
-    """With one chunk you let any number of micro-batches through. The order is made of groups of as many micro-
-    batches as there are stages, with one chunk too.""",
+    """With one chunk you accepted any number of micro-batches. The order consists of groups of N micro-batches, one for
+    each stage, even with one chunk: raise the ValueError.""",
     ("    if micro_batches % stages:", "    if chunks > 1 and micro_batches % stages:"),
     breaks=tests_of(INTERLEAVED),
 )
 
 any_number_of_micro_batches = edit(
     INTERLEAVED,
-    """A number of micro-batches that the stages do not divide gave a schedule with a last group that is not full.
+    """You accepted a number of micro-batches that is not a multiple of the stages, so the last group is incomplete.
     Raise a ValueError that names micro_batches.""",
     ("    if micro_batches % stages:\n", "    if micro_batches < 0:\n"),
     breaks=tests_of(INTERLEAVED),
@@ -391,8 +390,8 @@ any_number_of_micro_batches = edit(
 
 @mutant(PARTITION, breaks=tests_of(PARTITION))
 def partition_minimizes_the_squares():
-    """You made the sum of the squares small, which balances all parts a little. The slowest stage sets the pace:
-    make the largest sum small, whatever the others are."""
+    """You minimized the sum of the squares, which balances all parts a little. The slowest stage sets the pace:
+    minimize the largest sum, whatever the others are."""
 
     def partition(costs, stages):
         layers = len(costs)
@@ -411,8 +410,8 @@ def partition_minimizes_the_squares():
 
 @mutant(PARTITION, breaks=tests_of(PARTITION))
 def partition_fills_up_to_the_mean():
-    """You closed a part as soon as it reached the mean. Early parts then take too much or too little, and the last
-    one gets the rest: the choice of each cut depends on the ones that follow."""
+    """You closed a part as soon as it reached the mean. Early parts then take too much or too little, and the last one
+    gets the rest: the best place for a cut depends on the cuts after it."""
 
     def partition(costs, stages):
         layers = len(costs)
@@ -432,8 +431,8 @@ def partition_fills_up_to_the_mean():
 
 @mutant(PARTITION, breaks=tests_of(PARTITION))
 def partition_leaves_parts_empty():
-    """Filling each part up to the least possible sum can use up the layers before the parts: the last ones are
-    empty. A stage without a layer is not allowed; leave one for each stage that follows."""
+    """You filled each part up to the least possible sum, which can use up the layers before the parts and leave the
+    last ones empty. Keep one layer for each stage that follows."""
 
     def partition(costs, stages):
         layers = len(costs)
@@ -455,7 +454,7 @@ def partition_leaves_parts_empty():
 
 @mutant(PARTITION, breaks=tests_of(PARTITION))
 def partition_counts_layers():
-    """You gave every stage equally many layers. What counts is what they cost."""
+    """You gave every stage the same number of layers. Balance their costs instead."""
 
     def partition(costs, stages):
         layers = len(costs)
@@ -475,14 +474,15 @@ partition_gives_lengths = edit(
 
 negative_costs_pass = edit(
     PARTITION,
-    """A negative cost was taken as it is. No layer takes less than no time: raise a ValueError that names costs.""",
+    """You accepted a negative cost. No layer takes less than no time: raise a ValueError that names costs.""",
     ("    if any(cost < 0 for cost in costs):\n", "    if not costs:\n"),
     breaks=tests_of(PARTITION),
 )
 
 too_many_stages_pass = edit(
     PARTITION,
-    """More stages than layers, or none, must be a ValueError that names stages: some stage would have no layer.""",
+    """You accepted more stages than layers, or none. Some stage would have no layer: raise a ValueError that names
+    stages.""",
     ("    if not 1 <= stages <= layers:\n", "    if layers < 0:\n"),
     ("    return best[layers][1]\n", "    return best[layers][1] if best else []\n"),
     breaks=tests_of(PARTITION),
@@ -492,15 +492,15 @@ too_many_stages_pass = edit(
 
 all_micro_batches_weigh_the_same = edit(
     STEP,
-    """You took the mean of the micro-batches' means. They differ in size: a micro-batch's mean counts with its
-    share of the examples, len(x) / (all examples).""",
+    """You took the mean of the micro-batches' means. They differ in size: weight each mean by its share of the
+    examples, len(x) / (all examples).""",
     ("(len(x) / examples)", "(1 / len(micro_batches))"),
     breaks=tests_of(STEP),
 )
 
 the_returned_loss_is_a_mean_of_means = edit(
     STEP,
-    """The gradients are weighted by size, the loss that you return is not. It should be that of the whole batch.""",
+    """Your gradients are weighted by size, but the loss that you return is not. Return the loss of the whole batch.""",
     (
         "output = loss_fn(output, y) * (len(x) / examples)\n                loss += output.item()",
         "output = loss_fn(output, y)\n"
@@ -512,16 +512,16 @@ the_returned_loss_is_a_mean_of_means = edit(
 
 losses_are_added_up = edit(
     STEP,
-    """The micro-batches' means were added up without weights: loss and gradients are too large by about the number
-    of micro-batches.""",
+    """You added up the micro-batches' means without weights, so loss and gradients are too large by about the number of
+    micro-batches. Weight each by its share of the examples.""",
     (" * (len(x) / examples)", ""),
     breaks=tests_of(STEP),
 )
 
 one_buffer_for_all_activations = edit(
     STEP,
-    """You received every activation into the same memory. Several micro-batches are under way at once, and the
-    layers still need the earlier inputs for their weights' gradients: the next message overwrites them.""",
+    """You received every activation into the same memory. Several micro-batches are under way at once, and the layers
+    still need the earlier inputs for their weights' gradients: the next message overwrites them.""",
     (
         "    under_way, pending, loss = {}, [], 0.0\n",
         "    under_way, pending, loss = {}, [], 0.0\n"
@@ -533,8 +533,8 @@ one_buffer_for_all_activations = edit(
 
 messages_have_no_tags = edit(
     STEP,
-    """Messages without a tag are matched in the order in which they were sent. Where two stages go through the
-    micro-batches in different orders, one gets another's activation: label each message with tag=m.""",
+    """Your messages have no tag, so they are matched in the order in which they were sent. Where two stages go through
+    the micro-batches in different orders, one gets the wrong activation: label each message with tag=m.""",
     ("dist.recv(x, src=rank - 1, tag=m)", "dist.recv(x, src=rank - 1)"),
     (
         "dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m)",
@@ -547,32 +547,32 @@ messages_have_no_tags = edit(
 
 activations_are_sent_with_gaps = edit(
     STEP,
-    """A stage's output need not be contiguous in memory, for instance after a transpose, and such a tensor cannot
-    be sent. Call contiguous().""",
+    """You sent a stage's output as it is. It need not be contiguous in memory, for example after a transpose, and such
+    a tensor cannot be sent: call contiguous().""",
     ("output.detach().contiguous()", "output.detach()"),
     breaks=tests_of(STEP),
 )
 
 gradient_buffer_is_like_the_output = edit(
     STEP,
-    """empty_like copies the strides as well: for an output that is not contiguous the buffer is not either, and
-    nothing can be received into it. Make it from the shape.""",
+    """empty_like copies the strides as well: for an output that is not contiguous, your buffer is not contiguous
+    either, and nothing can be received into it. Make it from the shape.""",
     ("gradient = torch.empty(len(x), *hidden_shape)", "gradient = torch.empty_like(output)"),
     breaks=tests_of(STEP),
 )
 
 the_schedule_is_not_followed = edit(
     STEP,
-    """You ran all forwards, then all backwards, whatever the schedule says. The gradients are right, but with 1F1B
-    that throws away what it was chosen for: the memory.""",
+    """You ran all forwards, then all backwards, whatever the schedule says. The gradients are right, but 1F1B is chosen
+    for its memory, which you lose. Follow the entries in their order.""",
     ("in schedule[rank]:", 'in sorted(schedule[rank], key=lambda entry: entry[0] == "B"):'),
     breaks=tests_of(STEP),
 )
 
 sends_when_it_has_to_wait = edit(
     STEP,
-    """What a forward or backward has computed is sent only when this stage itself has to wait. Until then the
-    neighbor has nothing to do: send as soon as it is there.""",
+    """You send what an entry has computed only when this stage itself has to wait. Until then the neighbor may have
+    nothing to do: send as soon as the result is there.""",
     (
         "    under_way, pending, loss = {}, [], 0.0\n",
         "    under_way, pending, loss, outbox = {}, [], 0.0, []\n\n"
@@ -596,8 +596,8 @@ sends_when_it_has_to_wait = edit(
 
 sends_wait_for_the_neighbor = edit(
     STEP,
-    """A blocking send returns only when the neighbor receives. With 1F1B two neighbors then send to each other and
-    wait for ever: use isend, and wait at the end.""",
+    """You used a blocking send, which returns only when the neighbor receives. With 1F1B two neighbors then send to
+    each other and wait forever: use isend, and wait at the end.""",
     (
         "pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m))",
         "dist.send(output.detach().contiguous(), dst=rank + 1, tag=m)",
@@ -611,8 +611,8 @@ sends_wait_for_the_neighbor = edit(
 
 sends_are_waited_for_before_the_next_entry = edit(
     STEP,
-    """You waited for the pending sends before each entry. A send is over when the neighbor receives, and it may be
-    waiting for you to receive: wait when all the work is done.""",
+    """You waited for the pending sends before each entry. A send is over when the neighbor receives, and the neighbor
+    may be waiting for a message from you: wait only after all entries.""",
     (
         "        x, y = micro_batches[m]\n",
         "        for work in pending:\n            work.wait()\n        pending = []\n"
@@ -623,8 +623,9 @@ sends_are_waited_for_before_the_next_entry = edit(
 
 graphs_are_retained = edit(
     STEP,
-    """retain_graph=True keeps what the forward saved after the backward is over, and the dictionary keeps the
-    graph: at the end all micro-batches are alive. Take a micro-batch out of it, and let backward free its graph.""",
+    """With retain_graph=True, what the forward saved stays after the backward, and your dictionary keeps the graph, so
+    at the end all micro-batches are alive. Take each micro-batch out of the dictionary, and let backward free its
+    graph.""",
     ("under_way.pop(m)", "under_way[m]"),
     ("output.backward(gradient)", "output.backward(gradient, retain_graph=True)"),
     breaks=tests_of(STEP),
@@ -632,8 +633,8 @@ graphs_are_retained = edit(
 
 forwards_are_run_again = edit(
     STEP,
-    """You called stage_module again in the backward. That is activation recomputation: it saves memory for time,
-    and is not asked here. One call for each F.""",
+    """You called stage_module again in the backward. That is activation recomputation, which saves memory at the cost
+    of time and is not part of this exercise: make one call for each F.""",
     (
         "            output.backward(gradient)\n",
         "            if not last:\n                output = stage_module(x)\n            output.backward(gradient)\n",
@@ -643,8 +644,8 @@ forwards_are_run_again = edit(
 
 gradients_are_dropped_first = edit(
     STEP,
-    """You zeroed the gradients at the start of the step. The caller does that, and may have reasons not to:
-    gradients add up.""",
+    """You zeroed the gradients at the start of the step. That is the caller's decision: the step adds to what is
+    there.""",
     (
         "    under_way, pending, loss = {}, [], 0.0\n",
         "    under_way, pending, loss = {}, [], 0.0\n    stage_module.zero_grad()\n",
@@ -654,8 +655,8 @@ gradients_are_dropped_first = edit(
 
 inputs_require_a_gradient = edit(
     STEP,
-    """On the first stage x is the data: nobody needs its gradient, it is not yours to change, and integers cannot
-    have one. Only what was received becomes a leaf that requires a gradient.""",
+    """You made x require a gradient on the first stage. There x is the data: nobody needs its gradient, it is not yours
+    to change, and integers cannot have one. Only a received tensor becomes a leaf that requires a gradient.""",
     ("                x.requires_grad_()\n", ""),
     ("            output = stage_module(x)\n", "            output = stage_module(x.requires_grad_())\n"),
     breaks=tests_of(STEP),
@@ -663,7 +664,7 @@ inputs_require_a_gradient = edit(
 
 inputs_do_not_require_a_gradient = edit(
     STEP,
-    """What was received does not require a gradient, so backward leaves none for the left neighbor. Make it a leaf
+    """Your received tensor does not require a gradient, so backward leaves none for the left neighbor. Make it a leaf
     that does: requires_grad_().""",
     ("                x.requires_grad_()\n", ""),
     breaks=tests_of(STEP),
@@ -671,22 +672,22 @@ inputs_do_not_require_a_gradient = edit(
 
 everybody_returns_a_loss = edit(
     STEP,
-    """Ranks that have no loss returned 0. Whoever logs the mean over ranks is misled: return None there.""",
+    """Ranks without a loss returned 0, which would falsify a mean over the ranks. Return None there.""",
     ("    return loss if last else None\n", "    return loss\n"),
     breaks=tests_of(STEP),
 )
 
 nobody_returns_a_loss = edit(
     STEP,
-    """The last rank should return the loss of the whole batch. Yours returns nothing.""",
+    """Your last rank returned nothing. It should return the loss of the whole batch.""",
     ("    return loss if last else None\n", "    return None\n"),
     breaks=tests_of(STEP),
 )
 
 the_step_ends_with_a_barrier = edit(
     STEP,
-    """The barrier at the end makes every stage wait for the slowest. Each is done when its own work and sends are:
-    no collective is needed.""",
+    """Your barrier at the end makes every stage wait for the slowest. A stage is done when its own entries and sends
+    are: no collective is needed.""",
     ("    return loss if last else None\n", "    dist.barrier()\n    return loss if last else None\n"),
     breaks=tests_of(STEP),
 )

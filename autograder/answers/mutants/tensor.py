@@ -1,7 +1,5 @@
 """Wrong answers to lesson 12: the subtle ones first in each exercise."""
 
-# The names that an answer does not define are the notebook's.
-
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
@@ -28,8 +26,8 @@ REDUCE_BACK = "        return grad\n"
 
 copy_writes_into_the_gradient = edit(
     OPERATORS,
-    """You all-reduced the gradient that arrived, in place. Autograd may hand the same tensor to others, who then
-    find the sum in it, and one that is not contiguous is garbled. Reduce a contiguous copy.""",
+    """You all-reduced the arriving gradient in place. Autograd may pass the same tensor to others, who then find the
+    sum in it, and a gradient that is not contiguous is garbled. Reduce a contiguous copy.""",
     (COPY_BACK, "        dist.all_reduce(grad)\n        return grad\n"),
     breaks=tests_of(OPERATORS),
 )
@@ -37,15 +35,15 @@ copy_writes_into_the_gradient = edit(
 reduce_trusts_contiguous = edit(
     OPERATORS,
     """x.contiguous() makes a copy only where x is not contiguous; otherwise it is x itself, and the all-reduce then
-    writes into your input. Make a copy always.""",
+    writes into your input. Make a copy in every case.""",
     (CLONE_X, "        total = x.contiguous()\n"),
     breaks=tests_of(OPERATORS),
 )
 
 reduce_keeps_gaps_in_memory = edit(
     OPERATORS,
-    """The tensor that you all-reduced is a copy, but it has gaps in memory, as the input had. gloo adds up the memory
-    behind a tensor as if it were contiguous, so other numbers than yours were added. Copy into contiguous memory.""",
+    """You all-reduced a copy, but one with gaps in memory, as the input had. gloo adds up the memory of a tensor as if
+    it were contiguous, so it added other numbers. Copy into contiguous memory.""",
     (
         CLONE_X,
         "        total = torch.as_strided(torch.zeros(4 * x.numel() + 16, dtype=x.dtype), x.shape, x.stride())\n"
@@ -56,9 +54,9 @@ reduce_keeps_gaps_in_memory = edit(
 
 a_clone_keeps_the_layout = edit(
     OPERATORS,
-    """clone() copies the layout too: of a transposed tensor it makes a transposed one. The all-reduce adds up
-    memory, so where one rank's tensor is transposed and another's is not, different elements are added. Ask clone
-    for contiguous memory.""",
+    """clone() keeps the layout: the clone of a transposed tensor is transposed. The all-reduce adds up memory, so where
+    one rank's tensor is transposed and another's is not, it adds different elements. Ask clone for contiguous
+    memory.""",
     (CLONE_X, "        total = x.clone()\n"),
     (COPY_BACK, COPY_BACK.replace("memory_format=torch.contiguous_format", "")),
     breaks=tests_of(OPERATORS),
@@ -66,8 +64,8 @@ a_clone_keeps_the_layout = edit(
 
 reduce_adds_up_backward_too = edit(
     OPERATORS,
-    """Reduce all-reduces in its backward as well, like torch's own differentiable all-reduce. All ranks compute the
-    same loss, so each has the whole gradient already; to add the ranks' up makes it N times too large.""",
+    """Your Reduce all-reduces in its backward as well, like torch's own differentiable all-reduce. All ranks compute
+    the same loss, so each already has the whole gradient: adding them up makes it N times too large.""",
     (
         REDUCE_BACK,
         "        both = grad.clone(memory_format=torch.contiguous_format)\n"
@@ -79,32 +77,31 @@ reduce_adds_up_backward_too = edit(
 
 reduce_rounds_to_float32 = edit(
     OPERATORS,
-    """The sum came out in float32, whatever the dtype of x was. Keep the dtype: the buffer that is reduced must have
-    that of the input.""",
+    """Your sum is float32, whatever the dtype of x is. Keep the dtype of the input in the buffer that is reduced.""",
     (CLONE_X, CLONE_X.replace("_format)\n", "_format).float()\n")),
     breaks=tests_of(*ON_REDUCE),
 )
 
 copy_passes_the_gradient = edit(
     OPERATORS,
-    """Copy's backward hands on this rank's gradient alone. Each rank has only the part that came through its own
-    piece of the layer; the whole gradient is the sum of the parts.""",
+    """Your Copy's backward passes on this rank's gradient alone. That is only the part that came through its own piece
+    of the layer; the whole gradient is the sum of all ranks' parts.""",
     (COPY_BACK, "        return grad.clone()\n"),
     breaks=tests_of(*ON_COPY),
 )
 
 copy_averages = edit(
     OPERATORS,
-    """You took the mean of the ranks' gradients, as data parallelism does. Here they are the terms of one sum, each
-    through another piece of the same layer: nothing is divided by N.""",
+    """You took the mean of the ranks' gradients, as data parallelism does. In tensor parallelism they are the terms of
+    one sum, each through another piece of the same layer: nothing is divided by N.""",
     (COPY_BACK, COPY_BACK.replace("return total", "return total / dist.get_world_size()")),
     breaks=tests_of(*ON_COPY),
 )
 
 reduce_averages = edit(
     OPERATORS,
-    """Reduce gave the mean of the ranks' parts. A matrix product that is cut by its inputs is the sum of the parts:
-    nothing is divided by N.""",
+    """Your Reduce gives the mean of the ranks' parts. A matrix product that is cut along its inputs is the sum of the
+    parts: nothing is divided by N.""",
     (REDUCE_FORTH, REDUCE_FORTH.replace("return total", "return total / dist.get_world_size()")),
     breaks=tests_of(*ON_REDUCE),
 )
@@ -112,7 +109,7 @@ reduce_averages = edit(
 reduce_gathers_everything = edit(
     OPERATORS,
     """You gathered the parts of all ranks and added them up on each. The sum is right, but every rank then holds N
-    parts and receives N − 1 of them, where an all-reduce on a ring needs less than two.""",
+    parts and receives N − 1 of them, where an all-reduce on a ring receives fewer than two.""",
     (
         REDUCE_FORTH,
         "        parts = [torch.empty(x.shape, dtype=x.dtype) for _ in range(dist.get_world_size())]\n"
@@ -124,8 +121,8 @@ reduce_gathers_everything = edit(
 
 the_operators_are_exchanged = edit(
     OPERATORS,
-    """Copy and Reduce are exchanged. Copy stands where a split region begins: nothing to add forward, the ranks'
-    gradients to add backward.""",
+    """You exchanged Copy and Reduce. Copy stands where a split region begins: it adds nothing forward, and adds the
+    ranks' gradients backward.""",
     ("class Copy(", "class Other("),
     ("class Reduce(", "class Copy("),
     ("class Other(", "class Reduce("),
@@ -149,8 +146,8 @@ PAD = (
 
 cut_adds_up_padded_gradients = edit(
     PIECES,
-    """You padded each rank's gradient with zeros and all-reduced them. The numbers are right, but most of what is
-    added up is zeros: the pieces only need to be put side by side, an all-gather of half the bytes.""",
+    """You padded each rank's gradient with zeros and all-reduced them. The numbers are right, but most of what you add
+    is zeros: the pieces only need to be put side by side, which an all-gather does with half the bytes.""",
     (
         CUT_BACK,
         PAD + "        whole = torch.cat(pieces, dim=-1)\n        dist.all_reduce(whole)\n        return whole\n",
@@ -160,8 +157,8 @@ cut_adds_up_padded_gradients = edit(
 
 gather_adds_up_backward = edit(
     PIECES,
-    """In Gather's backward you added up the ranks' gradients. All ranks have the same gradient, of the same loss, so
-    this rank's part of it is the answer; the sum is N times that.""",
+    """In Gather's backward you added up the ranks' gradients. All ranks have the same gradient of the same loss, so the
+    sum is N times too large: return this rank's part of it.""",
     (
         GATHER_BACK,
         "        total = grad.clone(memory_format=torch.contiguous_format)\n"
@@ -172,7 +169,7 @@ gather_adds_up_backward = edit(
 
 gather_forgets_the_dtype = edit(
     PIECES,
-    """The buffers for the pieces have torch's default dtype, float32, whatever x has. Make them like x, dtype
+    """Your buffers for the pieces have torch's default dtype, float32, whatever x has. Make them like x, dtype
     included.""",
     ("torch.empty(x.shape, dtype=x.dtype)", "torch.empty(x.shape)"),
     breaks=tests_of(*ON_GATHER),
@@ -180,24 +177,24 @@ gather_forgets_the_dtype = edit(
 
 cut_gives_back_its_own_part = edit(
     PIECES,
-    """Cut's backward gave zeros for the columns that other ranks took. x is the same tensor on all ranks, and its
-    gradient has the other ranks' columns too: gather them.""",
+    """Your Cut's backward gives zeros for the columns that other ranks took. x is the same tensor on all ranks, so its
+    gradient has the other ranks' columns, too: gather them.""",
     (CUT_BACK, PAD + "        return torch.cat(pieces, dim=-1)\n"),
     breaks=tests_of(*ON_CUT),
 )
 
 gather_gives_back_the_first_part = edit(
     PIECES,
-    """Gather's backward gave every rank the first part of the gradient. Rank r's piece stands in place r of what was
-    gathered.""",
+    """Your Gather's backward gives every rank the first part of the gradient. Rank r's piece has place r in the
+    gathered tensor.""",
     (GATHER_BACK, "        return grad.chunk(dist.get_world_size(), dim=-1)[0]\n"),
     breaks=tests_of(*ON_GATHER),
 )
 
 gather_stacks_along_the_first_dimension = edit(
     PIECES,
-    """You joined the pieces along the first dimension, which holds the sequences of the batch. What a layer's outputs
-    are cut along is the last dimension.""",
+    """You joined the pieces along the first dimension, which holds the sequences of the batch. A layer's outputs are
+    cut along the last dimension.""",
     (
         "        dist.all_gather(pieces, x.contiguous())\n        return torch.cat(pieces, dim=-1)\n",
         "        dist.all_gather(pieces, x.contiguous())\n        return torch.cat(pieces, dim=0)\n",
@@ -207,8 +204,8 @@ gather_stacks_along_the_first_dimension = edit(
 
 cut_deals_out_columns = edit(
     PIECES,
-    """You dealt the columns out in turn: rank r got every N-th. The parts must be contiguous, first columns to the
-    first rank, or they do not meet the columns of the weight that rank r has.""",
+    """You dealt the columns out in turn: rank r got every N-th. The parts must be contiguous, with the first columns on
+    the first rank, or they do not match the columns of the weight that rank r has.""",
     (CUT_FORTH, "        return x[..., dist.get_rank() :: dist.get_world_size()].clone()\n"),
     breaks=tests_of(*ON_CUT),
 )
@@ -227,8 +224,8 @@ COLUMN_FORTH = "        y = functional.linear(Copy.apply(x), self.weight, self.b
 
 column_keeps_a_whole_copy_alive = edit(
     COLUMN,
-    """You cloned the whole weight and cut afterwards: a slice keeps the memory of the tensor that it was cut from, so
-    every rank still holds all of it. Cut first, then clone.""",
+    """You cloned the whole weight and cut afterwards. A slice keeps the memory of the whole tensor alive, so every rank
+    still holds all of it: cut first, then clone.""",
     (
         COLUMN_WEIGHT,
         COLUMN_WEIGHT.replace(".detach().chunk(world_size)[rank].clone()", ".detach().clone().chunk(world_size)[rank]"),
@@ -238,23 +235,23 @@ column_keeps_a_whole_copy_alive = edit(
 
 column_bias_is_a_view = edit(
     COLUMN,
-    """The bias is a view of the layer's own: a step of the optimizer on one changes the other. Clone what you cut
-    out, the bias as well as the weight.""",
+    """Your bias is a view of the layer's own, so an optimizer step on one changes the other. Clone the bias that you
+    cut out, as you do with the weight.""",
     (COLUMN_BIAS, COLUMN_BIAS.replace(".clone()", "")),
     breaks=tests_of(*ON_COLUMN),
 )
 
 column_enters_without_copy = edit(
     COLUMN,
-    """x goes into the layer without Copy. Forward that makes no difference; backward each rank then has only the part
-    of the gradient of x that came through its own outputs.""",
+    """x enters your layer without Copy. Forward that makes no difference, but backward each rank has only the part of
+    x's gradient that came through its own outputs.""",
     (COLUMN_FORTH, COLUMN_FORTH.replace("Copy.apply(x)", "x")),
     breaks=tests_of(*ON_COLUMN),
 )
 
 column_gathers_outside_autograd = edit(
     COLUMN,
-    """The outputs were gathered by torch.distributed directly, which autograd does not see: what comes out has no
+    """You gathered the outputs with torch.distributed directly, which autograd does not see, so the result has no
     gradient. Use Gather.""",
     (
         "        return Gather.apply(y) if self.gather_output else y\n",
@@ -269,39 +266,39 @@ column_gathers_outside_autograd = edit(
 
 column_takes_any_size = edit(
     COLUMN,
-    """A layer whose out_features N does not divide was split all the same, into unequal parts, or into fewer than
-    there are ranks. Raise a ValueError that names out_features.""",
+    """You split a layer whose out_features is not a multiple of N into unequal parts, or into fewer parts than ranks.
+    Raise a ValueError that names out_features.""",
     (COLUMN_CHECK, ""),
     breaks=tests_of(COLUMN),
 )
 
 column_asserts = edit(
     COLUMN,
-    """You checked the size with assert. The statement asks for a ValueError that names out_features: asserts are for
-    your own mistakes, and python -O leaves them out.""",
+    """You checked the size with assert. Asserts are for your own mistakes, and python -O leaves them out: raise a
+    ValueError that names out_features.""",
     (COLUMN_CHECK, '        assert linear.out_features % world_size == 0, "out_features"\n'),
     breaks=tests_of(COLUMN),
 )
 
 column_wants_a_bias = edit(
     COLUMN,
-    """A layer without bias has linear.bias = None, of which there is nothing to cut. self.bias is None then, too.""",
+    """A layer without a bias has linear.bias = None, which cannot be cut. Set self.bias to None, too.""",
     ("        if linear.bias is not None:\n" + COLUMN_BIAS, COLUMN_BIAS[4:]),
     breaks=tests_of(*ON_COLUMN),
 )
 
 column_keeps_the_layer = edit(
     COLUMN,
-    """You kept the unsplit layer as an attribute. nn.Module makes it a submodule: all its parameters stay in memory
-    on every rank, and the optimizer gets them too.""",
+    """You kept the unsplit layer as an attribute. nn.Module makes it a submodule: all its parameters stay in memory on
+    every rank, and the optimizer gets them, too.""",
     ("self.gather_output = gather_output", "self.gather_output, self.linear = gather_output, linear"),
     breaks=tests_of(*ON_COLUMN),
 )
 
 column_cuts_torchs_columns = edit(
     COLUMN,
-    """You cut the columns of PyTorch's weight. "Column-parallel" is about A in Y = XA, and PyTorch keeps A transposed:
-    an output is a row of linear.weight.""",
+    """You cut the columns of PyTorch's weight. "Column-parallel" refers to A in Y = XA, and PyTorch stores A
+    transposed: an output is a row of linear.weight.""",
     (COLUMN_WEIGHT, COLUMN_WEIGHT.replace("chunk(world_size)", "chunk(world_size, dim=1)")),
     breaks=tests_of(*ON_COLUMN),
 )
@@ -318,7 +315,7 @@ ROW_FORTH = (
 
 row_bias_is_the_layers_own = edit(
     ROW,
-    """The bias shares its memory with the layer's: detach makes no copy. A step of the optimizer on one changes the
+    """Your bias shares its memory with the layer's: detach makes no copy, so an optimizer step on one changes the
     other. Clone it.""",
     (ROW_BIAS, ROW_BIAS.replace(".clone()", "")),
     breaks=tests_of(*ON_ROW),
@@ -326,8 +323,9 @@ row_bias_is_the_layers_own = edit(
 
 row_bias_in_equal_parts = edit(
     ROW,
-    """Each rank adds a part of the bias before the sum. The output is right, but the bias then gets only a part of
-    its gradient. Add it once, after the all-reduce: its gradient is whole on every rank without a message.""",
+    """Each of your ranks adds a part of the bias before the sum. The output is right, but the bias then gets only a
+    part of its gradient. Add it once, after the all-reduce: its gradient is then whole on every rank without a
+    message.""",
     (
         ROW_FORTH,
         "        share = None if self.bias is None else self.bias / dist.get_world_size()\n"
@@ -338,8 +336,8 @@ row_bias_in_equal_parts = edit(
 
 row_bias_on_the_first_rank = edit(
     ROW,
-    """Only rank 0 adds the bias. The output is right, but on the other ranks the bias gets no gradient, and after a
-    step of the optimizer they hold another one. Let every rank add it after the sum.""",
+    """Only your rank 0 adds the bias. The output is right, but on the other ranks the bias gets no gradient, so after
+    an optimizer step the ranks hold different biases. Let every rank add it after the sum.""",
     (
         ROW_FORTH,
         "        bias = self.bias if dist.get_rank() == 0 else None\n"
@@ -350,23 +348,23 @@ row_bias_on_the_first_rank = edit(
 
 row_slices_outside_autograd = edit(
     ROW,
-    """You cut x with an ordinary slice. Backward, each rank then has the gradient of its own columns of x and zeros
-    for the others'. Use Cut, whose backward gathers them.""",
+    """You cut x with an ordinary slice. Backward, each rank then has the gradient of its own columns of x, and zeros
+    for the others. Use Cut, whose backward gathers them.""",
     ("x = Cut.apply(x)", "x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
     breaks=tests_of(ROW),
 )
 
 row_copies_and_slices = edit(
     ROW,
-    """Copy and a slice give the right gradient, but all-reduce a whole gradient of which each rank knows only its own
-    columns. Cut's all-gather sends half of that.""",
+    """You used Copy and a slice. The gradient is right, but you all-reduce a whole gradient of which each rank knows
+    only its own columns: Cut's all-gather sends half of that.""",
     ("x = Cut.apply(x)", "x = Copy.apply(x).chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
     breaks=tests_of(ROW),
 )
 
 row_weight_is_a_view = edit(
     ROW,
-    """The weight is a view of the layer's: it shares, and keeps alive, the memory of the whole. Clone the columns
+    """Your weight is a view of the layer's, which shares the memory of the whole and keeps it alive. Clone the columns
     that you cut out.""",
     (ROW_WEIGHT, ROW_WEIGHT.replace(".clone()", "")),
     breaks=tests_of(*ON_ROW),
@@ -374,15 +372,14 @@ row_weight_is_a_view = edit(
 
 row_takes_any_size = edit(
     ROW,
-    """A layer whose in_features N does not divide was split all the same. Raise a ValueError that names
-    in_features.""",
+    """You split a layer whose in_features is not a multiple of N. Raise a ValueError that names in_features.""",
     ("        if linear.in_features % world_size:\n", "        if False:\n"),
     breaks=tests_of(ROW),
 )
 
 row_bias_before_the_sum = edit(
     ROW,
-    """Every rank added the bias before the all-reduce, so it is in the output N times. Add it once, after the
+    """Every rank added the bias before the all-reduce, so the output contains it N times. Add it once, after the
     all-reduce.""",
     (ROW_FORTH, "        return Reduce.apply(functional.linear(x, self.weight, self.bias))\n"),
     breaks=tests_of(*ON_ROW),
@@ -390,8 +387,7 @@ row_bias_before_the_sum = edit(
 
 row_gives_its_own_part = edit(
     ROW,
-    """What came out is this rank's part of the sum. Every output depends on all inputs: add the parts up with
-    Reduce.""",
+    """You returned this rank's part of the sum. Every output depends on all inputs: add up the parts with Reduce.""",
     (
         ROW_FORTH,
         ROW_FORTH.replace("Reduce.apply(functional.linear(x, self.weight))", "functional.linear(x, self.weight)"),
@@ -401,7 +397,7 @@ row_gives_its_own_part = edit(
 
 row_cuts_torchs_rows = edit(
     ROW,
-    """You cut the rows of PyTorch's weight. "Row-parallel" is about A in Y = XA, and PyTorch keeps A transposed: an
+    """You cut the rows of PyTorch's weight. "Row-parallel" refers to A in Y = XA, and PyTorch stores A transposed: an
     input is a column of linear.weight.""",
     (ROW_WEIGHT, ROW_WEIGHT.replace("chunk(world_size, dim=1)", "chunk(world_size)")),
     breaks=tests_of(*ON_ROW),
@@ -415,8 +411,8 @@ MLP_FORTH = "        return self.out(functional.gelu(self.fc(x)))\n"
 
 mlp_gathers_between = edit(
     BLOCK,
-    """You gathered the hidden numbers and cut them again for the second layer. The result is right, and two
-    collectives of 4C numbers a token are for nothing: each rank goes on with the hidden numbers that it has.""",
+    """You gathered the hidden numbers and cut them again for the second layer. The result is right, but the two
+    collectives, 4C numbers per token each, are not needed: each rank can go on with the hidden numbers that it has.""",
     (
         BOTH,
         "        self.fc = ColumnParallelLinear(mlp.fc, gather_output=True)\n"
@@ -427,15 +423,15 @@ mlp_gathers_between = edit(
 
 mlp_enters_twice = edit(
     BLOCK,
-    """x passes through Copy twice, once here and once in the column-parallel layer. The sum over the ranks is then
-    summed again, N times too large, with a second all-reduce. The layers bring their operators along.""",
+    """x passes through Copy twice, once in your forward and once in the column-parallel layer. Its gradient is then
+    summed twice, N times too large, with a second all-reduce. The layers already contain their operators.""",
     (MLP_FORTH, MLP_FORTH.replace("self.fc(x)", "self.fc(Copy.apply(x))")),
     breaks=tests_of(BLOCK),
 )
 
 mlp_approximates_gelu = edit(
     BLOCK,
-    """You took the tanh approximation of GELU. The unsplit block has the exact one: functional.gelu with its default
+    """You used the tanh approximation of GELU. The unsplit block has the exact one: functional.gelu with its default
     arguments.""",
     (MLP_FORTH, MLP_FORTH.replace("gelu(self.fc(x))", 'gelu(self.fc(x), approximate="tanh")')),
     breaks=tests_of(BLOCK),
@@ -443,15 +439,15 @@ mlp_approximates_gelu = edit(
 
 mlp_forgets_gelu = edit(
     BLOCK,
-    """GELU is missing between the two layers. Without it they could be multiplied together into one.""",
+    """GELU is missing between your two layers. Without it they are no more than one linear layer.""",
     (MLP_FORTH, "        return self.out(self.fc(x))\n"),
     breaks=tests_of(BLOCK),
 )
 
 mlp_row_first = edit(
     BLOCK,
-    """You cut the first layer by its inputs and the second by its outputs. That also works, but the hidden numbers
-    must be added up before GELU, 4C of them a token, and the result gathered. Column first, then row.""",
+    """You cut the first layer by its inputs and the second by its outputs. The result is right, but the hidden numbers,
+    4C per token, must be added up before GELU, and the result gathered. Cut column first, then row.""",
     (
         BOTH,
         "        self.fc = RowParallelLinear(mlp.fc, input_is_parallel=False)\n"
@@ -468,8 +464,8 @@ ORDER = "        order = rows.transpose(0, 1).flatten()  # q, k, v of rank 0's h
 
 attention_bias_keeps_its_order = edit(
     ATTENTION,
-    """The weight's rows are those of this rank's heads, but the bias was cut as it stood. Its numbers belong to the
-    rows: bring both into the same order.""",
+    """Your weight has the rows of this rank's heads, but the bias was cut in its original order. Its numbers belong to
+    the rows: bring both into the same order.""",
     (
         "            for p in by_rank.parameters():\n                p.copy_(p[order])\n",
         "            by_rank.weight.copy_(by_rank.weight[order])\n",
@@ -479,16 +475,16 @@ attention_bias_keeps_its_order = edit(
 
 attention_reorders_the_given_block = edit(
     ATTENTION,
-    """You brought the rows of the given block itself into another order: whoever still uses it computes something
-    else. Work on a copy.""",
+    """You reordered the rows of the given block itself, which then computes something else for the caller. Work on a
+    copy.""",
     ("copy.deepcopy(attention.qkv)", "attention.qkv"),
     breaks=tests_of(ATTENTION),
 )
 
 attention_enters_three_times = edit(
     ATTENTION,
-    """q, k and v each have a Copy of their own, so there are three all-reduces backward. Let x enter the split region
-    once; autograd adds the three gradients up on the rank, before the all-reduce.""",
+    """In your block q, k and v each have a Copy of their own, which makes three all-reduces backward. Let x enter the
+    split region once: autograd adds up the three gradients on the rank, before the all-reduce.""",
     (
         ATTEND,
         "        biases = [None] * 3 if self.qkv.bias is None else self.qkv.bias.chunk(3)\n"
@@ -501,8 +497,8 @@ attention_enters_three_times = edit(
 
 attention_gathers_the_heads = edit(
     ATTENTION,
-    """You gathered the results of all heads before proj and cut them again. The result is right, and the collectives
-    are for nothing: proj takes the part of its input that this rank's heads made.""",
+    """You gathered the results of all heads before proj and cut them again. The result is right, but the collectives
+    are not needed: proj takes the part of its input that this rank's heads made.""",
     (
         "RowParallelLinear(attention.proj)",
         "RowParallelLinear(attention.proj, input_is_parallel=False)",
@@ -518,16 +514,16 @@ attention_gathers_the_heads = edit(
 
 attention_checks_the_width = edit(
     ATTENTION,
-    """You checked that N divides the width, not the heads. A head is never cut: with a width that N divides and heads
-    that it does not, raise a ValueError that names heads.""",
+    """You checked that N divides the width, not the number of heads. A head is never cut: raise a ValueError that names
+    heads when N does not divide their number.""",
     ("        if attention.heads % world_size:\n", "        if attention.proj.in_features % world_size:\n"),
     breaks=tests_of(ATTENTION),
 )
 
 attention_deals_out_heads = edit(
     ATTENTION,
-    """Rank r got the heads r, r + N, r + 2N, …. The columns of proj that rank r has belong to heads that follow one
-    another: give it the heads r·H/N to (r+1)·H/N − 1.""",
+    """Your rank r has the heads r, r + N, r + 2N, …. Rank r's columns of proj belong to consecutive heads: give it the
+    heads r·H/N to (r+1)·H/N − 1.""",
     (
         ".view(3, world_size, -1)\n" + ORDER,
         ".view(3, self.heads, world_size, -1)\n        order = rows.permute(2, 0, 1, 3).flatten()\n",
@@ -537,31 +533,31 @@ attention_deals_out_heads = edit(
 
 attention_goes_head_by_head = edit(
     ATTENTION,
-    """Your rows go head by head, q, k and v of one head together. That is a possible layout, but another one than the
-    unsplit block's: all q rows of this rank first, then all k rows, then all v rows.""",
+    """Your rows go head by head, with q, k and v of one head together. The unsplit block has another layout: all q rows
+    of this rank first, then all k rows, then all v rows.""",
     (".view(3, world_size, -1)\n", ".view(3, attention.heads, -1)\n"),
     breaks=tests_of(ATTENTION),
 )
 
 attention_counts_all_heads = edit(
     ATTENTION,
-    """Each rank computes with the number of all heads. Its part of the width then falls apart into more and narrower
-    heads than there are; a rank has H/N of them.""",
+    """Each rank computes with the number of all heads, which divides its part of the width into too many, too narrow
+    heads. A rank has H/N of them.""",
     ("attention.heads // world_size", "attention.heads"),
     breaks=tests_of(ATTENTION),
 )
 
 attention_cuts_a_third = edit(
     ATTENTION,
-    """You cut the fused qkv as it stands: the first ranks get q rows, the last ones v rows. The three parts must be
-    cut one by one, so that every rank has q, k and v of its own heads.""",
+    """You cut the fused qkv as it is, so the first ranks get q rows and the last ones v rows. Cut the three parts one
+    by one, so that every rank has q, k and v of its own heads.""",
     ("ColumnParallelLinear(by_rank)", "ColumnParallelLinear(attention.qkv)"),
     breaks=tests_of(ATTENTION),
 )
 
 attention_looks_ahead = edit(
     ATTENTION,
-    """The mask is missing: positions attend to later ones. Attention is causal, as in the unsplit block.""",
+    """Your attention has no mask, so positions attend to later ones. It must be causal, as in the unsplit block.""",
     (
         ATTEND,
         "        batch, length, _ = x.shape\n"
