@@ -1,4 +1,4 @@
-# `make` does everything; `make help` lists the rest. What has not changed is not done again.
+# `make` does everything; `make help` lists the rest. Steps whose inputs have not changed are skipped.
 
 PYTHON ?= python3
 LESSONS ?=
@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMPS := _build/stamps
 STEP := $(BIN)/python .ci/step.py
 
-# This environment's programs and kernels, whatever else the machine has.
+# Use this environment's programs and kernels, not others on this machine.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -20,7 +20,7 @@ RANKS := $(call files,ranks)
 AUTOGRADER := $(call files,autograder)
 BOOK := $(call files,book) _config.yml _toc.yml
 CLASS := $(call files,examples)
-# The folders do not matter, the list of files does: a file that was removed is a change too.
+# A list of files, so that a removed file counts as a change too.
 INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 
 .DEFAULT_GOAL := all
@@ -73,8 +73,8 @@ lock: .venv/.ready ## write down the exact versions of everything that is instal
 	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^nvidia-\|^triton==' > requirements.lock.new
 	@mv requirements.lock.new requirements.lock
 
-# The tests of one file run one after the other in one process, but those that are marked `apart` go wherever there is
-# room (tests/conftest.py). Of the attacks, which keep the machine as busy as they may, none runs next to another test.
+# The tests of one file run one after another in one process; those marked `apart` run in any process that is free
+# (tests/conftest.py). The attacks load the machine as much as they can, so no other test runs next to them.
 PYTEST := $(BIN)/python -m pytest --durations=25
 
 test: .venv/.ready browser jail ## run the tests (at most 10 minutes on 2 quiet cores)
@@ -96,16 +96,16 @@ clean: ## remove everything that is generated
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-# Installs a package of Debian's where that may be done.
+# Installs a Debian package, if that is possible and allowed.
 apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
   $(STEP) "installing $(1)" _build/apt.log -- \
     sh -c 'apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(1)'; } || true
 
-# The tests that look at the book need Chromium. Where it cannot be installed, they are skipped and say so.
+# The tests that look at the book need Chromium. If it cannot be installed, they are skipped with a message.
 browser: .venv/.ready
 	@$(BIN)/python tests/browser.py --find >/dev/null || $(call apt,chromium)
 
-# Submissions are graded in bubblewrap's jail; without it, only --no-jail grades.
+# Submissions are graded in a jail that bubblewrap makes; without it, grading works only with --no-jail.
 jail: .venv/.ready
 	@command -v bwrap >/dev/null || $(call apt,bubblewrap)
 
@@ -131,7 +131,7 @@ $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.
 	@$(BIN)/python -m autograder run
 	@touch $@
 
-# Chapters run first, two at a time. The book is built next to the old one, which goes only when the new one is whole.
+# Chapters run first, two at a time. The book is built next to the old one, which is removed once the new one is whole.
 $(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/notebooks $(STAMPS)/inputs .venv/.ready
 	@$(BIN)/python -m autograder chapters
 	@rm -rf _build/book.new

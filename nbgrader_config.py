@@ -1,5 +1,5 @@
-"""nbgrader's settings for this course: our folders under its names, what a released notebook looks like, and
-our own steps where nbgrader's own would give a wrong grade (docs of each are in the classes)."""
+"""nbgrader's settings for this course: the names of our folders, what a released notebook looks like, and our own steps
+where nbgrader's would give a wrong grade (each class has a docstring)."""
 
 import os
 import sys
@@ -20,23 +20,23 @@ c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "notebooks"
 
-# A stub says what it is waiting for; our checks take the error for "not written yet".
+# The stub of an answer. Checks read its error as "not written yet".
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this function")'}
 
-# Grading. A test cell gets full points if and only if it runs to its end; whatever state a submission is in,
-# every exercise gets a score and a reason.
+# Grading. A test cell gets full points if and only if it runs to its end. Whatever state a submission is in, every
+# exercise gets a score and a reason.
 c.Autograde.exporter_class = SubmissionExporter
 c.Autograde.sanitize_preprocessors = [RestoreCells]
 c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, AssignLatePenalties]
-# Submissions run in a jail (c.RunCells.jail = False: with your own rights); of the files beside a notebook only those
-# are taken that c.RunCells.data_files names, a list of patterns.
-c.RunCells.timeout = 60  # seconds a cell
-c.RunCells.test_timeout = 240  # seconds a test cell: that of lesson 06 launches torchrun and kills one of its ranks
+# Submissions run in a jail (c.RunCells.jail = False: with your own rights). Of the other files in a submission's
+# folder, only those are used whose names match a pattern in the list c.RunCells.data_files.
+c.RunCells.timeout = 60  # seconds for a cell
+c.RunCells.test_timeout = 240  # seconds for a test cell: lesson 06's starts torchrun and kills one of its ranks
 
 # Feedback shows no hidden test; neither it nor the formgrader page runs a script from a submission.
 c.GenerateFeedback.preprocessors = [GetGrades]
 c.GenerateFeedback.exporter_class = FeedbackExporter
 c.HTMLExporter.preprocessors = [SafeCells]
 
-# nbgrader starts `alembic` by name, which an environment that is not activated does not find.
+# nbgrader starts `alembic` by name, which is not on the PATH if the environment is not activated.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -1,7 +1,7 @@
-"""`make quick`: the tests of what has changed since a commit (BASE, by default HEAD), and of nothing else.
+"""`make quick`: run only the tests of files that have changed since a commit (BASE, by default HEAD).
 
-A lesson's tests are its style, its solution, a sample of its known answers. Other code has test files of its own. The
-book is not built: `make book` does that.
+A lesson's tests look at its style, its solution and a sample of its known answers. Other code has test files of its
+own. The book is not built: `make book` does that.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ sys.path.insert(0, str(ROOT))
 
 from autograder.lessons import notebook  # noqa: E402
 
-#: Where a lesson's own files are; the group is its name or its topic.
+#: Patterns of a lesson's own files; the group is its name or its topic.
 LESSON_FILES = (
     r"(?:solutions|notebooks|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
     r"book/(\d\d_\w+)\.md",
     r"autograder/(?:checks|answers/mutants|answers/variants)/([a-z0-9_]+)(?:\.py|/)",
 )
 
-#: What changed → the test files that look at it.
+#: Pattern of a changed file → the test files for it.
 TESTS = (
     (r"ranks/", "test_ranks test_hangs test_packages"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
@@ -40,7 +40,7 @@ TESTS = (
 
 
 def changed_files(base: str) -> list[str]:
-    """What differs from a commit, and what git does not know yet."""
+    """The files that differ from a commit, and those that git does not track yet."""
     commands = (["diff", "--name-only", base, "--"], ["ls-files", "--others", "--exclude-standard"])
     texts = []
     for command in commands:
@@ -58,7 +58,7 @@ def lessons_of(files: list[str]) -> list[str]:
 
 
 def tests_of(files: list[str]) -> list[str]:
-    """The test files that look at these files, style included."""
+    """The test files for these files, with the tests of style."""
     names = {"test_style"}
     for file in files:
         for pattern, tests in TESTS:
@@ -71,7 +71,7 @@ def main(base: str) -> int:
     """Run the tests; their exit status."""
     files = changed_files(base)
     if not files:
-        print(f"Nothing has changed since {base}. `make quick BASE=HEAD~1` tests what the last commit has changed.")
+        print(f"Nothing has changed since {base}. `make quick BASE=HEAD~1` tests the changes of the last commit.")
         return 0
     lessons = lessons_of(files)
     print(f"changed: {len(files)} files; lessons: {', '.join(lessons) or 'none'}", flush=True)

@@ -1,8 +1,8 @@
-"""Run one long command of the Makefile: a line that moves, the log in a file, and few words when it fails.
+"""Run one long command of the Makefile: show its progress in one line, write its log to a file, explain a failure.
 
     python3 .ci/step.py "installing" _build/pip.log -- COMMAND ...
 
-Standard library only: it also runs before anything is installed.
+Uses the standard library only, because it also runs before anything is installed.
 """
 
 import re
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-#: Percentages as the book's builder prints them, in its two passes.
+#: The builder of the book prints percentages in two passes; each pass → its part of the whole, in percent.
 PASSES = {"reading sources": (0, 70), "writing output": (70, 100)}
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^\w*(Error|Exception)\b|^E: ")
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def follow(command, file, line):
-    """Run the command and show where it is; its exit status."""
+    """Run the command and show its progress; its exit status."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     try:
         for text in process.stdout:
@@ -56,7 +56,7 @@ def follow(command, file, line):
 
 
 class Line:
-    """One line on the terminal that is written over; in a log, one when it starts and one when it ends."""
+    """One line on the terminal that is overwritten; in a log file, one line at the start and one at the end."""
 
     def __init__(self, label):
         self.label, self.start, self.percent, self.shown = label, time.monotonic(), None, 0.0
@@ -85,7 +85,7 @@ class Line:
 
 
 def explain(label, log):
-    """What went wrong, in as few lines as tell it."""
+    """Print what went wrong, in a few lines."""
     lines = [line.rstrip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if any(NO_NETWORK.search(line) for line in lines):
         print(f"make: {label}: no network, or the package server does not answer (log: {log})", file=sys.stderr)

@@ -1,10 +1,10 @@
-"""Does the capstone's run end well, every time, and in how many seconds?
+"""Does the capstone's run succeed every time, and how many seconds does it take?
 
     python benchmarks/capstone.py [--runs 100] [--world-size 4]
 
 Each run is a Python process of its own: it trains 20 steps with a checkpoint at step 10, resumes from it, verifies
-the resumed run, and ends. Afterwards nothing of it may be left: no process, no file. Prints how many runs ended so,
-and the seconds of training and verification, the ranks' server being warm.
+the resumed run, and ends. Afterwards no process and no file of the run may be left. Prints how many runs succeeded, and
+the seconds that training and verification took with a warm ranks' server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARK = "CAPSTONE_BENCHMARK"
 
 
 def once(world_size: int) -> float:
-    """One run in this process: the seconds that it took. RuntimeError if the resumed run differs."""
+    """One run in this process: its seconds. RuntimeError if the resumed run differs."""
     import ranks
     from autograder.lessons import notebook
 
@@ -43,7 +43,7 @@ def _nothing(rank: int, world_size: int) -> None:
 
 
 def run(world_size: int) -> tuple[float, list[str]]:
-    """One run in a process of its own: its seconds, and what is wrong with how it ended."""
+    """One run in a process of its own: its seconds, and its problems."""
     mark, problems, seconds = uuid.uuid4().hex, [], 0.0
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, __file__, "--once", "--world-size", str(world_size)]
@@ -60,14 +60,14 @@ def run(world_size: int) -> tuple[float, list[str]]:
 
 
 def orphans(mark: str) -> list[int]:
-    """Processes that carry a run's mark in their environment, a moment after its end; without /proc, none are seen."""
+    """Processes with a run's mark in their environment, up to 2 seconds after its end; without /proc, none."""
     for _ in range(20):
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 if f"{MARK}={mark}".encode() in path.read_bytes():
                     found.append(int(path.parent.name))
-            except OSError:  # ended meanwhile, or somebody else's
+            except OSError:  # it has ended, or belongs to another user
                 continue
         if not found:
             break
@@ -76,7 +76,7 @@ def orphans(mark: str) -> list[int]:
 
 
 def main() -> None:
-    """Run after run; a line for each that did not end well."""
+    """Repeat the run; print a line for each problem."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--world-size", type=int, default=4)

@@ -1,4 +1,4 @@
-"""How fast is lesson 05's bucketed wrapper next to torch's DistributedDataParallel? Both in one run, in turn.
+"""How fast is lesson 05's bucketed wrapper compared with torch's DistributedDataParallel? Both in one run, in turn.
 
     python benchmarks/ddp.py [--rounds 30] [--steps 5] [--world-size 2]
 
@@ -23,7 +23,7 @@ import ranks
 from autograder.lessons import notebook
 
 WIDTH, LAYERS, ROWS = 1024, 8, 128
-#: A layer a bucket: 1024² weights and 1024 biases of 4 bytes are a little more than 4 MiB.
+#: One layer per bucket: 1024² weights and 1024 biases of 4 bytes are a little more than 4 MiB.
 BUCKET_MIB = 5
 
 
@@ -34,7 +34,7 @@ def build() -> nn.Module:
 
 
 def seconds_a_step(rank: int, world_size: int, ddp_class: Any, rounds: int, steps: int) -> tuple[list, list]:
-    """In a rank: seconds of a training step, one for each round, ours and torch's. The first round is left out."""
+    """In a rank: the seconds of a training step in each round but the first, with our wrapper and with torch's."""
     model = build()
     ours = ddp_class(copy.deepcopy(model), bucket_bytes=BUCKET_MIB * 2**20)
     theirs = nn.parallel.DistributedDataParallel(model, process_group=dist.new_group(), bucket_cap_mb=BUCKET_MIB)
@@ -54,12 +54,12 @@ def seconds_a_step(rank: int, world_size: int, ddp_class: Any, rounds: int, step
                 optimizer.step()
             times.append((time.perf_counter() - begin) / steps)
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)  # they did the same work
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)  # both did the same work
     return runs[0][3][1:], runs[1][3][1:]
 
 
 def main() -> None:
-    """Alternate the two, so that a slow spell of the machine hits both."""
+    """Alternate the two, so that a slow phase of the machine affects both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--steps", type=int, default=5)

@@ -1,11 +1,11 @@
-"""Grades one class twice, with nbgrader as it comes and with ours, and compares times and gradebooks.
+"""Grades one class twice, with plain nbgrader and with our grader, and compares times and gradebooks.
 
     .venv/bin/python benchmarks/grading.py [--students 30] [--jobs 2] [LESSON LESSON]
 
 Every student hands in each lesson: right answers, other right answers, known mistakes, half-done and untouched
-notebooks, in turn. nbgrader grades them with `nbgrader autograde`, its own preprocessors and nothing of ours but the
-folders' names; ours is `python -m autograder grade`, in the jail, feedback included. Both start from the same
-gradebook, one after the other. Prints both times, their ratio, and each row in which the two gradebooks differ.
+notebooks, in turn. Plain nbgrader is `nbgrader autograde` with its own preprocessors; only the names of the folders are
+ours. Our grader is `python -m autograder grade`, in the jail, feedback included. They run one after the other and start
+from the same gradebook. Prints both times, their ratio, and each row in which the two gradebooks differ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ c.Execute.timeout = 240
 
 
 def hand_in(root: Path, lesson: str, students: int) -> None:
-    """Put a notebook of each student into `root/submitted`."""
+    """Write a notebook for each student into `root/submitted`."""
     solution = notebook.read(lesson)
     released = nbformat.read(notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb", as_version=4)
     kinds = itertools.cycle(range(6))
@@ -74,7 +74,7 @@ def gradebook(root: Path) -> dict[tuple[str, str, str], float]:
 
 
 def timed(command: list[str], root: Path) -> float:
-    """Seconds that a command takes in `root`; it may fail only where that is said."""
+    """Seconds that a command takes in `root`; a failure is printed."""
     started = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", *command], cwd=root, capture_output=True, text=True)
     seconds = time.perf_counter() - started
@@ -84,7 +84,7 @@ def timed(command: list[str], root: Path) -> float:
 
 
 def main() -> None:
-    """Make the class, grade it twice, say what came out."""
+    """Make the class, grade it twice, print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("lessons", nargs="*", default=["03_step", "01_collectives"])
     parser.add_argument("--students", type=int, default=30)

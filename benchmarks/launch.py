@@ -20,7 +20,7 @@ import ranks
 
 
 def all_reduce_once(rank: int, world_size: int) -> float:
-    """The work of one launch: a collective that proves that everybody is there."""
+    """The work of one launch: a collective, which all ranks must join."""
     x = torch.ones(1)
     dist.all_reduce(x)
     return x.item()
@@ -49,7 +49,7 @@ def time_spawn(world_size: int) -> float:
 
 
 def main() -> None:
-    """Alternate the two, so that a slow spell of the machine hits both."""
+    """Alternate the two, so that a slow phase of the machine affects both."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--world-size", type=int, default=4)

@@ -1,8 +1,8 @@
-"""Grades one class again and again while the machine is busy, and counts the marks that are not the first run's.
+"""Grades one class again and again on a busy machine, and counts the marks that differ from the first run's.
 
     .venv/bin/python benchmarks/stability.py [--times 20] [--load 4] [--students 6] [LESSON ...]
 
---load: processes that do nothing but compute meanwhile. The count should be 0: a grade must not depend on the weather.
+--load: processes that only compute meanwhile. The count should be 0: a grade must not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ hand_in = runpy.run_path(str(Path(__file__).with_name("grading.py")))["hand_in"]
 
 
 def compute() -> None:
-    """Keep a core busy until somebody ends it."""
+    """Keep a core busy until the process is ended."""
     while True:
         sum(range(10_000))
 
@@ -49,17 +49,17 @@ def main() -> None:
             problems = course.grade(force=True)
             scores = course.scores()
             first = first or scores
-            apart = [key for key in first.keys() | scores.keys() if first.get(key) != scores.get(key)]
-            differences += len(apart)
+            changed = [key for key in first.keys() | scores.keys() if first.get(key) != scores.get(key)]
+            differences += len(changed)
             print(
-                f"run {number + 1}: {time.perf_counter() - started:.0f} s, {len(apart)} of {len(scores)} differ",
+                f"run {number + 1}: {time.perf_counter() - started:.0f} s, {len(changed)} of {len(scores)} differ",
                 flush=True,
             )
-            for key in sorted(apart):
+            for key in sorted(changed):
                 print(f"  {' '.join(key)}: {first.get(key)} at first, now {scores.get(key)}")
             for problem in problems:
                 print(f"  {problem}")
-    what = f"{arguments.times} gradings of {len(first)} marks, {arguments.load} busy processes beside"
+    what = f"{arguments.times} gradings of {len(first)} marks, with {arguments.load} busy processes"
     print(f"{differences} differences in {what}")
 
 

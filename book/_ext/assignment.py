@@ -1,6 +1,6 @@
-"""Every page of a released notebook starts by saying what it is and offers the file.
+"""Adds a block to every page of a released notebook that says what the page is and offers the file.
 
-The block is added while the book is built, so that `notebooks/` stays byte for byte what nbgrader made.
+The block is added while the book is built, so that the files in `notebooks/` stay exactly as nbgrader made them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The `quiz` directive: one question, its options, and what to learn from each of them.
 
-In a chapter a question is written so::
+A chapter writes a question like this::
 
     :::{quiz} How many bytes does rank 0 send in a ring all-reduce of $T$ bytes over 4 ranks?
     - [ ] $T$
@@ -13,13 +13,13 @@ In a chapter a question is written so::
     :::
 
 The text after `{quiz}` is the question. Each item of the list is one option: `[x]` marks a right one,
-`[ ]` a wrong one; its first paragraph is the option, everything after the blank line is the feedback,
+`[ ]` a wrong one; its first paragraph is the option, and everything after the blank line is the feedback,
 indented to the item's text. Paragraphs, code blocks and figures between the question and the list belong
 to the question. Math, code, links and citations work everywhere. Several options may be right.
 
-Each option becomes an HTML `<details>`: it opens with a click, with Enter or with a tap, a screen reader
-announces it, and it needs no script. A question without a question text, with fewer than two options,
-without a right one, or with an option that lacks feedback is a warning, and so stops the build.
+Each option becomes an HTML `<details>`, which opens with a click, a tap or Enter, is announced by screen
+readers, and needs no script. A question without a text, with fewer than two options, without a right one, or
+with an option that lacks feedback causes a warning, which stops the build.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class quiz_option(nodes.General, nodes.Element):  # noqa: N801
 
 
 class quiz_choice(nodes.General, nodes.Element):  # noqa: N801
-    """What stands in the list of options."""
+    """The text of an option in the list."""
 
 
 class quiz_feedback(nodes.General, nodes.Element):  # noqa: N801
-    """What appears when the option is opened."""
+    """The text that appears when the option is opened."""
 
 
 class Quiz(Directive):
@@ -57,7 +57,7 @@ class Quiz(Directive):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        """The question and its options as one node; a complaint beside it when something is missing."""
+        """The question and its options as one node, followed by a complaint for each thing that is missing."""
         node = quiz()
         self.set_source_info(node)
         title = self.arguments[0] if self.arguments else ""
@@ -79,7 +79,7 @@ class Quiz(Directive):
 
 
 def _options(items: nodes.bullet_list) -> list[quiz_option]:
-    """Each list item as an option; one without a mark stays an option with `right` None."""
+    """Each list item as an option; without a mark, its `right` is None."""
     options = []
     for letter, item in zip(ascii_uppercase, items.children, strict=False):
         blocks = list(item.children)
@@ -92,7 +92,7 @@ def _options(items: nodes.bullet_list) -> list[quiz_option]:
 
 
 def _take_mark(first: nodes.Node) -> bool | None:
-    """Cut `[x] ` or `[ ] ` off the start of an option and say which it was."""
+    """Remove `[x] ` or `[ ] ` from the start of an option; True for `[x]`, False for `[ ]`, None for neither."""
     text = next(iter(first.findall(nodes.Text)), None)
     for mark, right in MARKS.items():
         if text is not None and text.startswith(mark):
@@ -106,16 +106,16 @@ def _take_mark(first: nodes.Node) -> bool | None:
 
 
 def _inline(block: nodes.Node) -> list[nodes.Node]:
-    """A `<summary>` holds words, not paragraphs."""
+    """The content of a block without the paragraph around it: a `<summary>` holds no paragraphs."""
     return list(block.children) if isinstance(block, nodes.paragraph) else [block]
 
 
 def _problems(title: str, node: quiz) -> list[str]:
-    """What is missing for a reader to learn something."""
+    """One complaint for each thing that a question lacks."""
     options = list(node.findall(quiz_option))
     problems = []
     if not title.strip():
-        problems.append("the question stands on the line of {quiz}")
+        problems.append("the question has no text: write it on the line of {quiz}")
     if len(options) < 2:
         problems.append("a question needs at least two options, each a list item")
     for option in options:
