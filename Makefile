@@ -43,7 +43,7 @@ book: $(STAMPS)/book ## build the book
 lab: .venv/.ready ## open JupyterLab, with nbgrader's extensions, on notebooks/
 	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
-notebooks: .venv/.ready ## make notebooks/ anew from solutions/
+notebooks: .venv/.ready ## regenerate notebooks/ from solutions/
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder release $(LESSONS)
 
@@ -81,7 +81,7 @@ test: .venv/.ready browser jail ## run the tests (at most 10 minutes on 2 quiet 
 	@$(PYTEST) -n 2 --dist loadgroup --ignore tests/attacks -m "not thorough"
 	@$(PYTEST) tests/attacks -m "not thorough"
 
-quick: .venv/.ready ## run the tests of what has changed since BASE (default: HEAD)
+quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
 
 thorough: .venv/.ready browser jail ## run the tests that try more of the same: all known answers, the whole example class

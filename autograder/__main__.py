@@ -7,7 +7,7 @@ import importlib
 import signal
 import sys
 
-#: Each module adds one subcommand with `add_parser(subparsers)`, and imports what is slow only when it runs.
+#: Each module adds one subcommand with `add_parser(subparsers)`, and imports slow packages only when it runs.
 COMMANDS = (
     "lessons.release",
     "lessons.run_solutions",
@@ -25,8 +25,8 @@ COMMANDS = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; its exit status. What a person can mend is told in one line."""
-    parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__.split(":")[0])
+    """Run one command; its exit status. An error that a person can mend is printed in one line."""
+    parser = argparse.ArgumentParser(prog="python -m autograder", description=(__doc__ or "").split(":")[0])
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"autograder.{name}").add_parser(subparsers)
@@ -39,5 +39,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that workers and files are tidied up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that workers are ended and files removed
     sys.exit(main())

@@ -465,7 +465,7 @@ def test_a_missing_folder_is_one_line(tmp_path, capsys):
 def test_a_mistyped_lesson_folder_is_named(course, capsys):
     (course.root / "submitted" / "ada" / LESSON).rename(course.root / "submitted" / "ada" / "7_toy")
     course.course.grade()
-    assert "submitted/ada/7_toy is no lesson" in capsys.readouterr().err
+    assert "submitted/ada/7_toy is not a lesson" in capsys.readouterr().err
 
 
 def test_names_that_a_spreadsheet_would_run_are_quoted(course):

@@ -44,7 +44,7 @@ def test_only_the_student_whose_mark_changes_is_named_with_the_reason(course, ca
     assert out.splitlines() == [
         "bob",
         f"  {LESSON}  07-ex2-square: 2 of 2 → 0 of 2: it passed before; now: square(11) is 0 Hint: think of square",
-        "1 of 9 marks changed, of 1 students.",
+        "1 of 9 marks changed, of 1 student.",
     ]
     assert course.points("bob") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
 
@@ -66,9 +66,9 @@ def test_points_by_hand_stay_and_are_said_to(course, capsys):
 def test_nothing_is_graded_where_nothing_has_changed(course, capsys):
     page = course.root / "feedback" / "ada" / LESSON / f"{LESSON}.html"
     before = page.stat().st_mtime_ns
-    assert regrade(course, capsys) == (0, "No mark of 9 has changed.\n")
+    assert regrade(course, capsys) == (0, "None of the 9 marks has changed.\n")
     assert page.stat().st_mtime_ns == before
-    assert regrade(course, capsys, "--force") == (0, "No mark of 9 has changed.\n")
+    assert regrade(course, capsys, "--force") == (0, "None of the 9 marks has changed.\n")
     assert page.stat().st_mtime_ns > before
 
 

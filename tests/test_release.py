@@ -53,7 +53,7 @@ def test_the_same_bytes_every_time(course):
 
 def test_check_names_what_is_stale_and_changes_nothing(course, capsys):
     assert main(["release", "--check"]) == 1
-    assert capsys.readouterr().out == "notebooks/98_tiny/98_tiny.ipynb is missing (make notebooks)\n"
+    assert capsys.readouterr().out == "notebooks/98_tiny/98_tiny.ipynb is missing: run `make notebooks`\n"
     assert not released(course).exists()
     release.release()
     assert main(["release", "--check"]) == 0

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from autograder.checking import replay
 from autograder.checking.expect import CheckFailed
-from autograder.checking.replay import Noted, Sent, expect_same_alone, run_noted
+from autograder.checking.replay import Recording, Sent, expect_same_alone, run_recorded
 from ranks.ledger import Ledger
 
 N = 3
@@ -92,9 +92,9 @@ def try_alone(worker):
     then, cases = [], []
     for rank in range(N):
         inputs, others = torch.randn(N, 100), torch.randn(N, 100)
-        values, sent, ledger = run_noted(worker, N, (inputs,))
+        values, sent, ledger = run_recorded(worker, N, (inputs,))
         others[rank] = inputs[rank]
-        cases.append(Noted(rank, (others,), sent, ledger))
+        cases.append(Recording(rank, (others,), sent, ledger))
         then.append(values[rank])
     return then, expect_same_alone(worker, N, cases)
 
@@ -130,8 +130,8 @@ def two_at_once(rank, world_size, inputs):
 @pytest.mark.parametrize("most", [0, 1])
 def test_messages_are_withheld_in_the_order_in_which_receives_ended(most, monkeypatch):
     inputs = torch.randn(N, 100)
-    values, messages, ledger = run_noted(two_at_once, N, (inputs,))
-    case = Noted(1, (inputs,), messages, ledger)
+    values, messages, ledger = run_recorded(two_at_once, N, (inputs,))
+    case = Recording(1, (inputs,), messages, ledger)
     monkeypatch.setattr("secrets.randbelow", lambda count: most)
     withheld, given, sends = replay._withhold(case, replay._part(case))
     assert (given, sends) == (most, most)
@@ -141,35 +141,35 @@ def test_messages_are_withheld_in_the_order_in_which_receives_ended(most, monkey
 
 
 def test_what_is_sent_past_the_ledger_is_noticed():
-    with pytest.raises(CheckFailed, match="the ledger has 0 messages of rank 0's, and it sent 1"):
-        run_noted(past_the_ledger, N, (torch.zeros(N, 1),))
+    with pytest.raises(CheckFailed, match="the ledger's 0 messages from rank 0 are not the 1 that it sent"):
+        run_recorded(past_the_ledger, N, (torch.zeros(N, 1),))
 
 
-def noted_chain():
+def recorded_chain():
     """One run of the chain: its inputs, messages and ledger."""
     inputs = torch.randn(N, 100)
-    _, messages, ledger = run_noted(passed_on, N, (inputs,))
+    _, messages, ledger = run_recorded(passed_on, N, (inputs,))
     return inputs, messages, ledger
 
 
 @pytest.mark.parametrize(
     "worker, said",
     [
-        (passed_on, r"rank 1 does not do the same again when it is alone, .* 0 of the messages"),
+        (passed_on, r"rank 1 does not do the same when it runs again alone, .* 0 of the messages"),
         (looks_ahead, "NoneType"),
     ],
 )
 def test_who_says_that_it_sent_before_it_received_must_do_so(worker, said):
-    inputs, messages, ledger = noted_chain()
+    inputs, messages, ledger = recorded_chain()
     for message in ledger.of(1).sends():
         message.posted = -1
     with pytest.raises(CheckFailed, match=said):
-        expect_same_alone(worker, N, [Noted(1, (inputs,), messages, ledger)])
+        expect_same_alone(worker, N, [Recording(1, (inputs,), messages, ledger)])
 
 
 @pytest.mark.parametrize("change", ["other numbers", "one less", "to another"])
-def test_other_messages_than_those_that_were_noted_are_noticed(change):
-    inputs, messages, ledger = noted_chain()
+def test_other_messages_than_those_that_were_recorded_are_noticed(change):
+    inputs, messages, ledger = recorded_chain()
     mine = messages[1][0]
     claimed = {
         "other numbers": [Sent(mine.to, mine.tag, mine.numbers + 1)],
@@ -178,17 +178,17 @@ def test_other_messages_than_those_that_were_noted_are_noticed(change):
     }[change]
     messages[1] = claimed
     with pytest.raises(CheckFailed, match="alone"):
-        expect_same_alone(passed_on, N, [Noted(1, (inputs,), messages, ledger)])
+        expect_same_alone(passed_on, N, [Recording(1, (inputs,), messages, ledger)])
 
 
 def test_who_waits_for_a_message_that_nobody_sent_is_told():
-    inputs, messages, _ = noted_chain()
-    with pytest.raises(CheckFailed, match="rank 1 does not do the same again"):
-        expect_same_alone(passed_on, N, [Noted(1, (inputs,), [[], messages[1], []], Ledger(world_size=N))])
+    inputs, messages, _ = recorded_chain()
+    with pytest.raises(CheckFailed, match="rank 1 does not do the same"):
+        expect_same_alone(passed_on, N, [Recording(1, (inputs,), [[], messages[1], []], Ledger(world_size=N))])
 
 
 @pytest.mark.parametrize("nonsense", [lambda *_: 1, lambda *_: (1, [2]), lambda *_: (1, [Sent(0, 0, [1])])])
 def test_nonsense_is_called_nonsense(nonsense, monkeypatch):
-    monkeypatch.setattr("autograder.checking.replay.noted", nonsense)
-    with pytest.raises(CheckFailed, match="makes no sense"):
-        run_noted(passed_on, 2, (torch.zeros(2, 1),))
+    monkeypatch.setattr("autograder.checking.replay.run_and_record", nonsense)
+    with pytest.raises(CheckFailed, match="cannot be read"):
+        run_recorded(passed_on, 2, (torch.zeros(2, 1),))

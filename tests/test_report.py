@@ -176,23 +176,23 @@ def test_the_other_lost_marks_are_counted_by_what_happened(parsed, counted):
 
 
 def test_who_needs_a_look_and_why(parsed):
-    rows = {row[0]: row[1] for row in parsed.table("8 submissions that a person should see")}
+    rows = {row[0]: row[1] for row in parsed.table("8 submissions that a person should look at")}
     assert rows == {
         f"{EVE}, {LESSON}: feedback": f"The file is {SCRIPT}.",
         f"cyd, {LESSON}": "No points, although answers are written.",
         f"fay, {LESSON}": f"Exercise 2: {mistakes.ENDLESS}. Exercise 3: {mistakes.DIED}. "
         "No points, although answers are written.",
-        f"gus, {LESSON}": "The autograder failed on it, and it has no points for now; .nbgrader.log says more.",
+        f"gus, {LESSON}": "The autograder failed on it, so it has no points for now; .nbgrader.log says more.",
         f"ivy, {LESSON}": "Exercises 1, 3: The test cell was missing. Exercise 2: The test cell had been changed.",
         f"jon, {LESSON}": "No points, although answers are written.",
         f"kim, {LESSON}": "Exercise 2: square: 1.5 by hand, 0 from the autograder. "
         "Exercise 3: half: 2 by hand, 3 from the autograder.",
-        f"mia, {LESSON}": "It is not graded yet, or not to its end: run python -m autograder grade.",
+        f"mia, {LESSON}": "Not graded yet, or not completely: run python -m autograder grade.",
     }
 
 
 def test_who_handed_in_nothing(parsed):
-    rows = parsed.table("Students without a submission")
+    rows = parsed.table("Students who have not handed in")
     assert rows[0] == [LESSON, "1", "lea"]
     assert rows[1][:2] == [MORE, "10"]
     assert set(rows[1][2].split(", ")) == {EVE, "cyd", "dan", "fay", "gus", "ivy", "jon", "kim", "lea", "mia"}

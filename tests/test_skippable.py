@@ -29,29 +29,29 @@ def lesson() -> nbformat.NotebookNode:
     return new_notebook(cells=cells)
 
 
-def idle(changed: dict[str, str] | None = None, more: list[str] = ()) -> set[str]:
+def skipped(changed: dict[str, str] | None = None, more: list[str] = ()) -> set[str]:
     """What need not run where a student has changed cells, and added some."""
     changed = changed or {}
     cells = [cell(one.id, changed.get(one.id, one.source), notebook.nbgrader_role(one)) for one in lesson().cells]
     cells += [cell(f"own-{number}", source) for number, source in enumerate(more)]
-    return skippable.idle(cells, lesson())
+    return skippable.skippable_cells(cells, lesson())
 
 
 def test_what_only_shows_something_need_not_run():
-    assert idle() == {"draw", "show"}
-    assert idle({"ex1": "def twice(x):\n    numbers = x\n    return x + numbers"}) == {"draw", "show"}
+    assert skipped() == {"draw", "show"}
+    assert skipped({"ex1": "def twice(x):\n    numbers = x\n    return x + numbers"}) == {"draw", "show"}
 
 
 def test_what_an_answer_reads_runs_and_what_that_reads_too():
-    assert idle({"ex1": "def twice(x):\n    return numbers[1] * x"}) == {"show"}
-    assert idle({"ex1": "def twice(x):\n    return picture"}) == set()
+    assert skipped({"ex1": "def twice(x):\n    return numbers[1] * x"}) == {"show"}
+    assert skipped({"ex1": "def twice(x):\n    return picture"}) == set()
 
 
 def test_what_a_student_has_changed_or_added_runs():
-    assert idle({"show": "picture = draw(3)"}) == set(), "it reads what the other one defines"
-    assert idle({"draw": "def draw(x):\n    return x"}) == {"show"}
-    assert idle(more=["print(picture)"]) == set()
-    assert idle(more=["print(3)"]) == {"draw", "show"}
+    assert skipped({"show": "picture = draw(3)"}) == set(), "it reads what the other one defines"
+    assert skipped({"draw": "def draw(x):\n    return x"}) == {"show"}
+    assert skipped(more=["print(picture)"]) == set()
+    assert skipped(more=["print(3)"]) == {"draw", "show"}
 
 
 UNCERTAIN = ["globals()['draw']", "eval('picture')", "%run -n draw", "sys.modules['__main__']", "def f(:", "Out[3]"]
@@ -59,18 +59,18 @@ UNCERTAIN = ["globals()['draw']", "eval('picture')", "%run -n draw", "sys.module
 
 @pytest.mark.parametrize("source", UNCERTAIN)
 def test_where_nobody_can_say_what_is_read_everything_runs(source):
-    assert idle(more=[source]) == set()
+    assert skipped(more=[source]) == set()
 
 
 def test_a_lesson_without_a_setup_cell_runs_whole():
     nb = lesson()
     nb.cells[0].metadata.tags = []
-    assert skippable.idle(nb.cells, lesson()) == {"draw", "show"}
-    assert skippable.idle(nb.cells, nb) == set()
+    assert skippable.skippable_cells(nb.cells, lesson()) == {"draw", "show"}
+    assert skippable.skippable_cells(nb.cells, nb) == set()
 
 
 def test_a_method_of_that_name_is_no_such_reading():
-    assert idle({"ex1": "def twice(model):\n    return model.eval()"}) == {"draw", "show"}
+    assert skipped({"ex1": "def twice(model):\n    return model.eval()"}) == {"draw", "show"}
 
 
 @pytest.mark.parametrize("name", notebook.lessons())
@@ -78,4 +78,4 @@ def test_a_right_notebook_needs_none_of_a_lessons_demonstrations(name):
     nb = notebook.read(name)
     code = [one for one in nb.cells if one.cell_type == "code"]
     needed = {one.id for one in code if notebook.is_setup(one) or notebook.nbgrader_role(one)}
-    assert skippable.idle(nb.cells, nb) == {one.id for one in code} - needed != set()
+    assert skippable.skippable_cells(nb.cells, nb) == {one.id for one in code} - needed != set()

@@ -117,7 +117,7 @@ def test_an_endless_cell_is_stopped(course, capsys, monkeypatch):
     monkeypatch.setattr(run_solutions, "CELL_TIMEOUT", 2)
     tiny.lesson(course / "solutions", answer="while True: pass")
     assert main(["run"]) == 1
-    assert "cell 98-ex1-twice-test: no end after 2 s" in capsys.readouterr().err
+    assert "cell 98-ex1-twice-test: did not end within 2 s" in capsys.readouterr().err
 
 
 def test_mistakes_are_told_in_one_line(course, capsys):

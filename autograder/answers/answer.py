@@ -119,7 +119,8 @@ def _cells(path: Path, mtime_ns: int) -> dict[str, str]:
 def _body(function: Callable) -> str:
     """The source of a function's body without its docstring, moved to the left margin."""
     lines = textwrap.dedent(inspect.getsource(function)).splitlines()
-    statements = ast.parse("\n".join(lines)).body[0].body
-    first = statements[1]  # statements[0] is the docstring
+    definition = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    first = definition.body[1]  # body[0] is the docstring
     start = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
     return textwrap.dedent("\n".join(lines[start - 1 :])) + "\n"

@@ -60,7 +60,6 @@ def check(exercise: str) -> Callable[[Callable], Callable]:
             told.ledger, told.seed = failure.ledger, seed
             raise told from failure.__cause__
 
-        run.exercise = exercise
         REGISTERED[body.__module__, body.__name__] = exercise
         return run
 
@@ -102,9 +101,9 @@ def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = m
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             body(*subjects, rng=np.random.default_rng(seed))
-    except CheckFailed as failure:
-        failure.ledger = Launches.ledger
-        return failure
+    except CheckFailed as failed:
+        failed.ledger = Launches.ledger
+        return failed
     except LaunchesExceeded:
         return None
     except Exception as error:

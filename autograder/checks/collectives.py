@@ -20,7 +20,7 @@ import torch.distributed as dist
 from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks, each_rank, expect_unchanged, fail
 from autograder.checking.inputs import seed
-from autograder.checking.replay import Noted, expect_same_alone, run_noted
+from autograder.checking.replay import Recording, expect_same_alone, run_recorded
 from autograder.checking.stage import apart, picture, run_ranks
 from ranks.ledger import Ledger
 
@@ -134,15 +134,15 @@ def _trials(cases: list[Case], outcomes: Sequence[list[Outcome]], ledger: Ledger
 def _run_cases_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> list[Trial]:
     """As `_run_cases`, with one case for each rank; then rank r does its part of case r again, without the others."""
     world_size = len(cases)
-    outcomes, sent, ledger = run_noted(_drive, world_size, (function, cases))
+    outcomes, sent, ledger = run_recorded(_drive, world_size, (function, cases))
     trials, queues = _trials(cases, outcomes, ledger), [iter(mine) for mine in sent]
-    other, noted = apart(function), []
+    other, recordings = apart(function), []
     for rank, trial in enumerate(trials):
         of_case = [[next(queue) for _ in trial.ledger.of(r).sends()] for r, queue in enumerate(queues)]
         given = [_numbers(rng, x.shape, str(x.dtype)) for x in trial.case.inputs]
         given[rank] = trial.case.inputs[rank]
-        noted.append(Noted(rank, (other, [replace(trial.case, inputs=given)]), of_case, trial.ledger))
-    for rank, (outcome,) in enumerate(expect_same_alone(_drive, world_size, noted)):
+        recordings.append(Recording(rank, (other, [replace(trial.case, inputs=given)]), of_case, trial.ledger))
+    for rank, (outcome,) in enumerate(expect_same_alone(_drive, world_size, recordings)):
         before, name = trials[rank].outcomes[rank], trials[rank].case.name
         if not (np.array_equal(outcome.result, before.result) and np.array_equal(outcome.after, before.after)):
             text = f"rank {rank}'s result changes when the rank works alone, from its own input and the messages that"

@@ -1,4 +1,4 @@
-"""`python -m autograder grade`: a class's submissions in, grades with reasons out."""
+"""`python -m autograder grade`: grade a class's submissions, with a reason for every lost mark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autograder.grading.course import Course
 from autograder.lessons import notebook
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `grade`."""
     parser = subparsers.add_parser("grade", help="grade a class: autograde, feedback, grades.csv")
     add_arguments(parser)
@@ -22,22 +22,24 @@ def add_parser(subparsers) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that grades a class."""
-    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson handed in")
-    parser.add_argument("--force", action="store_true", help="grade again what did not change")
-    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes (default: one a core)")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson that was handed in")
+    parser.add_argument("--force", action="store_true", help="grade everything again, even what did not change")
+    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes (default: one per core)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler whose workers run the notebooks")
     add_course_arguments(parser)
 
 
 def add_course_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which course it is, and how its submissions run."""
+    """The arguments that name a course and say how its submissions run."""
     parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
-    parser.add_argument("--timeout", type=int, metavar="SECONDS", help="for one cell; twice that for a test cell")
-    parser.add_argument("--no-jail", action="store_true", help="run submissions with your own rights")
+    parser.add_argument(
+        "--timeout", type=int, metavar="SECONDS", help="limit for one cell; a test cell gets twice that"
+    )
+    parser.add_argument("--no-jail", action="store_true", help="run submissions without a jail, with your own rights")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the subcommand; its exit status: 1 when something could not be graded, or differs from the expected."""
+    """Run the subcommand; its exit status: 1 if a submission could not be graded, or differs from what is expected."""
     if arguments.example:
         return _example(arguments)
     course = course_of(arguments)
@@ -53,12 +55,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def folder_of(arguments: argparse.Namespace) -> Path:
-    """The course's folder, as short as it can be said."""
+    """The course's folder, as a short path for messages."""
     return Path(arguments.course).expanduser() if arguments.course else Path(os.path.relpath(notebook.ROOT))
 
 
 def course_of(arguments: argparse.Namespace) -> Course:
-    """The course that the command line names. ValueError for a folder or lesson that is not there."""
+    """The course that the command line names. ValueError for a folder or lesson that does not exist."""
     folder = folder_of(arguments)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
@@ -77,7 +79,7 @@ def workers_of(arguments: argparse.Namespace) -> dict:
 def _example(arguments: argparse.Namespace) -> int:
     from autograder.grading import example_class
 
-    course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # one of them never ends
+    course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # one submission never ends
     course.check(arguments.lessons)
     # Without the solutions first: the expected points show a broken test or jail as well.
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments), solutions=False)

@@ -26,14 +26,17 @@ from autograder.lessons import keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
 
 if TYPE_CHECKING:
+    from nbgrader.api import Gradebook
+    from traitlets.config import Config
+
     from autograder.grading.workers import Task, Workers
 
 
 class Course:
-    """One class: a folder with `submitted/`, and what grading puts beside it.
+    """One class: a folder with `submitted/`, and what grading writes next to it.
 
-    Lessons come from `solutions/` in that folder if there is one, else from the repository. timeout: seconds for a
-    cell, twice that for a test cell. jail: run the submissions in one.
+    Lessons come from `solutions/` in that folder if it exists, else from the repository. timeout: seconds for a cell; a
+    test cell gets twice as long. jail: run the submissions in a jail.
     """
 
     def __init__(self, root: Path, timeout: int | None = None, jail: bool = True):
@@ -60,8 +63,8 @@ class Course:
             if path.is_dir() and path.name in wanted and not path.parent.name.startswith(".")
         ]
 
-    def strangers(self) -> list[str]:
-        """Folders in `submitted/` that are no lesson: mistyped names, perhaps."""
+    def unknown_folders(self) -> list[str]:
+        """Folders in `submitted/` whose names are not lessons, perhaps mistyped."""
         folders = [path for path in sorted((self.root / "submitted").glob("*/*")) if path.is_dir()]
         return [str(path.relative_to(self.root)) for path in folders if path.name not in self.lessons()]
 
@@ -73,19 +76,19 @@ class Course:
         scheduler: str = "",
         solutions: bool = True,
     ) -> list[str]:
-        """Grade what changed, write feedback and grades.csv. One line for each submission that failed to grade.
+        """Grade what changed, write feedback and grades.csv. One line for each submission that could not be graded.
 
-        jobs, scheduler: as for `workers.Workers`; without a number, one worker a core. solutions: grade each lesson's
+        jobs, scheduler: as for `workers.Workers`; without a number, one worker per core. solutions: grade each lesson's
         own solution first.
         """
         from autograder.grading import workers
 
-        self._say_what_is_odd()
+        self._check_setup()
         jobs = jobs or workers.cores()
         for lesson in sorted({lesson for _, lesson in self.jobs(lessons)}):
             self.prepare(lesson)
         done, final = self._read_graded(), self.final()
-        # Before anything is graded: what changes meanwhile is graded next time.
+        # Before anything is graded: a submission that changes meanwhile is graded next time.
         states = {job: self._fingerprint(*job) for job in self.jobs(lessons)}
         todo = {
             job: state for job, state in states.items()
@@ -100,20 +103,21 @@ class Course:
         write_whole(self.root / "grades.csv", csv_of(self.rows()))
         return problems
 
-    def _say_what_is_odd(self) -> None:
+    def _check_setup(self) -> None:
+        """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
         from autograder.grading import jail
 
-        for stranger in self.strangers():
-            print(f"{stranger} is no lesson and is left out: check the folder's name", file=sys.stderr)
+        for folder in self.unknown_folders():
+            print(f"{folder} is not a lesson and is skipped: check the folder's name", file=sys.stderr)
         if not self.jail:
-            print("Without a jail: submissions run with your rights, and can pretend to pass.", file=sys.stderr)
+            print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
         elif jail.missing():
             raise ValueError(jail.MISSING)
 
     def _grade(self, todo: dict[tuple[str, str], str], pool: Workers) -> list[str]:
-        """Let workers run these submissions, and write down each one's grade as soon as it is there.
+        """Let workers run these submissions, and write each one's grade as soon as it is known.
 
-        todo: (student, lesson) → the fingerprint that it is then graded at.
+        todo: (student, lesson) → the fingerprint of what is graded.
         """
         from tqdm import tqdm
 
@@ -134,12 +138,12 @@ class Course:
         return problems
 
     def task(self, student: str, lesson: str) -> Task:
-        """What a worker needs to run one submission; of no student: the solution itself."""
+        """What a worker needs to run one submission; without a student (''), the solution itself."""
         from autograder.grading import restore, steps, submission_files, workers
 
         run, source = steps.RunCells(config=self._config()), self.solutions / lesson
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb")
-        files, cells, problem = submission_files.files_beside(source), instructor.cells, ""
+        files, cells, problem = submission_files.companion_files(source), instructor.cells, ""
         if student:
             folder = self.root / "submitted" / student / lesson
             nb = restore.read_file(folder / f"{lesson}.ipynb")
@@ -147,13 +151,13 @@ class Course:
             cells, problem = nb.cells, nb.metadata.autograder.problem
         with self.gradebook() as gradebook:
             restored = restore.restored_notebook(cells, problem, restore.source_cells(gradebook, lesson, lesson))
-        texts = map(notebook.nbformat.writes, (restored, instructor))
+        texts = notebook.nbformat.writes(restored), notebook.nbformat.writes(instructor)
         return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
 
-        ValueError when its exercises are others than before and an instructor has given points by hand.
+        ValueError if its exercises have changed and an instructor has given points or comments by hand.
         """
         from nbgrader.api import MissingEntry
         from nbgrader.converters import GenerateAssignment
@@ -172,7 +176,7 @@ class Course:
             if cells is not None and cells != {cell.id for cell in nb.cells if notebook.nbgrader_role(cell)}:
                 self._forget(gradebook, lesson)
         with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
-            # A folder of its own: the released notebook is `make notebooks`' business.
+            # In a scratch folder: only `make notebooks` writes released notebooks.
             scratch = Path(folder).resolve()
             shutil.copytree(source, scratch / "solutions" / lesson, ignore=shutil.ignore_patterns(".*"))
             config = self._config(assignment_id=lesson, root=str(scratch))
@@ -182,9 +186,9 @@ class Course:
         write_whole(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
 
     def try_solutions(self, lessons: list[str], pool: Workers) -> None:
-        """Grade the solutions themselves, once for each state of lesson and grader.
+        """Grade the solutions themselves, again after each change of the lesson or the grader.
 
-        ValueError when one loses a mark: then tests or installation are broken, and no student shall pay for it.
+        ValueError if one loses a mark: then the tests or the installation are broken, and students must not pay for it.
         """
         from autograder.grading import run_cells, scoring
 
@@ -204,16 +208,16 @@ class Course:
             write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
 
     def grade_one(self, student: str, lesson: str) -> str:
-        """Grade one submission here and now; '' or, in one line, why that was not possible."""
+        """Grade one submission in this process; '' or, in one line, why that was not possible."""
         from autograder.grading import workers
 
         outcome = next(workers.Workers(1).run([self.task(student, lesson)]))
         return self.write_grade(student, lesson, *outcome[1:])
 
     def write_grade(self, student: str, lesson: str, executed: str, error: Exception | None = None) -> str:
-        """Put what a worker found into the gradebook and the feedback, through nbgrader; '' or what went wrong.
+        """Write what a worker found into the gradebook and the feedback, with nbgrader; '' or what went wrong.
 
-        Nothing of the submission runs here.
+        Nothing of the submission runs in this process.
         """
         from nbgrader.converters import Autograde, GenerateFeedback
 
@@ -228,7 +232,7 @@ class Course:
         return ""
 
     def final(self) -> set[tuple[str, str]]:
-        """(student, lesson) of everything that has a final score for each exercise, and a feedback page."""
+        """(student, lesson) of everything that has a final score for every exercise, and a feedback page."""
         rows = self.rows()
         unfinished = {row[:2] for row in rows if row.waits}
         found = {row[:2] for row in rows} - unfinished
@@ -239,7 +243,7 @@ class Course:
         }
 
     def scores(self) -> dict[tuple[str, str, str], tuple[float, float]]:
-        """(student, lesson, exercise) → (score, most), for what is in `submitted/` now."""
+        """(student, lesson, exercise) → (score, most), for the submissions that are in `submitted/` now."""
         return scores_of(self.rows())
 
     def totals(self) -> dict[tuple[str, str], tuple[float, float]]:
@@ -247,21 +251,21 @@ class Course:
         return totals_of(self.rows())
 
     def rows(self) -> list[Row]:
-        """Every grade in the gradebook of what is in `submitted/` now."""
-        here = set(self.jobs())
+        """Every grade in the gradebook, for the submissions that are in `submitted/` now."""
+        present = set(self.jobs())
         with self.gradebook() as gradebook:
-            return [row for row in read_rows(gradebook) if row[:2] in here]
+            return [row for row in read_rows(gradebook) if row[:2] in present]
 
     def has_gradebook(self) -> bool:
-        """Is there a gradebook yet? Looking into one makes it."""
+        """Is there a gradebook yet? `gradebook` would make one."""
         return (self.root / "gradebook.db").is_file()
 
     @functools.cached_property
-    def settings(self):
+    def settings(self) -> Config:
         """What `nbgrader_config.py` says."""
         return nbgrader_api.settings()
 
-    def _config(self, **coursedir: str):
+    def _config(self, **coursedir: str) -> Config:
         config = copy.deepcopy(self.settings)
         config.CourseDirectory.update(root=str(self.root), db_url=self._db_url())
         config.CourseDirectory.source_directory = os.path.relpath(self.solutions, self.root)
@@ -273,11 +277,11 @@ class Course:
         config.RunCells.jail = self.jail
         return config
 
-    def _convert(self, converter: type, config) -> str:
+    def _convert(self, converter: type, config: Config) -> str:
         return nbgrader_api.convert(converter, config, self.root / ".nbgrader.log")
 
     def _record_failure(self, student: str, lesson: str) -> None:
-        """No old score may stand for a submission that could not be graded."""
+        """Give a submission that could not be graded 0 points for now, so that no old score stands."""
         from autograder.grading import restore, scoring
 
         with self.gradebook() as gradebook:
@@ -289,22 +293,22 @@ class Course:
                 cell.metadata["autograder"] = {"status": "failed", "reason": scoring.FAILED}
             scoring.save(gradebook, lesson, lesson, student, tests)
 
-    def _forget(self, gradebook, lesson: str) -> None:
-        """Take a lesson out of the gradebook, because nbgrader cannot change the exercises of a graded one."""
+    def _forget(self, gradebook: Gradebook, lesson: str) -> None:
+        """Remove a lesson from the gradebook: nbgrader cannot change the exercises of a graded one."""
         for submission in gradebook.find_assignment(lesson).submissions:
             for nb in submission.notebooks:
                 grades = [grade for grade in nb.grades if grade.manual_score is not None or grade.extra_credit]
                 if grades or any(comment.manual_comment for comment in nb.comments):
                     raise ValueError(
-                        f"{lesson} has other exercises now, and {submission.student.id} has points or comments by hand "
-                        "for the old ones: save them with `nbgrader export`, then "
+                        f"the exercises of {lesson} have changed, and {submission.student.id} has points or comments "
+                        "by hand for the old ones: save them with `nbgrader export`, then "
                         f"`nbgrader db assignment remove {lesson} --force`"
                     )
         gradebook.remove_assignment(lesson)
 
     @contextlib.contextmanager
-    def gradebook(self) -> Iterator:
-        """nbgrader's gradebook of this course, which is made where there is none; to be used in a `with`."""
+    def gradebook(self) -> Iterator[Gradebook]:
+        """nbgrader's gradebook of this course, made if there is none; to be used in a `with`."""
         from nbgrader.api import Gradebook
 
         with Gradebook(self._db_url(), self.settings.CourseDirectory.course_id) as gradebook:
@@ -320,7 +324,7 @@ class Course:
             return {}
 
     def _fingerprint(self, student: str, lesson: str) -> str:
-        """A digest of all that a grade depends on: submission (of no student: none), lesson, grader."""
+        """A digest of all that a grade depends on: the submission (none for student ''), the lesson, the grader."""
         submission = [self.root / "submitted" / student / lesson] if student else []
         parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), keys.digest(submission))
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -26,7 +27,9 @@ class FeedbackExporter(Exporter):
     file_extension = ".html"
     output_mimetype = "text/html"
 
-    def from_notebook_node(self, nb: nbformat.NotebookNode, resources: dict | None = None, **kwargs):
+    def from_notebook_node(
+        self, nb: nbformat.NotebookNode, resources: dict | None = None, **kwargs: Any
+    ) -> tuple[Any, dict]:
         """The page as text, and the resources."""
         nb, resources = super().from_notebook_node(nb, resources, **kwargs)
         return page(nb, resources["nbgrader"]), resources

@@ -96,5 +96,5 @@ def table_of(rows: list[Row]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
+    """A name, with an apostrophe in front where a spreadsheet would take it for a formula."""
     return f"'{text}" if text[:1] in "=+-@\t\r" else text

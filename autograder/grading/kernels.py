@@ -1,7 +1,7 @@
 """What runs a cell: a kernel, its replies, and the outputs that it collects.
 
-`Kernel` is what `run_cells` needs of one. `LocalKernel` is Jupyter's own, with the rights of whoever grades; the jail
-has another (`jail.kernel.JailedKernel`).
+`Kernel` is what `run_cells` needs of one. `LocalKernel` is Jupyter's own, with the rights of the person who grades. The
+kernel in a jail is `jail.kernel.JailedKernel`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nbformat.v4 import new_output
 from autograder.checking.check import SEED, fresh_seed
 from autograder.grading.restore import well_formed
 
-#: A cell's outputs are cut after this many characters: an endless loop may print all the time.
+#: A cell's outputs are cut after this many characters: an endless loop may print forever.
 MAX_OUTPUT = 2_000_000
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -32,11 +32,12 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 @dataclass
 class Reply:
-    """What became of one cell.
+    """What happened to one cell.
 
     status: "ok", "error", "timeout" (stopped after `timeout` seconds), "died" (the kernel ended), or
-    "unstarted" (the kernel had ended before the cell began). error: name and text of what it raised. why: what
-    ended it, if that is known. raised: what a grade cell raised outside the jail. seed: of the inputs of its checks.
+    "unstarted" (the kernel had ended before the cell began). error: name and text of the exception that it raised. why:
+    what ended the kernel, if known. raised: the exception that a grade cell raised outside the jail. seed: the seed of
+    its checks' inputs.
     """
 
     status: str
@@ -50,13 +51,13 @@ class Reply:
 
 
 class Kernel(Protocol):
-    """Runs the cells of one submission, one after the other."""
+    """Runs the cells of one submission, one after another."""
 
     def start(self) -> None:
-        """Start afresh: nothing has run yet."""
+        """Start a fresh process, in which nothing has run."""
 
     def stop(self) -> None:
-        """End it and every process that it started; without effect when it is not running."""
+        """End it and every process that it started; does nothing if it is not running."""
 
     def run(self, source: str, timeout: float) -> Reply:
         """Run one of the submission's cells. After "timeout", "died" or "unstarted", stop it."""
@@ -66,7 +67,7 @@ class Kernel(Protocol):
 
 
 class LocalKernel:
-    """A Python kernel of this environment on this machine, with the rights of whoever grades."""
+    """A Python kernel of this environment on this machine, with the rights of the person who grades."""
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -95,18 +96,18 @@ class LocalKernel:
         self.client.wait_for_ready(timeout=60)
 
     def stop(self) -> None:
-        """End the kernel and every process it started; without effect when there is none."""
+        """End the kernel and every process it started; does nothing if there is none."""
         if self.manager is None:
             return
         if self.client is not None:
             self.client.stop_channels()
-        # Signals go to the kernel's whole process group, also when the kernel itself is dead.
+        # The signal goes to the kernel's whole process group, even if the kernel itself is dead.
         self.manager.shutdown_kernel(now=True)
         shutil.rmtree(self.sockets, ignore_errors=True)
         self.manager = self.client = None
 
     def run(self, source: str, timeout: float) -> Reply:
-        """Run one cell. After "timeout", "died" or "unstarted" the kernel is of no use: stop it."""
+        """Run one cell. After "timeout", "died" or "unstarted" the kernel cannot be used any more: stop it."""
         assert self.manager is not None and self.client is not None
         request = self.client.execute(source, allow_stdin=False, stop_on_error=False)
         deadline = time.monotonic() + timeout
@@ -135,7 +136,8 @@ class LocalKernel:
         reply.outputs = collected.finished()
         if answer:
             reply.status = "ok" if answer["status"] == "ok" else "error"
-            reply.error = tuple(ANSI.sub("", well_formed(str(answer.get(key, "")))) for key in ("ename", "evalue"))
+            name, text = (ANSI.sub("", well_formed(str(answer.get(key, "")))) for key in ("ename", "evalue"))
+            reply.error = name, text
             reply.traceback = [well_formed(str(part)) for part in answer.get("traceback", [])]
         return reply
 
@@ -155,18 +157,20 @@ class LocalKernel:
 class Outputs:
     """Collects a cell's output messages: streams joined, display updates applied, everything bounded."""
 
-    def __init__(self):
-        self.outputs, self.displays, self.size, self.clear_next = [], {}, 0, False
+    def __init__(self) -> None:
+        self.outputs: list[nbformat.NotebookNode] = []
+        self.displays: dict[str, nbformat.NotebookNode] = {}
+        self.size, self.clear_next = 0, False
 
-    def take(self, kind: str, content: dict) -> None:
-        """Take in one message of a jail, which may say anything."""
+    def add_untrusted(self, kind: str, content: dict) -> None:
+        """Add one message from a jail, whose content can be anything."""
         if kind == "execute_result" and type(content.get("execution_count")) is not int:
             return
         with contextlib.suppress(Exception):
             self.add({"msg_type": kind, "content": content})
 
     def add(self, message: dict) -> None:
-        """Take one message in; what is no output, or no valid one, is left out."""
+        """Add one message; anything that is not a valid output is ignored."""
         kind, content = message["msg_type"], message["content"]
         if kind == "clear_output":
             self.clear_next = True
@@ -206,6 +210,7 @@ class Outputs:
             self.displays[shown] = self.outputs[-1]
 
     def finished(self) -> list[nbformat.NotebookNode]:
+        """The outputs that were collected."""
         for output in self.outputs:
             if output.output_type == "stream":  # a progress bar leaves its last state
                 output.text = re.sub(r"[^\n]*\r(?!\n)", "", output.text)
@@ -216,6 +221,6 @@ class Outputs:
 
 
 def _valid_data(data: dict) -> nbformat.NotebookNode:
-    """A display's texts by type; a cell may send anything, and a notebook file may not hold it."""
+    """A display's texts by type. Anything else is removed: a notebook file might not be able to hold it."""
     texts = {kind: well_formed(value) for kind, value in data.items() if isinstance(value, str)}
     return nbformat.from_dict({kind: text for kind, text in texts.items() if not kind.endswith("json")})

@@ -1,12 +1,13 @@
-"""nbgrader's own steps for one submission, made to hold whatever state the submission is in."""
+"""nbgrader's own steps for one submission, made to work whatever state the submission is in."""
 
 from __future__ import annotations
 
+import datetime
 import os
 
 
 def exactly_one(converter: type) -> type:
-    """nbgrader's converter for one student and lesson, also when the notebook is missing."""
+    """nbgrader's converter for one student and lesson; it also works if the notebook is missing."""
 
     class One(converter):
         def init_notebooks(self) -> None:
@@ -15,10 +16,10 @@ def exactly_one(converter: type) -> type:
             self.assignments = {folder: [os.path.join(folder, f"{lesson}.ipynb")]}
 
         def start(self) -> None:
-            """As nbgrader's; a time of submission that is none counts as none."""
+            """As nbgrader's, but a time of submission that cannot be read counts as missing."""
             read = self.coursedir.get_existing_timestamp
 
-            def timestamp(path: str):
+            def timestamp(path: str) -> datetime.datetime | None:
                 try:
                     return read(path)
                 except Exception:
@@ -28,7 +29,7 @@ def exactly_one(converter: type) -> type:
             super().start()
 
         def init_assignment(self, assignment_id: str, student_id: str) -> None:
-            """As nbgrader's, but nothing is copied beside the notebook: links could lead anywhere."""
+            """As nbgrader's, but files next to the notebook are not copied: links could lead anywhere."""
             ignored = self.coursedir.ignore
             self.coursedir.ignore = [*ignored, "*"]
             try:

@@ -1,18 +1,18 @@
-"""What every worker needs, imported once: by the process from which workers are forked (`workers`).
+"""Imports everything that workers need, once, in the process from which they are forked (`workers`).
 
-Nothing else imports this. Each worker forks its ranks from itself, so that none has to import torch.
+Nothing else imports this. A worker forks its ranks from itself, so that no rank has to import torch.
 """
 
 import gc
 import importlib
 import os
 
-os.environ["OMP_NUM_THREADS"] = "1"  # there is a worker for each core, and each has a jail that computes, too
-os.environ["RANKS_INSIDE"] = "preload"  # `ranks` starts no server of its own
+os.environ["OMP_NUM_THREADS"] = "1"  # each core has a worker already, and each worker a jail that computes
+os.environ["RANKS_INSIDE"] = "preload"  # so that `ranks` starts no server of its own
 for name in ("autograder.grading.workers", "autograder.grading.jail.kernel"):
     importlib.import_module(name)
 server = importlib.import_module("ranks.server")
 server._preload()
 del os.environ["RANKS_INSIDE"]
 gc.collect()
-gc.freeze()  # the collector would touch, and so copy, every page in every worker
+gc.freeze()  # else the collector would write to every page, and so copy it, in every worker

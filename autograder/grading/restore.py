@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,11 +35,11 @@ PARTS: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "mar
 class SubmissionExporter(NotebookExporter):
     """Reads a submission whatever is in the file; what cannot be read becomes a notebook that says why."""
 
-    def from_filename(self, filename: str, resources: dict | None = None, **kwargs: Any) -> tuple[str, dict]:
+    def from_filename(self, filename: str, resources: dict | None = None, **kwargs: Any) -> tuple[Any, dict]:
         """As nbconvert's, except that a missing file is no error, and a link is not followed."""
         return self.from_notebook_node(read_file(Path(filename)), resources=resources, **kwargs)
 
-    def from_file(self, file_stream: TextIO, resources: dict | None = None, **kwargs: Any) -> tuple[str, dict]:
+    def from_file(self, file_stream: TextIO, resources: dict | None = None, **kwargs: Any) -> tuple[Any, dict]:
         """As nbconvert's, except that a broken file is no error."""
         return self.from_notebook_node(read_submission(file_stream), resources=resources, **kwargs)
 
@@ -132,7 +133,12 @@ class SourceCell:
 
     def cell(self, source: str | None = None) -> nbformat.NotebookNode:
         """The code cell with nbgrader's metadata; `source` is the student's text, if it counts."""
-        role = {"grade": self.is_test, "solution": not self.is_test, "locked": self.is_test, "task": False}
+        role: dict[str, Any] = {
+            "grade": self.is_test,
+            "solution": not self.is_test,
+            "locked": self.is_test,
+            "task": False,
+        }
         role |= {"grade_id": self.name, "schema_version": 3, "cell_type": "code"}
         if self.is_test:
             role["points"] = self.points
@@ -258,7 +264,7 @@ def _name(cell: nbformat.NotebookNode, known: dict[str, SourceCell]) -> str | No
     return None
 
 
-def _ids(number: int):
+def _ids(number: int) -> Iterator[str]:
     yield f"own-{number}"
     copy = 0
     while True:

@@ -1,4 +1,4 @@
-"""`python -m autograder retry STUDENT LESSON EXERCISE`: run a failed test again, with the inputs on which it failed."""
+"""`python -m autograder retry STUDENT LESSON EXERCISE`: run a failed test again, on the inputs on which it failed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from autograder.grading.course import Course
 from autograder.lessons import notebook
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `retry`."""
-    parser = subparsers.add_parser("retry", help="run a failed test again, with the same inputs")
+    parser = subparsers.add_parser("retry", help="run a failed test again, on the same inputs")
     parser.add_argument("student", metavar="STUDENT")
     parser.add_argument("lesson", metavar="LESSON")
-    parser.add_argument("exercise", metavar="EXERCISE", help="as 08-ex3 or 08-ex3-step")
+    parser.add_argument("exercise", metavar="EXERCISE", help="for instance 08-ex3 or 08-ex3-step")
     grade.add_course_arguments(parser)
     parser.set_defaults(run=command)
 
@@ -38,27 +38,27 @@ def command(arguments: argparse.Namespace) -> int:
     why = run_again(course, arguments.student, arguments.lesson, test.id)
     print(why or "It passes now.")
     if why and why != test.metadata.autograder.get("reason"):
-        print("That is another failure than when it was graded: something has changed, or depends on chance.")
+        print("This is another failure than when it was graded: something has changed since, or depends on chance.")
     return 1 if why else 0
 
 
 def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbformat.NotebookNode:
-    """The test cell of an exercise, as it was graded. ValueError if there is none, or if it did not fail."""
+    """The test cell of an exercise, as it was graded. ValueError if it does not exist or did not fail."""
     path = course.root / "autograded" / student / lesson / f"{lesson}.ipynb"
     if Path(student).name != student or not path.is_file():
         raise ValueError(f"{lesson} of {student!r} is not graded here: run `python -m autograder grade {lesson}` first")
     tests = [cell for cell in nbformat.read(path, as_version=4).cells if notebook.nbgrader_role(cell) == "grade"]
     found = [cell for cell in tests if cell.id == f"{exercise}-test" or cell.id.startswith(f"{exercise}-")]
     if len(found) != 1:
-        there = ", ".join(cell.id.removesuffix("-test") for cell in tests)
-        raise ValueError(f"{lesson} has no exercise {exercise!r}; it has: {there}")
+        names = ", ".join(cell.id.removesuffix("-test") for cell in tests)
+        raise ValueError(f"{lesson} has no exercise {exercise!r}; it has: {names}")
     if found[0].metadata.get("autograder", {}).get("status") == "ok":
         raise ValueError(f"{student}'s {found[0].id} did not fail: there is nothing to retry")
     return found[0]
 
 
 def run_again(course: Course, student: str, lesson: str, test: str) -> str:
-    """Run a submission with this one test; '' if it passes, else why it has no points."""
+    """Run a submission with only this test; '' if it passes, else why it has no points."""
     from autograder.grading import scoring, workers
 
     course.prepare(lesson)

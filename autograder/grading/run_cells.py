@@ -1,7 +1,7 @@
-"""Runs a notebook's cells for grading, and survives what they do: errors, endless loops, a dead kernel.
+"""Runs a notebook's cells for grading, whatever they do: raise errors, loop forever, end the kernel.
 
-`run_cells` is the policy: which cells run, what happens when one of them kills the kernel, what is written down about
-each test. How a kernel is started, fed and stopped is `kernels`' business.
+`run_cells` decides which cells run, what happens when one of them ends the kernel, and what is recorded for each test.
+`kernels` starts kernels, sends them cells and stops them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Limits:
     notebook: float = 900
 
 
-#: The status of a cell that need not run.
+#: The status of a cell that was skipped.
 NOT_RUN = "not run"
 
 
@@ -34,22 +34,22 @@ def run_cells(
     cells: list[nbformat.NotebookNode],
     new_kernel: Callable[[], Kernel],
     limits: Limits,
-    idle: Collection[str] = (),
+    skip: Collection[str] = (),
 ) -> None:
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
-    idle: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
-    A cell that ends the kernel, or does not end, is left out from then on: a fresh kernel re-runs the cells
-    before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" when the
-    whole notebook took too long. A test also gets `error` (name, text), `where` (its own frames) and the `seed` that
-    repeats its failure.
+    skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
+    A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
+    before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
+    whole notebook took too long. A test also gets `error` (name, text), `where` (the frames in the student's cells) and
+    the `seed` that repeats its failure.
     """
     run = _Run(new_kernel, limits)
     try:
         for cell in cells:
             if cell.cell_type != "code":
                 continue
-            if cell.id in idle:
+            if cell.id in skip:
                 cell.metadata.setdefault("autograder", nbformat.NotebookNode()).status = NOT_RUN
                 continue
             reply = run.step(cell)
@@ -86,12 +86,12 @@ class _Run:
             if self.fresh and not self._replay():
                 continue
             if retried and self.last is not None and self.kernel.run("", self.limits.cell).status == "unstarted":
-                # The cell before left something behind that ends the kernel a moment later.
+                # The cell before started something that ended the kernel a moment later.
                 self._drop(self.last)
                 continue
             reply = self._run(cell)
             if reply.status == "unstarted" and not retried:
-                # Which cell ended the kernel, this one at once or the one before it? Another run will show.
+                # Either this cell ended the kernel at once, or the one before it did: another run shows which.
                 retried = True
                 self._end()
                 continue
@@ -110,7 +110,7 @@ class _Run:
         return [frame for match, frame in numbers if match and int(match[1]) in self.counts][-3:]
 
     def _replay(self) -> bool:
-        """Start a kernel and re-run what came before; False when that ended the kernel again."""
+        """Start a kernel and re-run the cells before; False if one of them ended the kernel again."""
         self.kernel.start()
         self.fresh, self.last, self.counts = False, None, set()
         for cell in list(self.seen):

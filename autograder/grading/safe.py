@@ -195,7 +195,9 @@ class SafeCells(Preprocessor):
 
     enabled = Bool(True).tag(config=True)
 
-    def preprocess_cell(self, cell: nbformat.NotebookNode, resources: dict, index: int):
+    def preprocess_cell(
+        self, cell: nbformat.NotebookNode, resources: dict, index: int
+    ) -> tuple[nbformat.NotebookNode, dict]:
         """One cell with harmless source and outputs."""
         cell.pop("attachments", None)
         if cell.cell_type == "markdown":

@@ -1,4 +1,4 @@
-"""From what happened to a grade: full points if and only if the test cell ran to its end, and one sentence why not.
+"""Scores: full points if and only if the test cell ran to its end, else none, and one sentence that says why.
 
 nbgrader looks at the outputs instead: anything on stderr costs all points, and a displayed number earns some.
 """
@@ -14,11 +14,10 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from autograder.grading.restore import answer_of
 from autograder.grading.run_cells import is_test
 
-#: A message is cut behind so many characters.
+#: A message is cut after this many characters.
 MAX_MESSAGE = 2000
 
-
-#: How a syntax error ends: with a kernel's name for the cell.
+#: The end of a syntax error's text: the kernel's name for the cell, and the line.
 CELL = re.compile(r" \((?:\d+\.py|<ipython-input-[^>]*>), line (\d+)\)$")
 
 
@@ -28,7 +27,7 @@ def passed(test: nbformat.NotebookNode) -> bool:
 
 
 def reason(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
-    """Why a test has no points, for the student; '' when it passed. problem: why the notebook was not run."""
+    """Why a test has no points, for the student; '' if it passed. problem: why the notebook was not run."""
     if problem:
         return problem
     if passed(test):
@@ -48,20 +47,20 @@ def reason(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, pr
         why = STOPPED[status].format(what="the test", What="The test") + _known_cause(ours)
     about = _about_answer(answer)
     if name == "NameError" and about.endswith(LEFT_OUT):
-        return about  # which says it already
+        return about  # which explains the error
     return f"{about} {why}".strip()[:MAX_MESSAGE]
 
 
 STOPPED = {
     "timeout": "{What} did not end in the time allowed and was stopped: an endless loop, or ranks that wait "
     "for each other?",
-    "died": "Python itself ended during {what}: a call of exit, a crash, or no memory left?",
-    "out of time": "{What} was not run to its end: the whole notebook took longer than the time allowed.",
+    "died": "Python itself ended during {what}: a call to exit, a crash, or too little memory?",
+    "out of time": "{What} did not run to its end: the whole notebook took longer than the time allowed.",
 }
 
 LEFT_OUT = " It was left out."
 
-#: Where grading itself went wrong.
+#: For a submission that the autograder could not grade.
 FAILED = "The autograder failed on this notebook; please ask your instructor."
 
 
@@ -71,7 +70,7 @@ def _known_cause(ours: dict) -> str:
 
 
 def _about_answer(answer: nbformat.NotebookNode | None) -> str:
-    """A sentence when the answer cell itself did not run well, else ''."""
+    """A sentence if the answer cell itself did not run to its end, else ''."""
     if answer is None:
         return ""
     ours = answer.metadata.get("autograder", {})
@@ -106,8 +105,8 @@ def save(
 ) -> None:
     """Write a score and a comment for every exercise that the gradebook knows, in one transaction.
 
-    A score given by hand stays beside the new one, and still takes precedence. No grade is left waiting for
-    a person.
+    A score given by hand is kept next to the new one and still takes precedence. No grade is left waiting for a score
+    by hand.
     """
     submission = gradebook.find_submission_notebook(notebook, assignment, student)
     comments = {comment.name: comment for comment in submission.comments}

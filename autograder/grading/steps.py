@@ -1,4 +1,4 @@
-"""The step of nbgrader's autograding that runs a submission, and the same for a worker that has only data.
+"""The step of nbgrader's autograding that runs a submission, and the same step for a worker, which has no course.
 
 A submission's cells run in a jail, its grade cells outside.
 """
@@ -18,7 +18,7 @@ from traitlets import Bool, Integer, List, Unicode
 
 from autograder.grading.kernels import Kernel, LocalKernel
 from autograder.grading.run_cells import Limits, run_cells
-from autograder.grading.submission_files import files_beside, lesson_notebook, submitted_files
+from autograder.grading.submission_files import companion_files, lesson_notebook, submitted_files
 from autograder.lessons import skippable
 
 
@@ -30,11 +30,11 @@ class RunCells(NbGraderPreprocessor):
     notebook_timeout = Integer(900, help="Seconds for the whole notebook.").tag(config=True)
     jail = Bool(True, help="Run submissions in a jail. Off, they run with your own rights.").tag(config=True)
     demonstrations = Bool(
-        False, help="Run the lesson's own cells, too, that are unchanged and on which no answer and no test depends."
+        False, help="Also run the lesson's unchanged demonstrations, on which no answer and no test depends."
     ).tag(config=True)
     data_files = List(Unicode(), help="Patterns of files that are taken from a submission.").tag(config=True)
 
-    executed = Unicode(help="The notebook as a worker has run it, as text; without it, it is run now.").tag(config=True)
+    executed = Unicode(help="The notebook as a worker has run it, as text; if empty, it is run now.").tag(config=True)
 
     @property
     def limits(self) -> Limits:
@@ -42,7 +42,7 @@ class RunCells(NbGraderPreprocessor):
         return Limits(self.timeout, self.test_timeout, self.notebook_timeout)
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """Run the restored notebook; for one that could not be read no kernel is started."""
+        """Run the restored notebook. If the submission could not be read, no kernel is started."""
         if nb.metadata.autograder.problem:
             return nb, resources
         where = resources["nbgrader"]
@@ -54,29 +54,29 @@ class RunCells(NbGraderPreprocessor):
         else:
             source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
             lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
-            run_submission(nb.cells, lesson, {**files, **files_beside(source)}, self)
+            run_submission(nb.cells, lesson, {**files, **companion_files(source)}, self)
         nb.metadata.autograder.left_out = left_out
         return nb, resources
 
 
 def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
-    """Run the cells of a restored submission, as `run_cells`, in kernels as `kernels` starts them.
+    """Run the cells of a restored submission (`run_cells`), in kernels that `kernels_for` starts.
 
-    how: what says `limits`, `jail` and `demonstrations`, a RunCells or a worker's task.
+    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task.
     """
-    idle = () if how.demonstrations else skippable.idle(cells, lesson)
-    with kernels(lesson, files, how.jail) as new_kernel:
-        run_cells(cells, new_kernel, how.limits, idle)
+    skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
+    with kernels_for(lesson, files, how.jail) as new_kernel:
+        run_cells(cells, new_kernel, how.limits, skip)
 
 
 def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
-    """Take over outputs and outcomes of a notebook that a worker has run.
+    """Copy outputs and outcomes from a notebook that a worker has run.
 
     ValueError if the worker has run other cells: nothing of a submission may run in the process that writes grades.
     """
     others = nbformat.reads(executed, as_version=4).cells
     if [(cell.id, cell.source) for cell in others] != [(cell.id, cell.source) for cell in nb.cells]:
-        raise ValueError("the worker has run other cells than those that are to be graded; grade it again with --force")
+        raise ValueError("the worker did not run the cells that are to be graded: grade it again with --force")
     for cell, other in zip(nb.cells, others, strict=True):
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = other.outputs, other.execution_count
@@ -84,10 +84,10 @@ def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
 
 
 @contextlib.contextmanager
-def kernels(lesson: nbformat.NotebookNode, files: dict[str, bytes], jail: bool) -> Iterator[Callable[[], Kernel]]:
-    """What starts kernels for a submission to this lesson, in this process's jail or, without it, as any program.
+def kernels_for(lesson: nbformat.NotebookNode, files: dict[str, bytes], jail: bool) -> Iterator[Callable[[], Kernel]]:
+    """A function that makes kernels for a submission to this lesson, in this process's jail or without one.
 
-    files: what lies beside the notebook, by name.
+    files: the other files in the notebook's folder, by name.
     """
     from autograder.grading.jail import kernel, outside
 

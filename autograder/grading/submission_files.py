@@ -9,14 +9,14 @@ import nbformat
 
 
 def lesson_notebook(source: Path) -> nbformat.NotebookNode:
-    """The instructor's notebook of a lesson; ValueError where there is none."""
+    """The instructor's notebook of a lesson; ValueError if it is missing."""
     if not source.is_file():
         raise ValueError(f"{source} is needed for grading: the grade cells build on its setup cells")
     return nbformat.read(source, as_version=4)
 
 
-def files_beside(folder: Path) -> dict[str, bytes]:
-    """What lies beside a lesson's notebook, programs included: each file's bytes, by its name there."""
+def companion_files(folder: Path) -> dict[str, bytes]:
+    """The other files in a lesson's folder, programs included: name → bytes. No notebooks, no hidden files."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
@@ -26,13 +26,14 @@ def files_beside(folder: Path) -> dict[str, bytes]:
     return found
 
 
-#: A declared data file that is larger is not taken; nor are more than so many.
+#: A declared data file larger than this is not taken, nor are more files than this.
 MAX_DATA_FILE, MAX_DATA_FILES = 20 * 2**20, 50
 
 
 def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
-    """The declared data files of a submission, by name; and for each other thing in its folder why it was left out."""
-    taken, left_out = {}, []
+    """The declared data files of a submission, name → bytes; and for every other file why it was left out."""
+    taken: dict[str, bytes] = {}
+    left_out: list[str] = []
     for path in sorted(folder.rglob("*"))[:1000] if folder.is_dir() and not folder.is_symlink() else []:
         name = str(path.relative_to(folder))
         if name == f"{folder.name}.ipynb" or any(part.startswith(".") for part in Path(name).parts):
@@ -44,9 +45,9 @@ def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes]
         elif not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
             left_out.append(f"{name}: not asked for")
         elif not path.is_file() or path.stat().st_size > MAX_DATA_FILE or len(taken) >= MAX_DATA_FILES:
-            left_out.append(f"{name}: too large, or no plain file")
+            left_out.append(f"{name}: too large, one file too many, or not a regular file")
         elif path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb"):
-            left_out.append(f"{name}: a program, no data")
+            left_out.append(f"{name}: a program, not data")
         else:
             taken[name] = path.read_bytes()
     return taken, left_out

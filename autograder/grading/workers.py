@@ -1,9 +1,8 @@
-"""Runs submissions in worker processes: here, or on the machines of a Dask cluster.
+"""Runs submissions in worker processes on this machine, or on the machines of a Dask cluster.
 
-A task is all that a worker needs, as data: the cells to run, the instructor's notebook, the files beside it, the
-limits. A worker keeps its jail and the known wrong answers' outcomes from one task to the next, which is why a
-class is graded faster than its notebooks one by one. Workers write nothing: grades are the writer's business
-(`grading`).
+A task is all that a worker needs, as data: the cells to run, the instructor's notebook, the other files in its folder,
+the limits. A worker keeps its jail and the known wrong answers' outcomes from one task to the next, which is why
+grading a class takes less time than grading its notebooks one by one. Workers do not write grades: `course` does.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ import nbformat
 from autograder.grading import steps
 from autograder.grading.run_cells import Limits
 
-#: A worker starts slowly and then works fast: with fewer submissions than this, another one does not pay.
+#: A worker takes seconds to start: for fewer submissions than this, another one saves no time.
 WORTH_A_WORKER = 4
 
-#: How many tasks for each worker are prepared before they are needed.
+#: How many tasks per worker are prepared in advance.
 AHEAD = 2
 
 
 @dataclass(frozen=True)
 class Task:
-    """One notebook to run. cells, lesson: notebooks as text; files: what lies beside, by name.
+    """One notebook to run. cells, lesson: notebooks as text. files: the other files in its folder, by name.
 
     limits, jail, demonstrations: as `steps.RunCells` has them.
     """
@@ -54,7 +53,7 @@ class Task:
         return replace(self, cells=cells)
 
 
-#: One notebook at a time in a process: some of what a grade cell needs is the process's own.
+#: One notebook at a time in a process: a grade cell changes settings that the whole process shares.
 _one_at_a_time = threading.Lock()
 
 
@@ -70,7 +69,7 @@ def execute(task: Task) -> str:
 
 @functools.cache
 def _share_inputs() -> None:
-    """Once a process: what the known wrong answers do is then found out once for all submissions."""
+    """Once per process, so that the known wrong answers are run once for all submissions, not for each."""
     from autograder.checking import check
 
     check.share_inputs()
@@ -83,7 +82,7 @@ class Workers:
     """Where tasks run: in this process, in `jobs` others, or on a Dask cluster. To be used in a `with`.
 
     expected: how many tasks there will be. scheduler: address of a Dask scheduler, to use its workers instead.
-    jail: whether the others start one at once, while this process still prepares the tasks.
+    jail: whether the other processes start a jail at once, while this process still prepares the tasks.
     """
 
     def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", jail: bool = False):
@@ -107,7 +106,7 @@ class Workers:
             self.pool.shutdown(cancel_futures=True)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """Each task with its executed notebook, or '' and the error, in the order in which they are done."""
+        """Each task with its executed notebook, or with '' and the error, in the order in which they end."""
         if self.client is not None:
             yield from self._on_cluster(tasks)
         elif self.jobs < 2:
@@ -123,26 +122,28 @@ class Workers:
             self.pool.submit(os.getpid)  # each one makes the pool start a process
 
     def _in_processes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        coming, running = iter(tasks), {}
+        coming = iter(tasks)
+        running: dict[Future, Task] = {}
         while True:
-            # Not all at once: what this process still prepares need not keep the others waiting.
+            # Not all at once: workers start on the first tasks while this process prepares the next ones.
             for task in itertools.islice(coming, max(0, AHEAD * self.jobs - len(running))):
                 running[self._submit(task)] = task
             if not running:
                 return
             done = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED).done
             if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
-                # When a worker dies, nobody knows on which task: each of those under way is tried by itself.
+                # A worker died, and which task it ran is unknown: each unfinished task is tried by itself.
                 yield from self._one_by_one(running)
                 running = {}
             for future in done & running.keys():
                 yield _outcome(running.pop(future), future)
 
     def _submit(self, task: Task) -> Future:
+        assert self.pool is not None
         try:
             return self.pool.submit(execute, task)
         except BrokenProcessPool as error:
-            future = Future()
+            future: Future = Future()
             future.set_exception(error)
             return future
 
@@ -181,7 +182,7 @@ def _attempt(task: Task) -> Outcome:
 
 
 def _context() -> multiprocessing.context.BaseContext:
-    """How workers are started: forked from a process that has imported what they need, where that is safe."""
+    """How workers are started: on Linux, forked from a process that has imported everything they need."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -190,7 +191,7 @@ def _context() -> multiprocessing.context.BaseContext:
 
 
 def _begin(jail: bool) -> None:
-    """Make a fresh worker ready, while nobody waits for it yet."""
+    """Prepare a fresh worker, before its first task is ready."""
     from ranks import processes
 
     if sys.platform == "linux":
@@ -199,15 +200,17 @@ def _begin(jail: bool) -> None:
     if jail:
         from autograder.grading.jail import outside
 
-        with contextlib.suppress(outside.JailError):  # the first task tells
+        with contextlib.suppress(outside.JailError):  # the first task will report it
             outside.shared()
 
 
 def _end_with_parent() -> None:
-    """A worker whose grader was killed would wait for tasks for ever."""
+    """End this worker when its parent ends; a worker whose parent was killed would wait for tasks forever."""
     from autograder.grading.jail import kernel
 
-    multiprocessing.parent_process().join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     kernel.leave_nothing()
     os._exit(1)
 
@@ -226,7 +229,7 @@ def _client(scheduler: str) -> Any:
 
 
 def cores() -> int:
-    """How many processes can run at once here."""
+    """How many processes can run at once on this machine."""
     with contextlib.suppress(AttributeError):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,1 +1,1 @@
-"""What a graded class shows: the report, marks by exercise, frequent mistakes, files for an LMS."""
+"""Views of a graded class: the report, marks by exercise, frequent mistakes, files for an LMS."""

@@ -1,6 +1,6 @@
-"""The report's figures: vector pictures that hold everything they need and take on the colors of the reader's screen.
+"""The report's figures: vector pictures that need no other file and follow the light or dark mode of the screen.
 
-Each has a text that says the same numbers, for those who do not see it.
+Each has a text with the same numbers, for readers who cannot see it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ import base64
 import io
 import math
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-#: The histogram of scores has so many bars, each a tenth of a lesson's points wide.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The number of bars in the histogram of scores; each is a tenth of a lesson's points wide.
 BINS = 10
 
 INK, LINE, BAR = "#1c2330", "#d9dee6", "#0072b2"
-#: In the dark the same things have other colors. The picture is a document of its own and asks the browser itself.
+#: Other colors in dark mode. The picture is a document of its own, so it has a style of its own.
 _STYLE = """<style>
 svg { --ink: #1c2330; --line: #d9dee6; --bar: #0072b2; }
 @media (prefers-color-scheme: dark) { svg { --ink: #e4e8ee; --line: #323a47; --bar: #56b4e9; } }
@@ -32,7 +35,7 @@ class Picture(NamedTuple):
 
 
 def distribution(scores: list[float], most: float) -> list[int]:
-    """How many scores lie in each tenth of 0 to `most`: a lower bound belongs to its tenth, `most` to the last one."""
+    """How many scores lie in each tenth of 0 to `most`. A tenth includes its lower bound, the last one also `most`."""
     counts = [0] * BINS
     for score in scores:
         # 3 of 10 points are three tenths, although 0.3 * 10 may come out as 2.9999999999999996.
@@ -42,7 +45,7 @@ def distribution(scores: list[float], most: float) -> list[int]:
 
 
 def scores(lesson: str, scores: list[float], most: float) -> Picture:
-    """How the scores of a lesson are spread."""
+    """A histogram of the scores of a lesson."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -64,7 +67,7 @@ def scores(lesson: str, scores: list[float], most: float) -> Picture:
 
 
 def solved(lesson: str, exercises: list[tuple[str, int, int]]) -> Picture:
-    """For each exercise, as (title, number solved, number of submissions), what part of the submissions solved it."""
+    """What part of the submissions solved each exercise, given as (title, number solved, number of submissions)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.8, 1.1 + 0.34 * len(exercises)), layout="constrained")
@@ -75,16 +78,16 @@ def solved(lesson: str, exercises: list[tuple[str, int, int]]) -> Picture:
     axes.set_yticks(range(len(exercises)), [title for title, _, _ in exercises])
     axes.invert_yaxis()  # the first exercise on top
     axes.set(xlim=(0, 118), xticks=range(0, 101, 20), xlabel="submissions with full points (%)")
-    axes.set_title(f"{lesson}: who solved what")
+    axes.set_title(f"{lesson}: exercises solved")
     rows = "; ".join(f"{title}: {right} of {count}" for title, right, count in exercises)
-    return _picture(figure, f"Bars, one an exercise, of the submissions with full points. {rows}.")
+    return _picture(figure, f"Bar chart of the submissions with full points, one bar per exercise. {rows}.")
 
 
 def _submissions(count: int) -> str:
     return f"{count} submission{'' if count == 1 else 's'}"
 
 
-def _picture(figure, alt: str) -> Picture:
+def _picture(figure: Figure, alt: str) -> Picture:
     from matplotlib import rc_context
 
     for axes in figure.axes:

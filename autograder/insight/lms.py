@@ -1,16 +1,16 @@
 """Grades as CSV files that Canvas and Moodle import.
 
-Canvas (Grades, Import) finds a student by `ID`, its own number; else by `SIS User ID`, `SIS Login ID`, or name, and
-asks when it finds none. The row below the header gives each assignment's points; an assignment that is not there
-yet is offered as a new one. (instructure/canvas-lms, lib/gradebook_importer.rb.)
+Canvas (Grades, Import) finds a student by `ID`, which is Canvas's own number, else by `SIS User ID`, `SIS Login ID` or
+name, and asks if it finds none. The row below the header gives each assignment's points; Canvas offers to create an
+assignment that it does not have yet. (instructure/canvas-lms, lib/gradebook_importer.rb.)
 
-Moodle (Grades, Import, CSV file) asks which column identifies the students (`username`, `email` or `id` here) and
-to which grade item each of the others belongs. It stops at the first student whom it does not find. New items get
-100 points, so they are better made by hand first. (moodle/moodle, grade/import/csv/classes/load_data.php.)
+Moodle (Grades, Import, CSV file) asks which column identifies the students (in these files `username`, `email` or `id`)
+and which grade item each other column belongs to. It stops at the first student that it does not find. New items get
+100 points, so it is better to make them by hand first. (moodle/moodle, grade/import/csv/classes/load_data.php.)
 
-A student id is the name of a folder in `submitted/`: the login of Canvas, the user name of Moodle. Whoever keeps
-names, addresses and the LMS's own ids in the gradebook (`nbgrader db student import`) finds them here too. A lesson
-of which nothing was handed in stays empty: whether that is a 0 is for the instructor to say.
+A student id is the name of a folder in `submitted/`: the login in Canvas, the user name in Moodle. Names, addresses and
+the LMS's own ids are in the files if they are in the gradebook (`nbgrader db student import`). The score of a lesson
+that a student has not handed in is left empty: the instructor decides whether it is a 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def canvas(marks: ClassMarks) -> str:
 
 
 def _canvas_student(student: Student) -> list[str]:
-    # Canvas sorts by "Last, First" and takes an ID for a number, whatever comes behind its digits.
+    # Canvas sorts by "Last, First", and reads an ID as a number even if other characters follow its digits.
     name = ", ".join(filter(None, (one_line(student.last_name), one_line(student.first_name))))
     own = one_line(student.lms_user_id)
     ids = [own, ""] if own.isascii() and own.isdigit() else ["", own]
@@ -55,15 +55,15 @@ def moodle(marks: ClassMarks) -> str:
 
 
 def quoted(marks: ClassMarks) -> list[str]:
-    """The ids that are written with an apostrophe, under which no LMS finds them."""
+    """The ids that are written with an apostrophe in front, so that no LMS finds them."""
     return [student.id for student in marks.students if cell(student.id) != student.id]
 
 
 def cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: where one might, with an apostrophe in front.
+    """A text, with an apostrophe in front if a spreadsheet might take it for a formula.
 
-    To get it back, take one apostrophe away where a text begins with some and then one of = + - @: one more is
-    written in front of those that a text has itself.
+    To get the text back, remove one apostrophe where apostrophes are followed by one of = + - @: a text that has some
+    itself gets one more.
     """
     return f"'{text}" if FORMULA.match(text) else text
 
@@ -74,7 +74,7 @@ def number(value: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """A name as both can read it: they look for the end of a row at line breaks, also inside of quotes."""
+    """A name without line breaks: both systems end a row at a line break, even inside quotes."""
     return " ".join(text.split())
 
 

@@ -1,6 +1,6 @@
 """What the gradebook and the autograded notebooks say about a class, as plain data for the report and the CSV files.
 
-Nothing here grades and nothing is written. What a notebook says is text for people, to be escaped like any other.
+This module only reads. Texts from notebooks are not trusted: escape them like any other text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autograder.grading.restore import natural
 
 
 class Student(NamedTuple):
-    """Somebody in the class; all but the id is empty unless an instructor has put it into the gradebook."""
+    """One student; all but the id is empty unless an instructor has entered it in the gradebook."""
 
     id: str
     first_name: str = ""
@@ -25,12 +25,12 @@ class Student(NamedTuple):
 
     @property
     def name(self) -> str:
-        """First and last name, as far as they are known."""
+        """First and last name, as far as known."""
         return " ".join(f"{self.first_name} {self.last_name}".split())
 
 
 class Mark(NamedTuple):
-    """One exercise of one submission. auto: what the autograder gave. comment: what it wrote about that.
+    """One exercise of one submission. auto: the points from the autograder. comment: its reason for them.
 
     by_hand: did an instructor give the points?
     """
@@ -44,7 +44,7 @@ class Mark(NamedTuple):
 
     @property
     def lost(self) -> bool:
-        """Has it less than full points?"""
+        """Does it have less than full points?"""
         return self.score < self.most
 
 
@@ -52,8 +52,8 @@ class Mark(NamedTuple):
 class Submission:
     """One graded notebook.
 
-    problem: why it could not be read. notes: exercise → what was missing or changed. seeds: exercise → the seed that
-    repeats its failure, for those whose checks failed.
+    problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
+    seed that repeats the failure of its check.
     """
 
     student: str
@@ -68,7 +68,7 @@ class Submission:
 
 @dataclass
 class ClassMarks:
-    """A class: its folder, its students, what is graded, and what was handed in but is not graded yet."""
+    """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`)."""
 
     root: Path
     students: list[Student]
@@ -77,7 +77,7 @@ class ClassMarks:
 
     @property
     def lessons(self) -> list[str]:
-        """The lessons of which something is graded, in order."""
+        """The lessons that have graded submissions, in order."""
         return sorted({one.lesson for one in self.submissions})
 
     def of_lesson(self, lesson: str) -> list[Submission]:
@@ -89,16 +89,17 @@ class ClassMarks:
         return max(one.most for one in self.of_lesson(lesson))
 
     def absent(self, lesson: str) -> list[str]:
-        """Who has handed in nothing of a lesson."""
-        there = {one.student for one in self.of_lesson(lesson)} | {who for who, what in self.waiting if what == lesson}
-        return [student.id for student in self.students if student.id not in there]
+        """The students who have not handed in a lesson."""
+        graded = {one.student for one in self.of_lesson(lesson)}
+        present = graded | {student for student, name in self.waiting if name == lesson}
+        return [student.id for student in self.students if student.id not in present]
 
 
 def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
-    """The class in `course`, or what it has to do with some lessons."""
+    """The class in `course`. lessons: only these; all if there are none."""
     jobs = course.jobs(lessons)
     if not course.has_gradebook():
-        return ClassMarks(course.root, [Student(name) for name in sorted({who for who, _ in jobs})], [], jobs)
+        return ClassMarks(course.root, [Student(name) for name in sorted({student for student, _ in jobs})], [], jobs)
     marks = by_submission(course)
     unfinished = {row[:2] for row in course.rows() if row.waits}
     totals = course.totals()
@@ -112,10 +113,11 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
 
 
 def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
-    """(student, lesson) → its marks in the order of the exercises, for what is in `submitted/` now."""
+    """(student, lesson) → marks in the order of the exercises, for the submissions that are in `submitted/` now."""
     if not course.has_gradebook():
         return {}
-    comments, found = _comments(course), {}
+    comments = _comments(course)
+    found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
         by_hand, comment = row.manual_score is not None, comments.get(row[:3], "")
         mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand)
@@ -143,17 +145,22 @@ def _comments(course: Course) -> dict[tuple[str, str, str], str]:
 
 
 def _students(course: Course) -> list[Student]:
-    """Who has handed in anything, and whom an instructor has put into the gradebook."""
-    here = {student for student, _ in course.jobs()}
+    """The students who have handed in something, and those whom an instructor has entered in the gradebook."""
+    handed_in = {student for student, _ in course.jobs()}
     with course.gradebook() as gradebook:
         known = [
             Student(one.id, *(text or "" for text in (one.first_name, one.last_name, one.email, one.lms_user_id)))
             for one in gradebook.students
-            # Whose folder was taken out of submitted/ stays in the gradebook, but is in the class no longer.
-            if one.id in here or one.first_name or one.last_name or one.email or one.lms_user_id or not one.submissions
+            # A student whose folder was removed from submitted/ is still in the gradebook, but not in the class.
+            if one.id in handed_in
+            or one.first_name
+            or one.last_name
+            or one.email
+            or one.lms_user_id
+            or not one.submissions
         ]
-    strangers = here - {student.id for student in known}
-    return sorted([*known, *map(Student, strangers)], key=lambda student: natural(student.id))
+    others = handed_in - {student.id for student in known}
+    return sorted([*known, *map(Student, others)], key=lambda student: natural(student.id))
 
 
 def _autograded(path: Path) -> tuple[str, dict[str, list[str]], dict[str, str]]:
@@ -170,4 +177,4 @@ def _autograded(path: Path) -> tuple[str, dict[str, list[str]], dict[str, str]]:
                 seeds[exercise] = str(ours["seed"])
         return str(nb["metadata"].get("autograder", {}).get("problem", "")), notes, seeds
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return "", {}, {}  # there is none when the autograder failed, which the comments say; or somebody has edited it
+        return "", {}, {}  # missing because the autograder failed, as the comments then say, or edited by hand

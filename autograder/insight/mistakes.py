@@ -1,7 +1,7 @@
-"""Which mistakes a class has made: lost marks counted by known wrong answer, and the others by what happened.
+"""The mistakes that a class has made: lost marks, counted by known wrong answer, else by what happened.
 
-A comment on a lost mark ends in the hints of the known wrong answers that failed in the same way
-(`autograder/checking/check.py`); a hint is a mutant's docstring, so it leads back to the mutant.
+A comment on a lost mark ends with the hints of the known wrong answers that failed in the same way
+(`autograder/checking/check.py`). A hint is a mutant's docstring, so it identifies the mutant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autograder.insight.marks import Mark, Submission
 UNWRITTEN = "Not written yet"
 ENDLESS = "Did not end in the time allowed"
 WAITING = "The ranks waited for each other, or did not finish"
-DIED = "Python itself ended: a call of exit, a crash, or no memory left"
+DIED = "Python itself ended: a call to exit, a crash, or too little memory"
 RAISED = "Raised {}"
 FOLLOWS = "Follows from a known mistake in another exercise"
 WRONG = "Wrong, without a known mistake"
@@ -27,10 +27,10 @@ UNREADABLE = "The file could not be read"
 FAILED = "The autograder failed"
 BY_HAND = "Taken off by hand"
 
-#: In this order where as many marks were lost; an error stands where RAISED stands.
+#: The order of kinds that cost equally many marks; every error takes the place of RAISED.
 ORDER = (UNWRITTEN, ENDLESS, WAITING, DIED, RAISED, FOLLOWS, WRONG, UNREADABLE, FAILED, BY_HAND)
 
-#: What the comments say, in the words of scoring, execution, check and grading; the first that is found counts.
+#: Passages of the comments, in the words of `scoring` and `check`; the first one that is found counts.
 _PASSAGES = [
     (FAILED, scoring.FAILED),
     *(
@@ -40,6 +40,7 @@ _PASSAGES = [
     ),
     (UNWRITTEN, "This exercise is not written yet."),
 ]
+#: In the words of `stage.run_ranks` and of the errors of `ranks`.
 _WAITING = re.compile(
     r"With \d+ ranks?, (the ranks (did not finish within|wait for one another)|.{1,80}waits? forever)"
 )
@@ -48,14 +49,14 @@ _RAISED = re.compile(r"\b(?:stopped with|raised) ([A-Z][\w.]*)")
 
 
 class Known(NamedTuple):
-    """A known wrong answer, and who has given it."""
+    """A known wrong answer, and the students who gave it."""
 
     mutant: Answer
     students: list[str]
 
 
 class Other(NamedTuple):
-    """Another way to lose a mark, and who has lost which: (student, exercise)."""
+    """Another way to lose a mark, and the marks lost that way, as (student, exercise)."""
 
     kind: str
     marks: list[tuple[str, str]]
@@ -64,7 +65,7 @@ class Other(NamedTuple):
 def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list[Known], list[Other]]:
     """The lost marks of a lesson, the most frequent mistakes first.
 
-    A mark with the hints of two known wrong answers, which look alike from outside, is counted with both.
+    A mark with the hints of two known wrong answers, which tests cannot tell apart, is counted with both.
     """
     known: dict[str, Known] = {}
     other: dict[str, Other] = {}
@@ -86,21 +87,23 @@ def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list
 
 
 def mutants_of(lesson: str, mark: Mark) -> list[Answer]:
-    """The known wrong answers whose hints the comment on a mark holds."""
+    """The known wrong answers whose hints are in the comment on a mark."""
     if "_" not in lesson:  # a lesson of the instructor's own, whose name leads to no file of mutants
         return []
-    there = {
+    by_hint = {
         " ".join(mutant.hint.split()): mutant for mutant in mutants.of_lesson(lesson) if mutant.cell == mark.exercise
     }
     pieces = " ".join(mark.comment.split()).split("Hint: ")[1:]
-    found = [there[piece.strip()] for piece in pieces if piece.strip() in there]
-    if pieces and len(found) < len(pieces) and len(mark.comment) >= scoring.MAX_MESSAGE:  # a long comment loses its end
-        found += [mutant for hint, mutant in there.items() if len(pieces[-1]) >= 20 and hint.startswith(pieces[-1])][:1]
+    found = [by_hint[piece.strip()] for piece in pieces if piece.strip() in by_hint]
+    if pieces and len(found) < len(pieces) and len(mark.comment) >= scoring.MAX_MESSAGE:  # a long comment is cut
+        found += [mutant for hint, mutant in by_hint.items() if len(pieces[-1]) >= 20 and hint.startswith(pieces[-1])][
+            :1
+        ]
     return found
 
 
 def kind(mark: Mark, problem: str = "") -> str:
-    """What happened to a lost mark that is no known mistake. problem: why the notebook was not run."""
+    """How a mark was lost, if not by a known mistake. problem: why the notebook was not run."""
     text = " ".join(mark.comment.split())
     if mark.auto is not None and mark.auto >= mark.most:
         return BY_HAND

@@ -1,7 +1,7 @@
-"""`python -m autograder regrade`: grade anew what a changed test can change, and say for each student what it did.
+"""`python -m autograder regrade`: grade again after a test has changed, and print what changed for each student.
 
-A grade depends on the submission, the lesson and the grader; what of these has changed since is graded again. Points
-and comments given by hand stay, and stay what counts.
+A grade depends on the submission, the lesson and the grader; a submission is graded again if one of them has changed.
+Points and comments given by hand are kept and still take precedence.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from autograder.grading.course import Course
 from autograder.insight import marks
 from autograder.insight.marks import Mark
 
-#: A reason is cut behind so many characters: the whole of it is in the feedback.
+#: A reason is cut after this many characters; all of it is in the feedback.
 MAX_REASON = 200
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `regrade`."""
-    parser = subparsers.add_parser("regrade", help="after a test was mended: grade anew and print what changed")
+    parser = subparsers.add_parser("regrade", help="after a change of a test: grade again and print what changed")
     grade.add_arguments(parser)
     parser.set_defaults(run=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the subcommand; its exit status: 1 when something could not be graded."""
+    """Run the subcommand; its exit status: 1 if a submission could not be graded."""
     course = grade.course_of(arguments)
     before = marks_of(course, arguments.lessons)
     if not before:
@@ -37,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def marks_of(course: Course, lessons: list[str]) -> dict[tuple[str, str, str], Mark]:
-    """(student, lesson, exercise) → mark, for what is in `submitted/` now and is graded. No lessons: all of them."""
+    """(student, lesson, exercise) → mark, for graded submissions that are in `submitted/`. No lessons: all of them."""
     jobs = set(course.jobs(lessons))
     return {
         (*job, mark.exercise): mark
@@ -58,9 +58,14 @@ def table(before: dict[tuple[str, str, str], Mark], after: dict[tuple[str, str, 
             students.add(student)
             lines.append(f"  {lesson}  {exercise}: {change}")
     if not lines:
-        return f"No mark of {len(after)} has changed."
+        return f"None of the {len(after)} marks has changed."
     changed = len(lines) - len(students)
-    return "\n".join([*lines, f"{changed} of {len(after)} marks changed, of {len(students)} students."])
+    return "\n".join(
+        [
+            *lines,
+            f"{changed} of {len(after)} marks changed, of {len(students)} student{'' if len(students) == 1 else 's'}.",
+        ]
+    )
 
 
 def difference(old: Mark | None, new: Mark | None) -> str:

@@ -1,7 +1,7 @@
 """`python -m autograder report`: one page on a graded class, for the instructor.
 
-Scores, each exercise's success, the mistakes that were made most often, and whose work somebody should look at.
-The page is one HTML file without script that needs no other file and no network.
+It shows scores, each exercise's success rate, the most frequent mistakes, and the submissions that a person should
+look at. The page is one HTML file without scripts, which needs no other file and no network.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import os
 import statistics
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from autograder.lessons import notebook
 from autograder.lessons.files import write_whole
 
+if TYPE_CHECKING:
+    from autograder.insight.marks import ClassMarks, Student, Submission
+
 TEMPLATES = Path(__file__).parent / "templates"
 
-#: At most this many students are named at first; a click shows the others.
+#: A list of more students than this is folded: a click shows the names.
 NAMED = 12
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `report`."""
     parser = subparsers.add_parser("report", help="one page on a graded class; grades for Canvas and Moodle")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson that was graded")
@@ -69,7 +73,7 @@ def _file(name: str | Path) -> Path:
     return path
 
 
-def _export(found, text: str, target: Path, system: str) -> None:
+def _export(found: ClassMarks, text: str, target: Path, system: str) -> None:
     from autograder.insight import lms
 
     write_whole(target, text)
@@ -77,19 +81,19 @@ def _export(found, text: str, target: Path, system: str) -> None:
     print(f"The scores for {system} are in {target}; assignments and their points: {points}.")
     if ids := lms.quoted(found):
         print(
-            f"{target}: {', '.join(map(repr, ids))} would be a formula in a spreadsheet and got an apostrophe; "
-            f"{system} does not find it: take the apostrophe away in a text editor before you import",
+            f"{target}: {', '.join(map(repr, ids))} would be a formula in a spreadsheet and got an apostrophe, with "
+            f"which {system} does not find the student: remove it in a text editor before you import",
             file=sys.stderr,
         )
 
 
-def page(found, target: Path) -> str:
-    """The report on a class as HTML. found: `marks.ClassMarks`. target: where the page will be, for its links."""
+def page(found: ClassMarks, target: Path) -> str:
+    """The report on a class as HTML. target: where the page will be, for its links."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,  # names, comments and notes come from anybody
+        autoescape=True,  # names, comments and notes are not trusted
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -106,7 +110,7 @@ def page(found, target: Path) -> str:
     )
 
 
-def _student(found, student, target: Path) -> dict:
+def _student(found: ClassMarks, student: Student, target: Path) -> dict:
     """A row of the table of scores."""
     own = {one.lesson: one for one in found.submissions if one.student == student.id}
     return {
@@ -120,17 +124,17 @@ def _student(found, student, target: Path) -> dict:
     }
 
 
-def _lesson(found, lesson: str) -> dict:
+def _lesson(found: ClassMarks, lesson: str) -> dict:
     """What the page says about one lesson."""
     from autograder.insight import charts, mistakes
 
-    there, most = found.of_lesson(lesson), found.most(lesson)
-    scores = [one.score for one in there]
-    exercises = _exercises(there)
-    known, other = mistakes.of_submissions(lesson, there)
+    graded, most = found.of_lesson(lesson), found.most(lesson)
+    scores = [one.score for one in graded]
+    exercises = _exercises(graded)
+    known, other = mistakes.of_submissions(lesson, graded)
     return {
         "name": lesson,
-        "count": len(there),
+        "count": len(graded),
         "most": most,
         "mean": statistics.fmean(scores),
         "median": statistics.median(scores),
@@ -138,17 +142,17 @@ def _lesson(found, lesson: str) -> dict:
         "scores": charts.scores(lesson, scores, most),
         "exercises": exercises,
         "solved": charts.solved(lesson, [(row["title"], row["solved"], row["count"]) for row in exercises]),
-        "lost": sum(mark.lost for one in there for mark in one.marks),
+        "lost": sum(mark.lost for one in graded for mark in one.marks),
         "known": [(_title(row.mutant.cell), row.mutant.hint, row.students) for row in known],
-        "seeds": [(one.student, exercise, seed) for one in there for exercise, seed in one.seeds.items()],
+        "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
         "other": [(row.kind, len(row.marks), _who(row.marks)) for row in other],
     }
 
 
-def _exercises(there: list) -> list[dict]:
-    """The exercises of a lesson: title, points, and how many of how many submissions have full points for it."""
+def _exercises(graded: list[Submission]) -> list[dict]:
+    """The exercises of a lesson: title, points, and how many of its submissions have full points for it."""
     rows: dict[str, dict] = {}
-    for one in there:
+    for one in graded:
         for mark in one.marks:
             empty = {"title": _title(mark.exercise), "most": mark.most, "solved": 0, "count": 0}
             row = rows.setdefault(mark.exercise, empty)
@@ -158,35 +162,35 @@ def _exercises(there: list) -> list[dict]:
 
 
 def _who(marks: list[tuple[str, str]]) -> list[str]:
-    """Each student once, with the numbers of his or her exercises: "ada (1, 3)"."""
+    """Each student once, with the numbers of the exercises: "ada (1, 3)"."""
     exercises: dict[str, list[str]] = {}
     for student, exercise in marks:
         exercises.setdefault(student, []).append(_short(exercise))
     return [f"{student} ({', '.join(numbers)})" for student, numbers in exercises.items()]
 
 
-def look(found, target: Path) -> list[dict]:
-    """The submissions that somebody should look at, each with the reasons and a link to its feedback page."""
+def look(found: ClassMarks, target: Path) -> list[dict]:
+    """The submissions that a person should look at, each with the reasons and a link to its feedback page."""
     rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
     rows += [
-        (lesson, student, ["It is not graded yet, or not to its end: run python -m autograder grade."])
+        (lesson, student, ["Not graded yet, or not completely: run python -m autograder grade."])
         for student, lesson in found.waiting
     ]
     return [
         {"lesson": lesson, "student": student, "reasons": why, "link": link(found.root, target, student, lesson)}
-        for lesson, student, why in sorted(rows, key=lambda row: row[0])  # the students stay in their order
+        for lesson, student, why in sorted(rows, key=lambda row: row[0])  # within a lesson, students keep their order
         if why
     ]
 
 
-def _reasons(one) -> list[str]:
-    """Why somebody should look at a submission, a sentence each."""
+def _reasons(one: Submission) -> list[str]:
+    """Why a person should look at a submission, in one sentence each."""
     from autograder.insight import mistakes
 
     kinds = {mark.exercise: mistakes.kind(mark, one.problem) for mark in one.marks if mark.lost}
     reasons = []
     if mistakes.FAILED in kinds.values():
-        reasons.append("The autograder failed on it, and it has no points for now; .nbgrader.log says more.")
+        reasons.append("The autograder failed on it, so it has no points for now; .nbgrader.log says more.")
     elif one.problem:
         reasons.append(one.problem)
     else:
@@ -202,7 +206,7 @@ def _reasons(one) -> list[str]:
 
 
 def _together(found: list[tuple[str, str]]) -> list[str]:
-    """(sentence, exercise) pairs as one line a sentence: "Exercises 1, 3: The test cell was missing …"."""
+    """(sentence, exercise) pairs as one line per sentence: "Exercises 1, 3: The test cell was missing …"."""
     exercises: dict[str, list[str]] = {}
     for sentence, exercise in found:
         exercises.setdefault(sentence, []).append(_short(exercise))
@@ -213,7 +217,7 @@ def _together(found: list[tuple[str, str]]) -> list[str]:
 
 
 def link(root: Path, target: Path, student: str, lesson: str) -> str:
-    """From the page to a submission's feedback page; "" when there is none."""
+    """The link from the page to a submission's feedback page; "" if there is none."""
     feedback = root / "feedback" / student / lesson / f"{lesson}.html"
     if not feedback.is_file():
         return ""
@@ -227,7 +231,7 @@ def _title(exercise: str) -> str:
 
 
 def _short(exercise: str) -> str:
-    """`03-ex3-adam-update` as "3"; another name as it is."""
+    """`03-ex3-adam-update` as "3"; any other name unchanged."""
     head = _title(exercise).split(":")[0]
     return head.removeprefix("Exercise ")
 

@@ -1,9 +1,9 @@
-"""`python -m autograder chapters`: run the chapters whose outputs are not known yet, two at a time.
+"""`python -m autograder chapters`: run the chapters whose outputs are missing or stale, two at a time.
 
-myst-nb keeps a chapter's outputs in a cache as long as its own cells are the same, and runs the others one after the
-other while the book is built. Here they run before it, each in a process of its own, and leave their outputs in that
-cache. What the cells import counts as well: the runtime, and the solutions that they take functions from
-(`keys.of_chapter`); the outputs of a chapter for which that has changed are forgotten first.
+myst-nb keeps a chapter's outputs in a cache as long as the chapter's own cells are the same, and runs all other
+chapters one after another while the book is built. This command runs them before the build, each in a process of its
+own, and stores their outputs in that cache. The outputs also depend on what the cells import, the runtime and the
+solutions whose functions they use (`keys.of_chapter`); where these have changed, the cached outputs are removed first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CACHE = notebook.ROOT / "_build" / "jupyter_cache"
 CELL_TIMEOUT = 300
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `chapters`."""
     parser = subparsers.add_parser("chapters", help="run the book's chapters whose code has changed")
     parser.add_argument("--jobs", type=int, default=2, help="chapters at once (default: 2)")
@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     forget_stale(CACHE)
-    todo = waiting(CACHE)
+    todo = uncached(CACHE)
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context) as pool:
@@ -55,7 +55,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def forget_stale(cache: Path) -> list[str]:
-    """Remove the outputs of changed chapters from the cache, and write down the chapters' keys; the names of those."""
+    """Remove the outputs of changed chapters from the cache, and store the chapters' new keys; the removed chapters."""
     record = cache.with_name(f"{cache.name}.json")
     now = {str(path.relative_to(BOOK)): keys.of_chapter(path) for path in _chapters()}
     before = _read_keys(record)
@@ -68,7 +68,7 @@ def forget_stale(cache: Path) -> list[str]:
     return sorted(removed.values())
 
 
-def waiting(cache: Path) -> list[Path]:
+def uncached(cache: Path) -> list[Path]:
     """The chapters whose outputs are not in the cache, the longest texts first."""
     store, found = _open(cache), []
     for path in _chapters():

@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever finds half of one."""
+"""Writing files so that no reader ever finds half of one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write beside, then rename: the file is the old one or the new one, whole. Missing folders are made."""
+    """Write a file next to `path`, then rename it: `path` holds all of the old content or all of the new.
+
+    Missing folders are made.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.new")
     try:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(beside, path)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)  # what a full disk leaves
+        temporary.unlink(missing_ok=True)  # what a full disk leaves

@@ -1,7 +1,8 @@
-"""What a result depends on, as a digest: a lesson's executed notebook, its grades, its verdicts, a chapter's outputs.
+"""Keys: digests of everything that a result depends on. A result whose key is unchanged need not be computed again.
 
-A lesson's key covers the code that all lessons share, its notebook, its checks and its known wrong answers, and nothing
-of another lesson. So a hint edited in one lesson runs, grades and audits that lesson only.
+Results are a lesson's executed notebook, its grades, its audit verdicts and a chapter's outputs. A lesson's key covers
+the code that all lessons share, its notebook, its checks and its known wrong answers, and nothing of another lesson.
+So after a hint is edited, only its own lesson is run, graded and audited again.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ SHARED = (
     "autograder/checks/__init__.py",
     "requirements.txt",
 )
-#: What a grade depends on besides.
+#: What a grade depends on as well.
 GRADING = ("autograder/grading", "nbgrader_config.py")
-#: What a verdict of the audit depends on besides.
+#: What a verdict of the audit depends on as well.
 SOUNDNESS = ("autograder/soundness", "autograder/answers/variants/__init__.py")
 
 #: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
@@ -49,9 +50,9 @@ def of_chapter(chapter: Path) -> str:
 
 
 def digest(places: Iterable[Path]) -> str:
-    """SHA-256 over the names and bytes of all files in these folders, and of these files; of Python's version, too.
+    """SHA-256 over Python's version and the names and bytes of these files and of all files in these folders.
 
-    Links, compiled files and hidden folders do not count. A place that is not there counts as an empty one.
+    Links, compiled files and hidden files and folders do not count. A missing place counts as an empty one.
     """
     found = hashlib.sha256(sys.version.encode())
     for place in places:

@@ -1,4 +1,4 @@
-"""Runs nbgrader's converters from Python, with this course's settings, and tells in a line what went wrong."""
+"""Runs nbgrader's converters from Python, with this course's settings, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def settings() -> Any:
 def convert(converter: type, config: Any, log_file: Path | None = None) -> str:
     """Run one of nbgrader's converters, as `--force` would; '' or the first line of what went wrong.
 
-    log_file: where nbgrader's own log goes, if anywhere. The working directory is put back afterwards, which
-    nbgrader changes.
+    log_file: where nbgrader's own log goes, if anywhere. nbgrader changes the working directory; it is restored.
     """
     from nbgrader.coursedir import CourseDirectory
     from sqlalchemy.exc import SAWarning
@@ -42,7 +41,7 @@ def convert(converter: type, config: Any, log_file: Path | None = None) -> str:
             running = converter(coursedir=CourseDirectory(config=config, log=log), config=config, log=log)
             running.force = True
             running.start()
-    except (Exception, SystemExit) as error:  # SystemExit is what it raises for metadata in an older format
+    except (Exception, SystemExit) as error:  # nbgrader raises SystemExit for metadata in an older format
         log.error("%s", error, exc_info=True)
         return complaints.first or f"{type(error).__name__}: {error}"
     finally:
@@ -52,7 +51,7 @@ def convert(converter: type, config: Any, log_file: Path | None = None) -> str:
 
 
 class _Complaints(logging.Handler):
-    """Keeps the first error that nbgrader logs: what it raises afterwards says less."""
+    """Keeps the first error that nbgrader logs: the exception that it raises afterwards says less."""
 
     first = ""
 

@@ -1,8 +1,8 @@
 """Lessons as notebooks: find them, run their cells, swap one cell for another, take functions out of them.
 
 `solutions/NN_topic/NN_topic.ipynb` is the source of every assignment. A cell is named by its id, which
-equals its nbgrader `grade_id` where it has one. Cells tagged `setup` or `parameters` and the solution
-cells are all that a lesson's functions need; the rest shows, asks or tests.
+equals its nbgrader `grade_id` where it has one. A lesson's functions need only the cells tagged `setup` or
+`parameters` and the solution cells; the others demonstrate, ask or test.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def lessons(folder: Path | None = None) -> list[str]:
 
 
 def pick(names: Iterable[str] | None, folder: Path | None = None) -> list[str]:
-    """These lessons, or all where none is named. UnknownLessonError names the lessons that exist."""
-    there = lessons(folder)
+    """These lessons, or all if none is named. UnknownLessonError names the lessons that exist."""
+    known = lessons(folder)
     for name in names or ():
-        if name not in there:
-            raise UnknownLessonError(f"no lesson {name!r}; there are: {', '.join(there)}")
-    return list(names or there)
+        if name not in known:
+            raise UnknownLessonError(f"no lesson {name!r}; there are: {', '.join(known)}")
+    return list(names or known)
 
 
 def solution_path(lesson: str) -> Path:
@@ -68,7 +68,7 @@ def read(lesson: str) -> nbformat.NotebookNode:
 
 
 def copy_companions(folder: Path, target: str | Path) -> None:
-    """Copy what lies beside the notebook in a lesson's `folder`: a kernel in `target` finds it as in that folder."""
+    """Copy all files but notebooks from a lesson's `folder` to `target`, for a kernel that works there."""
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.ipynb", ".*", "__pycache__"), dirs_exist_ok=True)
 
 
@@ -81,7 +81,7 @@ def nbgrader_role(cell: nbformat.NotebookNode) -> str:
 
 
 def is_setup(cell: nbformat.NotebookNode) -> bool:
-    """Does a lesson's functions' code need this cell?"""
+    """Do a lesson's functions need this cell?"""
     tags = set(cell.metadata.get("tags", []))
     needed = tags & {"setup", "parameters"} or nbgrader_role(cell) == "solution"
     return cell.cell_type == "code" and bool(needed)
@@ -89,7 +89,7 @@ def is_setup(cell: nbformat.NotebookNode) -> bool:
 
 @dataclass
 class Outcome:
-    """What happened to each graded cell: `points[cell]` of `max_points[cell]`, and why not more."""
+    """The result of each graded cell: `points[cell]` of `max_points[cell]`, and in `messages[cell]` why not more."""
 
     points: dict[str, float] = field(default_factory=dict)
     max_points: dict[str, float] = field(default_factory=dict)
@@ -102,9 +102,9 @@ class Outcome:
 
 
 def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
-    """The grade cells whose outcome the cell `cell_id` can change: names lead from them to it, through other cells.
+    """The grade cells whose outcome depends on the cell `cell_id`, directly or through other cells.
 
-    Cells are taken to talk to each other by the names that they define and read, and by nothing else.
+    A cell depends on another if it reads a name that the other defines; no other kind of dependence is looked for.
     """
     cells = {cell.id: cell for cell in nb.cells if is_setup(cell) or nbgrader_role(cell) == "grade"}
     tables = {name: symtable.symtable(cell.source, name, "exec") for name, cell in cells.items()}
@@ -120,12 +120,12 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
 
 
 def names_defined_by(table: symtable.SymbolTable) -> set[str]:
-    """The names that a cell gives to its notebook. Functions that assign to a global name are not looked into."""
+    """The names that a cell defines for its notebook. Assignments to global names inside functions are not found."""
     return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
 def names_read_by(table: symtable.SymbolTable) -> set[str]:
-    """The names that code takes from its notebook, at its top or inside its functions."""
+    """The names that code reads from its notebook, at its top level or inside its functions."""
     top = table.get_type() == "module"
     mine = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
     return mine.union(*(names_read_by(child) for child in table.get_children()))
@@ -134,9 +134,9 @@ def names_read_by(table: symtable.SymbolTable) -> set[str]:
 def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:
     """Run a notebook's setup, solution and grade cells in this process and give full or no marks for each.
 
-    swap: cell id → other source. only: the grade cells to run; the others are not in the outcome. Cells that
-    only show something are left out: a known wrong answer may well break them. A cell that raises loses its
-    own marks only; the later ones still run.
+    swap: cell id → other source. only: the grade cells to run; the others are not in the outcome. Demonstrations
+    are left out, because a known wrong answer may break them. A cell that raises loses its own marks only; the later
+    ones still run.
     """
     outcome = Outcome()
     with _scratch_folder(), _quiet():
@@ -156,7 +156,7 @@ def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: s
 def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]:
     """The namespace after a lesson's setup and solution cells: its functions by name.
 
-    swap: cell id → other source. A cell that raises is an error here, told with its id.
+    swap: cell id → other source. RuntimeError names a cell that raises, and its error.
     """
     space = fresh_namespace()
     with _quiet():
@@ -170,7 +170,7 @@ def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]
 
 def fresh_namespace() -> dict[str, Any]:
     """What a notebook's first cell finds."""
-    # Modules beside a notebook can be imported, by the ranks too, as they can by a kernel in its folder.
+    # Modules next to a notebook can be imported, by its ranks too, as in a kernel that works in that folder.
     sys.path += sorted({str(path.parent) for path in SOLUTIONS.glob("*/*.py")} - set(sys.path))
     # As in a kernel: functions defined in __main__ are sent to the ranks by value.
     return {"__name__": "__main__", "__builtins__": __builtins__}
@@ -196,7 +196,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scratch_folder() -> Iterator[None]:
-    """Run in a folder of its own: a notebook may write files beside itself."""
+    """Run in an empty folder: a notebook may write files into its working directory."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
         os.chdir(folder)

@@ -1,8 +1,8 @@
 """`python -m autograder pieces`: the capstone's module of parts, made from the solutions of the lessons before it.
 
-`solutions/17_capstone/pieces.py` holds functions and classes that earlier lessons ask for, and whatever these need,
-as ordinary code. It is never edited. The functions that read a notebook here are copied into it, so that a student's
-own finished notebooks can be read in the very same way.
+`solutions/17_capstone/pieces.py` holds functions and classes that students write in earlier lessons, and whatever
+these need, as ordinary code. It is never edited by hand. The functions below that read a notebook are copied into it,
+so that a student's own finished notebooks can be read in the same way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import symtable
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from autograder.lessons import notebook
@@ -33,7 +34,7 @@ COMMAND = "python -m autograder pieces"
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `pieces`."""
     parser = subparsers.add_parser("pieces", help="make the capstone's pieces.py from the solutions")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if it is stale")
@@ -56,7 +57,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 def source() -> str:
     """The module's text. ValueError when a solution lacks a piece, or two lessons define the same name."""
-    imports, bodies, owner = {"import ast", "import json", "import symtable", "from pathlib import Path"}, [], {}
+    tools_need = "import ast", "import json", "import symtable", "from collections.abc import Callable"
+    imports, bodies, owner = {*tools_need, "from pathlib import Path"}, [], dict[str, str]()
     for lesson, names in PIECES.items():
         parts = statements_for(notebook.solution_path(lesson), names)
         trees = [ast.parse(part).body[0] for part in parts]
@@ -126,7 +128,7 @@ def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:
     Tests are left out. Where a name is defined twice, an answer or a setup cell counts before any other.
     Raises OSError if there is no notebook, ValueError if it lacks a name or its answer is not written.
     """
-    wanted, found = ("setup", "parameters"), {}
+    wanted, found = ("setup", "parameters"), dict[str, tuple[int, int, str]]()
     cells = [
         cell for cell in json.loads(Path(path).read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
     ]
@@ -158,12 +160,12 @@ def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:
     return [text for _, _, text in sorted(needed)]
 
 
-def own_pieces(folder: str | Path = "..") -> dict:
+def own_pieces(folder: str | Path = "..") -> dict[str, object]:
     """The pieces from your own notebooks in `folder`, by name; says for each lesson whose pieces are used."""
-    found = {}
+    found: dict[str, object] = {}
     for lesson, names in PIECES.items():
         path = Path(folder, lesson, f"{lesson}.ipynb")
-        space = {"__name__": "__main__"}  # as in a notebook: such functions are sent to the ranks by value
+        space: dict[str, object] = {"__name__": "__main__"}  # as in a notebook: functions travel to ranks by value
         try:
             exec(compile("\n\n\n".join(statements_for(path, names)), str(path), "exec"), space)
         except FileNotFoundError:
@@ -176,10 +178,10 @@ def own_pieces(folder: str | Path = "..") -> dict:
     return found
 
 
-def with_reference(worker):
-    """The worker with the reference pieces in its ranks, whatever its notebook has put under their names."""
+def with_reference(worker: Callable) -> Callable:
+    """The worker with the reference pieces in its ranks, whatever its notebook defines under their names."""
 
-    def run(rank, world_size, *args):
+    def run(rank: int, world_size: int, *args: object) -> object:
         import pieces
 
         for names in pieces.PIECES.values():

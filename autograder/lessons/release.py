@@ -1,7 +1,7 @@
-"""`python -m autograder release`: the notebooks that students get, made from the solutions by nbgrader.
+"""`python -m autograder release`: make the notebooks that students get from the solutions, with nbgrader.
 
-nbgrader cuts the solutions and the hidden tests, with the settings of `nbgrader_config.py`, in a scratch
-folder with a scratch gradebook; the result replaces the file in `notebooks/` only when a byte differs.
+nbgrader removes the solutions and the hidden tests, with the settings of `nbgrader_config.py`, in a scratch
+folder with a scratch gradebook. The result replaces the file in `notebooks/` only when a byte differs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from autograder.lessons import nbgrader_api, notebook
 from autograder.lessons.files import write_whole
 
-#: What a stub says; a solution cell without it holds somebody's work.
+#: A stub contains this word; a solution cell without it holds somebody's work.
 STUB = "NotImplementedError"
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `release`."""
     parser = subparsers.add_parser("release", help="regenerate notebooks/ from solutions/")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson")
@@ -34,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.check:
         problems = stale(arguments.lessons)
         for problem in problems:
-            print(f"{problem} (make notebooks)")
+            print(f"{problem}: run `make notebooks`")
         return 1 if problems else 0
     for line in release(arguments.lessons):
         print(line)
@@ -42,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def stale(lessons: list[str] | None = None) -> list[str]:
-    """One line for each lesson whose released notebook is not what its solution gives now."""
+    """One line for each released file that differs from what its solution gives now."""
     problems = []
     with _generated(lessons) as made:
         for lesson, folder in made:
@@ -58,10 +58,10 @@ def stale(lessons: list[str] | None = None) -> list[str]:
 def release(lessons: list[str] | None = None) -> list[str]:
     """Bring `notebooks/` up to date; one line for each file that changed.
 
-    A notebook that holds answers is never lost: it is kept beside the new one as `….mine.ipynb`.
+    A notebook that holds answers is never lost: it is kept next to the new one as `….mine.ipynb`.
     UnknownLessonError for a lesson that does not exist; ValueError for a solution that nbgrader refuses.
     """
-    said = []
+    lines = []
     with _generated(lessons) as made:
         for lesson, folder in made:
             for path in _files(folder):
@@ -70,16 +70,16 @@ def release(lessons: list[str] | None = None) -> list[str]:
                     continue
                 if target.is_file() and _holds_answers(target):
                     kept = _keep(target)
-                    said.append(f"notebooks/{lesson}: your answers are kept in {kept.name}")
+                    lines.append(f"notebooks/{lesson}: your answers are kept in {kept.name}")
                 write_whole(target, path.read_bytes())
-                said.append(f"notebooks/{lesson}/{target.name} written")
+                lines.append(f"notebooks/{lesson}/{target.name} written")
     for name in [] if lessons else _orphans():
         if any(_holds_answers(path) for path in (notebook.NOTEBOOKS / name).glob("*.ipynb")):
-            said.append(f"notebooks/{name} has no solution any more; it holds answers and stays")
+            lines.append(f"notebooks/{name} has no solution any more; it holds answers and stays")
         else:
             shutil.rmtree(notebook.NOTEBOOKS / name)
-            said.append(f"notebooks/{name} removed: it has no solution any more")
-    return said
+            lines.append(f"notebooks/{name} removed: it has no solution any more")
+    return lines
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def _generate_assignment(course: Path, lesson: str) -> None:
 
 
 def _empty_gradebook(path: Path) -> None:
-    """A scratch gradebook. nbgrader would ask the program `alembic`, for two seconds, which version to note in it."""
+    """A scratch gradebook. Without it nbgrader would run `alembic`, which takes two seconds, to record its version."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         database.commit()
@@ -132,14 +132,14 @@ def _orphans() -> list[str]:
 
 
 def _holds_answers(path: Path) -> bool:
-    """Has somebody worked in this notebook: run a cell, or written over a stub?"""
+    """Has somebody worked in this notebook, that is, run a cell or replaced a stub?"""
     import nbformat
 
     if path.suffix != ".ipynb":
         return False
     try:
         cells = nbformat.read(path, as_version=4).cells
-    except Exception:  # not a notebook at all: whatever it is, it is somebody's
+    except Exception:  # not a notebook: it was not made by this command, so it is kept
         return True
     for cell in cells:
         if cell.cell_type == "code" and (cell.execution_count or cell.outputs):

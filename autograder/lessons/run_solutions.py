@@ -1,7 +1,7 @@
-"""`python -m autograder run`: every solution notebook from top to bottom, in a fresh kernel, by papermill.
+"""`python -m autograder run`: run every solution notebook from top to bottom, in a fresh kernel, with papermill.
 
-The executed copies go to `_build/executed/`. A notebook that ran well is not run again before
-something changes that it depends on (`keys`).
+The executed copies go to `_build/executed/`. A notebook that ran without an error is run again only after something
+that it depends on has changed (`keys`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import nbformat
+
 from autograder.lessons import keys, notebook
 from autograder.lessons.files import write_whole
 
 EXECUTED = notebook.ROOT / "_build" / "executed"
 
-#: Seconds for one cell. The slowest ones take a few; a hang must not take the night.
+#: Seconds for one cell. The slowest cells take a few seconds; the limit ends a cell that hangs.
 CELL_TIMEOUT = 600
 
 
@@ -29,7 +31,7 @@ class NotebookFailedError(RuntimeError):
     """A cell of a notebook raised, or its kernel died."""
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `run`."""
     parser = subparsers.add_parser("run", help="run the solution notebooks with papermill")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson")
@@ -40,7 +42,7 @@ def add_parser(subparsers) -> None:
         action="append",
         default=[],
         metavar=("NAME", "VALUE"),
-        help="set a parameter, as in -p WORLD_SIZE 2; may be given again",
+        help="set a parameter, as in -p WORLD_SIZE 2; can be repeated",
     )
     parser.add_argument("--force", action="store_true", help="run even what has not changed")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks at once (default: 2)")
@@ -66,9 +68,9 @@ def command(arguments: argparse.Namespace) -> int:
 def run_all(
     todo: list[tuple[str, dict[str, Any]]], jobs: int, progress: bool = False, **how: Any
 ) -> list[Path | Exception]:
-    """Run notebooks, `jobs` at a time: for each (lesson, parameters) its executed copy or the error, in their order.
+    """Run notebooks, `jobs` at a time. For each (lesson, parameters), in order: the executed copy or the error.
 
-    A single one runs in this process. how: `folder` and `tests`, as for `run`.
+    A single notebook runs in this process. how: `folder` and `tests`, as for `run`.
     """
     if len(todo) < 2 or jobs < 2:
         return [_attempt(lesson, parameters, progress, **how) for lesson, parameters in todo]
@@ -97,14 +99,13 @@ def run(
     folder: Path | None = None,
     tests: bool = True,
 ) -> Path:
-    """Run one solution notebook in a scratch folder; where its executed copy is: in `folder`, or in EXECUTED.
+    """Run one solution notebook in a scratch folder; the path of its executed copy, in `folder` or in EXECUTED.
 
-    tests: run the test cells too. They do not look at the notebook's parameters.
+    tests: run the test cells too. They ignore the notebook's parameters.
 
-    NotebookFailedError names the cell and its error, and where to look; ValueError for a file that is no
-    notebook or a parameter that it does not have.
+    NotebookFailedError names the cell, its error and the notebook as far as it ran; ValueError for a file that is not
+    a notebook, or for a parameter that it does not have.
     """
-    import nbformat
     import papermill
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from traitlets.config import Config
@@ -139,14 +140,14 @@ def run(
                 cwd=str(work),
                 progress_bar={"desc": lesson, "file": sys.stderr} if progress else False,
                 execution_timeout=CELL_TIMEOUT,
-                # Sockets in a folder of this user's instead of TCP ports: nothing to collide, nobody listens.
+                # Sockets in a private folder instead of TCP ports: no port is taken, and nobody else can connect.
                 config=Config({"KernelManager": {"transport": "ipc"}}),
             )
         except papermill.PapermillExecutionError as error:
             why = f"{error.ename}: {_first_line(error.evalue)}".removesuffix(": ")
             raise _failure(lesson, _running(output, error.cell_index), why, output, failed) from error
         except CellTimeoutError as error:
-            why = f"no end after {CELL_TIMEOUT} s"
+            why = f"did not end within {CELL_TIMEOUT} s"
             raise _failure(lesson, _running(output), why, output, failed) from error
         except DeadKernelError as error:
             raise _failure(lesson, _running(output), "the kernel died", output, failed) from error
@@ -162,14 +163,14 @@ def parameters_of(nb: Any) -> set[str]:
 
 
 def is_current(lesson: str) -> bool:
-    """Did this notebook, with this code, run well the last time?"""
+    """Did the last run of this notebook, with the code as it is now, end without an error?"""
     record = EXECUTED / f"{lesson}.sha256"
     done = EXECUTED / f"{lesson}.ipynb"
     return record.is_file() and done.is_file() and record.read_text() == keys.of_lesson(lesson)
 
 
-def read(lesson: str):
-    """A lesson's solution notebook; ValueError names the file when it is not one."""
+def read(lesson: str) -> nbformat.NotebookNode:
+    """A lesson's solution notebook; ValueError names a file that is not a notebook."""
     try:
         return notebook.read(lesson)
     except notebook.UnknownLessonError:
@@ -179,16 +180,16 @@ def read(lesson: str):
 
 
 def _use_this_python() -> None:
-    """Kernels named python3 must be this environment's, whatever Jupyter is told elsewhere on the machine."""
+    """Make the kernel named python3 this environment's, whatever Jupyter's settings on this machine say."""
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.pop("JUPYTER_PATH", None)
 
 
-def _assigned(cell) -> list[str]:
+def _assigned(cell: nbformat.NotebookNode) -> list[str]:
     """The names that a parameters cell sets."""
     import ast
 
-    targets = []
+    targets: list[ast.expr] = []
     for statement in ast.parse(cell.source).body:
         if isinstance(statement, ast.Assign):
             targets += statement.targets
@@ -206,8 +207,6 @@ def _value(text: str) -> Any:
 
 def _running(output: Path, index: int | None = None) -> str:
     """The id of the cell at `index`, or of the one that was running when the notebook stopped."""
-    import nbformat
-
     try:
         cells = nbformat.read(output, as_version=4).cells
     except Exception:
@@ -216,13 +215,13 @@ def _running(output: Path, index: int | None = None) -> str:
     cells = [cell for cell in cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
     if index is not None:
         return cells[index].id
-    # A cell whose kernel died counts as "completed" there; the ones after it are still "pending".
+    # For papermill, a cell whose kernel died is "completed"; the ones after it are still "pending".
     started = [cell for cell in cells if cell.metadata.get("papermill", {}).get("status") not in (None, "pending")]
     return started[-1].id if started else "?"
 
 
 def _failure(lesson: str, cell: str, why: str, output: Path, failed: Path) -> NotebookFailedError:
-    """The error to raise, with the notebook as far as it ran kept for a look."""
+    """The error to raise. The notebook as far as it ran is kept in `failed`."""
     with contextlib.suppress(OSError):
         write_whole(failed, output.read_bytes())
     where = f"; see {os.path.relpath(failed, notebook.ROOT)}" if failed.is_file() else ""

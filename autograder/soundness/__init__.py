@@ -1,1 +1,1 @@
-"""Does the grading hold? Every known answer is graded, and its verdict compared with what it must be."""
+"""Is the grading right? Every known answer is graded, and the result compared with the expected one."""

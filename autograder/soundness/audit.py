@@ -1,10 +1,10 @@
 """`python -m autograder audit`: is the grading itself right?
 
-For each lesson, four claims are tried: the solution gets full marks; the unedited student notebook gets
+Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets
 none; every known wrong answer loses its marks in exactly the grade cells that it says it breaks, and the
-message shows its hint; every known other right answer keeps full marks. Grade cells from which no name leads
-to the cell that an answer replaces are not run again for it: they see what the solution's run has shown. Each
-process of an audit draws its inputs once, anew in every audit (`check.share_inputs`).
+message shows its hint; every other known right answer keeps full marks. A grade cell that does not depend on the cell
+that an answer replaces is not run again for that answer: the solution has shown its outcome. Each process of an audit
+draws its inputs once, and every audit draws new ones (`check.share_inputs`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import re
 import sys
 from dataclasses import dataclass
 
+import nbformat
+
 from autograder.checking import hints
 from autograder.checking.check import share_inputs
 from autograder.lessons import keys, notebook
 from autograder.lessons.files import write_whole
 
-#: Where the cases that have held are kept, a file an exercise.
+#: Where the cases that have held are recorded, one file per exercise.
 VERDICTS = notebook.ROOT / "_build" / "audit"
 
 _SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.DOTALL | re.MULTILINE)
@@ -40,14 +42,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with the grading of a case, one sentence each; an empty list is a case that holds."""
+    """What is wrong with the grading of a case, in one sentence each; a case without complaints holds."""
 
     case: Case
     complaints: tuple[str, ...]
 
 
 def cases(lesson: str) -> list[Case]:
-    """Everything that is tried for one lesson."""
+    """All cases of one lesson."""
     from autograder.answers import mutants, variants
 
     return [
@@ -61,8 +63,8 @@ def cases(lesson: str) -> list[Case]:
 def examine(case: Case, thorough: bool = True) -> Verdict:
     """Grade one case in this process and compare the outcome with the claim.
 
-    thorough: run for an answer all grade cells that depend on it, to see that it breaks exactly those that it says;
-    otherwise only the test of its own exercise, and a wrong answer is compared with itself alone for its hint.
+    thorough: for an answer, run all grade cells that depend on it, to see that it breaks exactly those that it names.
+    Otherwise only the test of its own exercise runs, and a wrong answer's hint is searched for in itself alone.
     """
     from autograder.answers import mutants, variants
 
@@ -87,7 +89,7 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     return Verdict(case, tuple(complaints))
 
 
-def unedited(nb):
+def unedited(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The student's notebook as released, with the hidden tests put back as grading does."""
     nb = copy.deepcopy(nb)
     for cell in nb.cells:
@@ -102,9 +104,9 @@ def _differences(outcome: notebook.Outcome, should_fail: set[str]) -> list[str]:
 
 
 def batches(lesson: str) -> dict[str, list[Case]]:
-    """A lesson's cases by what is tried together: an exercise's known answers, the solution, the notebook as released.
+    """A lesson's cases, grouped: the known answers to each exercise, the solution, the notebook as released.
 
-    One process then finds the hints of an exercise's mistakes once for all of them.
+    One process tries a batch, so that it runs an exercise's known wrong answers once for all their hints.
     """
     from autograder.answers import mutants, variants
 
@@ -119,9 +121,9 @@ def batches(lesson: str) -> dict[str, list[Case]]:
 def try_batch(
     lesson: str, name: str, thorough: bool = True, most: int | None = None, force: bool = False
 ) -> list[Verdict]:
-    """The verdicts on a batch; a case that held before, with the same code, is not tried again unless forced.
+    """The verdicts on a batch. A case that has held with the same code is not tried again, unless `force` is set.
 
-    most: of an exercise, at most this many known wrong answers (the subtle ones come first) and one other right one.
+    most: try at most this many known wrong answers to an exercise (the subtle ones come first), and one right one.
     """
     of_batch = batches(lesson)[name]
     if most is not None:
@@ -139,7 +141,7 @@ def try_batch(
 
 
 class Held:
-    """Which cases of a batch have held with the code as it is: a file that another state of the code makes void."""
+    """The cases of a batch that have held with the code as it is now, in a file; any change of the code voids it."""
 
     def __init__(self, lesson: str, batch: str):
         self.path = VERDICTS / lesson / f"{batch}.json"
@@ -147,11 +149,11 @@ class Held:
         self.cases = self._read()
 
     def covers(self, case: Case, thorough: bool) -> bool:
-        """Has this case held, tried as thoroughly as that?"""
+        """Has this case held when it was tried at least this thoroughly?"""
         return self.cases.get(f"{case.kind} {case.name}") in (True, thorough)
 
     def add(self, case: Case, thorough: bool) -> None:
-        """Write down that a case has held."""
+        """Record that a case has held."""
         name = f"{case.kind} {case.name}"
         self.cases[name] = thorough or self.cases.get(name, False)
         write_whole(self.path, json.dumps({"key": self.key, "cases": self.cases}, indent=1))
@@ -165,11 +167,11 @@ class Held:
 
 
 def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, force: bool = False) -> list[Verdict]:
-    """Examine the cases of the lessons, `jobs` batches at a time, each worker with torch loaded once."""
+    """Examine the cases of the lessons, `jobs` batches at a time. Each worker loads torch once."""
     from tqdm import tqdm
 
     todo = [(lesson, name) for lesson in lessons for name in batches(lesson)]
-    todo.sort(key=lambda batch: -len(batches(batch[0])[batch[1]]))  # long ones first, so that the workers end together
+    todo.sort(key=lambda batch: -len(batches(batch[0])[batch[1]]))  # long ones first, so that all workers end together
     total = sum(len(cases(lesson)) for lesson in lessons)
     verdicts: list[Verdict] = []
     context = multiprocessing.get_context("spawn")
@@ -185,12 +187,12 @@ def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, force: bool 
     return sorted(verdicts, key=lambda verdict: order[verdict.case])
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """`audit [LESSON…] [--jobs N]`."""
-    parser = subparsers.add_parser("audit", help="try known wrong and known right answers on the checks")
+    parser = subparsers.add_parser("audit", help="grade all known wrong and right answers, to test the checks")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: all")
-    parser.add_argument("--jobs", type=int, default=2, help="notebooks graded at once (default: 2)")
-    parser.add_argument("--force", action="store_true", help="try again what has held with the same code")
+    parser.add_argument("--jobs", type=int, default=2, help="batches graded at once (default: 2)")
+    parser.add_argument("--force", action="store_true", help="try even the cases that have held with the same code")
     parser.set_defaults(run=_main)
 
 
@@ -208,7 +210,7 @@ def _main(arguments: argparse.Namespace) -> int:
 
 
 def _print_matrix(lessons: list[str], verdicts: list[Verdict]) -> None:
-    """A row a lesson: full marks for the solution, none for the stub, caught mutants, spared variants."""
+    """One row per lesson: how many cases of each kind hold."""
     print(f"{'lesson':<18}{'solution':>12}{'unedited':>12}{'mutants':>12}{'variants':>12}")
     for lesson in lessons:
         row = f"{lesson:<18}"

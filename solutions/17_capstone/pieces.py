@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import symtable
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -524,7 +525,7 @@ def names_set_by(statement: ast.stmt) -> set[str]:
 
 
 def names_read_by(table: symtable.SymbolTable) -> set[str]:
-    """The names that code takes from its notebook, at its top or inside its functions."""
+    """The names that code reads from its notebook, at its top level or inside its functions."""
     top = table.get_type() == "module"
     mine = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
     return mine.union(*(names_read_by(child) for child in table.get_children()))
@@ -536,7 +537,7 @@ def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:
     Tests are left out. Where a name is defined twice, an answer or a setup cell counts before any other.
     Raises OSError if there is no notebook, ValueError if it lacks a name or its answer is not written.
     """
-    wanted, found = ("setup", "parameters"), {}
+    wanted, found = ("setup", "parameters"), dict[str, tuple[int, int, str]]()
     cells = [
         cell for cell in json.loads(Path(path).read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
     ]
@@ -568,12 +569,12 @@ def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:
     return [text for _, _, text in sorted(needed)]
 
 
-def own_pieces(folder: str | Path = "..") -> dict:
+def own_pieces(folder: str | Path = "..") -> dict[str, object]:
     """The pieces from your own notebooks in `folder`, by name; says for each lesson whose pieces are used."""
-    found = {}
+    found: dict[str, object] = {}
     for lesson, names in PIECES.items():
         path = Path(folder, lesson, f"{lesson}.ipynb")
-        space = {"__name__": "__main__"}  # as in a notebook: such functions are sent to the ranks by value
+        space: dict[str, object] = {"__name__": "__main__"}  # as in a notebook: functions travel to ranks by value
         try:
             exec(compile("\n\n\n".join(statements_for(path, names)), str(path), "exec"), space)
         except FileNotFoundError:
@@ -586,10 +587,10 @@ def own_pieces(folder: str | Path = "..") -> dict:
     return found
 
 
-def with_reference(worker):
-    """The worker with the reference pieces in its ranks, whatever its notebook has put under their names."""
+def with_reference(worker: Callable) -> Callable:
+    """The worker with the reference pieces in its ranks, whatever its notebook defines under their names."""
 
-    def run(rank, world_size, *args):
+    def run(rank: int, world_size: int, *args: object) -> object:
         import pieces
 
         for names in pieces.PIECES.values():

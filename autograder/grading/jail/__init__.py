@@ -1,13 +1,13 @@
-"""Grading in two halves: a submission's cells run in a jail, the grade cells outside, in a process that one can trust.
+"""Grading in two halves: a submission's cells run in a jail, the grade cells outside, in a trusted process.
 
-    wire.py      what may cross between the two: plain data, and nothing that runs
+    wire.py      messages between the two: plain data, nothing that runs
     inside.py    the half in the jail: a Python with torch loaded, forked once for each submission
     namespace.py how a forked process locks itself in: its own processes, network, files, limits
     outside.py   starts bubblewrap, starts and ends the submissions in it
-    handles.py   a student's function as the grade cells see it: calling it is a message to the jail
-    kernel.py    one notebook: its cells there, its grade cells here
+    handles.py   a student's function as the grade cells see it: a call is a message to the jail
+    kernel.py    one notebook: its cells run in the jail, its grade cells outside
 
-The first three are all that the jail can see of this package.
+The jail sees the first three files of this package and no others.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import sys
 
 MISSING = (
     "submissions are graded in a jail, which needs bubblewrap (Debian: apt-get install bubblewrap) and a Linux that "
-    "lets it work; to run them with your own rights instead, say --no-jail"
+    "lets it work; to run them with your own rights instead, pass --no-jail"
 )
 
 
 def missing() -> bool:
-    """Is there no bubblewrap here?"""
+    """Is bubblewrap missing on this machine?"""
     return sys.platform != "linux" or shutil.which("bwrap") is None

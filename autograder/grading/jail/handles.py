@@ -1,11 +1,11 @@
-"""What the grade cells hold of a submission: handles. To call one is to send a message into the jail.
+"""Handles: what the grade cells hold of a submission. Calling a handle sends a message into the jail.
 
-A function of the student's is called there with copies of the arguments; what it returns comes back as plain
-data, what it changed in place is changed here as well, and what it raised is raised. A worker that mentions a
-handle, given to `ranks.run`, runs there too, all of its ranks. Objects that are no plain data stay there, and
-here is a handle of them.
+A student's function is called in the jail with copies of the arguments. Its result comes back as plain data, arguments
+that it changed in place are changed outside as well, and an exception that it raised is raised outside. If the worker
+given to `ranks.run` mentions a handle, all its ranks run in the jail too. An object that is not plain data stays in the
+jail, and a handle of it comes back.
 
-The functions of a check that run beside the student's travel by value: the jail does not see this package.
+A check's functions that run next to the student's travel by value: the jail does not see this package.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from autograder.checking import stage
 from autograder.grading.jail import outside, wire
 from ranks.ledger import Ledger, Message, Span
 
-_run_here = ranks.run
+_run_outside = ranks.run
 
 
 class Handle:
-    """A function, class or object of a submission. `type(handle).__name__` is the name of its type there."""
+    """A function, class or object of a submission. `type(handle).__name__` is the name of its type in the jail."""
 
     def __init__(self, inmate: outside.Inmate, reference: str | int):
         vars(self).update(_inmate=inmate, _reference=reference)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it there."""
+        """Call it in the jail."""
         return call(self._inmate, self, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute: plain data, or a handle of it."""
+        """An attribute: plain data, or a handle."""
         if name.startswith("__") and name not in ("__name__", "__qualname__", "__doc__"):
             raise AttributeError(name)
         reply = self._inmate.ask("attribute", reference=self._reference, name=name)
         return received(self._inmate, answer(reply)["value"])
 
     def __reduce__(self) -> tuple:
-        """Sent into the jail, it is the object itself."""
+        """Sent into the jail, a handle becomes the object itself."""
         _Packer.met = self._inmate
         return _resolve, (self._reference,)
 
@@ -59,16 +59,16 @@ class Handle:
 
 
 def _resolve(reference: str | int) -> Any:
-    """Runs where the pickle is read, in the jail: the object behind a handle."""
+    """The object of a handle; runs in the jail, where the pickle is read."""
     from jail import inside
 
     return inside.resolve(reference)
 
 
 class _Packer(cloudpickle.Pickler):
-    """Pickles for the jail: remembers whether it met a handle, and leaves the lesson's own exceptions to the jail.
+    """Pickles for the jail. It remembers whether it met a handle, and sends the lesson's own exceptions by name.
 
-    What the student's code raises there is of the class that the notebook there has defined, not of ours.
+    In the jail these names are the classes that the submission has defined, and its code raises those.
     """
 
     met: outside.Inmate | None = None
@@ -82,7 +82,7 @@ class _Packer(cloudpickle.Pickler):
 
 
 def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
-    """The bytes of a value for the jail, our own functions and classes by value; and whose handle it mentions."""
+    """A value as bytes for the jail, our own functions and classes by value; and whose handle it mentions."""
     _Packer.met, data = None, io.BytesIO()
     with _by_value():
         _Packer(data).dump(value)
@@ -91,7 +91,7 @@ def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Inside, cloudpickle sends what this package and its modules define as code: the jail has no copy of them."""
+    """Inside, cloudpickle sends functions and classes of this package by value: the jail has no copy of the package."""
     if autograder.__name__ in cloudpickle.list_registry_pickle_by_value():
         yield
         return
@@ -103,7 +103,7 @@ def _by_value() -> Iterator[None]:
 
 
 def call(inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    """Call a function there: a handle, or one of ours whose arguments mention handles."""
+    """Call a function in the jail: a handle, or one of ours whose arguments mention handles."""
     payload, _ = pack((function, args, kwargs or {}))
     files = wire.read_folder(inmate.folder)
     reply = inmate.ask("call", classes=classes(), payload=payload, folder=inmate.folder, files=files)
@@ -115,13 +115,13 @@ def call(inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict |
 
 
 def call_where(function: Callable, args: tuple) -> Any:
-    """`function(*args)`: there when an argument mentions a handle, else here."""
+    """`function(*args)`: in the jail if an argument mentions a handle, else in this process."""
     inmate = pack((function, args))[1]
     return function(*args) if inmate is None else call(inmate, function, args)
 
 
 class Results(ranks.Results):
-    """What ranks in the jail returned. carried: the bytes that their network carried meanwhile, if that is known."""
+    """What ranks in the jail returned. carried: the bytes that their network carried meanwhile, None if unknown."""
 
     carried: int | None = None
 
@@ -135,11 +135,11 @@ def run(
     seed: int = 0,
     echo: bool = True,
 ) -> ranks.Results:
-    """`ranks.run`, in the jail when the worker or its arguments mention a handle, else here."""
+    """`ranks.run`, in the jail if the worker or its arguments mention a handle, else in this process."""
     ranks.launch._check(worker, world_size, args, timeout)
     payload, inmate = pack((worker, tuple(args)))
     if inmate is None:
-        return _run_here(worker, world_size, args, timeout, seed=seed, echo=echo)
+        return _run_outside(worker, world_size, args, timeout, seed=seed, echo=echo)
     options = {"world_size": world_size, "timeout": timeout, "seed": seed}
     files, before = wire.read_folder(inmate.folder), inmate.carried()
     reply = inmate.ask("run", classes=classes(), payload=payload, options=options, folder=inmate.folder, files=files)
@@ -148,13 +148,12 @@ def run(
     answer(reply)
     values, stdout = reply.get("values"), reply.get("stdout")
     messages, spans = reply.get("messages"), reply.get("spans")
-    sound = (
+    if not (
         isinstance(values, list) and len(values) == world_size and isinstance(stdout, list)
-        and isinstance(messages, list) and all(_sound(one, Message, world_size) for one in messages)
-        and isinstance(spans, list) and all(_sound(one, Span, world_size) for one in spans)
-    )  # fmt: skip
-    if not sound:
-        raise outside.DiedError("it said what makes no sense")
+        and isinstance(messages, list) and all(_valid_entry(one, Message, world_size) for one in messages)
+        and isinstance(spans, list) and all(_valid_entry(one, Span, world_size) for one in spans)
+    ):  # fmt: skip
+        raise outside.DiedError(outside.UNREADABLE)
     ledger = Ledger(messages, world_size, spans)
     values = [received(inmate, value) for value in values]
     results = Results(values, ledger, [str(text) for text in stdout])
@@ -162,15 +161,23 @@ def run(
     return results
 
 
-def _sound(one: Any, kind: type, world_size: int) -> bool:
-    """Is this an entry of a ledger whose numbers are numbers?"""
-    if not isinstance(one, kind) or type(one.rank) is not int or not 0 <= one.rank < world_size:
+def _valid_entry(one: Any, kind: type, world_size: int) -> bool:
+    """Is this a message or a span, whichever `kind` is, with fields of the right types?"""
+    times: list[object]
+    whole: list[object]
+    texts: list[object]
+    if kind is Span and isinstance(one, Span):
+        times, whole, texts = [one.start, one.end], [], [one.name]
+    elif kind is Message and isinstance(one, Message):
+        times = [one.start, one.end, one.over]
+        whole = [one.peer, one.bytes, one.line, one.tag, one.posted, one.completed]
+        texts = [one.call, one.file]
+    else:
         return False
-    times = [one.start, one.end] if kind is Span else [one.start, one.end, one.over]
-    whole = [] if kind is Span else [one.peer, one.bytes, one.line, one.tag, one.posted, one.completed]
-    texts = [one.name] if kind is Span else [one.call, one.file]
     return (
-        all(time is None or (isinstance(time, (int, float)) and math.isfinite(time)) for time in times)
+        type(one.rank) is int
+        and 0 <= one.rank < world_size
+        and all(time is None or (isinstance(time, (int, float)) and math.isfinite(time)) for time in times)
         and all(number is None or type(number) is int for number in whole)
         and all(isinstance(text, str) for text in texts)
     )
@@ -178,9 +185,9 @@ def _sound(one: Any, kind: type, world_size: int) -> bool:
 
 @contextlib.contextmanager
 def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inmate] | None = None) -> Iterator[None]:
-    """Inside, everybody's `ranks.run` is the one of this module, and `call_inside` and `apart` know of the jail.
+    """Inside, `ranks.run` is this module's `run` for all code, and `call_inside` and `apart` use the jail.
 
-    space: the names of the grade cell, among them exceptions of the lesson that it may wait for. other: gives another
+    space: the names of the grade cell, among them exceptions of the lesson that it may expect. other: returns another
     process of the same submission.
     """
     kinds = {name: value for name, value in (space or {}).items() if isinstance(value, type)}
@@ -188,13 +195,13 @@ def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inm
         name: value for name, value in kinds.items() if issubclass(value, Exception) and value.__module__ == "__main__"
     }
     apart = stage.HERE.apart if other is None else lambda subject: in_process(other, subject)
-    # What a grade cell launches itself goes to the jail as well.
+    # For grade cells that call `ranks.run` themselves.
     ranks.run = run
     try:
         with stage.on(stage.Stage(call=call_where, apart=apart, jailed=True)):
             yield
     finally:
-        ranks.run = _run_here
+        ranks.run = _run_outside
         _Packer.errors = {}
 
 
@@ -203,7 +210,7 @@ def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
     if not isinstance(subject, Handle):
         return subject
     if not isinstance(subject._reference, str):
-        raise TypeError("only what has a name in the notebook can be found in another process")
+        raise TypeError("only an object with a name in the notebook can be found in another process")
     return Handle(other(), subject._reference)
 
 
@@ -212,7 +219,7 @@ _DRIVERS = ("autograder.checks.", "autograder.checking.")
 
 
 def classes() -> dict[str, type]:
-    """The dataclasses and named tuples of our own that a driver may return: by name."""
+    """The dataclasses and named tuples of our own that a driver may return, by name."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(_DRIVERS)]
     mine = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     plain = [kind for kind in mine if hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)]
@@ -220,7 +227,7 @@ def classes() -> dict[str, type]:
 
 
 def received(inmate: outside.Inmate, value: Any) -> Any:
-    """Plain data as it came, with a handle for each object that stayed there."""
+    """Plain data as it came, with a handle for each object that stayed in the jail."""
     if isinstance(value, wire.Opaque):
         kind = type(value.type_name or "object", (Handle,), {"__module__": value.module or "__main__"})
         return kind(inmate, value.number)
@@ -233,14 +240,14 @@ def received(inmate: outside.Inmate, value: Any) -> Any:
 
 
 def answer(reply: dict) -> dict:
-    """The reply, unless it says that something was raised: then that is raised here."""
+    """The reply; if it says that something was raised, that is raised."""
     if reply.get("raised") is None:
         return reply
     raise exception(reply["raised"])
 
 
 def exception(said: Any) -> Exception:
-    """The exception that a description (`inside.describe`) tells of, with the frames in the student's cells."""
+    """The exception that `inside.describe` has described, with `frames`: the places in the student's cells."""
     said = said if isinstance(said, dict) else {}
     name, text = str(said.get("name", "Exception")), str(said.get("text", ""))
     if isinstance(said.get("ranks"), dict):
@@ -255,12 +262,12 @@ def exception(said: Any) -> Exception:
         else:
             error = type(name or "Exception", (_Foreign, kin if kin in _PLAIN else Exception), {})(text)
     frames = said.get("frames")
-    error.frames = [str(frame) for frame in frames[-3:]] if isinstance(frames, list) else []
+    vars(error)["frames"] = [str(frame) for frame in frames[-3:]] if isinstance(frames, list) else []
     return error
 
 
 class _Foreign(Exception):
-    """An exception of a type that only the submission knows."""
+    """An exception of a type that exists only in the submission."""
 
     def __init__(self, text: str):
         self.text = text
@@ -270,7 +277,7 @@ class _Foreign(Exception):
         return self.text
 
 
-#: Those that can be made of a text alone.
+#: Exceptions that can be made from a text alone.
 _PLAIN = {
     ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, Exception, FloatingPointError, ImportError,
     IndexError, LookupError, MemoryError, ModuleNotFoundError, NameError, NotImplementedError, OSError, OverflowError,
@@ -293,17 +300,17 @@ def _ranks_error(name: str, more: dict) -> Exception:
 
 
 def take_files(inmate: outside.Inmate, files: Any) -> None:
-    """Make the shared folder hold what the other side says, if it says anything."""
+    """Make the shared folder hold the files in a reply, if it has any."""
     if not isinstance(files, dict):
         return
     try:
         wire.write_folder(inmate.folder, files)
     except wire.WireError:
-        raise outside.DiedError("it said what makes no sense") from None
+        raise outside.DiedError(outside.UNREADABLE) from None
 
 
 class _Changed:
-    """The arrays, lists and dicts among the arguments of a call, and what the call has made of their copies."""
+    """The arrays, lists and dicts among the arguments of a call, to be changed as the call has changed their copies."""
 
     def __init__(self, arguments: Any):
         self.leaves, self.holders = list(wire.leaves(arguments)), list(wire.holders(arguments))
@@ -316,7 +323,7 @@ class _Changed:
             for number, entries in reply.get("refilled") or []:
                 self._refill(inmate, self.holders[_natural(number)], entries)
         except (TypeError, ValueError, LookupError):
-            raise outside.DiedError("it said what makes no sense") from None
+            raise outside.DiedError(outside.UNREADABLE) from None
 
     def _refill(self, inmate: outside.Inmate, holder: list | dict, entries: list) -> None:
         found = []
@@ -333,12 +340,12 @@ class _Changed:
             holder[:] = [what for _, what in found]
 
     def with_views(self, value: Any, aliases: Any) -> Any:
-        """What was returned, where the arrays that lie in an argument's memory there lie in the argument's here."""
+        """The returned value. An array that shared memory with an argument in the jail shares it with ours, too."""
         try:
             views = {_natural(which): place for which, *place in aliases or []}
             return self._with_views(value, views, itertools.count()) if views else value
         except (TypeError, ValueError, LookupError):
-            raise outside.DiedError("it said what makes no sense") from None
+            raise outside.DiedError(outside.UNREADABLE) from None
 
     def _with_views(self, value: Any, views: dict[int, list], count: Iterator[int], depth: int = 0) -> Any:
         if isinstance(value, (np.ndarray, torch.Tensor)):
@@ -376,7 +383,7 @@ def _put(leaf: Any, content: Any) -> None:
 
 
 def _alias(leaves: list, place: list, value: Any) -> Any:
-    """The array that lies in an argument's memory as the returned one lies in its copy's; else the value itself."""
+    """A view of our argument, placed as the returned array was in the argument's copy; else the value itself."""
     with contextlib.suppress(Exception):
         number, offset, shape, strides = place
         leaf = leaves[_natural(number)]
@@ -390,7 +397,7 @@ def _alias(leaves: list, place: list, value: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and isinstance(value, torch.Tensor) and value.dtype == leaf.dtype:
             if offset is None:
                 return leaf if torch.allclose(leaf, value, 0, 0, equal_nan=True) else value
-            view = leaf.detach().as_strided(shape, strides, leaf.storage_offset() + offset)
-            if torch.allclose(view, value, 0, 0, equal_nan=True):
-                return view
+            part = leaf.detach().as_strided(shape, strides, leaf.storage_offset() + offset)
+            if torch.allclose(part, value, 0, 0, equal_nan=True):
+                return part
     return value

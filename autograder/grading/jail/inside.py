@@ -1,7 +1,7 @@
 """The half of grading that runs in the jail: a Python with torch loaded, forked for each submission.
 
-Nothing here is a secret and nothing is trusted: a submission may change all of it, and changes what it itself
-is answered. What it says reaches the other side as plain data (`wire`).
+Nothing in this half is secret or trusted: a submission can change all of it, and then only changes its own answers.
+Whatever it sends reaches the other side as plain data (`wire`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jail import namespace, wire
 
 from ranks import processes
 
-#: Where a submission works, and where files cross at the same path as outside.
+#: The working directory of a submission.
 WORK = "/tmp/work"
 
 
@@ -35,7 +35,7 @@ def main(fd: int) -> None:
     namespace.prepare()
     _preload()
     gc.collect()
-    gc.freeze()  # the collector would touch, and so copy, every page in every process
+    gc.freeze()  # else the collector would write to every page, and so copy it, in every process
     wire.send(requests, {"ready": True})
     running: set[int] = set()
     while True:
@@ -80,7 +80,7 @@ def _preload() -> None:
 
 
 def _start(fd: int, close: list[int], request: dict) -> int:
-    """Fork one submission's process; its number as seen from here."""
+    """Fork one submission's process; its number as this process sees it."""
     pid = os.fork()
     if pid:
         return pid
@@ -106,7 +106,7 @@ def _start(fd: int, close: list[int], request: dict) -> int:
 
 
 def _be_init(fd: int, request: dict) -> None:
-    """The first process: starts the one that runs cells, buries the dead, ends with it."""
+    """The first process of a submission: starts the one that runs cells, collects ended processes, ends with it."""
     child = os.fork()
     if child == 0:
         _quiet_streams()
@@ -128,7 +128,7 @@ def _quiet_streams() -> None:
 
 def _end(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        # The first process of the submission is the child of this one; with it all others end.
+        # Its child is the first process of the submission; when that ends, the system ends all others.
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -139,14 +139,15 @@ class Kernel:
     """One submission's Python: runs its cells, and calls its functions when the grade cells ask for it."""
 
     def __init__(self, connection: socket.socket, request: dict):
-        self.connection, self.kept, self.owner = connection, {}, os.getpid()
+        self.connection, self.owner = connection, os.getpid()
+        self.kept: dict[int, Any] = {}
         for name, content in request["files"].items():
             path = Path(WORK, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         self.shell = _new_shell(self._output)
         processes.fork_server()
-        sys.modules["jail.inside"].current = self
+        vars(sys.modules["jail.inside"])["current"] = self
         sys.path.insert(0, "")
         wire.send(connection, {"up": True})
 
@@ -162,7 +163,7 @@ class Kernel:
                 reply = answer(**request)
             except BaseException as error:
                 reply = {"raised": describe(error, self.shell)}
-            if os.getpid() != self.owner:  # a process that the cell has forked: it has no say here
+            if os.getpid() != self.owner:  # a process that the cell has forked must not reply
                 os._exit(0)
             self._reply(reply)
 
@@ -174,7 +175,7 @@ class Kernel:
 
     def _output(self, kind: str, content: dict) -> None:
         with contextlib.suppress(Exception):
-            if kind != "stream":  # what was printed before stands before
+            if kind != "stream":  # keep the order: what was printed before comes first
                 sys.stdout.flush()
                 sys.stderr.flush()
             wire.send(self.connection, {"output": kind, "content": content})
@@ -195,11 +196,11 @@ class Kernel:
         return {"count": count, "raised": raised}
 
     def do_ready(self) -> dict:
-        """Can calls be made here? Raises if cells have taken away what they need; else as `do_names`."""
+        """Can calls be made in this process? Raises if cells have removed what calls need; else as `do_names`."""
         Path("/tmp/ready/there").mkdir(parents=True)
         Path("/tmp/ready/there/file").write_bytes(b"")
         shutil.rmtree("/tmp/ready")
-        # Is there room for one more process? A program of its own, since a copy of this one takes ten times as long.
+        # Can one more process start? A small program: forking this process would take ten times as long.
         os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
         return self.do_names()
 
@@ -208,13 +209,13 @@ class Kernel:
         return {"names": [name for name in self.shell.user_ns if isinstance(name, str) and name.isidentifier()]}
 
     def do_call(self, payload: bytes, folder: str, files: dict) -> dict:
-        """Call something with arguments; its result, what became of the arguments, and the files that it changed."""
+        """Call something with arguments; its result, how it changed the arguments, and the files that it changed."""
         wire.write_folder(folder, files)
         function, args, kwargs = pickle.loads(payload)
         watch = Watch((args, kwargs))
         try:
             value = function(*args, **kwargs)
-            reply = {"value": value, "aliases": watch.aliases_of(value)}
+            reply: dict[str, Any] = {"value": value, "aliases": watch.aliases_of(value)}
         except BaseException as error:
             reply = {"raised": describe(error, self.shell)}
         changes = {"changed": watch.changes(), "refilled": watch.refilled()}
@@ -225,7 +226,7 @@ class Kernel:
         return {"value": getattr(resolve(reference), name)}
 
     def do_run(self, payload: bytes, options: dict, folder: str, files: dict) -> dict:
-        """`ranks.run` here; its results, ledger and output, or how it failed."""
+        """`ranks.run` in the jail; its results, ledger and output, or how it failed."""
         import ranks
 
         wire.write_folder(folder, files)
@@ -233,7 +234,7 @@ class Kernel:
         try:
             results = ranks.run(worker, args=args, echo=False, **options)
             ledger = results.ledger
-            reply = {"values": list(results), "stdout": list(results.stdout)}
+            reply: dict[str, Any] = {"values": list(results), "stdout": list(results.stdout)}
             reply |= {"messages": list(ledger), "spans": list(ledger.spans)}
         except BaseException as error:
             reply = {"raised": describe(error, self.shell)}
@@ -256,11 +257,11 @@ def resolve(reference: int | str) -> Any:
 
 
 def describe(error: BaseException, shell: Any) -> dict:
-    """An exception as plain data: its name, its nearest kin among Python's own, its text, its frames in cells."""
+    """An exception as plain data: its name, its nearest built-in base class (`kin`), its text, its frames in cells."""
     try:
         text = str(error)
     except BaseException as other:
-        text = f"(its text cannot be had: {type(other).__name__})"
+        text = f"(its text cannot be read: {type(other).__name__})"
     kin = next(kind.__name__ for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind)
     found = {"name": type(error).__name__[:200], "kin": kin, "text": text[:20_000], "frames": _frames(error, shell)}
     more = {}
@@ -273,7 +274,7 @@ def describe(error: BaseException, shell: Any) -> dict:
 
 
 def _frames(error: BaseException, shell: Any) -> list[str]:
-    """The last places in the notebook's own cells where an exception passed."""
+    """The last frames of an exception that are in the notebook's own cells."""
     names = getattr(shell.compile, "_filename_map", {})
     found = []
     with contextlib.suppress(Exception):
@@ -285,7 +286,7 @@ def _frames(error: BaseException, shell: Any) -> list[str]:
 
 
 class Watch:
-    """What is mutable among the arguments of a call: what it changed in place, and whether it returned one of them."""
+    """Watches the mutable arguments of a call: which it changed in place, and which share memory with its result."""
 
     def __init__(self, arguments: Any):
         self.leaves, self.holders = list(wire.leaves(arguments)), list(wire.holders(arguments))
@@ -303,7 +304,7 @@ class Watch:
     def refilled(self) -> list:
         """[number of the list or dict, [key, kind, what] for each entry] where the entries are no longer the same.
 
-        kind: "array" or "holder", and what is its number among the arguments; or "value", and what is the entry.
+        kind: "array" or "holder", then `what` is its number among the arguments; or "value", then `what` is the entry.
         """
         known = {id(leaf): ["array", number] for number, leaf in enumerate(self.leaves)}
         known |= {id(holder): ["holder", number] for number, holder in enumerate(self.holders)}
@@ -318,10 +319,10 @@ class Watch:
         return found
 
     def aliases_of(self, value: Any) -> list:
-        """How returned arrays lie in arguments: [which of those, number of the argument, offset, shape, strides].
+        """Returned arrays that share memory with arguments: [which array, which argument, offset, shape, strides].
 
-        The offset and the strides are in bytes for numpy's arrays and in elements for tensors; the offset is None
-        where the argument itself was returned.
+        The offset and the strides are in bytes for numpy's arrays and in elements for tensors; the offset is None if
+        the argument itself was returned.
         """
         found = []
         for which, array in enumerate(wire.leaves(value)):
@@ -368,50 +369,62 @@ def _state(leaf: Any) -> tuple:
 
 
 def changed_files(folder: str, before: dict) -> dict | None:
-    """The folder's files if they are others than before, else None."""
+    """The folder's files if they have changed, else None."""
     after = wire.read_folder(folder)
     return None if after == before else after
 
 
-def _new_shell(output: Any):
+def _new_shell(output: Any) -> Any:
     """An IPython shell that sends what a notebook would show."""
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
 
     class Publisher(DisplayPublisher):
-        def publish(self, data, metadata=None, *, transient=None, update=False, **kwargs):
+        def publish(
+            self,
+            data: Any,
+            metadata: Any = None,
+            source: Any = None,
+            *,
+            transient: Any = None,
+            update: Any = False,
+            **kwargs: Any,
+        ) -> None:
             kind = "update_display_data" if update else "display_data"
             output(kind, {"data": _texts(data), "transient": {"display_id": (transient or {}).get("display_id")}})
 
-        def clear_output(self, wait=False):
+        def clear_output(self, wait: bool = False) -> None:
             output("clear_output", {"wait": bool(wait)})
 
     class Hook(DisplayHook):
-        def write_output_prompt(self):
+        def write_output_prompt(self) -> None:
             pass
 
-        def write_format_data(self, format_dict, md_dict=None):
+        def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
             content = {"data": _texts(format_dict), "execution_count": self.prompt_count}
             output("execute_result", content)
 
-        def finish_displayhook(self):
+        def finish_displayhook(self) -> None:
             self._is_active = False
 
     class Shell(InteractiveShell):
-        def _showtraceback(self, etype, evalue, stb):
+        def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
             lines = [str(part) for part in stb][-50:]
             output("error", {"ename": etype.__name__, "evalue": str(evalue), "traceback": lines})
 
-        def enable_gui(self, gui=None):
+        def enable_gui(self, gui: Any = None) -> None:
             pass
 
-    Shell.displayhook_class, Shell.display_pub_class = Hook, Publisher
+    Shell.displayhook_class = Hook  # type: ignore[assignment]  # declared as a trait; a class does as well
+    Shell.display_pub_class = Publisher  # type: ignore[assignment]  # as above
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     InteractiveShell.clear_instance()
     shell = Shell.instance(colors="nocolor")
-    shell.history_manager.enabled = False
-    builtins.get_ipython = shell.get_ipython  # also while no cell runs: `ranks` asks it for the numbers of cells
+    if shell.history_manager is not None:
+        shell.history_manager.enabled = False
+    # Also while no cell runs: `ranks` asks it for the numbers of cells.
+    vars(builtins)["get_ipython"] = shell.get_ipython
     for name in ("stdout", "stderr"):
         setattr(sys, name, Stream(name, output))
     shell.user_ns["__name__"] = "__main__"
@@ -433,12 +446,13 @@ def _base64(data: bytes) -> str:
 
 
 class Stream(io.TextIOBase):
-    """What `print` writes to: sent on in pieces."""
+    """A stream for `print`: its text is sent on in pieces."""
 
     encoding = "utf-8"
 
     def __init__(self, name: str, output: Any):
-        self.name, self.output, self.held = name, output, []
+        self.name, self.output = name, output
+        self.held: list[str] = []
         self.size = 0
         self.owner = os.getpid()
 
@@ -449,7 +463,7 @@ class Stream(io.TextIOBase):
         return False
 
     def write(self, text: str) -> int:
-        if os.getpid() == self.owner:  # a forked child has no say here
+        if os.getpid() == self.owner:  # not in a forked child, which must not send
             self.held.append(str(text))
             self.size += len(text)
             if self.size > 8192:

@@ -1,7 +1,7 @@
-"""One notebook in two halves: the submission's cells run in the jail, the grade cells here.
+"""One notebook in two halves: the submission's cells run in the jail, the grade cells in this process.
 
-A grade cell runs in a namespace that the student never touches: what the lesson's own setup cells define, and a
-handle (`handles`) for each name of the submission that it mentions.
+A grade cell runs in a namespace that the student cannot reach: it holds the names that the lesson's own setup cells
+define, and a handle (`handles`) for each name of the submission that the cell mentions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from autograder.grading.jail import handles, outside
 from autograder.grading.kernels import Outputs, Reply
 from autograder.lessons import notebook
 
-#: Seconds that a submission's process has to answer after a test failed; without an answer, a new one is started.
+#: Seconds within which a submission's process must answer after a failed test; else a new one is started.
 HEALTHY = 10
 
-#: The folders through which files pass between the jail and this process, for the submissions that run now.
+#: The folders that the jail and this process share files in, one for each running process of a submission.
 _folders: set[str] = set()
 
 
 def leave_nothing() -> None:
-    """For a process that has to end in the middle of its work: end its jails and remove what it has written."""
+    """End the jails of this process and remove its folders; for a process that has to end in the middle of its work."""
     outside.close_all()
     for folder in list(_folders):
         shutil.rmtree(folder, ignore_errors=True)
@@ -46,32 +46,40 @@ def leave_nothing() -> None:
 class JailedKernel:
     """Takes the place of `kernels.LocalKernel`: the same calls, but nothing of the submission runs outside.
 
-    jail: where it runs. lesson: the instructor's notebook, whose setup cells the grade cells build on. files: what
-    lies beside the notebook, by name.
+    jail: where it runs. lesson: the instructor's notebook, whose setup cells the grade cells build on. files: the
+    other files in the notebook's folder, by name.
     """
 
     def __init__(self, jail: outside.Jail, lesson: nbformat.NotebookNode, files: dict[str, bytes]):
         self.jail, self.lesson, self.files = jail, lesson, files
         self.answers = answers_of(lesson)
         self.inmate: outside.Inmate | None = None
-        #: A second process that runs the same cells, once it is asked for; those that it has not run; how many seconds
-        #: all of them took.
+        #: A second process that runs the same cells, started when a test asks for it.
         self.second: outside.Inmate | None = None
-        self.behind: list[str] = []
-        self.took, self.crippled = 0.0, False
+        #: The cells that the second process has not run yet; the seconds that all cells took in the first one.
+        self.not_in_second: list[str] = []
+        self.took = 0.0
+        #: The process no longer answers as it should, and has to be replaced.
+        self.broken = False
 
     def start(self) -> None:
-        """Start afresh."""
-        self.behind, self.took, self.crippled = [], 0.0, False
+        """Start a fresh process, in which nothing has run."""
+        self.not_in_second, self.took, self.broken = [], 0.0, False
         self.inmate = self._new_inmate()
 
+    @property
+    def running(self) -> outside.Inmate:
+        """The submission's process, after `start`."""
+        assert self.inmate is not None
+        return self.inmate
+
     def _new_inmate(self) -> outside.Inmate:
-        folder = tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp")  # at this path in the jail, too
+        folder = tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp")  # the same path in the jail
         _folders.add(folder)
         return self.jail.start(folder, self.files)
 
     def stop(self) -> None:
-        """End the submission and every process it started; without effect when there is none."""
+        """End the submission and every process it started; does nothing if none runs."""
         for inmate in (self.inmate, self.second):
             if inmate is not None:
                 inmate.end()
@@ -80,26 +88,26 @@ class JailedKernel:
         self.inmate = self.second = None
 
     def other(self) -> outside.Inmate:
-        """The second process. It is given the time that it needs for its cells; the test's does not go on meanwhile."""
-        with _clock_stopped(self.inmate):
-            self.second = self.second or self._new_inmate()
-            self.second.deadline = time.monotonic() + max(60, 3 * self.took)
-            while self.behind:
-                self.second.ask("cell", source=self.behind.pop(0))
-        self.second.deadline = self.inmate.deadline
-        return self.second
+        """The second process, after it has run all cells so far. The test's timer is paused while it runs them."""
+        with _clock_stopped(self.running):
+            second = self.second = self.second or self._new_inmate()
+            second.deadline = time.monotonic() + max(60, 3 * self.took)
+            while self.not_in_second:
+                second.ask("cell", source=self.not_in_second.pop(0))
+        second.deadline = self.running.deadline
+        return second
 
     def run(self, source: str, timeout: float) -> Reply:
-        """Run one of the submission's cells. After "timeout", "died" or "unstarted" it is of no use: stop it."""
-        began = time.monotonic()
-        self.inmate.deadline = began + max(timeout, 0.01)
+        """Run one of the submission's cells. After "timeout", "died" or "unstarted", stop the kernel."""
+        began, inmate = time.monotonic(), self.running
+        inmate.deadline = began + max(timeout, 0.01)
         reply, collected = Reply("unstarted"), Outputs()
-        if self.crippled:
+        if self.broken:
             return reply
         try:
-            self.inmate.ask("names")
+            inmate.ask("names")
             reply.status = "died"
-            said = self.inmate.ask("cell", collected.take, source=source)
+            said = inmate.ask("cell", collected.add_untrusted, source=source)
         except outside.TooLongError:
             reply.status = "timeout"
         except outside.DiedError as died:
@@ -112,25 +120,26 @@ class JailedKernel:
                 frames = raised.get("frames")
                 reply.traceback = [_text(frame) for frame in frames[-5:]] if isinstance(frames, list) else []
             reply.execution_count = count if type(count) is int and 0 < count < 10**9 else None
-            self.behind.append(source)
+            self.not_in_second.append(source)
             self.took += time.monotonic() - began
         reply.outputs = collected.finished()
         return reply
 
     def run_test(self, source: str, timeout: float) -> Reply:
-        """Run a grade cell here. Its names are the lesson's and, where the lesson has none, the submission's."""
-        self.inmate.deadline = time.monotonic() + max(timeout, 0.01)
+        """Run a grade cell in this process. It sees the lesson's own names, and handles of the submission's."""
+        inmate = self.running
+        inmate.deadline = time.monotonic() + max(timeout, 0.01)
         reply = Reply("unstarted")
-        if self.crippled:
+        if self.broken:
             return reply
         try:
-            ready = self.inmate.ask("ready")
+            ready = inmate.ask("ready")
             if ready.get("raised") is not None:
-                return reply  # a fresh kernel may do better
+                return reply  # a fresh kernel may answer
             known = ready.get("names")
             reply.status = "died"
             code, space = self._prepare(source, known if isinstance(known, list) else [])
-            with _graded_in(self.inmate.folder, timeout, space, self.other):
+            with _graded_in(inmate.folder, timeout, space, self.other):
                 exec(code, space)
             reply.status = "ok"
         except outside.TooLongError:
@@ -141,14 +150,14 @@ class JailedKernel:
             reply.status, reply.raised, reply.seed = "error", error, getattr(error, "seed", None)
             reply.error = (type(error).__name__, _text(error))
             reply.traceback = frames_of(error)
-            self.crippled = not self._can_be_asked()
+            self.broken = not self._can_be_asked()
         return reply
 
     def _can_be_asked(self) -> bool:
-        """May the submission go on after a failure? It may have taken away what its own process needs."""
-        self.inmate.deadline = time.monotonic() + HEALTHY
+        """Can the submission go on after a failed test? It may have removed what its own process needs."""
+        self.running.deadline = time.monotonic() + HEALTHY
         try:
-            return self.inmate.ask("ready").get("raised") is None
+            return self.running.ask("ready").get("raised") is None
         except (outside.DiedError, outside.TooLongError):
             return False
 
@@ -160,9 +169,9 @@ class JailedKernel:
         wanted = notebook.names_read_by(symtable.symtable(source, file, "exec"))
         for name in wanted - space.keys() - vars(builtins).keys():
             if name in known:
-                space[name] = handles.Handle(self.inmate, name)
+                space[name] = handles.Handle(self.running, name)
         for name in self.answers & set(known):
-            space[name] = handles.Handle(self.inmate, name)
+            space[name] = handles.Handle(self.running, name)
         return compile(ast.parse(source), file, "exec", dont_inherit=True), space
 
 
@@ -187,7 +196,7 @@ def answers_of(lesson: nbformat.NotebookNode) -> set[str]:
 
 
 def frames_of(error: BaseException | None) -> list[str]:
-    """The places in the student's cells where an exception, or one that led to it, passed in the jail."""
+    """The frames in the student's cells of an exception that was raised in the jail, or of the one that caused it."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -201,7 +210,7 @@ def frames_of(error: BaseException | None) -> list[str]:
 def _graded_in(
     folder: str, timeout: float, space: dict[str, Any], other: Callable[[], outside.Inmate]
 ) -> Iterator[None]:
-    """For a grade cell: `ranks.run` sorts out where to run, temporary files cross, and time is limited."""
+    """For a grade cell: `ranks.run` runs in the jail where it must, temporary files are shared, time is limited."""
     before, streams = tempfile.tempdir, (sys.stdout, sys.stderr)
     tempfile.tempdir = folder
     in_main = threading.current_thread() is threading.main_thread()
@@ -246,4 +255,4 @@ def _text(value: Any) -> str:
     try:
         return well_formed(str(value))[:20_000]
     except Exception as error:
-        return f"(a text that cannot be had: {type(error).__name__})"
+        return f"(a text that cannot be read: {type(error).__name__})"

@@ -1,8 +1,8 @@
 """How a process that was forked in the jail locks itself in before it runs a line of a submission.
 
 bubblewrap gives all submissions of one grader the same jail: a system that can only be read, no network, no
-view of the course. Here each of them gets its own inside of that: its own processes, loopback, temporary files
-and limits. When its first process ends, the kernel of the system ends all others of that submission.
+view of the course. Within it, each submission gets its own processes, loopback, temporary files and limits. When its
+first process ends, the operating system ends all its others.
 
 Linux only. The calls are those of unshare(2), mount(2), prctl(2), capset(2) and seccomp(2).
 """
@@ -29,22 +29,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prepare() -> None:
-    """Once for the whole jail: show only its processes in /proc, and let nobody in it make a jail of their own."""
+    """Once for the whole jail: /proc shows only its processes, and nothing in it can make further namespaces."""
     _mount("proc", "/proc", None)
     with open("/proc/sys/user/max_user_namespaces", "w") as setting:
         setting.write("0")
 
 
 def separate() -> None:
-    """From the next fork on: other processes, network and files than everybody else's."""
+    """From the next fork on, processes, network and files are separate from all others."""
     _call("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET))
 
 
 def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str]) -> None:
-    """Be the first process of the new namespaces: own temporary files, own /proc, loopback up, no rights left.
+    """Become the first process of the new namespaces: own temporary files, own /proc, loopback up, no rights left.
 
-    limits: as `outside.Limits`. environment: what `os.environ` shall hold. kept: folders below /tmp that shall be seen
-    all the same; each lies at /jail/kept/0, 1, … too.
+    limits: as `outside.Limits`. environment: the content of `os.environ` from now on. kept: folders below /tmp that
+    stay visible; bubblewrap has mounted them at /jail/kept/0, 1, … as well.
     """
     _call("mount", _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     _mount("tmpfs", "/tmp", f"size={limits['files']},nr_inodes=50000,mode=0700")
@@ -56,14 +56,14 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
     _mount("proc", "/proc", None)
     _loopback_up()
-    for folder in ("/", "/dev", "/proc"):  # what all submissions share, and the settings of the system
+    for folder in ("/", "/dev", "/proc"):  # shared by all submissions; /proc has settings of the system
         _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY, None))
     for name in ("work", "home"):
         os.mkdir(f"/tmp/{name}")
     os.chdir("/tmp/work")
     os.environ.clear()
     os.environ.update(environment)
-    os.nice(5)  # who watches it comes first
+    os.nice(5)  # the process that watches it has precedence
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"], limits["processes"]))
     resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
@@ -74,7 +74,7 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
 
 
 def die_with_parent() -> None:
-    """End when the parent ends, whatever happens."""
+    """From now on, this process ends when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
 
 
@@ -92,7 +92,7 @@ def _loopback_up() -> None:
 
 
 def _drop_capabilities() -> None:
-    """Give up every right over the namespaces, for this process and all that it will start."""
+    """Give up every right over the namespaces, for this process and all that it starts."""
     _libc.prctl(_PR_CAP_AMBIENT, 4, 0, 0, 0)
     for number in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0):
@@ -108,7 +108,7 @@ _X32 = 0x40000000  # the calls of x86_64 have second numbers, from here on
 
 
 def _refuse_keys() -> None:
-    """From here on keyrings cannot be used: all submissions of one jail have the same user, and so the same one."""
+    """Forbid keyrings from now on: all submissions of a jail are the same user and would share one."""
     if platform.machine() not in _KEYS:
         return
     machine, numbers = _KEYS[platform.machine()]

@@ -1,8 +1,8 @@
 """Starts the jail, and in it one process for each submission; ends them, whatever they do.
 
-The walls are bubblewrap's and the system's (see `namespace` for what each submission adds): nothing of the
-course is in there, nothing outside can be written, there is no network, and what is left of a submission ends
-when its first process does.
+The walls are bubblewrap's and the system's (see `namespace` for what each submission adds): the jail holds nothing of
+the course, cannot write to anything outside, and has no network. When a submission's first process ends, all its others
+end too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from autograder.grading.jail import MISSING, wire
 
 HERE = Path(__file__).resolve().parent
 
+#: Why a submission was ended that sent a message which the jail's own code would not send.
+UNREADABLE = "the submission sent a reply that cannot be read"
+
 
 class JailError(RuntimeError):
-    """The jail cannot be used here."""
+    """The jail cannot be used on this machine."""
 
 
 class DiedError(BaseException):
-    """The submission's process has ended. A BaseException: no check may take it for an answer."""
+    """The submission's process has ended. A BaseException, so that no check takes it for an answer."""
 
 
 class TooLongError(BaseException):
@@ -45,7 +48,7 @@ class TooLongError(BaseException):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use. memory: bytes of data of each process. total: bytes of all of them together.
+    """What one submission may use. memory: bytes of data of each process. total: bytes of all its processes.
 
     files, shared: bytes of temporary files, and of shared memory. file: bytes of one file. processes: how many
     at a time, threads included.
@@ -71,7 +74,8 @@ class Jail:
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
         command = [*_bubblewrap(), sys.executable, "-c", python, str(theirs.fileno())]
         self.fence = _fence(self.limits.processes)
-        self.process, self.requests = None, ours
+        self.process: subprocess.Popen[bytes] | None = None
+        self.requests = ours
         _jails.add(self)
         self.process = subprocess.Popen(
             command,
@@ -80,25 +84,31 @@ class Jail:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=(lambda: (self.fence / "cgroup.procs").write_text("0")) if self.fence else None,
+            preexec_fn=functools.partial((self.fence / "cgroup.procs").write_text, "0") if self.fence else None,
         )
         theirs.close()
-        self._expect_ready()
+        self._expect_ready(self.process)
 
-    def _expect_ready(self) -> None:
+    @property
+    def pid(self) -> int:
+        """The process number of bubblewrap."""
+        assert self.process is not None
+        return self.process.pid
+
+    def _expect_ready(self, process: subprocess.Popen[bytes]) -> None:
         self.requests.settimeout(120)
         try:
             wire.receive(self.requests)
         except (EOFError, OSError, wire.WireError):
-            self.process.kill()
-            said = self.process.communicate()[1].decode(errors="replace").strip().splitlines()
+            process.kill()
+            said = process.communicate()[1].decode(errors="replace").strip().splitlines()
             self.close()
             raise JailError(f"{MISSING} ({said[-1] if said else 'it did not start'})") from None
-        # Nobody reads it any more, and a full pipe would stop who writes.
-        threading.Thread(target=shutil.copyfileobj, args=(self.process.stderr, _Nowhere()), daemon=True).start()
+        # Nobody reads its errors any more, and a full pipe would block the writer.
+        threading.Thread(target=shutil.copyfileobj, args=(process.stderr, _Nowhere()), daemon=True).start()
 
     def start(self, folder: str, files: dict[str, bytes] | None = None) -> Inmate:
-        """A fresh process in namespaces of its own; `files` lie beside the notebook. folder: see `Inmate`."""
+        """A fresh process in namespaces of its own, with `files` in its working directory. folder: see `Inmate`."""
         ours, theirs = socket.socketpair()
         environment = {
             "HOME": "/tmp/home", "USER": "student", "LOGNAME": "student", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
@@ -121,6 +131,10 @@ class Jail:
             wire.send(self.requests, {"what": "end", "pid": pid})
             wire.receive(self.requests)
 
+    def is_alive(self) -> bool:
+        """Does bubblewrap run?"""
+        return self.process is not None and self.process.poll() is None
+
     def close(self) -> None:
         """End everything."""
         _jails.discard(self)
@@ -140,9 +154,9 @@ class Jail:
 
 
 class Inmate:
-    """One submission's process. folder: where files cross, at the same path on both sides; new and empty here.
+    """One submission's process. folder: shares files with it, at the same path on both sides; new and empty outside.
 
-    Everything that it says is data from a stranger. `deadline`: when its time is up (`time.monotonic`).
+    Nothing that it sends can be trusted. `deadline`: when its time is up (`time.monotonic`).
     """
 
     def __init__(self, jail: Jail, connection: socket.socket, pid: int, folder: str):
@@ -159,9 +173,9 @@ class Inmate:
         self._watch.start()
 
     def ask(self, what: str, on_output: Any = None, classes: dict | None = None, **request: Any) -> dict:
-        """Send a request and wait for its reply, which is a dict; what is printed meanwhile goes to `on_output`.
+        """Send a request and wait for its reply, which is a dict; output that comes meanwhile goes to `on_output`.
 
-        TooLongError behind the deadline, DiedError when the process ends or says what makes no sense.
+        TooLongError after the deadline, DiedError if the process ends or sends a reply that cannot be read.
         """
         if time.monotonic() > self.deadline:
             raise TooLongError
@@ -177,7 +191,7 @@ class Inmate:
             if isinstance(message, dict) and isinstance(message.get("reply"), dict):
                 return message["reply"]
             if not isinstance(message, dict) or not isinstance(message.get("content"), dict):
-                raise DiedError("it said what makes no sense")
+                raise DiedError(UNREADABLE)
             if on_output is not None:
                 on_output(str(message.get("output")), message["content"])
 
@@ -190,21 +204,22 @@ class Inmate:
             raise DiedError(self.why_ended) from None
 
     def carried(self) -> int | None:
-        """Bytes that its own network has carried so far, headers included; None where the system does not say.
+        """Bytes that its own network has carried so far, headers included; None if the system does not say.
 
-        What happens in there can add to this number, and nothing in there can take from it.
+        A submission can raise this number, but not lower it.
         """
-        with contextlib.suppress(OSError, TypeError):
-            return int(re.search(r"^ *lo: *(\d+)", self._network.read_text(), re.MULTILINE)[1])
+        with contextlib.suppress(OSError):
+            found = re.search(r"^ *lo: *(\d+)", self._network.read_text(), re.MULTILINE)
+            return int(found[1]) if found else None
         return None
 
     @functools.cached_property
     def _network(self) -> Path:
-        """Where the system tells what its network has carried: at its first process, found by its number there."""
-        for pid in _descendants(self.jail.process.pid, self.jail.limits.processes + _OWN):
-            with contextlib.suppress(OSError, TypeError):
-                numbers = re.search(r"^NSpid:(.*)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1].split()
-                if numbers == [str(pid), str(self.pid)]:  # as seen from here, and in the jail
+        """The file in which the system counts what its network has carried: that of its first process."""
+        for pid in _descendants(self.jail.pid, self.jail.limits.processes + _OWN):
+            with contextlib.suppress(OSError):
+                found = re.search(r"^NSpid:(.*)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+                if found and found[1].split() == [str(pid), str(self.pid)]:  # its numbers outside and in the jail
                     return Path(f"/proc/{pid}/net/dev")
         return Path(os.devnull)
 
@@ -216,18 +231,19 @@ class Inmate:
             self.jail.end(self.pid)
 
     def _keep_limits(self) -> None:
-        """End it when it uses too much: limits for each process alone do not bound their sum."""
+        """End it when it uses too much: limits on each process do not bound their sum."""
         limits = self.jail.limits
         while not self._ended.wait(0.2):
-            mine = _descendants(self.jail.process.pid, limits.processes + 1)
+            mine = _descendants(self.jail.pid, limits.processes + 1)
             if len(mine) > limits.processes:
                 self.why_ended = "it started too many processes"
-            # What is shared counts for each process here, which is too much but cheap to find out.
+            # Resident bytes count shared pages once per process: too much, but cheap to read, so they are read first.
             elif sum(map(_resident, mine[_OWN:])) > limits.total and sum(map(_memory, mine[_OWN:])) > limits.total:
                 self.why_ended = "it used too much memory"
             if self.why_ended:
-                # With its first process the system ends all others, at once; a submission can be there twice, each with
-                # two processes that come before all others here. Not by request: another thread asks.
+                # When its first process ends, the system ends all others at once. A submission can be there twice, each
+                # time with two processes that come first in this list. Killed directly, not by a request to the jail:
+                # another thread may be in the middle of one.
                 for pid in mine[_OWN : _OWN + 4]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -236,7 +252,7 @@ class Inmate:
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
-#: bubblewrap, its first process, and the Python that is forked: what comes behind them is the submission's.
+#: bubblewrap, its first process, and the Python that is forked; all later processes are the submission's.
 _OWN = 3
 
 
@@ -247,14 +263,15 @@ _shared: Jail | None = None
 def shared() -> Jail:
     """The jail of this process, started when it is first needed."""
     global _shared
-    if _shared is None or _shared.owner != os.getpid() or _shared.process.poll() is not None:
+    usable = _shared is not None and _shared.owner == os.getpid() and _shared.is_alive()
+    if _shared is None or not usable:
         _shared = Jail()
-        util.Finalize(None, close_all, exitpriority=10)  # as atexit, and in processes of multiprocessing's, too
+        util.Finalize(None, close_all, exitpriority=10)  # like atexit, and also in processes of multiprocessing
     return _shared
 
 
 def close_all() -> None:
-    """End the jails of this process, those too that are just starting."""
+    """End the jails of this process, including any that are just starting."""
     for jail in list(_jails):
         if jail.owner == os.getpid():
             jail.close()
@@ -265,11 +282,11 @@ def _bubblewrap() -> list[str]:
         raise JailError(MISSING)
     command = ["bwrap", "--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--hostname", "localhost"]
     command += ["--die-with-parent", "--new-session", "--clearenv", "--dev", "/dev"]
-    # The system's own /proc, covered before anything runs (`namespace`). With bubblewrap's, parts of which are masked
-    # when root starts it, a submission could not be given a /proc of its own processes.
+    # The system's own /proc, which `namespace` covers before anything runs. When root starts bubblewrap, parts of its
+    # own /proc are masked, and then a submission could not get a /proc of its own processes.
     command += ["--bind", "/proc", "/proc"]
     command += ["--tmpfs", "/tmp", "--chdir", "/tmp"]
-    # What `namespace` needs; no submission keeps them.
+    # `namespace` needs these rights; no submission keeps them.
     for capability in ("SYS_ADMIN", "NET_ADMIN", "SETPCAP", "SYS_RESOURCE"):
         command += ["--cap-add", f"CAP_{capability}"]
     for folder in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"):
@@ -285,8 +302,9 @@ def _bubblewrap() -> list[str]:
         command += ["--ro-bind", folder, f"/jail/kept/{number}"]
     for own in _own_packages():
         command += ["--tmpfs", own]
-    ranks = Path(importlib.util.find_spec("ranks").origin).parent
-    command += ["--ro-bind", str(ranks), "/jail/ranks"]
+    ranks = importlib.util.find_spec("ranks")
+    assert ranks is not None and ranks.origin is not None
+    command += ["--ro-bind", str(Path(ranks.origin).parent), "/jail/ranks"]
     for name in ("__init__.py", "wire.py", "namespace.py", "inside.py"):
         command += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
     command += ["--setenv", "PYTHONPATH", "/jail", "--setenv", "HOME", "/tmp", "--setenv", "OMP_NUM_THREADS", "1"]
@@ -296,25 +314,25 @@ def _bubblewrap() -> list[str]:
 
 
 def _pythons() -> list[str]:
-    """Where this Python and its environment are, unless that is in /usr."""
+    """The folders of this Python and its environment, unless they are in /usr."""
     return [folder for folder in dict.fromkeys([sys.base_prefix, sys.prefix]) if not f"{folder}/".startswith("/usr/")]
 
 
 def _below_tmp() -> list[str]:
-    """Those of them that each submission's own /tmp would hide."""
+    """Those of these folders that a submission's own /tmp would hide."""
     return [folder for folder in _pythons() if folder.startswith("/tmp/")]
 
 
 def _own_packages() -> list[str]:
-    """Where this package is installed inside the environment that the jail sees, if it is: answers lie there."""
+    """Where answers are installed inside the environment that the jail sees, if they are; to be hidden."""
     library = Path(sysconfig.get_paths()["purelib"])
     return [str(library / name) for name in ("autograder", "solutions") if (library / name).is_dir()]
 
 
 def _fence(processes: int) -> Path | None:
-    """A control group that bounds how many processes there are, where this user may make one.
+    """A control group that bounds the number of processes; None if this user cannot make one.
 
-    The system does not count root's processes against their limit, so that of `namespace` does not hold for root.
+    The limit that `namespace` sets does not hold for root's processes, which the system does not count.
     """
     for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
         group = root / f"autograder-{os.getpid()}-{time.monotonic_ns()}"
@@ -332,7 +350,7 @@ def _fence(processes: int) -> Path | None:
 
 
 def _sweep(root: Path) -> None:
-    """Remove the control groups that were left by processes that have been killed; the system keeps those in use."""
+    """Remove control groups left by killed graders; the system refuses to remove one that is in use."""
     for group in root.glob("autograder-*"):
         if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
             with contextlib.suppress(OSError):
@@ -340,7 +358,7 @@ def _sweep(root: Path) -> None:
 
 
 def _take_down(group: Path) -> None:
-    """Remove a control group as soon as the system has buried who was in it."""
+    """Remove a control group as soon as all its processes are gone, within 10 seconds."""
     until = time.monotonic() + 10
     while group.exists() and time.monotonic() < until:
         with contextlib.suppress(OSError):
@@ -350,8 +368,8 @@ def _take_down(group: Path) -> None:
 
 
 def _descendants(pid: int, most: int = 5000) -> list[int]:
-    """A process and those below it, parents first; no more than `most`."""
-    found, todo = [], [pid]
+    """A process and its descendants, parents first; at most `most`."""
+    found, todo = list[int](), [pid]
     while todo and len(found) < most:
         pid = todo.pop(0)
         found.append(pid)
@@ -362,14 +380,14 @@ def _descendants(pid: int, most: int = 5000) -> list[int]:
 
 
 def _resident(pid: int) -> int:
-    """Bytes of a process that are in memory."""
+    """Bytes of memory in which a process has pages."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     return 0
 
 
 def _memory(pid: int) -> int:
-    """Bytes of a process, shared ones divided among those who share them."""
+    """Bytes of memory of a process; shared pages are divided among the processes that share them."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

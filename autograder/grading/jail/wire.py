@@ -1,8 +1,8 @@
 """What crosses between a jail and the process that grades: messages of plain data.
 
-A message is a tree of lists, numbers and strings in JSON, followed by the bytes of its arrays. Nothing that is
-read here runs code: no pickle, no names to import. What is not plain data crosses as an `Opaque`: the name of
-its type, and a number by which the jail finds the object again. Used by both sides; imports nothing of ours.
+A message is a tree of lists, numbers and strings in JSON, followed by the bytes of its arrays. Reading one runs no
+code: there are no pickles and no names to import. An object that is not plain data crosses as an `Opaque`: the name of
+its type, and a number by which the jail finds the object again. Both sides use this module; it imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import Any
 import numpy as np
 import torch
 
-#: Bytes of one message, levels of nesting, entries of one tree: what honest answers need, many times over.
+#: Bytes of one message, levels of nesting, entries of one tree: many times what honest answers need.
 MAX_MESSAGE, MAX_DEPTH, MAX_ENTRIES = 512 * 2**20, 40, 2_000_000
 MAX_TREE = 64 * 2**20
 
-_HEADER = struct.Struct("!QI")  # bytes of the whole message behind this header, bytes of its JSON
+_HEADER = struct.Struct("!QI")  # bytes of the whole message after this header, bytes of its JSON
 
 DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 CONTAINERS = {kind.__name__: kind for kind in (collections.OrderedDict, collections.Counter, collections.deque)}
 
 
 def full_name(kind: type) -> str:
-    """A class by its module and its name there."""
+    """A class's module and its name in it."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 class WireError(Exception):
-    """The other side sent what is no message."""
+    """The other side sent something that is not a message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Opaque:
 
 
 def send(connection: socket.socket, message: Any, keep: Callable[[Any], int] | None = None) -> None:
-    """Send one message. keep: takes an object that cannot cross, gives the number by which it can be found."""
+    """Send one message. keep: stores an object that cannot cross, returns the number by which it can be found."""
     writer = _Writer(keep)
     tree = json.dumps(writer.encode(message), separators=(",", ":")).encode("ascii")
     size = len(tree) + sum(map(len, writer.buffers))
     if size > MAX_MESSAGE or len(tree) > MAX_TREE:
-        raise ValueError(f"a result of {size >> 20} MiB is larger than the {MAX_MESSAGE >> 20} MiB that are allowed")
+        raise ValueError(f"a result of {size >> 20} MiB is too large: at most {MAX_MESSAGE >> 20} MiB are allowed")
     connection.sendall(_HEADER.pack(size, len(tree)) + tree)
     for buffer in writer.buffers:
         connection.sendall(buffer)
@@ -66,7 +66,8 @@ def send(connection: socket.socket, message: Any, keep: Callable[[Any], int] | N
 def receive(connection: socket.socket, classes: dict[str, type] | None = None, deadline: float | None = None) -> Any:
     """The next message. classes: dataclasses and named tuples, by name, that it may hold. deadline: `time.monotonic`.
 
-    EOFError when the other side is gone, WireError for anything that is no message, TimeoutError as the socket's.
+    EOFError if the other side has ended, WireError for anything that is not a message, TimeoutError after the deadline
+    or the socket's time-out.
     """
     size, length = _HEADER.unpack(_exactly(connection, _HEADER.size, deadline))
     if size > MAX_MESSAGE or length > min(size, MAX_TREE):
@@ -78,14 +79,14 @@ def receive(connection: socket.socket, classes: dict[str, type] | None = None, d
     except WireError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
-        raise WireError(f"a message makes no sense: {type(error).__name__}") from None
+        raise WireError(f"a message cannot be read: {type(error).__name__}") from None
 
 
 def _exactly(connection: socket.socket, size: int, deadline: float | None) -> bytearray:
     data = bytearray(size)
     view, got = memoryview(data), 0
     while got < size:
-        if deadline is not None:  # for the whole message: somebody may send a byte now and then
+        if deadline is not None:  # for the whole message: a sender may send one byte now and then
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -98,10 +99,11 @@ def _exactly(connection: socket.socket, size: int, deadline: float | None) -> by
 
 
 class _Writer:
-    """Turns objects into a tree and the buffers behind it."""
+    """Turns objects into a tree and the buffers that follow it."""
 
     def __init__(self, keep: Callable[[Any], int] | None):
-        self.keep, self.buffers, self.entries = keep, [], 0
+        self.keep, self.entries = keep, 0
+        self.buffers: list[bytes] = []
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """The tree of one value: null, true, false, a string or a number as themselves, all else as [kind, …]."""
@@ -120,7 +122,7 @@ class _Writer:
                 return self._plain(base, name, value, depth)
         return self._other(value, depth)
 
-    def _plain(self, base: type, name: str | None, value: Any, depth: int) -> Any:
+    def _plain(self, base: Any, name: str | None, value: Any, depth: int) -> Any:
         if isinstance(value, np.generic):
             return self._other(value, depth)
         if base is tuple and hasattr(value, "_fields") and type(value).__module__.startswith(("autograder.", "ranks.")):
@@ -128,7 +130,7 @@ class _Writer:
             return ["N", full_name(type(value)), fields]
         if isinstance(value, torch.Size):
             return ["z", [int(item) for item in tuple.__iter__(value)]]
-        if base in (str, int, float):  # a subclass counts as what it is derived from
+        if base in (str, int, float):  # an instance of a subclass crosses as one of the base class
             return self.encode(base.__str__(value) if base is str else base.__pos__(value), depth)
         if base is bytes:
             return ["b", self._buffer(bytes.__getitem__(value, slice(None)))]
@@ -210,7 +212,7 @@ class _Reader:
         if isinstance(tree, (int, float)):
             return tree
         if not isinstance(tree, list) or not tree or not isinstance(tree[0], str):
-            raise WireError("a message makes no sense")
+            raise WireError("a message cannot be read")
         kind, *rest = tree
         read = getattr(self, f"_read_{READERS.get(kind, 'nothing')}", None)
         if read is None:
@@ -226,8 +228,8 @@ class _Reader:
         build = {"l": list, "t": tuple, "s": set, "S": frozenset, "q": collections.deque, "z": torch.Size}[kind]
         try:
             return build([self.decode(item, depth) for item in items])
-        except TypeError:  # a set of what cannot be in one
-            raise WireError("a message makes no sense") from None
+        except TypeError:  # a set of something that is not hashable
+            raise WireError("a message cannot be read") from None
 
     def _read_dict(self, kind: str, depth: int, items: list, name: str) -> Any:
         return CONTAINERS.get(name, dict)({self.decode(key, depth): self.decode(value, depth) for key, value in items})
@@ -236,19 +238,21 @@ class _Reader:
         data = bytes(self._slice(place))
         return bytearray(data) if kind == "B" else data
 
-    def _read_array(self, kind: str, depth: int, dtype: str, shape: list, order: list, place: list) -> Any:
-        dtype = np.dtype(str(dtype))
+    def _read_array(self, kind: str, depth: int, name: str, shape: list, order: list, place: list) -> Any:
+        dtype = np.dtype(str(name))
         self._check_shape(shape)
         if dtype.hasobject or dtype.names is not None:
-            raise WireError("an array holds no numbers")
+            raise WireError("an array does not hold numbers")
         dense = np.frombuffer(bytearray(self._slice(place)), dtype).reshape([shape[axis] for axis in order])
         array = dense.transpose(np.argsort(order)) if order else dense
         return array[()] if kind == "A" else array
 
-    def _read_tensor(self, kind: str, depth: int, dtype: str, shape: list, order: list, place: list, flags: list):
+    def _read_tensor(
+        self, kind: str, depth: int, name: str, shape: list, order: list, place: list, flags: list
+    ) -> torch.Tensor:
         self._check_shape(shape)
         dense = [shape[axis] for axis in order]
-        raw, dtype = self._slice(place), DTYPES[dtype]
+        raw, dtype = self._slice(place), DTYPES[name]
         tensor = torch.frombuffer(bytearray(raw), dtype=dtype) if raw.nbytes else torch.empty(0, dtype=dtype)
         tensor = tensor.reshape(dense)
         tensor = tensor.permute([order.index(axis) for axis in range(len(order))]) if order else tensor
@@ -275,11 +279,11 @@ class _Reader:
             raise WireError("a message holds an unknown kind of record")
         if kind == "N":
             return known(*(self.decode(value, depth) for value in fields))
-        record = object.__new__(known)
+        record: Any = object.__new__(known)
         names = {field.name for field in dataclasses.fields(known)}
         values = {str(field): self.decode(value, depth) for field, value in fields}
         if values.keys() != names:
-            raise WireError("a record has other fields")
+            raise WireError("a record has the wrong fields")
         for field, value in values.items():
             object.__setattr__(record, field, value)
         return record
@@ -289,7 +293,7 @@ class _Reader:
 
     def _check_shape(self, shape: list) -> None:
         if any(type(size) is not int or size < 0 for size in shape):
-            raise WireError("an array has no such shape")
+            raise WireError("the shape of an array is not valid")
 
     def _slice(self, place: list) -> memoryview:
         start, length = map(int, place)
@@ -320,9 +324,9 @@ def read_folder(folder: str) -> dict[str, bytes | None]:
 
 
 def write_folder(folder: str, files: Any) -> None:
-    """Make a folder hold what `read_folder` said on the other side, and nothing else.
+    """Make a folder hold what `read_folder` returned on the other side, and nothing else.
 
-    WireError where that names something outside the folder, or what no folder can hold.
+    WireError for a name outside the folder, or one that the folder cannot hold.
     """
     os.makedirs(folder, exist_ok=True)
     for entry in os.scandir(folder):
@@ -331,22 +335,22 @@ def write_folder(folder: str, files: Any) -> None:
     for name in sorted(map(str, files)):
         content, path = files[name], pathlib.Path(os.path.normpath(root / name))
         if root not in path.parents or "\0" in name or not isinstance(content, (bytes, type(None))):
-            raise WireError("a file makes no sense")
+            raise WireError("a file is not valid")
         try:
             (path if content is None else path.parent).mkdir(parents=True, exist_ok=True)
             if content is not None:
                 path.write_bytes(content)
-        except OSError:  # a name that this system does not take, a file where a folder should be
-            raise WireError("a file makes no sense") from None
+        except OSError:  # a name that this system refuses, or a file where a folder should be
+            raise WireError("a file cannot be written") from None
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The arrays among arguments. Both sides count them, so both must meet them in this order."""
+    """The arrays among arguments. Both sides number them in this order."""
     return (one for one in _walk(value, 0) if isinstance(one, (np.ndarray, torch.Tensor)))
 
 
 def holders(value: Any) -> Iterator[Any]:
-    """The lists and dicts among arguments, in the same way."""
+    """The lists and dicts among arguments, in the same order on both sides."""
     return (one for one in _walk(value, 0) if type(one) in (list, dict))
 
 
