@@ -89,7 +89,7 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 
 # The tests that look at the book need Chromium. Where it cannot be installed, they are skipped and say so.
 browser: .venv/.ready
-	@$(BIN)/python tests/browser.py --find >/dev/null || $(call apt,chromium)
+	@$(BIN)/python -m tests.helpers.browser --find >/dev/null || $(call apt,chromium)
 
 # Submissions are graded in bubblewrap's jail; without it, only --no-jail grades.
 jail: .venv/.ready

@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-from browser import Browser
 from bs4 import BeautifulSoup
-from regions import split
 
 from autograder.lessons import notebook
+from tests.helpers.browser import Browser
+from tests.helpers.notebook_regions import split
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,17 +12,17 @@ import subprocess
 import sys
 import time
 
-import browser
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from regions import split
-from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
 from autograder.__main__ import main
 from autograder.grading import course as grading
 from autograder.grading import feedback, jail, safe
 from autograder.lessons import notebook
+from tests.helpers import browser
+from tests.helpers.notebook_regions import split
+from tests.helpers.toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.jail
 

@@ -8,11 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urljoin
 
-import browser
 import nbformat
 import pytest
-from full_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals
-from toy_course import LESSON, Toy, submission
 
 from autograder.__main__ import main
 from autograder.answers import mutants
@@ -20,6 +17,9 @@ from autograder.answers.answer import Answer
 from autograder.checking.check import count_of_ranks
 from autograder.grading import scoring
 from autograder.insight import charts, marks, mistakes, report
+from tests.helpers import browser
+from tests.helpers.graded_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals
+from tests.helpers.toy_course import LESSON, Toy, submission
 
 
 @pytest.fixture(scope="module")

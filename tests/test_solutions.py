@@ -7,10 +7,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import tiny
 
 from autograder.__main__ import main
 from autograder.lessons import notebook, run_solutions
+from tests.helpers import tiny_lesson as tiny
 
 #: Each solution's other numbers of ranks: without the test cells, which choose their own.
 OTHER_WORLD_SIZES = (pytest.param(2, marks=pytest.mark.thorough), 3)

@@ -1,7 +1,7 @@
 """Headless Chromium through its own debugging protocol: enough to open a page, watch it and ask it things.
 
-`python tests/browser.py --find` prints the browser's path; it exits 1 and says so when there is none.
-`python tests/browser.py PAGE[#PLACE] PNG [WIDTH HEIGHT] [--dark]` takes a picture of a page of the book.
+`python -m tests.helpers.browser --find` prints the browser's path; it exits 1 and says so when there is none.
+`python -m tests.helpers.browser PAGE[#PLACE] PNG [WIDTH HEIGHT] [--dark]` takes a picture of a page of the book.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the pictures of formgrader and of a feedback page that the book shows: python tests/pictures.py
+"""Makes the pictures of formgrader and of a feedback page that the book shows: python -m tests.helpers.book_pictures
 
 They show the example class, which `make` has graded in `_build/example-class`.
 """
@@ -11,11 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from browser import Browser
-from formgrader import Server
-
 from autograder.grading import course as grading
 from autograder.lessons import notebook
+from tests.helpers.browser import Browser
+from tests.helpers.formgrader_server import Server
 
 PICTURES = notebook.ROOT / "book" / "start"
 LESSON, STUDENT, EXERCISE = "01_collectives", "student-03", "01-ex2-reduce-scatter"
