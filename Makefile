@@ -103,7 +103,7 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 
 # The tests that look at the book need Chromium. If it cannot be installed, they are skipped with a message.
 browser: .venv/.ready
-	@$(BIN)/python tests/browser.py --find >/dev/null || $(call apt,chromium)
+	@$(BIN)/python -m tests.helpers.browser --find >/dev/null || $(call apt,chromium)
 
 # Submissions are graded in a jail that bubblewrap makes; without it, grading works only with --no-jail.
 jail: .venv/.ready

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `browser`, which the Makefile runs too
-
-import browser
-
 from autograder.grading import jail
+from tests.helpers import browser
 
 SKIPPED = pytest.StashKey[dict]()
 NEEDS = {

@@ -8,12 +8,13 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-from browser import Browser
 from bs4 import BeautifulSoup
-from regions import split
 
 from autograder.authoring import drafts
 from autograder.lessons import notebook
+from tests.helpers import browser
+from tests.helpers.browser import Tab
+from tests.helpers.notebook_regions import split
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,23 +40,23 @@ def chapters(book: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def tab():
+def chromium():
     """One browser for all tests of this file."""
-    with Browser() as browser:
-        yield browser
+    with browser.chromium() as started:
+        yield started
 
 
 @pytest.mark.browser
-def test_the_browser_sees_what_goes_wrong(tab, tmp_path):
+def test_the_browser_sees_what_goes_wrong(chromium, tmp_path):
     """The tests below would pass on anything if this one did not."""
     page = tmp_path / "page.html"
     page.write_text(
         '<img src="https://example.org/a.png"><script>undefined_function()</script>'
         '<script>console.error("said so")</script><div style="width: 2000px">wide</div>'
     )
-    tab.resize(390, 844)
+    tab = Tab(chromium, 390, 844)
     tab.open(page.as_uri())
-    assert [url for url in tab.requests if not url.startswith(("file:", "data:"))] == ["https://example.org/a.png"]
+    assert tab.outside == ["https://example.org/a.png"]
     assert any("undefined_function" in error for error in tab.errors)
     assert "said so" in tab.errors
     assert tab.evaluate(OVERFLOW)
@@ -87,15 +88,14 @@ NAMELESS = """[...document.querySelectorAll('button, a[href]')].filter(e => e.of
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_every_page_works_with_the_network_off(tab, book, width):
+def test_every_page_works_with_the_network_off(chromium, book, width):
     problems = []
     formulas = 0
-    tab.resize(width, 900)
+    tab = Tab(chromium, width)
     for page in pages(book):
         name = page.relative_to(book)
         tab.open(page.as_uri())
-        outside = [url for url in tab.requests if not url.startswith(("file:", "data:"))]
-        problems += [f"{name} asks for {url}" for url in outside]
+        problems += [f"{name} asks for {url}" for url in tab.outside]
         problems += [f"{name}: {error}" for error in tab.errors]
         problems += [f"{name}: a formula is not drawn: {text}" for text in tab.evaluate(BAD_MATH)]
         problems += [f"{name}: no text alternative, or no picture: {src}" for src in tab.evaluate(BAD_IMAGES)]
@@ -107,8 +107,8 @@ def test_every_page_works_with_the_network_off(tab, book, width):
 
 
 @pytest.mark.browser
-def test_search_finds_a_word(tab, book):
-    tab.resize(1280, 900)
+def test_search_finds_a_word(chromium, book):
+    tab = Tab(chromium)
     tab.open((book / "search.html").as_uri() + "?q=gradient")
     tab.wait("document.querySelectorAll('#search-results li').length > 0")
     assert "03_step" in tab.evaluate("document.querySelector('#search-results').innerHTML")
@@ -118,13 +118,13 @@ def test_search_finds_a_word(tab, book):
 
 
 @pytest.mark.browser
-def test_the_dark_mode_switch_works_and_is_remembered(tab, book):
+def test_the_dark_mode_switch_works_and_is_remembered(chromium, book):
     brightness = """(() => {
       const [r, g, b] = getComputedStyle(document.%s).%s.match(/[0-9.]+/g).map(Number);
       return (r + g + b) / 765;
     })()"""
     ground, text = brightness % ("body", "backgroundColor"), brightness % ("querySelector('article p')", "color")
-    tab.resize(1280, 900)
+    tab = Tab(chromium)
     tab.open((book / "book" / "index.html").as_uri())
     tab.evaluate("localStorage.setItem('mode', 'light'); localStorage.setItem('theme', 'light')")
     tab.open((book / "book" / "index.html").as_uri())
@@ -132,25 +132,19 @@ def test_the_dark_mode_switch_works_and_is_remembered(tab, book):
     for _ in range(3):
         if tab.evaluate("document.documentElement.dataset.mode") != "dark":
             tab.evaluate("document.querySelector('.theme-switch-button').click()")
-    try:
-        tab.wait(f"{ground} < 0.2 && {text} > 0.6", seconds=5)  # colors fade from one to the other
-        tab.open((book / "book" / "start" / "reader.html").as_uri())
-        assert tab.evaluate(ground) < 0.2 and tab.evaluate(text) > 0.6
-    finally:
-        tab.evaluate("localStorage.clear()")
+    tab.wait(f"{ground} < 0.2 && {text} > 0.6", seconds=5)  # colors fade from one to the other
+    tab.open((book / "book" / "start" / "reader.html").as_uri())
+    assert tab.evaluate(ground) < 0.2 and tab.evaluate(text) > 0.6
 
 
 @pytest.mark.browser
-def test_a_quiz_opens_with_the_keyboard(tab, book):
-    tab.resize(1280, 900)
+def test_a_quiz_opens_with_the_keyboard(chromium, book):
+    tab = Tab(chromium)
     for page in chapters(book):
         tab.open(page.as_uri())
         assert tab.evaluate("document.querySelectorAll('.quiz-option[open]').length") == 0
         tab.evaluate("document.querySelector('.quiz-option summary').focus()")
-        for kind in ("keyDown", "keyUp"):
-            tab.call(
-                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r"
-            )
+        tab.page.keyboard.press("Enter")
         tab.wait("document.querySelector('.quiz-option[open] .quiz-feedback').offsetHeight > 0", seconds=5)
 
 

@@ -2,12 +2,12 @@
 
 import math
 
-import chance
 import numpy as np
 import pytest
 
 from autograder.checks import costs
 from autograder.lessons import notebook
+from tests.helpers import right_answers
 
 LESSON = "02_costs"
 RNG = np.random.default_rng(2)
@@ -66,6 +66,6 @@ def test_the_fraction_is_the_best_of_a_fine_grid():
         assert float(costs._best_fraction(ns, speedups)) == pytest.approx(grid[np.argmin(errors), 0], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", chance.right_answers(LESSON))
+@pytest.mark.parametrize("name", right_answers.right_answers(LESSON))
 def test_chance_takes_no_mark(name):
-    chance.keeps_all_marks(LESSON, name)
+    right_answers.keeps_all_marks(LESSON, name)

@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 import pytest
-from formgrader import Server, environment
-from toy_course import LESSON, Toy, submission
+
+from tests.helpers.formgrader_server import Server, environment
+from tests.helpers.toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail
 

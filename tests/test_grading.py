@@ -12,17 +12,17 @@ import subprocess
 import sys
 import time
 
-import browser
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell
-from regions import split
-from toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
+from nbformat.v4 import new_code_cell
 
 from autograder.__main__ import main
-from autograder.grading import example_class, feedback, jail, safe
+from autograder.grading import example_class, jail
 from autograder.grading.course import Course
 from autograder.lessons import notebook
+from tests.helpers.hostile_markup import assert_harmless
+from tests.helpers.notebook_regions import split
+from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.jail
 
@@ -133,163 +133,6 @@ def test_the_example_class_follows_from_the_lessons(tmp_path):
         assert (example_class.EXAMPLE / name).read_bytes() == content, f"{name}: run examples/class/make.py"
     kept = {path.relative_to(example_class.EXAMPLE) for path in example_class.EXAMPLE.glob("submitted/*/*/*")}
     assert kept == {name for name in made if name.parts[0] == "submitted"}
-
-
-# --- the feedback page ----------------------------------------------------------------------------------
-
-PLANTED = "document.title='planted'"
-ATTACKS = [
-    f"<script>{PLANTED}</script>",
-    f'<img src=x onerror="{PLANTED}">',
-    f'<svg onload="{PLANTED}"><a xlink:href="javascript:{PLANTED}">x</a></svg>',
-    f'<a href="javascript:{PLANTED}">press</a>',
-    f'<a href="  jAvA\tscript:{PLANTED}">press</a>',
-    f'<iframe srcdoc="<script>parent.{PLANTED}</script>"></iframe>',
-    f'<details open ontoggle="{PLANTED}">x</details>',
-    f'<body onload="{PLANTED}"><style>@import "http://planted.invalid/x.css";</style>',
-    '<img src="http://planted.invalid/x.png"><link rel="stylesheet" href="http://planted.invalid/x.css">',
-    '<div style="background: url(http://planted.invalid/y.png)">x</div>',
-    '<meta http-equiv="refresh" content="0; url=http://planted.invalid/">',
-    f"[press](javascript:{PLANTED}) ![x](http://planted.invalid/z.png) ![x](attachment:none.png)",
-    f"`[press](javascript:{PLANTED})`",
-    f"</pre></main></title><script>{PLANTED}</script>",
-]
-
-
-class Harmful(html.parser.HTMLParser):
-    """Collects what a page would run or fetch."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def handle_starttag(self, tag, attributes):
-        if tag in ("script", "iframe", "object", "embed", "link", "base", "form", "svg", "math", "body2"):
-            self.found.append(tag)
-        for name, value in attributes:
-            value = re.sub(r"\s", "", (value or "").lower())
-            if name.startswith("on") or name in ("srcdoc", "srcset", "formaction"):
-                self.found.append((tag, name))
-            if name in ("href", "src", "action", "xlink:href") and not value.startswith(("#", "data:image/", "http")):
-                self.found.append((tag, name, value))
-            if name == "src" and value.startswith("http"):
-                self.found.append((tag, name, value))
-            if name == "style" and "url" in value:
-                self.found.append((tag, name, value))
-            if tag == "meta" and (name, value) == ("http-equiv", "refresh"):
-                self.found.append((tag, value))
-
-
-def test_a_heading_on_the_page_is_the_heading_alone():
-    assert feedback._markdown(safe.markdown("## A heading")) == '<div class="box"><h2>A heading</h2></div>'
-
-
-def assert_harmless(page):
-    parser = Harmful()
-    parser.feed(page)
-    assert not parser.found
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    return Toy(tmp_path_factory.mktemp("course"))
-
-
-@pytest.fixture(scope="module")
-def hostile_page(toy):
-    """The feedback on a notebook that plants every attack everywhere it can."""
-    nb = submission(ex2=f"def square(x):\n    raise ValueError({''.join(ATTACKS)!r})\n")
-    nb.metadata.title = ATTACKS[0]
-    for number, attack in enumerate(ATTACKS):
-        kinds = ["text/html", "image/svg+xml", "text/markdown", "application/javascript", "text/latex", "text/plain"]
-        data = dict.fromkeys(kinds, attack) | {"image/png": f'"{attack}'}
-        source = (
-            f"from IPython.display import display\ndisplay({data!r}, raw=True)\n"
-            + "".join(f"display({{{kind!r}: {attack!r}}}, raw=True)\n" for kind in kinds)
-            + f"print({attack!r})\n# {attack.splitlines()[0]}\nraise RuntimeError({attack!r})"
-        )
-        nb.cells += [
-            new_markdown_cell(attack, id=f"m{number}"),
-            new_markdown_cell(attack, id=f"r{number}", metadata={"tags": [attack]}),
-            new_code_cell(source, id=f"c{number}", metadata={"tags": [f'x" onclick="{PLANTED}']}),
-        ]
-        nb.cells[-2].cell_type = "raw"
-    assert toy.grade(nb, "hostile") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
-    return toy.page("hostile")
-
-
-def test_the_page_of_a_hostile_notebook_is_harmless(hostile_page):
-    assert_harmless(hostile_page)
-    assert "planted.invalid" in hostile_page  # as text: nothing was just dropped
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_clean_and_markdown_leave_nothing_that_acts(attack):
-    from nbconvert.filters import markdown2html
-
-    for text in (safe.clean(attack), safe.markdown(attack), markdown2html(safe.markdown(attack))):
-        assert_harmless(text)
-
-
-def test_the_harm_would_be_seen():
-    for attack in ATTACKS[:8]:
-        with pytest.raises(AssertionError):
-            assert_harmless(attack)
-
-
-@pytest.mark.browser
-def test_chromium_runs_and_fetches_nothing_from_a_hostile_notebook(hostile_page, tmp_path):
-    titled = f"{LESSON}: 4 of 6 points"
-    unguarded = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", hostile_page)
-    assert unguarded != hostile_page
-    pages = {
-        "as it is": (hostile_page, titled),
-        "without the page's own policy": (unguarded, titled),
-        "the policy alone": (hostile_page.replace("</h1>", f"</h1>{ATTACKS[0]}{ATTACKS[1]}"), titled),
-        "nothing": (unguarded.replace("</h1>", f"</h1>{ATTACKS[1]}"), "planted"),  # the attack is real
-    }
-    with browser.Browser() as tab:
-        for protection, (page, title) in pages.items():
-            path = tmp_path / "page.html"
-            path.write_text(page, encoding="utf-8")
-            tab.open(path.as_uri())
-            tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-            tab.evaluate("[...document.links].forEach(one => one.protocol == 'javascript:' && one.click())")
-            assert tab.evaluate("document.title") == title, protection
-            assert not [url for url in tab.requests if url.startswith("http")], protection
-
-
-@pytest.mark.browser
-def test_the_page_fits_a_phone(hostile_page, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(hostile_page, encoding="utf-8")
-    with browser.Browser(390, 800) as tab:
-        tab.open(path.as_uri())
-        tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_the_page_shows_points_reason_hint_and_code_but_no_hidden_test(toy):
-    leak = "import traceback\n\ndef square(x):\n    traceback.print_stack()\n    helper(x)\n\n"
-    leak += "def helper(x):\n    return 1 / 0\n"
-    nb = submission(ex1="def double(x):\n    return 0\n", ex2=leak)
-    assert toy.grade(nb, "shown") == {"ex1": 0, "ex2": 0, "ex3": 3}
-    page = toy.page("shown")
-    plain = html.unescape(re.sub(r"<[^>]*>", "", page))
-    assert "double(3) is 0" in plain and "think of double" in plain
-    assert "Hint: " not in plain
-    assert "ZeroDivisionError: division by zero" in plain
-    assert "return 1 / 0" in plain and "Where it happened" in plain
-    assert "3 / 6" in plain and "0 / 2" in plain and "3 / 3" in plain
-    assert HIDDEN not in plain and "secret_inputs" not in plain
-
-
-def test_a_hidden_line_that_comes_out_in_a_message_is_struck_out(toy):
-    source = f"def square(x):\n    raise ValueError('seen: {HIDDEN}')\n"
-    toy.grade(submission(ex2=source), "peeps")
-    plain = html.unescape(re.sub(r"<[^>]*>", "", toy.page("peeps")))
-    assert "seen" in plain  # in the student's own code
-    assert plain.count(HIDDEN) <= plain.count(f"raise ValueError('seen: {HIDDEN}')")
 
 
 # --- a course and its instructor ------------------------------------------------------------------------

@@ -5,11 +5,11 @@ import io
 import re
 
 import pytest
-from full_class import MORE, SCRIPT, build, count, totals
-from toy_course import LESSON
 
 from autograder.__main__ import main
 from autograder.insight import lms, marks, report
+from tests.helpers.graded_class import MORE, SCRIPT, build, count, totals
+from tests.helpers.toy_course import LESSON
 
 
 @pytest.fixture(scope="module")

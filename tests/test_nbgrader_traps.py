@@ -6,9 +6,9 @@ import time
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
 
 from autograder.grading.restore import SourceCell, restore
+from tests.helpers.toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 WITHOUT_EX2 = FULL | {"ex2": 0.0}

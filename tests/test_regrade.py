@@ -2,9 +2,9 @@
 
 import pytest
 from nbformat import write
-from toy_course import LESSON, Toy, cell, lesson, submission
 
 from autograder.__main__ import main
+from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.jail
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import nbformat
 import pytest
-import tiny
 
 from autograder.__main__ import main
 from autograder.lessons import notebook, release
+from tests.helpers import tiny_lesson as tiny
 
 
 @pytest.fixture

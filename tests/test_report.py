@@ -8,11 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urljoin
 
-import browser
 import nbformat
 import pytest
-from full_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals
-from toy_course import LESSON, Toy, submission
 
 from autograder.__main__ import main
 from autograder.answers import mutants
@@ -20,6 +17,9 @@ from autograder.answers.answer import Answer
 from autograder.checking.expect import count_of_ranks
 from autograder.grading import scoring
 from autograder.insight import charts, marks, mistakes, report
+from tests.helpers import browser
+from tests.helpers.graded_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals
+from tests.helpers.toy_course import LESSON, Toy, submission
 
 
 @pytest.fixture(scope="module")
@@ -332,15 +332,15 @@ def test_the_same_class_makes_the_same_page(toy, page):
 
 @pytest.mark.browser
 def test_the_page_in_a_browser(toy, page):
-    with browser.Browser(390, 800) as tab:
+    with browser.chromium() as chromium:
+        tab = browser.Tab(chromium, 390, 800)
         tab.open((toy.root / "report.html").as_uri())
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
         assert tab.evaluate("document.title") == "Report: 12 submissions of 12 students"
         assert tab.evaluate("[...document.images].every(one => one.complete && one.naturalWidth > 0)")
-        assert not [url for url in tab.requests if url.startswith("http")] and not tab.errors
+        assert not tab.outside and not tab.errors
         light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
-        tab.call("Emulation.setEmulatedMedia", features=dark)
+        tab.page.emulate_media(color_scheme="dark")
         assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != light
 
 

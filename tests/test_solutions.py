@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import nbformat
 import pytest
-import tiny
 
 from autograder.__main__ import main
 from autograder.lessons import keys, notebook, run_solutions
+from tests.helpers import tiny_lesson as tiny
 
 #: Each solution's other numbers of ranks: without the test cells, which choose their own.
 OTHER_WORLD_SIZES = (2, 3)

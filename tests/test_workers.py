@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from toy_course import LESSON, Toy, submission
 
 from autograder.__main__ import main
 from autograder.grading import workers
 from autograder.grading.jail import outside
+from tests.helpers.toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail
 

@@ -85,8 +85,8 @@ TEXT_SIGNS = [
 #: A parser's time grows with the square of these: the tags, and the characters that are no picture's.
 MAX_TAGS, MAX_CHARACTERS = 20_000, 200_000
 PICTURE = re.compile(r"base64,[A-Za-z0-9+/=\s]+")
-#: Markdown's signs as entities.
-SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "\n[]()*_`~\\$|"}
+#: Markdown's signs as entities; one of them makes a link of a bare address.
+SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "\n[]()*_`~\\$|:"}
 #: Stands after the markup. A tag, a stylesheet or a comment that is never closed swallows it.
 END = f"\u2063{secrets.token_hex(8)}"
 

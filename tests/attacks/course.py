@@ -1,7 +1,7 @@
 """A machine with a class of attackers on it: how it is built, what on it must not change, how it is graded.
 
 A `Machine` is a folder: `course/` is the class, `home/` the instructor's home, `other/` another course of the same
-instructor. `python tests/attacks/course.py FOLDER` grades it, in a process of its own, for whoever watches.
+instructor. `python -m tests.attacks.course FOLDER` grades it, in a process of its own, for whoever watches.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import lessons
 import nbformat
-import toy_course
-from kinds import Attack
 
 from autograder.lessons import notebook
+from tests.attacks import catalog, lessons
+from tests.attacks.attack import Attack
+from tests.helpers import toy_course
 
-HERE = Path(__file__).resolve().parent
 #: Where a process of its own finds what is imported here.
-IMPORTS = {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+IMPORTS = {"PYTHONPATH": str(notebook.ROOT)}
+#: Python, which does not import what an attack left in the folder that it starts in.
+PYTHON = (sys.executable, "-P")
 
 #: An honest student behind every so many attackers, and one at each end.
 HONEST_EVERY = 8
@@ -61,10 +62,9 @@ class Machine:
     @property
     def roster(self) -> dict[str, Attack | None]:
         """Who handed in which attack; None for the honest. In the order in which they are graded."""
-        import attacks
 
         names = json.loads((self.root / "roster.json").read_text())
-        return {student: attacks.find(name) if name else None for student, name in names.items()}
+        return {student: catalog.find(name) if name else None for student, name in names.items()}
 
     def lessons(self) -> list[str]:
         """The lessons that somebody handed in."""
@@ -254,7 +254,7 @@ class Run:
         (machine.root / "tmp").mkdir()
         adopt_orphans()
         there, started = descendants(), time.monotonic()
-        command = [sys.executable, str(HERE / "course.py"), str(machine.root)]
+        command = [*PYTHON, "-m", "tests.attacks.course", str(machine.root)]
         with Accomplice(machine.places) as accomplice:
             running = subprocess.Popen(command, env=environment, cwd=machine.root, stdin=subprocess.DEVNULL)
             try:

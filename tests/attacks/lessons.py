@@ -6,10 +6,10 @@ import functools
 import json
 
 import nbformat
-import toy_course
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.lessons import notebook
+from tests.helpers import toy_course
 
 ARRAYS = "08_arrays"
 RING = "09_ring"

@@ -20,14 +20,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import attacks
-import course
-from kinds import NOTHING, Attack
-from lessons import RING
-
 from autograder.lessons import notebook
-
-HERE = Path(__file__).resolve().parent
+from tests.attacks import catalog, course
+from tests.attacks.attack import NOTHING, Attack
+from tests.attacks.lessons import RING
 
 #: Seconds for the attacker and the student after it together; two honest ones take about five, with ranks twenty.
 LIMIT, RING_LIMIT = 120, 240
@@ -44,7 +40,7 @@ def available() -> bool:
 
 def prepare(folder: Path, lesson: str) -> None:
     """The machine before the attack: the first student has been graded, the others have handed in."""
-    first = next(attack for attack in attacks.ATTACKS if attack.lesson == lesson and not attack.beside)
+    first = next(attack for attack in catalog.ATTACKS if attack.lesson == lesson and not attack.beside)
     machine = course.Machine(folder).build([first], stock=True, timeout=_timeout(lesson))
     problem = machine.toy(stock=True, timeout=_timeout(lesson)).course.grade_one("student-01", lesson)
     assert not problem, problem
@@ -66,7 +62,7 @@ def measure(attack: Attack, prepared: Path) -> dict:
     for own in dict.fromkeys(map(str, (notebook.ROOT, sys.prefix, sys.base_prefix))):  # hidden where it lies there
         command += ["--ro-bind", own, own] if own.startswith("/tmp/") else []
     command += ["--ro-bind", str(prepared), "/tmp/prepared", "--chdir", "/tmp"]
-    command += [sys.executable, str(HERE / "stock.py"), attack.name]
+    command += [*course.PYTHON, "-m", "tests.attacks.stock", attack.name]
     environment = {**os.environ, **course.IMPORTS}
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, timeout=limit + 60, stdin=subprocess.DEVNULL, check=True
@@ -92,7 +88,7 @@ def _as_nobody() -> list[str]:
 
 def inside(name: str) -> dict:
     """In the jail for measuring: build the machine, let the grader run where it can be ended, look at what is left."""
-    attack = attacks.find(name)
+    attack = catalog.find(name)
     shutil.copytree("/tmp/prepared", INSIDE)
     python = _own_python()
     machine = course.Machine(INSIDE)
@@ -104,7 +100,7 @@ def inside(name: str) -> dict:
     memory = MEMORY * (3 if attack.lesson == RING else 1)
     limits = ["prlimit", f"--nproc={PROCESSES}", f"--as={memory}", "--core=0"]
     inner = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent"]
-    command = [*limits, *inner, python, str(HERE / "stock.py"), "--grade", attack.name]
+    command = [*limits, *inner, python, "-P", "-m", "tests.attacks.stock", "--grade", attack.name]
     environment = {**os.environ, "HOME": str(machine.home), "PATH": f"{_programs()}:{os.environ['PATH']}"}
     with course.Accomplice(machine.places) as accomplice, (INSIDE / "log").open("wb") as log:
         running = subprocess.Popen(
@@ -182,7 +178,7 @@ def _results(machine: course.Machine) -> dict:
 
 def grade(name: str) -> None:
     """Grade the attacker and the student after it; write down what is known after each step."""
-    attack = attacks.find(name)
+    attack = catalog.find(name)
     machine = course.Machine(INSIDE)
     toy = machine.toy(stock=True, timeout=_timeout(attack.lesson))
     result = {}

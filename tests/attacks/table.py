@@ -1,4 +1,4 @@
-"""Prints what each attack tried and what it got: `python tests/attacks/table.py [--stock] [--ours] [NAME…]`.
+"""Prints what each attack tried and what it got: `python -m tests.attacks.table [--stock] [--ours] [NAME…]`.
 
 --stock measures stock nbgrader anew, which takes minutes, and writes stock.json; --ours grades with this repository's
 grader, here and now. Without either it prints what is in stock.json.
@@ -12,6 +12,10 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.attacks import catalog, stock
+from tests.attacks.course import Machine, Run
+from tests.attacks.lessons import RING
 
 STOCK = Path(__file__).resolve().parent / "stock.json"
 PAGE = STOCK.parent.parent.parent / "book" / "start" / "attacks.md"
@@ -34,9 +38,6 @@ the jail does not promise.
 
 def main() -> None:
     """Measure what is asked for, print the table."""
-    sys.path.insert(0, str(STOCK.parent.parent))
-    import attacks
-    import stock
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--stock", action="store_true", help="measure stock nbgrader and write stock.json")
@@ -47,7 +48,7 @@ def main() -> None:
     if arguments.page:
         PAGE.write_text(page(), encoding="utf-8")
         return
-    chosen = [attack for attack in attacks.ATTACKS if not arguments.names or attack.name in arguments.names]
+    chosen = [attack for attack in catalog.ATTACKS if not arguments.names or attack.name in arguments.names]
     if arguments.stock:
         if not stock.available():
             sys.exit("measuring stock nbgrader needs Linux and bubblewrap")
@@ -64,17 +65,15 @@ def main() -> None:
 
 def page() -> str:
     """The page of the book: every attack, what nbgrader does, what happens here."""
-    import attacks
-    import stock
 
     records, rows = read(), []
-    for attack in attacks.ATTACKS:
+    for attack in catalog.ATTACKS:
         record, worth = records.get(attack.name), sum(attack.worth.values())
         said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "nothing gained"
         here = f"{worth:g} of 6"
         row = (f"`{attack.name}`", attack.tries, "–" if attack.aims == "wire" else _short(said), here)
         rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |\n")
-    measured = sum(attack.name in records for attack in attacks.ATTACKS if attack.aims != "wire")
+    measured = sum(attack.name in records for attack in catalog.ATTACKS if attack.aims != "wire")
     return HEAD.format(attacks=len(rows), measured=measured) + "".join(rows)
 
 
@@ -91,19 +90,15 @@ def read() -> dict[str, dict]:
 
 def write(records: dict[str, dict]) -> None:
     """Put new measurements into stock.json; what was not measured anew stays, what is no attack any more goes."""
-    import attacks
 
     records = read() | records
-    kept = {attack.name: records[attack.name] for attack in attacks.ATTACKS if attack.name in records}
+    kept = {attack.name: records[attack.name] for attack in catalog.ATTACKS if attack.name in records}
     lines = [f"{json.dumps(name)}: {json.dumps(record)}" for name, record in kept.items()]
     STOCK.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def grade(chosen: list) -> dict[str, str]:
     """What our grader gives for each attack."""
-    from course import Machine, Run
-    from lessons import RING
-
     given = {}
     for part in ([a for a in chosen if a.lesson != RING], [a for a in chosen if a.lesson == RING]):
         if not part:

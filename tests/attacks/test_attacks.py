@@ -8,18 +8,15 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-import attacks
-import course
-import lessons
 import pytest
-import stock
-import table
-import toy_course
-from kinds import FULL, fill
+
+from tests.attacks import catalog, course, lessons, stock, table
+from tests.attacks.attack import FULL, fill
+from tests.helpers import toy_course
 
 pytestmark = pytest.mark.jail
 
-each = pytest.mark.parametrize("attack", attacks.QUICK, ids=lambda attack: attack.name)
+each = pytest.mark.parametrize("attack", catalog.QUICK, ids=lambda attack: attack.name)
 
 #: What stock nbgrader, too, gives nothing for: see stock.json. Of those on ranks because lesson 01's tests are used.
 WITHSTOOD = {
@@ -68,20 +65,20 @@ WITHSTOOD = {
     "solution-of-the-grader",
 }
 
-each_on_ranks = pytest.mark.parametrize("attack", attacks.RANKS, ids=lambda attack: attack.name)
+each_on_ranks = pytest.mark.parametrize("attack", catalog.RANKS, ids=lambda attack: attack.name)
 
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """The class whose exercises are single functions, graded once."""
-    machine = course.Machine(tmp_path_factory.mktemp("class")).build(attacks.QUICK, timeout=5)
+    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.QUICK, timeout=5)
     return course.Run(machine, timeout=600)
 
 
 @pytest.fixture(scope="module")
 def graded_ranks(tmp_path_factory):
     """The class whose exercises run on ranks, graded once."""
-    machine = course.Machine(tmp_path_factory.mktemp("class")).build(attacks.RANKS, timeout=60)
+    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.RANKS, timeout=60)
     return course.Run(machine, timeout=900)
 
 
@@ -151,21 +148,21 @@ def test_nobody_else_notices_the_attackers_on_ranks(graded_ranks):
 
 
 def test_each_attack_has_a_name_and_says_what_it_tries():
-    names = [attack.name for attack in attacks.ATTACKS]
+    names = [attack.name for attack in catalog.ATTACKS]
     assert len(set(names)) == len(names) >= 50
-    for attack in attacks.ATTACKS:
+    for attack in catalog.ATTACKS:
         assert attack.tries.endswith(".") and len(attack.tries) < 160, attack.name
 
 
 def test_the_page_of_the_book_says_what_is_known():
-    assert table.PAGE.read_text(encoding="utf-8") == table.page(), "run tests/attacks/table.py --page"
+    assert table.PAGE.read_text(encoding="utf-8") == table.page(), "run python -m tests.attacks.table --page"
 
 
 def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
     measured = table.read()
-    aimed = [attack for attack in attacks.ATTACKS if attack.aims != "wire" and attack.name in measured]
+    aimed = [attack for attack in catalog.ATTACKS if attack.aims != "wire" and attack.name in measured]
     assert len(aimed) >= 40
-    assert measured.keys() <= {attack.name for attack in attacks.ATTACKS}
+    assert measured.keys() <= {attack.name for attack in catalog.ATTACKS}
     assert {attack.name for attack in aimed if not stock.harms(attack, measured[attack.name])} == WITHSTOOD
 
 
@@ -173,7 +170,7 @@ def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
 @pytest.mark.skipif(not stock.available(), reason="needs bubblewrap")
 @pytest.mark.parametrize("name", ["equal-int", "imports-the-grader"])
 def test_what_was_measured_of_stock_nbgrader_still_holds(name):
-    attack, before = attacks.find(name), table.read()[name]
+    attack, before = catalog.find(name), table.read()[name]
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where somebody without rights can look
         os.chmod(folder, 0o755)
         stock.prepare(Path(folder, "machine"), attack.lesson)
@@ -185,7 +182,7 @@ def test_a_bomb_explodes_where_it_is_unpickled(name, tmp_path):
     import cloudpickle
 
     nb = lessons.right(toy_course.LESSON)
-    attacks.find(name).make(nb)
+    catalog.find(name).make(nb)
     source = fill(toy_course.cell(nb, "07-ex2-square").source, {"HOME": str(tmp_path)})
     names = {"__name__": "__main__"}
     exec(source, names)
@@ -194,6 +191,6 @@ def test_a_bomb_explodes_where_it_is_unpickled(name, tmp_path):
 
 
 def test_the_honest_part_of_an_attack_is_honest():
-    for attack in attacks.ATTACKS:
+    for attack in catalog.ATTACKS:
         assert all(points in (0.0, lessons.full(attack.lesson)[name]) for name, points in attack.worth.items())
     assert lessons.full(toy_course.LESSON) == FULL

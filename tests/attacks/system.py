@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attacks_reads import PLACES
-from kinds import WITHOUT_EX2, Attack, cells, square
+from tests.attacks.attack import WITHOUT_EX2, Attack, cells, square
+from tests.attacks.reads import PLACES
 
 
 def _cell(name: str, tries: str, before: str, **more) -> Attack:

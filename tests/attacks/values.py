@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kinds import SOLVE, WITHOUT_EX2, Attack, cells, code, square
-from lessons import ARRAYS
+from tests.attacks.attack import SOLVE, WITHOUT_EX2, Attack, cells, code, square
+from tests.attacks.lessons import ARRAYS
 
 
 def _value(name: str, tries: str, source: str, **more) -> Attack:

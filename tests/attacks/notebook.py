@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
-from kinds import NOTHING, WITHOUT_EX2, Attack, answer, cells, code, set_answer, square, test
-from lessons import ARRAYS
 from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from tests.attacks.attack import NOTHING, WITHOUT_EX2, Attack, answer, cells, code, set_answer, square, test
+from tests.attacks.lessons import ARRAYS
 
 WRONG = "def square(x):\n    return 0\n"
 HELP = "def square(x):\n    return x * x\n"

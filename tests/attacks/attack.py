@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lessons
 import nbformat
-import toy_course
 from nbformat.v4 import new_code_cell
+
+from tests.attacks import lessons
+from tests.helpers import toy_course
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 WITHOUT_EX2 = FULL | {"ex2": 0.0}

@@ -1,4 +1,4 @@
-"""Makes the pictures of formgrader and of a feedback page that the book shows: python tests/pictures.py
+"""Makes the pictures of formgrader and of a feedback page that the book shows: python -m tests.helpers.book_pictures
 
 They show the example class, which `make` has graded in `_build/example-class`.
 """
@@ -8,37 +8,35 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
-
-from browser import Browser
-from formgrader import Server
 
 from autograder.grading import example_class
 from autograder.lessons import notebook
+from tests.helpers.browser import Tab, chromium
+from tests.helpers.formgrader_server import Server
 
 PICTURES = notebook.ROOT / "book" / "start"
 LESSON, STUDENT, EXERCISE = "01_collectives", "student-03", "01-ex2-reduce-scatter"
 
 
-def formgrader(tab: Browser, root: Path) -> None:
+def formgrader(tab: Tab, root: Path) -> None:
     """The list of the lesson's submissions, with their points."""
     server = Server(root)
     try:
         tab.open(f"{server.url}/login?token={server.token}")
         tab.open(f"{server.url}/formgrader/manage_submissions/{LESSON}")
         tab.wait("document.querySelectorAll('tbody tr').length >= 4 && !document.body.innerText.includes('Loading')")
-        tab.screenshot(PICTURES / "formgrader.png")
+        tab.page.screenshot(path=PICTURES / "formgrader.png")
     finally:
         server.stop()
 
 
-def feedback(tab: Browser, root: Path) -> None:
+def feedback(tab: Tab, root: Path) -> None:
     """An exercise that lost its points, from its title to the messages of the ranks."""
     tab.open((root / "feedback" / STUDENT / LESSON / f"{LESSON}.html").as_uri())
     tab.evaluate(f"document.getElementById('{EXERCISE}').scrollIntoView()")
-    time.sleep(0.5)  # what scrolls has arrived
-    tab.screenshot(PICTURES / "feedback.png")
+    tab.page.wait_for_timeout(500)  # what scrolls has arrived
+    tab.page.screenshot(path=PICTURES / "feedback.png")
 
 
 def main() -> int:
@@ -46,11 +44,10 @@ def main() -> int:
     if not (example_class.EXAMPLE_COURSE / "gradebook.db").is_file():
         print("the example class is not graded yet: run `make` first", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as folder, Browser(1100, 490) as tab:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         root = Path(shutil.copytree(example_class.EXAMPLE_COURSE, Path(folder, "class")))
-        formgrader(tab, root)
-        tab.resize(820, 826)
-        feedback(tab, root)
+        formgrader(Tab(browser, 1100, 490), root)
+        feedback(Tab(browser, 820, 826), root)
     return 0
 
 

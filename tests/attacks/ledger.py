@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from kinds import Attack, code, set_answer
-from lessons import RING
 from nbformat.v4 import new_code_cell
+
+from tests.attacks.attack import Attack, code, set_answer
+from tests.attacks.lessons import RING
 
 BROADCAST = """
 def broadcast(tensor: torch.Tensor, src: int) -> None:

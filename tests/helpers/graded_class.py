@@ -7,12 +7,12 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_notebook
-from toy_course import LESSON, Toy, lesson
 
 from autograder.answers.answer import Answer
 from autograder.checking.expect import CheckFailed
 from autograder.grading import restore, scoring
 from autograder.grading.run_cells import is_test
+from tests.helpers.toy_course import LESSON, Toy, lesson
 
 #: A second lesson, with the same exercises.
 MORE = "08_more"

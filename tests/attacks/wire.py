@@ -6,10 +6,11 @@ would who has read them.
 
 from __future__ import annotations
 
-from attacks_notebook import SCRIPT, page_is_harmless
-from kinds import WITHOUT_EX2, Attack, cells, code, set_answer, square
-from lessons import ARRAYS, RING
 from nbformat.v4 import new_code_cell
+
+from tests.attacks.attack import WITHOUT_EX2, Attack, cells, code, set_answer, square
+from tests.attacks.lessons import ARRAYS, RING
+from tests.attacks.notebook import SCRIPT, page_is_harmless
 
 WRONG = "def square(x):\n    return 0\n"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kinds import FULL, SOLVE, WITHOUT_EX2, Attack, code, square
 from nbformat.v4 import new_code_cell
+
+from tests.attacks.attack import FULL, SOLVE, WITHOUT_EX2, Attack, code, square
 
 
 def _copies(name: str, tries: str, source: str) -> Attack:

@@ -1,0 +1,24 @@
+"""All attacks, as data: see `attack.Attack`."""
+
+from __future__ import annotations
+
+from tests.attacks import kernel, ledger, notebook, reads, system, values, wire
+from tests.attacks.lessons import RING
+
+ATTACKS = [
+    *values.ATTACKS,
+    *kernel.ATTACKS,
+    *reads.ATTACKS,
+    *system.ATTACKS,
+    *notebook.ATTACKS,
+    *ledger.ATTACKS,
+    *wire.ATTACKS,
+]
+#: Those on single functions, and those on ranks, which take a few seconds each.
+QUICK = [attack for attack in ATTACKS if attack.lesson != RING]
+RANKS = [attack for attack in ATTACKS if attack.lesson == RING]
+
+
+def find(name: str):
+    """The attack of this name."""
+    return next(attack for attack in ATTACKS if attack.name == name)

@@ -1,0 +1,210 @@
+"""`safe`: what a submission shows can be read and looked at, and does nothing."""
+
+import time
+
+import pytest
+from bs4 import BeautifulSoup
+from nbconvert.filters import markdown2html
+from nbformat.v4 import new_output
+
+from autograder.grading import safe
+from autograder.grading.restore import well_formed
+from tests.helpers.hostile_markup import ATTACKS, PIXEL, assert_harmless
+
+each_attack = pytest.mark.parametrize("attack", ATTACKS)
+
+
+def text_of(markup):
+    return BeautifulSoup(markup, "html.parser").get_text()
+
+
+def tags_of(markup):
+    return [(tag.name, tag.attrs) for tag in BeautifulSoup(markup, "html.parser").find_all()]
+
+
+# --- nothing acts ---------------------------------------------------------------------------------------
+
+
+@each_attack
+def test_clean_and_markdown_leave_nothing_that_acts(attack):
+    for text in (safe.clean(attack), safe.markdown(attack), markdown2html(safe.markdown(attack))):
+        assert_harmless(text)
+
+
+@each_attack
+def test_what_is_clean_stays_as_it_is(attack):
+    once = safe.clean(attack)
+    assert safe.clean(once) == once
+
+
+def test_the_harm_would_be_seen():
+    unseen = [attack for attack in ATTACKS if not acts(attack)]
+    assert len(unseen) <= 6, "Markdown, and tags that only a browser's parser finds"
+
+
+def acts(markup):
+    try:
+        assert_harmless(markup)
+    except AssertionError:
+        return True
+    return False
+
+
+def test_ids_classes_and_names_belong_to_the_page():
+    marked = '<div id="total" class="points full"><a name="total" href="#total">x</a></div>'
+    assert tags_of(safe.clean(marked)) == [("div", {}), ("a", {"href": "#total", "rel": ["noopener", "noreferrer"]})]
+
+
+@pytest.mark.parametrize("link", ["https://example.org/a?b=c#d", "HTTP://example.org", "mailto:a@b.c", "#exercise"])
+def test_links_lead_to_pages_mail_and_places(link):
+    ((_, attributes),) = tags_of(safe.clean(f'<a href="{link}">x</a>'))
+    assert attributes["href"] == link
+
+
+@pytest.mark.parametrize("link", ["javascript:1", "data:text/html,x", "file:///etc/passwd", "//example.org", "x.html"])
+def test_no_other_link_stays(link):
+    ((_, attributes),) = tags_of(safe.clean(f'<a href="{link}">x</a>'))
+    assert "href" not in attributes
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "svg+xml"])
+def test_pictures_are_part_of_the_page(kind):
+    source = f"data:image/{kind};base64,AAAA"
+    assert tags_of(safe.clean(f'<img src="{source}" alt="a figure">')) == [("img", {"src": source, "alt": "a figure"})]
+
+
+@pytest.mark.parametrize("source", ["https://example.org/x.png", "data:image/webp;base64,AAAA", "data:image/png,x"])
+def test_no_other_picture_stays(source):
+    assert tags_of(safe.clean(f'<img src="{source}">')) == [("img", {})]
+
+
+def test_an_svg_is_a_picture_and_not_part_of_the_page():
+    drawn = new_output("display_data", data={"image/svg+xml": '<svg xmlns="…" onload="x()"><circle r="1"/></svg>'})
+    (shown,) = safe.outputs([drawn])
+    ((name, attributes),) = tags_of(shown.data["text/html"])
+    assert name == "img" and attributes["src"].startswith("data:image/svg+xml;base64,")
+    assert tags_of(safe.clean(shown.data["text/html"])) == [(name, attributes)]
+
+
+# --- styles ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        "color: red",
+        "color: #0072b2",
+        "background-color: rgba(0, 0, 0, 0.5)",
+        "width: 750px; max-width: 100%; background: white",  # a figure of `ranks`
+        "text-align: right",  # a table in Markdown
+        "border: 1px solid #ccc",
+        "font-size: 12px; font-weight: bold; font-family: courier new, monospace",
+    ],
+)
+def test_styles_of_tables_and_figures_stay(style):
+    assert tags_of(safe.clean(f'<div style="{style}">x</div>')) == [("div", {"style": style})]
+
+
+OTHER_STYLES = [
+    "height: 0", "overflow: visible", "float: left", "display: none", "position: fixed", "z-index: 9", "opacity: 0",
+    "margin: -99px", "padding: 999px", "line-height: 0", "letter-spacing: -9px", "text-indent: -999px",
+    "transform: scale(9)", "direction: rtl", "unicode-bidi: bidi-override", "cursor: wait", "--a: url(x)",
+    "font-size: 400px", "font-size: 200%", "font-size: 2em", "font-size: larger", "font: 400px serif",
+    "width: 9999px", "width: 200%", "width: -1px", "width: calc(100% + 9px)", "max-width: none",
+    "color: red !important", "color: var(--ink)", "color: expression(x)", "border: 900px solid red",
+    "background: url(x)", "background: URL('x')", "background: u\\72l(x)", "background: /**/url(x)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("style", OTHER_STYLES)
+def test_other_styles_go(style):
+    assert tags_of(safe.clean(f'<div style="{style}">x</div>')) == [("div", {})]
+    kept = [("div", {"style": "color: red"})]
+    assert tags_of(safe.clean(f'<div style="{style}; COLOR : Red">x</div>')) == kept
+
+
+def test_a_picture_has_bounds():
+    fits = {"src": PIXEL, "width": "750", "height": "50%"}
+    assert tags_of(safe.clean(f'<img src="{PIXEL}" width="750" height="50%">')) == [("img", fits)]
+    assert tags_of(safe.clean(f'<img src="{PIXEL}" width="9999" height="200%">')) == [("img", {"src": PIXEL})]
+
+
+# --- what could be read can be read ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "List<T> and Dict<int, str>",
+        "</T> and <my-tag> and <detail\u017f>",
+        "a<b and c",
+        "x<y then",
+        "1 < 2 > 0 & 3 ends with <",
+        "<script>total = 1</script> after",
+        "I write <script> here and more",
+        "I write <style> here and more",
+        "before <!-- a comment that does not end",
+        '<a title="never closed> and more',
+        "<svg><text>words</text></svg>",
+        "<font color=red>words</font>",
+        "<textarea><b>words",
+    ],
+)
+def test_a_tag_that_is_not_allowed_is_text(text):
+    shown = safe.clean(text)
+    assert text_of(shown) == (text if "<b>" not in text else text.replace("<b>", ""))
+    assert text_of(safe.clean(f"<p>{text.replace('<', '&lt;')}</p>")) == text  # as it is where it is written so
+
+
+@pytest.mark.parametrize("text", ["List<T> and Dict<int, str>", "I write <script> here", "if a<b and c<d"])
+def test_a_tag_in_markdown_that_is_not_allowed_is_text(text):
+    assert text_of(safe.markdown(text)) == text
+
+
+def test_stylesheets_and_comments_which_no_browser_shows_go():
+    table = "<style scoped>.dataframe td { color: red }</style><table><tr><td>1<!-- one --></td></tr></table>"
+    assert safe.clean(table) == "<table><tbody><tr><td>1</td></tr></tbody></table>"
+
+
+@pytest.mark.parametrize("sign", "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\x01\x07")
+def test_signs_that_change_what_is_read_become_question_marks(sign):
+    assert well_formed(f"a{sign}b") == "a?b"
+    assert safe.clean(f"<b>a{sign}b&#{ord(sign)};c</b>") == "<b>a?b?c</b>"
+
+
+def test_writing_from_right_to_left_stays():
+    assert well_formed("\u05e9\u05dc\u05d5\u05dd \u06a9\u200c\u0647") == "\u05e9\u05dc\u05d5\u05dd \u06a9\u200c\u0647"
+
+
+# --- rendered twice, as formgrader does -----------------------------------------------------------------
+
+MARKDOWN = [
+    "Some `__init__` and `a*b*c`, *emphasis*, **strong**, \\*signs\\*, a [link](https://example.org/a_b_c) and $a_b$.",
+    "```python\nfor x in y:\n\n    print('*a*', [x](y))\n```\n\n    indented\n\n        code\n",
+    "# Heading\n\n> quote\n\n1. one\n2. two\n   - three\n\n| a | b |\n|--:|---|\n| 1 | 2 |",
+    "<div>\n\n**inside**\n\n</div>\n\nhttps://example.org and <b>html</b>\n\n---\n\nDict<int, str>",
+    "$$\\begin{aligned} a &< b \\\\ c &= d \\end{aligned}$$",
+]
+
+
+@pytest.mark.parametrize("source", [*MARKDOWN, *ATTACKS])
+def test_a_second_rendering_changes_nothing(source):
+    once = safe.markdown(source)
+    twice = markdown2html(once)
+    assert text_of(twice).strip() == text_of(once).strip()
+    assert tags_of(twice) in (tags_of(once), [("p", {}), *tags_of(once)])
+
+
+# --- however much it is ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "markup",
+    ["<div>" * 400_000, f"<b {' '.join(f'a{number}=1' for number in range(200_000))}>x</b>", "<a <!--" * 200_000],
+    ids=["tags", "attributes", "what does not end"],
+)
+def test_much_markup_takes_no_minutes_and_is_text(markup):
+    started = time.process_time()
+    shown = safe.clean(markup)
+    assert time.process_time() - started < 20
+    assert text_of(shown) == markup
