@@ -207,6 +207,7 @@ def _expect_wire(case: Training, name: str, rank: int, part: Iterable, want: dic
 
 
 def expect_all(subject: Any, cases: list[Training], world_size: int, bare: bool) -> list[list[dict]]:
+    """Run all cases in one launch and judge each; the launch's results."""
     results = run_ranks(_drive_steps, world_size, (subject, cases, bare))
     calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
     part = 1

@@ -1,0 +1,109 @@
+"""Exercise 6: stages that work at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.pipeline.schedules import TIME_ERROR, bubble_of, end_times, gpipe, in_full, one_f_one_b
+from autograder.checks.pipeline.stages import Case, loss_of, make_case
+
+#: Seconds of a forward and of a backward, and how far bubble and makespan may be from the prediction.
+SLEEPS, BUBBLE_ERROR, MAKESPAN_ERROR = (0.03, 0.06), 0.05, 0.10
+TRIES = 3
+
+
+def _step_once(rank: int, world_size: int, step: Callable, cases: list[Case]) -> None:
+    for case in cases:
+        stage, rows = case.build(rank), case.rows()
+        dist.barrier()
+        step(stage, rows, case.schedule, loss_of, case.hidden)
+    dist.barrier()
+
+
+def _events(ledger: Any) -> list[list[tuple[float, str, Any]]]:
+    """One rank's work, calls and ends of calls in order of time, cut at its barriers."""
+    barriers = sorted(m.start for m in ledger if m.call == "barrier")
+    events = [(span.start, "work", span.name) for span in ledger.spans]
+    for message in ledger:
+        if not message.is_collective:
+            events.append((message.start, "call", message))
+            if message.end is not None:
+                events.append((message.end, "end", message))
+    events.sort(key=lambda event: event[0])
+    parts: list[list] = [[] for _ in range(len(barriers) + 1)]
+    for event in events:
+        parts[sum(start < event[0] for start in barriers)].append(event)
+    return parts
+
+
+def _replayed(parts: list[list[tuple[float, str, Any]]], seconds: dict[str, float]) -> float:
+    """The makespan if work took `seconds` and messages no time: who waited for whom, without the clock."""
+    from ranks.ledger import pairs
+
+    partner = {}
+    for send, receive in pairs([e[2] for part in parts for e in part if e[1] == "call"]):
+        partner[id(send)], partner[id(receive)] = receive, send
+    clock, position, called = [0.0] * len(parts), [0] * len(parts), {}
+    moved = True
+    while moved:
+        moved = False
+        for rank, part in enumerate(parts):
+            while position[rank] < len(part):
+                _, what, thing = part[position[rank]]
+                if what == "work":
+                    clock[rank] += seconds[thing]
+                elif what == "call":
+                    called[id(thing)] = clock[rank]
+                elif id(thing) in partner:  # a receive ends after its send began, a send after its receive did
+                    if id(partner[id(thing)]) not in called:
+                        break
+                    clock[rank] = max(clock[rank], called[id(partner[id(thing)])])
+                position[rank] += 1
+                moved = True
+    return max(clock)
+
+
+def _measured(ledger: Any, world_size: int) -> tuple[float, float]:
+    """Makespan and bubble by the clock."""
+    makespan = max(span.end for span in ledger.spans) - min(span.start for span in ledger.spans)
+    busy = sum(span.end - span.start for span in ledger.spans)
+    return makespan, 1 - busy / (world_size * makespan)
+
+
+@check("11-ex6-pipeline-step")
+def stages_work_at_the_same_time(pipeline_step, *, rng):
+    """No stage waits for a message that its schedule does not need then: a step takes as long as its schedule."""
+    n, count = 4, 8
+    schedules = {"1F1B": one_f_one_b(n, count), "GPipe": gpipe(n, count)}
+    cases = [make_case(rng, name, schedule, count, (5,)) for name, schedule in schedules.items()]
+    ledger = run_ranks(_step_once, n, (pipeline_step, cases)).ledger
+    parts = [_events(ledger.of(rank)) for rank in range(n)]
+    late = [_replayed([mine[c + 1] for mine in parts], {"F": 1.0, "B": 2.0}) for c in range(len(cases))]
+    for c, case in enumerate(cases):
+        if late[c] > (1 + TIME_ERROR) * _makespan(case.schedule, 1.0, 2.0) and not _in_time(pipeline_step, case):
+            ratio = late[c] / _makespan(case.schedule, 1.0, 2.0)
+            text = f"the step takes {ratio:.2f} times as long as its schedule"
+            when = "with forwards of 30 ms and backwards of 60 ms"
+            fail(f"{when}, {text}: stages wait for messages that they do not need yet", case.name, late)
+
+
+def _makespan(schedule: list[list[tuple]], forward: float, backward: float) -> float:
+    return max(end_times(in_full(schedule), [forward] * len(schedule), [backward] * len(schedule)).values())
+
+
+def _in_time(pipeline_step: Callable, case: Case) -> bool:
+    """Does a run with sleeps keep to the prediction, by the clock, in one of some tries?"""
+    n, case.sleep = len(case.schedule), SLEEPS
+    bubble = bubble_of(in_full(case.schedule), [SLEEPS[0]] * n, [SLEEPS[1]] * n)
+    makespan = _makespan(case.schedule, *SLEEPS)
+    for _ in range(TRIES):
+        seconds, idle = _measured(run_ranks(_step_once, n, (pipeline_step, [case])).ledger, n)
+        if abs(idle - bubble) <= BUBBLE_ERROR and abs(seconds - makespan) <= MAKESPAN_ERROR * makespan:
+            return True
+    return False

@@ -1,0 +1,178 @@
+"""A schedule as a graph, its times, and what is expected of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from autograder.checking.expect import digits_that_differ, expect_equal, fail
+
+#: Relative, on times and fractions.
+TIME_ERROR = 1e-9
+#: Seconds of a forward and of a backward.
+TIMES = [(1.0, 1.0), (1.0, 2.0), (3.0, 1.0)]
+
+
+def read_entries(case: str, schedule: Any, stages: int, chunks: int | None = None) -> list[list[tuple[str, int, int]]]:
+    """A student's schedule as lists of (kind, micro_batch, chunk); anything else fails the check."""
+    fields = 2 if chunks is None else 3
+    try:
+        lists = [[tuple(entry) for entry in mine] for mine in schedule]
+        good = all(len(entry) == fields for mine in lists for entry in mine)
+        read = [[(str(kind), *map(int, rest), 0)[:3] for kind, *rest in mine] for mine in lists] if good else []
+    except (TypeError, ValueError):
+        good, read = False, []
+    if not good:
+        form = '("F" or "B", micro_batch)' if fields == 2 else '("F" or "B", micro_batch, chunk)'
+        fail(f"a schedule should be a list with a list of {form} for each stage", case, repr(schedule)[:200])
+    expect_equal(case, len(read), stages, what="the number of stages in the schedule")
+    return read
+
+
+def _graph(schedule: list[list[tuple[str, int, int]]]) -> dict[tuple, list[tuple]]:
+    """(kind, micro_batch, virtual stage) → what must be over before it, whether the schedule has that or not."""
+    stages = len(schedule)
+    last = stages * (1 + max(chunk for mine in schedule for _, _, chunk in mine)) - 1
+    needs: dict[tuple, list[tuple]] = {}
+    for stage, mine in enumerate(schedule):
+        before: list[tuple] = []
+        for kind, m, chunk in mine:
+            v = chunk * stages + stage
+            needs[kind, m, v] = list(before)
+            if kind == "F" and v > 0:
+                needs[kind, m, v].append(("F", m, v - 1))
+            if kind == "B":
+                needs[kind, m, v] += [("F", m, v)] + ([("B", m, v + 1)] if v < last else [])
+            before = [(kind, m, v)]
+    return needs
+
+
+def end_times(schedule: list[list[tuple[str, int, int]]], forward: list[float], backward: list[float]) -> dict | None:
+    """When each (kind, micro_batch, virtual stage) is over, by the longest path; None if an entry waits for itself."""
+    needs, stages = _graph(schedule), len(schedule)
+    ends: dict[tuple, float] = {}
+    left = {node: len(set(before)) for node, before in needs.items()}
+    after: dict[tuple, list[tuple]] = {}
+    for node, before in needs.items():
+        for other in set(before):
+            after.setdefault(other, []).append(node)
+    ready = [node for node, count in left.items() if not count]
+    while ready:
+        node = ready.pop()
+        seconds = (forward if node[0] == "F" else backward)[node[2] % stages]
+        ends[node] = max((ends[other] for other in needs[node]), default=0.0) + seconds
+        for other in after.get(node, ()):
+            left[other] -= 1
+            if not left[other]:
+                ready.append(other)
+    return ends if len(ends) == len(needs) else None
+
+
+def bubble_of(schedule: list[list[tuple[str, int, int]]], forward: list[float], backward: list[float]) -> float:
+    """The idle share of all stages' time."""
+    busy = sum((forward if kind == "F" else backward)[s] for s, mine in enumerate(schedule) for kind, _, _ in mine)
+    return 1 - busy / (len(schedule) * max(end_times(schedule, forward, backward).values()))
+
+
+def peaks_of(schedule: Iterable[Iterable[tuple]]) -> list[int]:
+    """How many activations each stage keeps alive at the most."""
+    return [max(itertools.accumulate(1 if entry[0] == "F" else -1 for entry in mine)) for mine in schedule]
+
+
+def in_full(schedule: list[list[tuple]]) -> list[list[tuple[str, int, int]]]:
+    """A schedule with chunk 0 where its entries name no chunk."""
+    return [[(*entry, 0)[:3] for entry in mine] for mine in schedule]
+
+
+def copied(schedule: list[list[tuple]]) -> list[list[tuple]]:
+    """A copy of a schedule."""
+    return [list(mine) for mine in schedule]
+
+
+def as_evidence(schedule: list[list[tuple[str, int, int]]]) -> list[list[str]]:
+    """A schedule as evidence."""
+    return [[f"{kind}{m}.{chunk}" for kind, m, chunk in mine] for mine in schedule]
+
+
+# ---- expectations ----
+
+
+def expect_complete(case: str, schedule: Any, stages: int, micro_batches: int, chunks: int | None = None) -> list:
+    """Every entry comes once on every stage, in an order in which each gets its turn; the schedule, read."""
+    read = read_entries(case, schedule, stages, chunks)
+    wanted = set(itertools.product("FB", range(micro_batches), range(chunks or 1)))
+    for stage, mine in enumerate(read):
+        shown = as_evidence(read)
+        for entry in mine:
+            if entry not in wanted:
+                text = f"stage {stage} has the entry {entry[: 2 if chunks is None else 3]}"
+                fail(f"{text}, which is none of this pipeline's", case, shown)
+        if len(mine) != len(wanted) or set(mine) != wanted:
+            text = f"stage {stage} has {len(mine)} entries, {len(set(mine))} different ones, expected {len(wanted)}"
+            fail(text, case, shown)
+    if end_times(read, [1.0] * stages, [1.0] * stages) is None:
+        fail("the schedule deadlocks: from some moment on every stage waits for another", case, as_evidence(read))
+    return read
+
+
+def expect_bubble(case: str, schedule: list, most: float, exactly: bool) -> None:
+    """The simulated bubble is the formula's (or at most that), for several ratios of the two times."""
+    for forward, backward in TIMES:
+        got = bubble_of(schedule, [forward] * len(schedule), [backward] * len(schedule))
+        if got > most + TIME_ERROR or (exactly and got < most - TIME_ERROR):
+            one, other = digits_that_differ(got, most)
+            what = f"with {forward:g} s for a forward and {backward:g} s for a backward, the bubble is {one}"
+            fail(f"{what}, expected {'' if exactly else 'at most '}{other}", case, as_evidence(schedule))
+
+
+def expect_peaks(case: str, schedule: list, most: list[int]) -> None:
+    """No stage keeps more activations alive than its limit."""
+    got = peaks_of(schedule)
+    for stage, (mine, limit) in enumerate(zip(got, most, strict=True)):
+        if mine > limit:
+            fail(f"stage {stage} keeps {mine} activations alive, expected at most {limit}", case, as_evidence(schedule))
+
+
+# ---- schedules of our own ----
+
+
+def gpipe(stages: int, count: int) -> list[list[tuple[str, int]]]:
+    """GPipe's schedule: all forwards, then all backwards."""
+    return [[(kind, m) for kind in "FB" for m in range(count)] for _ in range(stages)]
+
+
+def one_f_one_b(stages: int, count: int) -> list[list[tuple[str, int]]]:
+    """Each stage runs a backward as soon as it holds stages − s forwards, a forward otherwise."""
+    schedule = []
+    for s in range(stages):
+        forwards, backwards, mine = 0, 0, []
+        while backwards < count:
+            if forwards < count and forwards - backwards < stages - s:
+                mine.append(("F", forwards))
+                forwards += 1
+            else:
+                mine.append(("B", backwards))
+                backwards += 1
+        schedule.append(mine)
+    return schedule
+
+
+def random_schedule(rng: np.random.Generator, stages: int, count: int, chunks: int | None) -> list[list[tuple]]:
+    """An order in which every entry gets its turn: in each round any stage may take any entry that is ready."""
+    last, done = stages * (chunks or 1) - 1, set()
+    schedule: list[list[tuple]] = [[] for _ in range(stages)]
+    while len(done) < 2 * count * (last + 1):
+        ready = [
+            (kind, m, v)
+            for kind, m, v in itertools.product("FB", range(count), range(last + 1))
+            if (kind, m, v) not in done
+            and (v == 0 or kind == "B" or ("F", m, v - 1) in done)
+            and (kind == "F" or (("F", m, v) in done and (v == last or ("B", m, v + 1) in done)))
+        ]
+        kind, m, v = ready[rng.integers(len(ready))]
+        done.add((kind, m, v))
+        schedule[v % stages].append((kind, m) if chunks is None else (kind, m, v // stages))
+    return schedule

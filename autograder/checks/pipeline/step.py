@@ -1,0 +1,155 @@
+"""Exercise 6: a pipeline step, its numbers and its messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from autograder.checking.check import check
+from autograder.checking.expect import count_of_ranks, each_rank, expect_close, fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.pipeline.schedules import gpipe, one_f_one_b, peaks_of, random_schedule
+from autograder.checks.pipeline.stages import Case, loss_of, make_case
+
+#: Of the loss and of gradients, which are of the order of 1.
+GRADIENT_ERROR = 1e-6
+
+
+def _cases(rng: np.random.Generator, n: int) -> list[Case]:
+    """The usual schedules, then few micro-batches, and stages that go through them each in its own order."""
+    late_first = [[(kind, 4 - m) if kind == "B" else (kind, m) for kind, m in mine] for mine in gpipe(n, 5)]
+    return [
+        make_case(rng, "1F1B", one_f_one_b(n, 6), 6, (5,)),
+        make_case(rng, "GPipe", gpipe(n, 4), 4, (2, 3), tokens=True),
+        make_case(rng, "1F1B, stages whose output is not contiguous", one_f_one_b(n, 3), 3, (2, 3), transposed=True),
+        make_case(rng, "GPipe, the last backward first", late_first, 5, (4,)),
+        make_case(rng, "1F1B", one_f_one_b(n, 2), 2, (5,)),
+        # Of equal sizes: a longer message than its receiver expects would end the process.
+        make_case(rng, "each stage in its own order", random_schedule(rng, n, 4, None), 4, (5,), equal=True),
+        make_case(rng, "1F1B", one_f_one_b(n, 1), 1, (4,)),
+    ]
+
+
+def _drive(rank: int, world_size: int, step: Callable, cases: list[Case]) -> list[dict]:
+    """Inside a rank: two calls for each case, the second into the gradients of the first."""
+    outcomes = []
+    for case in cases:
+        stage, rows = case.build(rank), case.rows()
+        dist.barrier()
+        first = step(stage, rows, case.schedule, loss_of, case.hidden)
+        log, peak, left = list(stage.probe.log), stage.probe.peak, stage.probe.alive
+        dist.barrier()
+        once = {name: p.grad.clone() for name, p in stage.params.items() if p.grad is not None}
+        step(stage, case.rows(), case.schedule, loss_of, case.hidden)
+        twice = {name: p.grad.clone() for name, p in stage.params.items() if p.grad is not None}
+        pairs = [(t, a) for row, old in zip(rows, case.batch, strict=True) for t, a in zip(row, old, strict=True)]
+        same = all(np.array_equal(t.detach().numpy(), a) for t, a in pairs)
+        outcomes.append({
+            "loss": float(first) if isinstance(first, torch.Tensor) and first.dim() == 0 else first,
+            "once": {name: g.numpy() for name, g in once.items()},
+            "twice": {name: g.numpy() for name, g in twice.items()},
+            "log": log,
+            "peak": peak,
+            "left": left,
+            "inputs": same and not any(t.requires_grad for row in rows for t in row),
+        })  # fmt: skip
+    dist.barrier()
+    return outcomes
+
+
+def _expected(case: Case) -> tuple[float, list[dict[str, np.ndarray]]]:
+    """Loss and gradients of the unsplit model on the whole batch."""
+    stages = [case.build(s) for s in range(len(case.stages))]
+    x, y = (torch.cat(parts) for parts in zip(*case.rows(), strict=True))
+    for stage in stages:
+        x = stage.layer(x)
+    loss = loss_of(x, y)
+    loss.backward()
+    return loss.item(), [{name: p.grad.numpy() for name, p in stage.params.items()} for stage in stages]
+
+
+@check("11-ex6-pipeline-step")
+def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
+    """A step follows its schedule, has the unsplit model's loss and gradients, and sends only what neighbors need."""
+    for world_size in (4, 2, 5, 1):
+        cases = _cases(rng, world_size)
+        results = run_ranks(_drive, world_size, (pipeline_step, cases))
+        calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
+        if any(len(parts) != 2 * len(cases) + 2 for parts in calls):
+            text = "pipeline_step called barrier: ranks need only their neighbors' messages"
+            fail(text, count_of_ranks(world_size), "barrier")
+        for c, case in enumerate(cases):
+            outcomes = [mine[c] for mine in results]
+            _expect_order(case, outcomes)
+            _expect_numbers(case, outcomes)
+            _expect_alive(case, outcomes)
+            _expect_wire(case, [parts[2 * c + 1] for parts in calls])
+
+
+def _expect_order(case: Case, outcomes: list[dict]) -> None:
+    """Each rank ran its schedule's entries in order."""
+    logs = [[f"{kind} of {size}" for kind, size in outcome["log"]] for outcome in outcomes]
+    for rank, got in enumerate(logs):
+        want = [f"{kind} of {len(case.batch[m][0])}" for kind, m in case.schedule[rank]]
+        if got != want:
+            at = next((k for k, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), None)
+            if at is None:
+                text = f"rank {rank} ran {len(got)} entries, expected {len(want)}"
+            else:
+                text = f"entry {at} on rank {rank} was {got[at]} examples, expected {want[at]}"
+            fail(text, case.name, [rank, *got])
+
+
+def _expect_numbers(case: Case, outcomes: list[dict]) -> None:
+    """Loss and gradients, after one step and after two, are the unsplit model's; the batch stays as it was."""
+    loss, gradients = _expected(case)
+    last = len(outcomes) - 1
+    for rank, outcome in enumerate(outcomes):
+        if rank < last and outcome["loss"] is not None:
+            text = f"rank {rank} returned {outcome['loss']!r}, expected None: only the last rank returns a loss"
+            fail(text, case.name, "returned")
+        for what, factor in (("once", 1), ("twice", 2)):
+            if set(outcome[what]) != set(gradients[rank]):
+                missing = sorted(set(gradients[rank]) - set(outcome[what]))
+                fail(f"on rank {rank} the parameters {missing} have no gradient", case.name, sorted(outcome[what]))
+            for name, want in gradients[rank].items():
+                when = " after two steps without zeroing" if factor == 2 else ""
+                label = f"the gradient of {name!r} on rank {rank}{when}"
+                scale = max(1.0, float(np.max(np.abs(factor * want))))
+                bound = GRADIENT_ERROR * scale
+                expect_close(case.name, outcome[what][name], factor * want, what=label, rtol=0.0, atol=bound)
+        if not outcome["inputs"]:
+            text = f"pipeline_step changed a micro-batch on rank {rank}, or set its requires_grad"
+            fail(text, case.name, "inputs")
+    if not isinstance(outcomes[last]["loss"], (int, float)):
+        fail(f"the last rank returned {outcomes[last]['loss']!r}, expected the loss", case.name, "no loss")
+    bound = GRADIENT_ERROR * max(1.0, abs(loss))
+    expect_close(case.name, outcomes[last]["loss"], np.array(loss), what="the loss", rtol=0.0, atol=bound)
+
+
+def _expect_alive(case: Case, outcomes: list[dict]) -> None:
+    """No rank kept more activations alive than its schedule needs."""
+    peaks = peaks_of(case.schedule)
+    for rank, outcome in each_rank(case.name, outcomes, evidence=lambda o: [o["peak"], o["left"]]):
+        most = peaks[rank.rank]
+        text = f"the activations of {outcome['peak']} micro-batches were alive, expected at most {most}"
+        rank.expect(outcome["peak"] <= most, text)
+
+
+def _expect_wire(case: Case, calls: list[list]) -> None:
+    """Activations to the right, gradients to the left, once each, in float32; no collective."""
+    whole = 4 * math.prod(case.hidden) * sum(len(x) for x, _ in case.batch)
+    last = len(calls) - 1
+    for rank, mine in enumerate(calls):
+        sent = {peer: sum(m.bytes for m in mine if m.is_send and m.peer == peer) for peer in range(last + 1)}
+        if collective := [m.call for m in mine if m.is_collective]:
+            fail(f"rank {rank} called {collective[0]}, which no stage needs", case.name, collective)
+        for peer, nbytes in sent.items():
+            want = whole if abs(peer - rank) == 1 else 0
+            if nbytes != want:
+                text = f"rank {rank} sent {nbytes} bytes to rank {peer}, expected {want}"
+                fail(text, case.name, [rank, *sent.values()])
