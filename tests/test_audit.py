@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
+from pathlib import Path
 
 import pytest
 
 from autograder.__main__ import main
 from autograder.answers import answer as answers
 from autograder.answers import mutants, variants
-from autograder.answers.mutants import costs
+from autograder.answers.mutants import zero1
 from autograder.checking import check
 from autograder.lessons import notebook
 from autograder.soundness import audit
@@ -120,6 +122,12 @@ def test_there_are_enough_answers_to_try(lesson):
     assert len(variants.of_lesson(lesson)) >= least_variants
     names = [answer.name for answer in mutants.of_lesson(lesson) + variants.of_lesson(lesson)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_no_two_mistakes_of_an_exercise_have_the_same_hint(lesson):
+    hints = [(mutant.cell, mutant.hint) for mutant in mutants.of_lesson(lesson)]
+    assert len(hints) == len(set(hints))
 
 
 def _examine_with(monkeypatch, **changes):
@@ -232,9 +240,19 @@ def test_an_edit_sees_that_the_notebook_has_changed(monkeypatch, tmp_path):
         assert answers.edit(cell, "A hint.", (f"def {name}(", "def f(")).source.startswith("def f(ema")
 
 
+def test_a_topic_may_be_a_package_of_several_modules():
+    package = Path(mutants.__file__).parent / "costs"
+    modules = {path.stem for path in package.glob("[a-z]*.py")}
+    loaded = [mutant.name for mutant in mutants.of_lesson("02_costs")]
+    written = {name: importlib.import_module(f"autograder.answers.mutants.costs.{name}") for name in sorted(modules)}
+    assert len(modules) > 1
+    assert loaded == [name for module in written.values() for name in vars(module) if name in loaded]
+    assert all(set(loaded) & set(vars(module)) for module in written.values())
+
+
 def test_a_base_is_no_mutant():
-    names = {name for name, value in vars(costs).items() if isinstance(value, answers.Answer)}
-    loaded = {mutant.name for mutant in mutants.of_lesson("02_costs")}
+    names = {name for name, value in vars(zero1).items() if isinstance(value, answers.Answer)}
+    loaded = {mutant.name for mutant in mutants.of_lesson("08_zero1")}
     assert names - loaded == {name for name in names if name.startswith("_")} != set()
 
 

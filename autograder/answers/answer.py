@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pkgutil
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,7 +89,8 @@ def edit(
 def load(kind: str, lesson: str) -> list[Answer]:
     """The answers in `autograder/answers/<kind>/<topic>.py`; an empty list when the lesson has no such file.
 
-    Those whose name begins with an underscore are left out: they are only there as the base of others.
+    <topic> may be a package: then the answers in its modules, in the order of the modules' names. Answers whose
+    name begins with an underscore are left out: they are only there as the base of others.
     """
     name = f"autograder.answers.{kind}.{lesson.split('_', 1)[1]}"
     try:
@@ -97,8 +99,10 @@ def load(kind: str, lesson: str) -> list[Answer]:
         if error.name != name:
             raise
         return []
-    answers = {name: value for name, value in vars(module).items() if isinstance(value, Answer)}
-    return [dataclasses.replace(answer, name=name) for name, answer in answers.items() if not name.startswith("_")]
+    parts = [part.name for part in pkgutil.iter_modules(getattr(module, "__path__", []), f"{name}.")]
+    modules = [module, *map(importlib.import_module, parts)]
+    answers = [(name, value) for module in modules for name, value in vars(module).items() if isinstance(value, Answer)]
+    return [dataclasses.replace(answer, name=name) for name, answer in answers if not name.startswith("_")]
 
 
 def _solution(cell: str) -> str:

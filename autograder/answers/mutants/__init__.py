@@ -1,7 +1,8 @@
 """Known wrong answers: the mistakes that people really make, each with the hint that helps.
 
-`autograder/answers/mutants/<topic>.py` holds those of lesson `NN_<topic>`, the subtle ones first. A mutant is the
-body of a decorated function: it replaces one solution cell whole, and its docstring is the hint::
+`autograder/answers/mutants/<topic>.py` holds those of lesson `NN_<topic>`, the subtle ones first; where they are many,
+`<topic>/` holds them in several modules. A mutant is the body of a decorated function: it replaces one solution cell
+whole, and its docstring is the hint::
 
     @mutant("03-ex1-worker-gradient", breaks=tests_of("03-ex1-worker-gradient", ...))
     def sums_the_micro_batches():

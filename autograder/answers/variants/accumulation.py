@@ -1,12 +1,9 @@
 """Right answers to lesson 04, written differently."""
 
-# A variant is read, not run: its names are those of the notebook, and its function is replaced by its source.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
-
-import numpy as np
-import torch
 
 from autograder.answers.variants import variant
 
@@ -37,7 +34,8 @@ def accumulate_after_counting():
 
 @variant(ACCUMULATE)
 def accumulate_without_backward():
-    """torch.autograd.grad into buffers of its own; skips micro-batches in which nothing counts; prints and warns."""
+    """Adds up torch.autograd.grad in buffers of its own, skips micro-batches in which nothing counts, prints and
+    warns."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         import sys
@@ -65,7 +63,7 @@ def accumulate_without_backward():
 
 @variant(ACCUMULATE)
 def accumulate_as_a_running_mean():
-    """Keeps the gradient of the mean so far: each micro-batch shrinks what is there and adds its own share."""
+    """Keeps the gradient of the mean so far: each micro-batch scales it down and adds its own share."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -91,7 +89,7 @@ def accumulate_as_a_running_mean():
 
 @variant(ACCUMULATE)
 def accumulate_means_with_weights():
-    """Weights each mean by its share of the counts, as those do who get a mean from their loss."""
+    """Weights each micro-batch's mean loss by its share of the counts."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         pairs, counts = list(micro_batches), []
@@ -115,7 +113,7 @@ def accumulate_means_with_weights():
 
 @variant(ACCUMULATE)
 def accumulate_with_recomputation():
-    """Checkpoints the forward pass: the model runs again in each backward, and even less is kept."""
+    """Checkpoints the forward pass: the model runs again in each backward, and keeps even less."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         from torch.utils.checkpoint import checkpoint
@@ -138,7 +136,7 @@ def accumulate_with_recomputation():
 
 @variant(SHARDS)
 def shards_by_the_book():
-    """Builds the lengthened order as a list and slices it, as torch's source does."""
+    """Builds the padded order as a list and slices it, as torch's source does."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         from math import ceil
@@ -162,8 +160,8 @@ def shards_by_the_book():
 
 @variant(SHARDS)
 def shards_cut_from_a_matrix():
-    """Writes the order row by row into a matrix with a column for each rank; draws with the global generator,
-    forked."""
+    """Writes the order row by row into a matrix with one column per rank, and draws from the global generator in
+    fork_rng."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         for name, wrong in [("world_size", world_size < 1), ("length", length < 0)]:
@@ -185,7 +183,7 @@ def shards_cut_from_a_matrix():
 
 @variant(SHARDS)
 def shards_dealt_by_a_cycle():
-    """itertools.cycle and islice; imports the sampler, looks at it and does not use it."""
+    """Uses itertools.cycle and islice; imports the sampler without using it."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         from itertools import cycle, islice
@@ -203,7 +201,7 @@ def shards_dealt_by_a_cycle():
 
 @variant(LOCAL)
 def local_with_warnings():
-    """1 / (1 + exp(−z)): overflows with a warning, and is right."""
+    """Computes 1 / (1 + exp(−z)), which overflows with a warning, and is right."""
 
     def local_gradient(x, y, w):
         x, y, w = np.array(x, dtype=float), np.array(y, dtype=float), np.array(w, dtype=float)
@@ -218,7 +216,7 @@ def local_with_warnings():
 
 @variant(LOCAL)
 def local_by_cases():
-    """σ by the sign of z, example by example, added with math.fsum."""
+    """Computes σ by the sign of z, example by example, and adds with math.fsum."""
 
     def local_gradient(x, y, w):
         import math
@@ -240,7 +238,7 @@ def local_by_cases():
 
 @variant(LOCAL)
 def local_with_scipy():
-    """scipy's expit, clipped far out for good measure, and einsum."""
+    """Uses scipy's expit, clipped far out, and einsum."""
 
     def local_gradient(x, y, w):
         from scipy.special import expit
@@ -258,7 +256,7 @@ def local_with_scipy():
 
 @variant(STEP)
 def step_on_everything_joined():
-    """Joins the shards and takes one gradient: the equality that is to be shown, used."""
+    """Joins the shards and takes one gradient of all rows."""
 
     def data_parallel_step(xs, ys, w, lr):
         if len(xs) != len(ys):
@@ -270,7 +268,7 @@ def step_on_everything_joined():
 
 @variant(STEP)
 def step_by_weighted_weights():
-    """Averages the ranks' new weights, weighted by rows; leaves local_gradient alone and uses torch for it."""
+    """Averages the ranks' new weights, weighted by rows, with gradients from torch instead of local_gradient."""
 
     def data_parallel_step(xs, ys, w, lr):
         sizes = [len(x) for x in xs]
@@ -286,7 +284,7 @@ def step_by_weighted_weights():
 
 @variant(STEP)
 def step_with_a_running_mean():
-    """A running mean over the shards, last one first."""
+    """Keeps a running mean over the shards, from the last to the first."""
 
     def data_parallel_step(xs, ys, w, lr):
         if len(ys) != len(xs):

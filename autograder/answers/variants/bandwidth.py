@@ -1,23 +1,16 @@
 """Right answers to lesson 07, written differently."""
 
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
+
 from __future__ import annotations
 
-# ruff: noqa: F821  (names such as `work` and `converged_loss` are the notebook's)
-import math
-from time import perf_counter
-
-import numpy as np
-import torch
-import torch.distributed as dist
-from sklearn.metrics import roc_auc_score
-
-import ranks
 from autograder.answers.variants import variant
 
 
 @variant("07-ex1-top-k")
 def top_k_by_sorting():
-    """Sorts all magnitudes, in ascending order of the places; puts back with scatter."""
+    """Sorts all magnitudes, returns the places in ascending order, and decompresses with scatter."""
 
     def top_k_compress(grad, ratio):
         if ratio <= 0 or ratio > 1:
@@ -41,7 +34,7 @@ def top_k_by_sorting():
 
 @variant("07-ex1-top-k")
 def top_k_in_numpy():
-    """numpy's argpartition, and a warning on stderr."""
+    """Uses numpy's argpartition, and warns on stderr."""
     import sys
 
     def top_k_compress(grad, ratio):
@@ -70,7 +63,7 @@ def top_k_in_numpy():
 
 @variant("07-ex2-error-feedback")
 def feedback_in_place():
-    """One buffer a key that gradients are added to and whose sent entries are set to zero."""
+    """Keeps one buffer per key, to which gradients are added and in which sent entries are set to zero."""
     from collections import OrderedDict
 
     class ErrorFeedback:
@@ -113,7 +106,7 @@ def hook_with_one_gather_a_bucket():
 
 @variant("07-ex3-top-k-hook")
 def hook_that_returns_before_it_is_done():
-    """Starts asynchronous all-gathers, adds up in a callback when they are done, and says its types."""
+    """Starts asynchronous all-gathers, adds up in a callback when they are done, and has type annotations."""
 
     def top_k_hook(state: tuple, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         feedback, params = state
@@ -139,7 +132,7 @@ def hook_that_returns_before_it_is_done():
 
 @variant("07-ex4-parameter-server")
 def server_on_request():
-    """Workers ask before they get weights, and tell their step with the gradient; nothing is counted at the server."""
+    """Workers ask before they get weights, and send their step with the gradient; the server counts nothing."""
 
     def parameter_server(rank, world_size, weights, gradient, steps, lr, mode):
         if mode not in {"sync", "async"}:
@@ -188,7 +181,7 @@ def server_on_request():
 
 @variant("07-ex4-parameter-server")
 def server_that_also_answers_the_last_push():
-    """isend for weights, which are sent once more after the last push; log entries are lists made tuples."""
+    """Sends weights by isend, once more after the last push, and makes log entries from lists."""
 
     def parameter_server(rank, world_size, weights, gradient, steps, lr, mode):
         if world_size < 2 or mode not in ("sync", "async"):
@@ -228,7 +221,7 @@ def server_that_also_answers_the_last_push():
 
 @variant("07-ex5-loss-scaler")
 def scaler_in_other_words():
-    """Multiplies by the reciprocal, copies through .data, decides by numpy, keeps the factor in a property."""
+    """Multiplies by the reciprocal, copies through .data, decides in numpy, and keeps the factor in a property."""
 
     class LossScaler:
         def __init__(self, init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
@@ -262,7 +255,8 @@ def scaler_in_other_words():
 
 @variant("07-ex6-benchmark")
 def benchmark_in_one_launch():
-    """One launch for all strategies, torch throughout, an all_gather_single for top-k, the median's speed."""
+    """Makes one launch for all strategies, uses torch throughout, all_gather_single for top-k, and the median's
+    speed."""
 
     class AllReduceExchange:
         def __init__(self, rank, world_size, dtype=None):

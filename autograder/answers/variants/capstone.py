@@ -1,25 +1,17 @@
 """Right answers to lesson 17, written differently."""
 
-# A variant is read, not run: its names are those of the notebook.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
-
-import hashlib
-import json
-import math
-import time
-
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from autograder.answers.variants import variant
 
 
 @variant("17-ex1-batches")
 def batches_token_by_token():
-    """Python lists; the cycle from a shuffled list of another generator; start and end computed in two places."""
+    """Uses Python lists, a cycle from a list shuffled by another generator, and a start and an end computed in two
+    places."""
 
     def make_corpus(seed, total_tokens):
         import random
@@ -44,7 +36,8 @@ def batches_token_by_token():
 
 @variant("17-ex2-trainer")
 def trainer_by_hand():
-    """Broadcasts parameter by parameter; splits rows by slices; gathers the losses; a digest fed in pieces; prints."""
+    """Broadcasts parameter by parameter, splits rows by slices, gathers the losses, updates the digest in pieces, and
+    prints."""
 
     class Trainer:
         def __init__(self, rank, world_size, seed=0, lr=3e-3, micro_batches=1):
@@ -91,7 +84,8 @@ def trainer_by_hand():
 
 @variant("17-ex3-invariants")
 def invariants_by_gathered_texts():
-    """Norms as bytes in a tensor; each rank says what it sees, the first text is raised by all; save compares lists."""
+    """Sends norms as bytes in a tensor; each rank reports what it sees, and all raise the first report; the save
+    compares lists."""
 
     def check_step(rank, world_size, step, losses, norm, digest, state_bytes, numel, falling=True):
         if falling and len(losses) >= 2:
@@ -133,7 +127,8 @@ def invariants_by_gathered_texts():
 
 @variant("17-ex4-train")
 def train_with_a_for_loop():
-    """Nested functions, a while over a queue of steps, the options in other places; checks arguments first."""
+    """Uses nested functions and a while over a queue of steps, handles the options in other places, and checks
+    arguments first."""
 
     def train(
         rank, world_size, steps, checkpoint_dir, checkpoint_step, resume_from=None, micro_batches=1, metrics_path=None,
@@ -207,7 +202,7 @@ def verify_by_tables():
 
 @variant("17-ex6-watch")
 def watch_with_objects():
-    """The verdict is sent as an object; the line is cleaned by a round trip; the axes are added one by one."""
+    """Sends the verdict as an object, cleans the line by a round trip through JSON, and adds the axes one by one."""
 
     class Cadence:
         def __init__(self, seconds, clock=time.monotonic):
@@ -246,7 +241,7 @@ def watch_with_objects():
 
 @variant("17-ex7-guard")
 def guard_with_a_deque():
-    """A deque of the last losses, a hand-made median, a snapshot in a dict."""
+    """Uses a deque of the last losses, a median by hand, and a snapshot in a dict."""
 
     class Guard:
         def __init__(self, optimizer):
@@ -280,7 +275,8 @@ def guard_with_a_deque():
 
 @variant("17-ex8-tensor")
 def tensor_by_names():
-    """Finds the attentions by walking over the modules; builds under any seed and broadcasts; a loss by hand."""
+    """Finds the attentions by walking over the modules, builds with any seed and broadcasts, and computes the loss by
+    hand."""
 
     def train_tensor_parallel(rank, world_size, steps, seed=0, lr=3e-3):
         model = build_model(seed)

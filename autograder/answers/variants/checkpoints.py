@@ -1,27 +1,17 @@
 """Right answers to lesson 16, written differently."""
 
-# A variant is read, not run: its names are those of the notebook.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
-
-import copy
-import hashlib
-import json
-import os
-import shutil
-import threading
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
 
 from autograder.answers.variants import variant
 
 
 @variant("16-ex1-shard")
 def shard_through_system_calls():
-    """os.open and os.write in pieces; the bytes of a storage; reads into one buffer, and copies out of it."""
+    """Writes with os.open and os.write in pieces, takes the bytes of a storage, reads into one buffer, and copies out
+    of it."""
 
     def write_durably(path, data):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -73,7 +63,7 @@ def shard_through_system_calls():
 
 @variant("16-ex2-save")
 def saves_with_pathlib_and_a_barrier():
-    """Path methods, a temporary folder with another name, the rename by os.replace, one more barrier."""
+    """Uses Path methods, a temporary folder with another name, os.replace for the rename, and one more barrier."""
 
     def commit(folder, final, manifest):
         text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=False)
@@ -163,7 +153,7 @@ def loads_in_two_rounds():
 
 @variant("16-ex4-latest")
 def rotation_from_the_newest():
-    """os.listdir and a split; walks from the newest to the oldest and counts."""
+    """Uses os.listdir and a split, walks from the newest to the oldest, and counts."""
 
     def checkpoints(root):
         if not os.path.isdir(root):
@@ -239,7 +229,7 @@ def reshard_number_by_number():
 
 @variant("16-ex6-async")
 def saver_with_an_executor():
-    """A pool of one thread for each save, and its future."""
+    """Uses a pool of one thread for each save, and its future."""
 
     class AsyncSaver:
         def __init__(self):
@@ -266,7 +256,7 @@ def saver_with_an_executor():
 
 @variant("16-ex6-async")
 def saver_with_a_condition():
-    """One thread for the saver's whole life, which is handed its work."""
+    """Keeps one thread for the saver's whole life and hands it the work."""
 
     class AsyncSaver:
         def __init__(self):

@@ -1,16 +1,16 @@
 """Right answers to lesson 01, written differently."""
 
-from __future__ import annotations
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
 
-import torch
-import torch.distributed as dist
+from __future__ import annotations
 
 from autograder.answers.variants import variant
 
 
 @variant("01-ex1-broadcast")
 def broadcast_with_far_ranks_first():
-    """The tree's distances fall instead of growing, and every send is asynchronous."""
+    """Starts the tree with the largest distance, and sends asynchronously."""
 
     def broadcast(tensor, src):
         rank, n = dist.get_rank(), dist.get_world_size()
@@ -34,7 +34,7 @@ def broadcast_with_far_ranks_first():
 
 @variant("01-ex1-broadcast")
 def broadcast_by_halving_recursively():
-    """A recursive function that gives each half of the ranks a root of its own; prints while it works."""
+    """A recursive function gives each half of the ranks a root of its own, and prints while it works."""
 
     def broadcast(tensor, src):
         rank, n = dist.get_rank(), dist.get_world_size()
@@ -82,7 +82,7 @@ def reduce_scatter_the_other_way_round():
 
 @variant("01-ex2-reduce-scatter")
 def reduce_scatter_in_batches_without_empty_messages():
-    """batch_isend_irecv, one partial sum that is carried along, and no message of 0 bytes; warns on stderr."""
+    """Uses batch_isend_irecv, carries one partial sum along, sends no message of 0 bytes, and warns on stderr."""
     import sys
 
     def reduce_scatter(tensor):
@@ -107,7 +107,7 @@ def reduce_scatter_in_batches_without_empty_messages():
 
 @variant("01-ex3-all-gather")
 def all_gather_into_a_list():
-    """Collects the chunks in a list and joins them; even ranks send first, odd ones receive first where that works."""
+    """Collects the chunks in a list and joins them; even ranks send first, odd ranks receive first where that works."""
 
     def all_gather(chunk, numel):
         rank, n = dist.get_rank(), dist.get_world_size()
@@ -149,18 +149,18 @@ def all_gather_the_other_way_round():
 
 @variant("01-ex4-all-reduce")
 def all_reduce_on_a_contiguous_copy():
-    """Flattens a contiguous copy and writes it back element by element; returns something that nobody asked for."""
+    """Flattens a contiguous copy and writes it back element by element; returns a value that is ignored."""
 
     def all_reduce(tensor):
         copy = tensor.detach().contiguous().flatten().clone()
-        total = all_gather(reduce_scatter(copy), copy.numel())  # noqa: F821  the student's own
+        total = all_gather(reduce_scatter(copy), copy.numel())
         tensor[...] = total.reshape(tensor.shape)
         return total
 
 
 @variant("01-ex5-tree-all-reduce")
 def tree_with_the_last_rank_as_root():
-    """The root is the last rank, and the tree's distances fall on the way up."""
+    """The root is the last rank, and the tree's distances shrink on the way up."""
 
     def tree_all_reduce(tensor):
         rank, n = dist.get_rank(), dist.get_world_size()
@@ -175,5 +175,5 @@ def tree_with_the_last_rank_as_root():
                 dist.recv(other, src=rank - distance)
                 total = total.add(other)
             distance //= 2
-        broadcast(total, n - 1)  # noqa: F821  the student's own
+        broadcast(total, n - 1)
         tensor.copy_(total)

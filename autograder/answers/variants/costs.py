@@ -1,20 +1,16 @@
 """Right answers to lesson 02, written differently."""
 
-# A variant is read, not run: its names are those of the notebook, and its function is replaced by its source.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
-
-import math
-
-import numpy as np
 
 from autograder.answers.variants import variant
 
 
 @variant("02-ex1-ring-and-tree")
 def rounds_added_up_one_by_one():
-    """Plays the rounds with loops, prints on the way, and knows no logarithm."""
+    """Adds up the rounds in loops, prints on the way, and uses no logarithm."""
 
     def ring_time(nbytes, n, alpha, beta):
         check(nbytes=nbytes, alpha=alpha, beta=beta)
@@ -44,7 +40,8 @@ def rounds_added_up_one_by_one():
 
 @variant("02-ex1-ring-and-tree")
 def bits_for_the_levels():
-    """The number of levels from the bits of N − 1; one helper for both functions; latency and bandwidth apart."""
+    """Takes the number of levels from the bits of N − 1, shares one helper, and adds latency and bandwidth
+    separately."""
 
     class CostError(ValueError):
         pass
@@ -72,7 +69,7 @@ def bits_for_the_levels():
 
 @variant("02-ex2-crossover")
 def crossover_from_two_points_of_each_line():
-    """Asks ring_time and tree_time at 0 bytes and at N bytes, and continues the lines."""
+    """Calls ring_time and tree_time at 0 bytes and at N bytes, and extends the lines."""
 
     def crossover_bytes(n, alpha, beta):
         def lead(nbytes):
@@ -87,7 +84,7 @@ def crossover_from_two_points_of_each_line():
 
 @variant("02-ex3-fit")
 def fit_by_polyfit():
-    """numpy's polynomial fit of degree 1; returns a list."""
+    """Uses numpy's polynomial fit of degree 1, and returns a list."""
 
     def fit_alpha_beta(sizes, seconds):
         if len(sizes) != len(seconds):
@@ -99,7 +96,7 @@ def fit_by_polyfit():
 
 @variant("02-ex3-fit")
 def fit_by_least_squares_of_a_matrix():
-    """`lstsq` with a column of ones; sizes in mega-units for its condition; returns an array."""
+    """Uses `lstsq` with a column of ones, scales the sizes for its condition, and returns an array."""
 
     def fit_alpha_beta(sizes, seconds):
         sizes, seconds = np.array(sizes, dtype=np.float64), np.array(seconds, dtype=np.float64)
@@ -115,7 +112,7 @@ def fit_by_least_squares_of_a_matrix():
 
 @variant("02-ex3-fit")
 def fit_by_cramers_rule():
-    """Plain Python: sums that are not centered, Cramer's rule."""
+    """Plain Python: uncentered sums and Cramer's rule."""
 
     def fit_alpha_beta(sizes, seconds):
         sizes, seconds = [float(m) for m in sizes], [float(t) for t in seconds]
@@ -131,7 +128,7 @@ def fit_by_cramers_rule():
 
 @variant("02-ex4-amdahl")
 def amdahl_number_by_number():
-    """A number at a time through np.vectorize; the fit as the vertex of a parabola."""
+    """Computes one number at a time through np.vectorize, and the fit as the vertex of a parabola."""
 
     def amdahl_speedup(parallel_fraction, n):
         if parallel_fraction < 0 or parallel_fraction > 1:
@@ -159,7 +156,7 @@ def amdahl_number_by_number():
 
 @variant("02-ex4-amdahl")
 def amdahl_as_a_list():
-    """A list for a list; the fit by lstsq with one unknown."""
+    """Returns a list for a list, and fits by lstsq with one unknown."""
 
     def amdahl_speedup(parallel_fraction, n):
         values = np.array(n, dtype=np.float64)
@@ -181,7 +178,7 @@ def amdahl_as_a_list():
 
 @variant("02-ex5-step")
 def step_without_ring_time():
-    """Sorts for the smallest n; writes the ring's time out; a step as the longer of two ways through it."""
+    """Sorts for the smallest n, writes the ring's time out, and takes the step as the longer of two paths."""
 
     def scaling_efficiency(ns, seconds):
         n0, t0 = sorted(zip(ns, seconds, strict=True))[0]
@@ -196,7 +193,7 @@ def step_without_ring_time():
 
 @variant("02-ex6-scaled-lr")
 def rate_by_interpolation():
-    """np.interp between two points, which also holds the value beyond the second."""
+    """Uses np.interp between two points, which also holds the value after the second."""
 
     def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
         if base_batch < 1 or batch < 1:
@@ -209,7 +206,7 @@ def rate_by_interpolation():
 
 @variant("02-ex6-scaled-lr")
 def rate_as_a_mixture():
-    """A weighted mean of both ends, with the weight cut at 1."""
+    """A weighted mean of both ends, with the weight capped at 1."""
 
     def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
         for name in ("base_batch", "batch", "step", "warmup_steps"):

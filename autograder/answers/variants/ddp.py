@@ -1,15 +1,9 @@
 """Right answers to lesson 05, written differently."""
 
-# The names that a variant does not define are the notebook's, and so is the style.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: B905, F821
 
 from __future__ import annotations
-
-from contextlib import contextmanager
-
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from autograder.answers.variants import variant
 
@@ -132,7 +126,7 @@ def average_divided_first():
 
 @variant("05-ex4-reducer")
 def reducer_with_sets():
-    """Keeps for each bucket the set of parameters that are still to come, and waits for the last bucket first."""
+    """Keeps for each bucket the parameters that are still to come, and waits for the last bucket first."""
 
     class Reducer:
         def __init__(self, buckets):
@@ -167,7 +161,7 @@ def reducer_with_sets():
 
 @variant("05-ex5-ddp")
 def ddp_without_the_reducer():
-    """Everything in one class: closures as hooks, flat tensors that are kept, a context manager of its own."""
+    """Everything in one class: closures as hooks, flat tensors that are kept, its own context manager."""
 
     class DistributedDataParallel(nn.Module):
         def __init__(self, module, bucket_bytes=25 * 2**20, find_unused_parameters=False):
@@ -238,7 +232,7 @@ def ddp_without_the_reducer():
 
 @variant("05-ex5-ddp")
 def ddp_that_asks_who_used_what_at_the_forward():
-    """Computes the names early, hooks through a method of the reducer, and writes a note on stderr."""
+    """Collects the names early, calls the reducer from its hooks, and writes a note on stderr."""
     import sys
 
     class DistributedDataParallel(nn.Module):

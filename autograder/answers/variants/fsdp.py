@@ -1,20 +1,16 @@
 """Right answers to lesson 09, written differently."""
 
-# A variant is read, not run: its names are those of the notebook.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: B905, F821
 
 from __future__ import annotations
-
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from autograder.answers.variants import variant
 
 
 @variant("09-ex1-partition")
 def partition_by_owners():
-    """Notes for every place the unit it lies in, and lets the notes collide."""
+    """Records for every place the unit that it is in, and detects records that collide."""
 
     def partition(module, units):
         if len(units) == 0 or not all(any(unit is sub for sub in module.modules()) for unit in units):
@@ -32,7 +28,7 @@ def partition_by_owners():
 
 @variant("09-ex2-cut")
 def cut_and_gather_through_lists():
-    """Pads with torch's pad, gathers into a list of tensors, and puts pieces together one vector at a time."""
+    """Pads with torch's pad, gathers into a list of tensors, and assembles one vector at a time."""
 
     def cut(tensors):
         n, r = dist.get_world_size(), dist.get_rank()
@@ -55,7 +51,7 @@ def cut_and_gather_through_lists():
 
 @variant("09-ex3-unit")
 def unit_with_a_copy_of_its_places():
-    """Walks over its parameters when it computes; says so."""
+    """Walks over its parameters when it computes, and prints."""
 
     class ShardedUnit:
         def __init__(self, unit, compute_dtype=None):
@@ -182,8 +178,8 @@ def costs_unit_by_unit():
 
 @variant("09-ex6-fsdp")
 def storages_that_come_and_go():
-    """As PyTorch's own: the module keeps its parameters, of which the storage is emptied and filled again; hooks on
-    modules and tensors; a unit's backward is over when another one's begins, or at the end."""
+    """As PyTorch does: the module keeps its parameters, whose storage is emptied and filled again; hooks on modules and
+    tensors; a unit's backward ends when another one's begins, or at the end."""
 
     class FullyShardedDataParallel(nn.Module):
         def __init__(self, module, units, compute_dtype=None):

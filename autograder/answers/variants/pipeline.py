@@ -1,12 +1,9 @@
 """Right answers to lesson 11, written differently."""
 
-# A variant is read, not run: its names are those of the notebook; as there, zip does without strict.
-# ruff: noqa: F821, B905
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: B905, F821
 
 from __future__ import annotations
-
-import torch
-import torch.distributed as dist
 
 from autograder.answers.variants import variant
 
@@ -40,8 +37,7 @@ def schedules_by_what_is_alive():
 
 @variant("11-ex2-simulate")
 def simulation_by_recursion():
-    """Asks backwards: when was this entry over? An entry that is asked for while it is being worked out waits on
-    itself."""
+    """Computes backwards when each entry was over; an entry that needs itself on the way waits on itself."""
 
     import functools
     import itertools
@@ -84,7 +80,7 @@ def simulation_by_recursion():
 
 @variant("11-ex3-peaks")
 def peaks_by_accumulation():
-    """Running sums."""
+    """Uses running sums."""
 
     from itertools import accumulate
 
@@ -94,8 +90,8 @@ def peaks_by_accumulation():
 
 @variant("11-ex4-interleaved")
 def interleaved_from_two_lists():
-    """The order of all forwards and of all backwards, zipped with an offset; one forward more for each stage behind,
-    which is enough while messages take no time."""
+    """Zips the order of all forwards and of all backwards with an offset: one more forward for each later stage, which
+    is enough while messages take no time."""
 
     import itertools
 
@@ -122,8 +118,8 @@ def interleaved_from_two_lists():
 
 @variant("11-ex5-partition")
 def partition_by_trying_bounds():
-    """Tries each sum of a run as the bound, from small to large, and fills parts up to it, one layer left for
-    each."""
+    """Tries each sum of a run as the bound, from small to large, and fills parts up to it, with one layer left for each
+    later part."""
 
     def partition(costs, stages):
         n = len(costs)
@@ -146,7 +142,7 @@ def partition_by_trying_bounds():
 
 @variant("11-ex6-pipeline-step")
 def receives_are_posted_ahead():
-    """Posts the receive of the next entry before it works on the current one; gradients through
+    """Posts the receive of the next entry before it works on the current one; takes gradients through
     autograd.backward."""
 
     def pipeline_step(stage_module, micro_batches, schedule, loss_fn, hidden_shape):
@@ -194,7 +190,7 @@ def receives_are_posted_ahead():
 
 @variant("11-ex6-pipeline-step")
 def messages_go_into_a_mailbox():
-    """No tags: receives in the order in which the neighbor sends, and puts aside what comes too early;
+    """Uses no tags: receives in the order in which the neighbor sends, and keeps early messages for later; uses
     autograd.grad."""
 
     def pipeline_step(stage_module, micro_batches, schedule, loss_fn, hidden_shape):
@@ -243,7 +239,7 @@ def messages_go_into_a_mailbox():
 
 @variant("11-ex6-pipeline-step")
 def messages_in_batches():
-    """batch_isend_irecv for each message; the mean by a final division of a sum."""
+    """Uses batch_isend_irecv for each message, and divides a sum at the end for the mean."""
 
     def pipeline_step(stage_module, micro_batches, schedule, loss_fn, hidden_shape):
         rank, stages = dist.get_rank(), dist.get_world_size()

@@ -1,6 +1,6 @@
-"""Right answers to lesson 03 written differently: none may lose a mark."""
+"""Right answers to lesson 03, written differently."""
 
-# A variant is read, not run: its names are those of the notebook, and its function is replaced by its source.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from autograder.answers.variants import variant
 
 
-@variant(cell="03-ex1-worker-gradient")
+@variant("03-ex1-worker-gradient")
 def all_micro_batches_in_one_product():
-    """Flattens the micro-batches and takes one gradient over all examples: no accumulation to be seen."""
+    """Flattens the micro-batches and takes one gradient over all examples, without accumulation."""
 
     def worker_gradient(x, y, w):
         rows = np.array(x, dtype=float).reshape(-1, len(w))
@@ -18,7 +18,7 @@ def all_micro_batches_in_one_product():
         return 2.0 * (rows @ np.array(w, dtype=float) - targets) @ rows / targets.size
 
 
-@variant(cell="03-ex1-worker-gradient")
+@variant("03-ex1-worker-gradient")
 def example_by_example():
     """Three nested loops over plain floats, added in another order; prints and warns on the way."""
 
@@ -38,7 +38,7 @@ def example_by_example():
         return np.array(grad)
 
 
-@variant(cell="03-ex1-worker-gradient")
+@variant("03-ex1-worker-gradient")
 def einsum():
     """One einsum over all micro-batches."""
 
@@ -48,9 +48,9 @@ def einsum():
         return np.einsum("ab,abd->d", residual, x) * (2 / residual.size)
 
 
-@variant(cell="03-ex2-all-reduce-mean")
+@variant("03-ex2-all-reduce-mean")
 def running_mean():
-    """A running mean, worker by worker: never the whole sum."""
+    """A running mean, worker by worker, without the whole sum."""
 
     def all_reduce_mean(worker_grads):
         mean = np.zeros(len(worker_grads[0]))
@@ -59,7 +59,7 @@ def running_mean():
         return mean
 
 
-@variant(cell="03-ex2-all-reduce-mean")
+@variant("03-ex2-all-reduce-mean")
 def a_matrix_product():
     """The mean as a product with a row of 1/N."""
 
@@ -68,9 +68,9 @@ def a_matrix_product():
         return np.full(len(stacked), 1 / len(stacked)) @ stacked
 
 
-@variant(cell="03-ex3-adam-update")
+@variant("03-ex3-adam-update")
 def as_torch_writes_it():
-    """The corrections folded into a step size and a denominator, with lerp-like updates in place on copies."""
+    """Folds the corrections into a step size and a denominator, and updates copies in place."""
 
     def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
         w, g, m, v = (np.array(a, dtype=np.float64) for a in (w, g, m, v))
@@ -82,9 +82,9 @@ def as_torch_writes_it():
         return w, m, v
 
 
-@variant(cell="03-ex3-adam-update")
+@variant("03-ex3-adam-update")
 def a_list_of_three():
-    """Returns a list for the tuple, with the correction by logarithms."""
+    """Returns a list instead of a tuple, and computes the corrections by logarithms."""
 
     def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
         w, g, m, v = np.array([w, g, m, v], dtype=np.float64)
@@ -93,7 +93,7 @@ def a_list_of_three():
         return [w - lr * m_hat / (v_hat**0.5 + eps), m, v]
 
 
-@variant(cell="03-ex4-ema-update")
+@variant("03-ex4-ema-update")
 def towards_the_new_weights():
     """The average as a step towards the new weights."""
 
@@ -103,9 +103,9 @@ def towards_the_new_weights():
         return ema
 
 
-@variant(cell="03-ex5-training-step")
+@variant("03-ex5-training-step")
 def on_its_own():
-    """Calls none of the earlier functions: all examples in one pool, parts written into one array."""
+    """Calls none of the earlier functions: puts all examples into one pool and writes the parts into one array."""
 
     def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
         arrays = {"worker_xs": worker_xs, "worker_ys": worker_ys, "weights": weights}
@@ -131,9 +131,9 @@ def on_its_own():
         return out.ravel().astype("float32" if dtypes == {np.dtype("float32")} else "float64")
 
 
-@variant(cell="03-ex5-training-step")
+@variant("03-ex5-training-step")
 def with_helpers():
-    """Helper functions beside the step; the state travels as one (4, d) array; the result is a reshaped view of it."""
+    """Uses helper functions; the state is one (4, d) array, and the result a reshaped view of it."""
 
     def fits(name, array, shape):
         if array.shape != tuple(shape):

@@ -1,20 +1,16 @@
 """Right answers to lesson 12, written differently."""
 
-# A variant is read, not run: its names are those of the notebook; as there, zip does without strict.
-# ruff: noqa: F821, B905
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: B905, F821
 
 from __future__ import annotations
-
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from autograder.answers.variants import variant
 
 
 @variant("12-ex1-operators")
 def operators_that_wait():
-    """Asynchronous all-reduces of buffers; x itself, and a copy of the gradient, are handed on; prints and warns."""
+    """All-reduces buffers asynchronously, returns x itself and a copy of the gradient, prints and warns."""
 
     class Copy(torch.autograd.Function):
         @staticmethod
@@ -44,7 +40,7 @@ def operators_that_wait():
 
 @variant("12-ex1-operators")
 def operators_that_skip_one_rank():
-    """Nothing is sent with one rank; copies are made by contiguous() where that makes one."""
+    """Sends nothing with one rank, and copies with contiguous() where that makes a copy."""
 
     class Copy(torch.autograd.Function):
         @staticmethod
@@ -76,7 +72,7 @@ def operators_that_skip_one_rank():
 
 @variant("12-ex2-pieces")
 def pieces_in_one_buffer():
-    """One flat buffer for all pieces, whose rank dimension is moved into place; views instead of copies."""
+    """Uses one flat buffer for all pieces, moves its rank dimension into place, and returns views instead of copies."""
 
     def side_by_side(x):
         world_size = dist.get_world_size()
@@ -179,7 +175,7 @@ def column_that_overlaps():
 
 @variant("12-ex4-row")
 def row_by_matmul():
-    """Multiplies by hand, adds the bias in place, takes the columns by index."""
+    """Multiplies by hand, adds the bias in place, and takes the columns by index."""
 
     class RowParallelLinear(nn.Module):
         def __init__(self, linear, input_is_parallel=True):
@@ -219,7 +215,7 @@ def mlp_from_the_operators():
 
 @variant("12-ex6-attention")
 def attention_from_slices():
-    """A smaller nn.Linear for qkv, made from three slices, and softmax written out, for all heads at once."""
+    """Makes a smaller nn.Linear for qkv from three slices, and writes softmax out for all heads at once."""
 
     class ParallelAttention(nn.Module):
         def __init__(self, attention):
@@ -249,7 +245,7 @@ def attention_from_slices():
 
 @variant("12-ex6-attention")
 def attention_head_by_head():
-    """Parameters in a plain container, a loop over the heads, the mask added."""
+    """Keeps the parameters in a plain container, loops over the heads, and adds the mask."""
 
     class ParallelAttention(nn.Module):
         def __init__(self, attention):

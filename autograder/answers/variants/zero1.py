@@ -1,13 +1,9 @@
 """Right answers to lesson 08, written differently."""
 
-# A variant is read, not run: its names are those of the notebook.
+# The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
-
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from autograder.answers.variants import variant
 
@@ -47,7 +43,7 @@ def flatten_into_a_buffer():
 
 @variant("08-ex3-step")
 def shards_through_lists():
-    """torch's collectives over lists of tensors, a plain tensor as master, the mean taken before sending."""
+    """Uses torch's collectives over lists of tensors, a plain tensor as master, and takes the mean before sending."""
 
     class ShardedOptimizer(Wrapper):
         def __init__(self, params, optimizer_class=torch.optim.Adam, **kwargs):
@@ -153,7 +149,7 @@ def state_through_torchs_own():
 
 @variant("08-ex6-memory")
 def memory_part_by_part():
-    """A sum over the three parts, with math.ceil's integer cousin."""
+    """Adds up the three parts, rounded up in integers."""
 
     def memory_per_rank(parameters, world_size, stage):
         if stage not in range(4):

@@ -1,0 +1,306 @@
+"""Wrong answers to lesson 16, exercises 4 to 6."""
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, tests_of
+
+WHICH, RESHARD, ASYNC = "16-ex4-latest", "16-ex5-reshard", "16-ex6-async"
+
+
+# ---- 4 · which one, and how many ----
+
+the_last_good_one_is_deleted = edit(
+    WHICH,
+    """You kept the newest checkpoints without checking whether any of them loads. If they are damaged, the last good
+    one is deleted: find the newest that loads first, and never delete it.""",
+    ("if loads is not None and path != loads]", "]"),
+    breaks=tests_of(WHICH),
+)
+
+a_manifest_is_enough = edit(
+    WHICH,
+    """You took a checkpoint for intact because its manifest is. Only reading a shard shows a flipped byte in it, and
+    before something is deleted that reading is worth its time.""",
+    ("                read_shard(path, entry)\n", "                pass\n"),
+    breaks=tests_of(WHICH),
+)
+
+everything_goes_if_nothing_loads = edit(
+    WHICH,
+    """When none of the checkpoints loads, you still deleted the older ones. One of them may yet be repaired: delete
+    nothing then.""",
+    ("if loads is not None and path != loads]", "if path != loads]"),
+    breaks=tests_of(WHICH),
+)
+
+deleted_file_by_file = edit(
+    WHICH,
+    """You deleted the folder in its place. If that is interrupted, half a checkpoint keeps a checkpoint's name: rename
+    the folder first, then delete it.""",
+    ("shutil.rmtree(path.rename(path.with_name(TEMPORARY + path.name)))", "shutil.rmtree(path)"),
+    breaks=tests_of(WHICH),
+)
+
+renamed_and_left = edit(
+    WHICH,
+    """You renamed the old checkpoints but did not delete them, so the disk fills up as before.""",
+    (
+        "shutil.rmtree(path.rename(path.with_name(TEMPORARY + path.name)))",
+        "path.rename(path.with_name(TEMPORARY + path.name))",
+    ),
+    breaks=tests_of(WHICH),
+)
+
+sorted_as_text = edit(
+    WHICH,
+    """You sorted the names as text. From nine digits on, step_100000000 comes before step_99999999: sort by the
+    number.""",
+    ('key=lambda path: int(path.name.removeprefix("step_"))', "key=lambda path: path.name"),
+    breaks=tests_of(WHICH),
+)
+
+sorted_by_time = edit(
+    WHICH,
+    """You sorted by the time of the last change. Copying, touching or restoring a folder changes its time, but not its
+    step: sort by the number.""",
+    ('key=lambda path: int(path.name.removeprefix("step_"))', "key=lambda path: path.stat().st_mtime"),
+    breaks=tests_of(WHICH),
+)
+
+the_newest_complete_or_not = edit(
+    WHICH,
+    """Your latest returned the newest folder without looking into it. Skip one that lost its manifest or a shard, and
+    return the one before.""",
+    ("            read_manifest(path)\n            return path\n", "            return path\n"),
+    breaks=tests_of(WHICH),
+)
+
+files_are_listed_too = edit(
+    WHICH,
+    """You listed a file with a checkpoint's name, or a folder whose name only begins like one. A checkpoint is a folder
+    called step_ and a number, with nothing after it.""",
+    ('(r"step_\\d{8,}", path.name) and path.is_dir()', '(r"step_\\d{8,}", path.name)'),
+    breaks=tests_of(WHICH),
+)
+
+zero_keeps_everything = edit(
+    WHICH,
+    """With keep_last = 0 your slice [:-0] is empty, so nothing was deleted, silently. Raise a ValueError that names
+    keep_last for a number below 1.""",
+    ("    if keep_last < 1:\n", "    if keep_last < 0:\n"),
+    breaks=tests_of(WHICH),
+)
+
+
+# ---- 5 · reshard ----
+
+the_folder_is_made_before_the_look = edit(
+    RESHARD,
+    """You made the temporary folder before you saw that the step is there already, and it stays behind. Check
+    everything that can be refused before you write anything.""",
+    ("    if final.exists():\n", '    fresh_folder(target_root, manifest["step"])\n    if final.exists():\n'),
+    breaks=tests_of(RESHARD),
+)
+
+damage_gets_new_digests = edit(
+    RESHARD,
+    """You read the old shards without verifying them and gave them new digests, so from now on the damaged bytes pass
+    every check. Read them with read_shard.""",
+    (
+        '    pieces = [read_shard(path, entry) for entry in manifest["shards"]]\n',
+        "    def unverified(entry):\n"
+        '        entry = {**entry, "sha256": hashlib.sha256((path / entry["file"]).read_bytes()).hexdigest()}\n'
+        "        return read_shard(path, entry)\n\n"
+        '    pieces = [unverified(entry) for entry in manifest["shards"]]\n',
+    ),
+    breaks=tests_of(RESHARD),
+)
+
+cut_as_tensor_split_cuts = edit(
+    RESHARD,
+    """You cut as tensor_split does: 10 numbers on 4 ranks in 3, 3, 2, 2. The optimizer of lesson 08 has shards of
+    ⌈P/N⌉, here 3, 3, 3, 1, and refuses pieces of other lengths.""",
+    (
+        "        cut = {name: whole[name][rank * size : (rank + 1) * size] for name, size in bounds.items()}\n",
+        "        cut = {name: whole[name].tensor_split(world_size)[rank] for name in bounds}\n",
+    ),
+    breaks=tests_of(RESHARD),
+)
+
+one_length_for_all = edit(
+    RESHARD,
+    """You cut all tensors at the places of the first. A longer tensor loses its end, and a shorter one gets empty last
+    pieces: each has a ⌈P/N⌉ of its own.""",
+    ("(-len(tensor) // world_size) for name, tensor", "(-len(next(iter(whole.values()))) // world_size) for name, _"),
+    breaks=tests_of(RESHARD),
+)
+
+pieces_in_the_order_of_a_set = edit(
+    RESHARD,
+    """You joined the pieces in another order than that of the ranks, so the numbers are all there, but in the wrong
+    places.""",
+    ("torch.cat([piece[name] for piece in pieces])", "torch.cat([piece[name] for piece in pieces[::-1]])"),
+    breaks=tests_of(RESHARD),
+)
+
+values_are_left_behind = edit(
+    RESHARD,
+    """You left the plain values of the original out of the new checkpoint: no step count, no learning rate. They belong
+    to every rank: copy them as they are.""",
+    ('new_manifest(manifest["step"], manifest["values"], shards)', 'new_manifest(manifest["step"], {}, shards)'),
+    breaks=tests_of(RESHARD),
+)
+
+the_old_manifest_goes_on = edit(
+    RESHARD,
+    """You changed the shards in the old manifest and kept the rest, so its creation time, or its world_size, does not
+    describe what you wrote. Make a new one.""",
+    (
+        'new_manifest(manifest["step"], manifest["values"], shards)',
+        '{**manifest, "world_size": world_size, "shards": shards}',
+    ),
+    breaks=tests_of(RESHARD),
+)
+
+reshards_over_what_is_there = edit(
+    RESHARD,
+    """You did not refuse a step that is in target_root already. Raise a CheckpointError that names its folder.""",
+    ("    if final.exists():\n", "    if False:\n"),
+    breaks=tests_of(RESHARD),
+)
+
+reshard_in_place = edit(
+    RESHARD,
+    """You wrote the new shards straight into a folder with a checkpoint's name. If reshard is killed, half a checkpoint
+    is left: prepare it elsewhere and commit it, as a save does.""",
+    (
+        '    folder, shards = fresh_folder(target_root, manifest["step"]), []\n',
+        '    shutil.rmtree(fresh_folder(target_root, manifest["step"]))\n'
+        "    folder, shards = final, []\n    folder.mkdir()\n",
+    ),
+    breaks=tests_of(RESHARD),
+)
+
+no_ranks_at_all = edit(
+    RESHARD,
+    """You accepted world_size = 0. Raise a ValueError that names it.""",
+    ("    if world_size < 1:\n", "    if world_size < 0:\n"),
+    breaks=tests_of(RESHARD),
+)
+
+
+# ---- 6 · in the background ----
+
+COPY = "value.detach().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)"
+
+lists_are_shared = edit(
+    ASYNC,
+    """You copied the tensors, but not the plain values. A list or dict in the state is still the caller's, and later
+    changes to it are saved: copy it deeply.""",
+    (COPY, "value.detach().clone() if isinstance(value, torch.Tensor) else value"),
+    breaks=tests_of(ASYNC),
+)
+
+nothing_is_copied = edit(
+    ASYNC,
+    """You copied only the dict, or nothing at all. Training goes on and changes the tensors while they are written, so
+    the checkpoint holds a mixture of steps: copy each tensor.""",
+    (COPY, "value"),
+    breaks=tests_of(ASYNC),
+)
+
+the_thread_copies = edit(
+    ASYNC,
+    """You left the copying to the thread. By then the caller may have changed the state: copy before save returns.""",
+    (
+        "        copied = {}\n        for name, value in state.items():\n            copied[name] = " + COPY + "\n",
+        "        copied = state\n",
+    ),
+    (
+        "            save_sharded(state, root, step, self.group)\n",
+        "            time.sleep(0.02)\n            save_sharded(copy.deepcopy(state), root, step, self.group)\n",
+    ),
+    breaks=tests_of(ASYNC),
+)
+
+two_at_once = edit(
+    ASYNC,
+    """You started a new save while the one before was still running. Their messages mix on the saver's group, the
+    second clears away the first one's folder, and copies pile up in memory. Wait for the one before.""",
+    ("        self.wait()\n        self.thread =", "        self.thread ="),
+    breaks=tests_of(ASYNC),
+)
+
+over_the_default_group = edit(
+    ASYNC,
+    """Your save's messages go over the default group, which training uses at the same time. Which of two collectives
+    comes first then differs from rank to rank: make a group of the saver's own.""",
+    ("dist.new_group(), None, None", "None, None, None"),
+    breaks=tests_of(ASYNC),
+)
+
+in_the_foreground = edit(
+    ASYNC,
+    """Your save waited until the checkpoint was written, and training stood still meanwhile. Start the thread and
+    return.""",
+    ("        self.thread.start()\n", "        self.thread.start()\n        self.thread.join()\n"),
+    breaks=tests_of(ASYNC),
+)
+
+errors_are_swallowed = edit(
+    ASYNC,
+    """You dropped an error in the thread, so a run may go on for days without a checkpoint. Keep the error, and raise
+    it in wait.""",
+    ("            self.error = error\n", "            pass\n"),
+    breaks=tests_of(ASYNC),
+)
+
+an_error_is_raised_for_ever = edit(
+    ASYNC,
+    """After one failed save, every later call raised its error again. Raise each error once, then forget it.""",
+    ("error, self.thread, self.error = self.error, None, None", "error, self.thread = self.error, None"),
+    breaks=tests_of(ASYNC),
+)
+
+save_ignores_the_error = edit(
+    ASYNC,
+    """Your save started although the one before had failed, and lost its error. Raise that error instead of
+    starting.""",
+    (
+        "        self.wait()\n        self.thread =",
+        "        if self.thread is not None:\n            self.thread.join()\n        self.error, self.thread =",
+    ),
+    ("threading.Thread(target", "None, threading.Thread(target"),
+    breaks=tests_of(ASYNC),
+)
+
+wait_does_not_wait = edit(
+    ASYNC,
+    """Your wait checked for an error, but did not wait for the thread to end. Join it first.""",
+    ("            self.thread.join()\n", "            pass\n"),
+    breaks=tests_of(ASYNC),
+)
+
+every_error_becomes_a_checkpoint_error = edit(
+    ASYNC,
+    """Your wait turned every error into a CheckpointError. A ValueError means that the caller's own arguments were
+    wrong, and then no other checkpoint will help: raise the exception itself.""",
+    ("            raise error\n", "            raise CheckpointError(str(error))\n"),
+    breaks=tests_of(ASYNC),
+)
+
+deepcopy_of_all = edit(
+    ASYNC,
+    """copy.deepcopy refuses tensors that autograd has computed, such as a slice of a parameter. Copy their numbers:
+    detach().clone().""",
+    ("copied[name] = " + COPY, "copied[name] = copy.deepcopy(value)"),
+    breaks=tests_of(ASYNC),
+)
+
+another_error_is_raised = edit(
+    ASYNC,
+    """Your wait raised a RuntimeError of its own instead of what save_sharded had raised, so a caller that catches
+    CheckpointError misses it. Raise the exception itself.""",
+    ("            raise error\n", '            raise RuntimeError(f"saving failed: {error}")\n'),
+    breaks=tests_of(ASYNC),
+)

@@ -1,0 +1,262 @@
+"""Wrong answers to lesson 09, exercises 1 to 3."""
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, tests_of
+
+PARTITION, CUT, UNIT = "09-ex1-partition", "09-ex2-cut", "09-ex3-unit"
+BACKWARD, FSDP = "09-ex4-backward", "09-ex6-fsdp"
+
+#: What is built on each exercise.
+ON_PARTITION, ON_CUT = (PARTITION, FSDP), (CUT, UNIT, BACKWARD, FSDP)
+ON_UNIT = (UNIT, BACKWARD, FSDP)
+
+
+# ---- 1 · partition ----
+
+a_tie_to_the_outside_is_overlooked = edit(
+    PARTITION,
+    """You compared parameters, not their places. A layer outside the units whose weight is tied to one in a unit would
+    compute while nothing is gathered: compare the places in the module with those in the units.""",
+    (
+        "    if len(places_of(module)) != sum(len(places_of(unit)) for unit in units):\n"
+        '        raise ValueError("a parameter of one of the units is tied to a layer outside of it")\n',
+        "",
+    ),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+two_owners_are_allowed = edit(
+    PARTITION,
+    """You accepted a parameter that is in two units: a unit inside another, a unit listed twice, or a tie across units.
+    Two shards of it would then be trained separately. Every parameter must be in exactly one unit.""",
+    ("if counts[p] != 1:", "if counts[p] == 0:"),
+    ("len(places_of(module)) != sum", "len(places_of(module)) > sum"),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+foreigners_are_let_in = edit(
+    PARTITION,
+    """You accepted a unit that is not a part of the module. Its forward would never be called, so the caller must have
+    meant another object: compare with module.modules(), by identity.""",
+    (
+        "    for unit in units:\n"
+        "        if unit not in inside:\n"
+        '            raise ValueError(f"units must be submodules of the module, which {type(unit).__name__} is not")\n',
+        "",
+    ),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+no_units_divide_nothing = edit(
+    PARTITION,
+    """You accepted an empty list of units for a module without parameters. An empty list is always the caller's
+    mistake: raise a ValueError.""",
+    ('    if not units:\n        raise ValueError("units must not be empty")\n', ""),
+    breaks=tests_of(*ON_PARTITION),
+)
+
+only_children_are_units = edit(
+    PARTITION,
+    """You looked for the units only among the module's children. A layer inside a block is a submodule, too, at any
+    depth: module.modules() lists them all.""",
+    ("inside = set(module.modules())", "inside = {module, *module.children()}"),
+    breaks=tests_of(PARTITION),
+)
+
+ties_are_listed_twice = edit(
+    PARTITION,
+    """Your list has a tied parameter once for each of its places. It is one tensor, to be listed, and later cut, once:
+    unit.parameters() yields it once.""",
+    ("[list(unit.parameters()) for unit in units]", "[[p for _, _, p in places_of(unit)] for unit in units]"),
+    breaks=tests_of(PARTITION),
+)
+
+frozen_parameters_are_left_out = edit(
+    PARTITION,
+    """You left the frozen parameters out. They take as much memory as trained ones, and must be sharded and gathered,
+    too.""",
+    ("list(unit.parameters())", "[p for p in unit.parameters() if p.requires_grad]"),
+    breaks=tests_of(PARTITION),
+)
+
+the_modules_order_is_kept = edit(
+    PARTITION,
+    """Your lists follow the order of the units in the module. Follow the caller's order: the i-th list belongs to
+    units[i].""",
+    (
+        "[list(unit.parameters()) for unit in units]",
+        "[list(unit.parameters()) for unit in module.modules() if unit in units]",
+    ),
+    breaks=tests_of(PARTITION),
+)
+
+
+# ---- 2 · cut and gather ----
+
+one_rank_gets_its_own_shard = edit(
+    CUT,
+    """With one rank you returned the shard's own memory. The result lives on in graphs and state dicts while the
+    optimizer changes the shard in place: copy, even where nothing is sent.""",
+    (
+        "    mine = torch.cat(",
+        "    if world_size == 1:\n"
+        "        return [shard.detach().to(dtype)[:numel] for shard, numel in zip(shards, numels)]\n"
+        "    mine = torch.cat(",
+    ),
+    breaks=tests_of(CUT),
+)
+
+the_shard_is_a_view = edit(
+    CUT,
+    """Your shard is a view of the whole padded vector, which keeps that vector alive on every rank, so nothing is
+    saved. Clone this rank's piece.""",
+    ("[dist.get_rank()].clone()", "[dist.get_rank()]"),
+    breaks=tests_of(CUT, UNIT, FSDP),
+)
+
+the_shard_requires_a_gradient = edit(
+    CUT,
+    """Your shard is still connected to the parameters that it was cut from, and requires a gradient. Detach them
+    first.""",
+    ("[t.detach().reshape(-1) for t in tensors]", "[t.reshape(-1) for t in tensors]"),
+    breaks=tests_of(CUT),
+)
+
+cast_after_the_gather = edit(
+    CUT,
+    """You gathered float32 numbers and cast the result. The values are the same, but you sent twice as many bytes as in
+    bf16: cast this rank's shard before it is sent.""",
+    ("[shard.detach().to(dtype) for shard in shards]", "[shard.detach() for shard in shards]"),
+    ("len(mine), dtype=dtype)", "len(mine))"),
+    ("[part.reshape(-1)[:numel] for", "[part.reshape(-1)[:numel].to(dtype) for"),
+    breaks=tests_of(*ON_CUT),
+)
+
+rows_are_taken_for_columns = edit(
+    CUT,
+    """You cut the gathered tensor into consecutive pieces. It lies rank by rank: each rank's part of the first vector,
+    then its part of the second. View it as a table with one row per rank, and take columns.""",
+    (
+        "full.view(world_size, len(mine)).split([len(shard) for shard in shards], dim=1)",
+        "full.split([world_size * len(shard) for shard in shards])",
+    ),
+    breaks=tests_of(*ON_CUT),
+)
+
+a_gather_for_each_vector = edit(
+    CUT,
+    """You made an all-gather for each vector, and each one costs its latency. Concatenate this rank's shards and send
+    them together.""",
+    (
+        "    mine = torch.cat(",
+        "    if len(shards) > 1:\n"
+        "        return [gather([shard], [numel], dtype)[0] for shard, numel in zip(shards, numels)]\n"
+        "    mine = torch.cat(",
+    ),
+    breaks=tests_of(*ON_CUT),
+)
+
+padding_is_gathered_too = edit(
+    CUT,
+    """Your gathered vectors still have the padding at their end. Cut each vector to its own length.""",
+    ("part.reshape(-1)[:numel]", "part.reshape(-1)"),
+    breaks=tests_of(*ON_CUT),
+)
+
+padding_comes_first = edit(
+    CUT,
+    """You put the padding before the numbers. It belongs at the end of the flat vector; otherwise every number is in
+    another place than gather expects.""",
+    ("        full[:numel] = ", "        full[len(full) - numel :] = "),
+    breaks=tests_of(*ON_CUT),
+)
+
+no_tensors_are_an_error = edit(
+    CUT,
+    """torch.cat of an empty list is an error. Most units have no frozen parameters, so cut must return a shard of
+    length 0 for an empty list.""",
+    ("    if tensors:\n        full[:numel]", "    full[:numel]"),
+    breaks=tests_of(*ON_CUT),
+)
+
+
+# ---- 3 · the forward ----
+
+the_originals_are_kept = edit(
+    UNIT,
+    """Your object still refers to the whole parameters, so they stay alive on every rank. Keep only their shapes and
+    places.""",
+    (
+        "        self.whole, self.compute = None, unit.forward\n",
+        "        self.whole, self.compute, self.params = None, unit.forward, params\n",
+    ),
+    breaks=tests_of(UNIT, FSDP),
+)
+
+the_places_are_not_emptied = edit(
+    UNIT,
+    """The whole parameters stay in their places until the first forward. Until then nothing is saved, and the module's
+    parameters() still yields them: set every place to None when you take the unit over.""",
+    ("        for sub, name, _ in self.places:\n            sub._parameters[name] = None\n", ""),
+    breaks=tests_of(UNIT, FSDP),
+)
+
+never_freed_after_a_forward = edit(
+    UNIT,
+    """The whole vectors are still there after the forward. All units together are the whole model: free each one when
+    it has computed.""",
+    ("        self.free()\n", ""),
+    breaks=tests_of(UNIT),
+)
+
+a_tie_has_one_place = edit(
+    UNIT,
+    """You put a tied parameter back at only one of its places. The layer at the other place goes on with the old
+    tensor, whole and never trained.""",
+    (
+        "[(sub, name, number[p]) for sub, name, p in places_of(unit)]",
+        "list({number[p]: (sub, name, number[p]) for sub, name, p in places_of(unit)}.values())",
+    ),
+    breaks=tests_of(*ON_UNIT),
+)
+
+the_class_is_asked_for_the_forward = edit(
+    UNIT,
+    """You called the forward of the unit's class. The unit may have a forward of its own, as an attribute: keep the
+    unit.forward that was there.""",
+    ("None, unit.forward", "None, lambda *x: type(unit).forward(unit, *x)"),
+    breaks=tests_of(UNIT),
+)
+
+places_are_numbered_in_the_units_order = edit(
+    UNIT,
+    """You numbered the parameters in the unit's order, but the views come with the trainable ones first. A frozen
+    weight before a trained bias is then exchanged with it.""",
+    ("enumerate(groups[0] + groups[1])", "enumerate(params)"),
+    breaks=tests_of(*ON_UNIT),
+)
+
+the_compute_dtype_is_ignored = edit(
+    UNIT,
+    """Your gather() brings float32 although another compute_dtype was asked for. Pass the dtype on, so that half the
+    bytes are sent and the layer computes in it.""",
+    ("self.numels, self.dtype)", "self.numels)"),
+    breaks=tests_of(*ON_UNIT),
+)
+
+gathered_whenever_asked = edit(
+    UNIT,
+    """Every call of your gather() sends again, even while the unit is whole. In the backward each weight asks for it:
+    keep what was gathered until it is freed.""",
+    ("        if self.whole is None:\n            self.whole = gather", "        self.whole = gather"),
+    breaks=tests_of(*ON_UNIT),
+)
+
+frozen_parameters_are_trained = edit(
+    UNIT,
+    """Your trainable shard contains the frozen parameters. They would get gradients and be moved by weight decay: cut
+    them into a shard of their own.""",
+    ("[[p for p in params if p.requires_grad], [p for p in params if not p.requires_grad]]", "[params, []]"),
+    breaks=tests_of(*ON_UNIT),
+)

@@ -1,0 +1,315 @@
+"""Wrong answers to lesson 11, exercises 5 and 6."""
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, mutant, tests_of
+
+PARTITION, STEP = "11-ex5-partition", "11-ex6-pipeline-step"
+
+
+# ---- 5 · partition ----
+
+
+@mutant(PARTITION, breaks=tests_of(PARTITION))
+def partition_minimizes_the_squares():
+    """You minimized the sum of the squares, which balances all parts a little. The slowest stage sets the pace:
+    minimize the largest sum, whatever the others are."""
+
+    def partition(costs, stages):
+        layers = len(costs)
+        if not 1 <= stages <= layers:
+            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
+        if any(cost < 0 for cost in costs):
+            raise ValueError("costs must not be negative")
+        best = {j: (sum(costs[:j]) ** 2, [(0, j)]) for j in range(1, layers + 1)}
+        for k in range(2, stages + 1):
+            best = {
+                j: min((best[i][0] + sum(costs[i:j]) ** 2, [*best[i][1], (i, j)]) for i in range(k - 1, j))
+                for j in range(k, layers + 1)
+            }
+        return best[layers][1]
+
+
+@mutant(PARTITION, breaks=tests_of(PARTITION))
+def partition_fills_up_to_the_mean():
+    """You closed a part as soon as it reached the mean. Early parts then take too much or too little, and the last one
+    gets the rest: the best place for a cut depends on the cuts after it."""
+
+    def partition(costs, stages):
+        layers = len(costs)
+        if not 1 <= stages <= layers:
+            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
+        if any(cost < 0 for cost in costs):
+            raise ValueError("costs must not be negative")
+        mean, cuts, start, load = sum(costs) / stages, [], 0, 0
+        for j, cost in enumerate(costs):
+            load += cost
+            left = stages - len(cuts) - 1
+            if left and (load >= mean or layers - j - 1 == left):
+                cuts.append((start, j + 1))
+                start, load = j + 1, 0
+        return [*cuts, (start, layers)]
+
+
+@mutant(PARTITION, breaks=tests_of(PARTITION))
+def partition_leaves_parts_empty():
+    """You filled each part up to the least possible sum, which can use up the layers before the parts and leave the
+    last ones empty. Keep one layer for each stage that follows."""
+
+    def partition(costs, stages):
+        layers = len(costs)
+        if not 1 <= stages <= layers:
+            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
+        if any(cost < 0 for cost in costs):
+            raise ValueError("costs must not be negative")
+        for most in sorted({sum(costs[i:j]) for i in range(layers) for j in range(i + 1, layers + 1)}):
+            cuts, start = [], 0
+            for _ in range(stages):
+                end = start
+                while end < layers and sum(costs[start : end + 1]) <= most:
+                    end += 1
+                cuts.append((start, end))
+                start = end
+            if start == layers:
+                return cuts
+
+
+@mutant(PARTITION, breaks=tests_of(PARTITION))
+def partition_counts_layers():
+    """You gave every stage the same number of layers. Balance their costs instead."""
+
+    def partition(costs, stages):
+        layers = len(costs)
+        if not 1 <= stages <= layers:
+            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
+        if any(cost < 0 for cost in costs):
+            raise ValueError("costs must not be negative")
+        return [(layers * s // stages, layers * (s + 1) // stages) for s in range(stages)]
+
+
+partition_gives_lengths = edit(
+    PARTITION,
+    """You returned where a part starts and how long it is. The second number is where it ends.""",
+    ("    return best[layers][1]\n", "    return [(start, end - start) for start, end in best[layers][1]]\n"),
+    breaks=tests_of(PARTITION),
+)
+
+negative_costs_pass = edit(
+    PARTITION,
+    """You accepted a negative cost. No layer takes less than no time: raise a ValueError that names costs.""",
+    ("    if any(cost < 0 for cost in costs):\n", "    if not costs:\n"),
+    breaks=tests_of(PARTITION),
+)
+
+too_many_stages_pass = edit(
+    PARTITION,
+    """You accepted more stages than layers, or none. Some stage would have no layer: raise a ValueError that names
+    stages.""",
+    ("    if not 1 <= stages <= layers:\n", "    if layers < 0:\n"),
+    ("    return best[layers][1]\n", "    return best[layers][1] if best else []\n"),
+    breaks=tests_of(PARTITION),
+)
+
+# ---- 6 · pipeline_step ----
+
+all_micro_batches_weigh_the_same = edit(
+    STEP,
+    """You took the mean of the micro-batches' means. They differ in size: weight each mean by its share of the
+    examples, len(x) / (all examples).""",
+    ("(len(x) / examples)", "(1 / len(micro_batches))"),
+    breaks=tests_of(STEP),
+)
+
+the_returned_loss_is_a_mean_of_means = edit(
+    STEP,
+    """Your gradients are weighted by size, but the loss that you return is not. Return the loss of the whole batch.""",
+    (
+        "output = loss_fn(output, y) * (len(x) / examples)\n                loss += output.item()",
+        "output = loss_fn(output, y)\n"
+        "                loss += output.item() / len(micro_batches)\n"
+        "                output = output * (len(x) / examples)",
+    ),
+    breaks=tests_of(STEP),
+)
+
+losses_are_added_up = edit(
+    STEP,
+    """You added up the micro-batches' means without weights, so loss and gradients are too large by about the number of
+    micro-batches. Weight each by its share of the examples.""",
+    (" * (len(x) / examples)", ""),
+    breaks=tests_of(STEP),
+)
+
+one_buffer_for_all_activations = edit(
+    STEP,
+    """You received every activation into the same memory. Several micro-batches are under way at once, and the layers
+    still need the earlier inputs for their weights' gradients: the next message overwrites them.""",
+    (
+        "    under_way, pending, loss = {}, [], 0.0\n",
+        "    under_way, pending, loss = {}, [], 0.0\n"
+        "    buffer = torch.empty(max(len(x) for x, _ in micro_batches), *hidden_shape)\n",
+    ),
+    ("x = torch.empty(len(x), *hidden_shape)", "x = buffer[: len(x)].detach()"),
+    breaks=tests_of(STEP),
+)
+
+messages_have_no_tags = edit(
+    STEP,
+    """Your messages have no tag, so they are matched in the order in which they were sent. Where two stages go through
+    the micro-batches in different orders, one gets the wrong activation: label each message with tag=m.""",
+    ("dist.recv(x, src=rank - 1, tag=m)", "dist.recv(x, src=rank - 1)"),
+    (
+        "dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m)",
+        "dist.isend(output.detach().contiguous(), dst=rank + 1)",
+    ),
+    ("dist.recv(gradient, src=rank + 1, tag=m)", "dist.recv(gradient, src=rank + 1)"),
+    ("dist.isend(x.grad.contiguous(), dst=rank - 1, tag=m)", "dist.isend(x.grad.contiguous(), dst=rank - 1)"),
+    breaks=tests_of(STEP),
+)
+
+activations_are_sent_with_gaps = edit(
+    STEP,
+    """You sent a stage's output as it is. It need not be contiguous in memory, for example after a transpose, and such
+    a tensor cannot be sent: call contiguous().""",
+    ("output.detach().contiguous()", "output.detach()"),
+    breaks=tests_of(STEP),
+)
+
+gradient_buffer_is_like_the_output = edit(
+    STEP,
+    """empty_like copies the strides as well: for an output that is not contiguous, your buffer is not contiguous
+    either, and nothing can be received into it. Make it from the shape.""",
+    ("gradient = torch.empty(len(x), *hidden_shape)", "gradient = torch.empty_like(output)"),
+    breaks=tests_of(STEP),
+)
+
+the_schedule_is_not_followed = edit(
+    STEP,
+    """You ran all forwards, then all backwards, whatever the schedule says. The gradients are right, but 1F1B is chosen
+    for its memory, which you lose. Follow the entries in their order.""",
+    ("in schedule[rank]:", 'in sorted(schedule[rank], key=lambda entry: entry[0] == "B"):'),
+    breaks=tests_of(STEP),
+)
+
+sends_when_it_has_to_wait = edit(
+    STEP,
+    """You send what an entry has computed only when this stage itself has to wait. Until then the neighbor may have
+    nothing to do: send as soon as the result is there.""",
+    (
+        "    under_way, pending, loss = {}, [], 0.0\n",
+        "    under_way, pending, loss, outbox = {}, [], 0.0, []\n\n"
+        "    def flush():\n"
+        "        pending.extend(dist.isend(*message) for message in outbox)\n"
+        "        outbox.clear()\n\n",
+    ),
+    (
+        "pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m))",
+        "outbox.append((output.detach().contiguous(), rank + 1, None, m))",
+    ),
+    (
+        "pending.append(dist.isend(x.grad.contiguous(), dst=rank - 1, tag=m))",
+        "outbox.append((x.grad.contiguous(), rank - 1, None, m))",
+    ),
+    ("                dist.recv(x,", "                flush()\n                dist.recv(x,"),
+    ("                dist.recv(gradient,", "                flush()\n                dist.recv(gradient,"),
+    ("    for work in pending:\n", "    flush()\n    for work in pending:\n"),
+    breaks=tests_of(STEP),
+)
+
+sends_wait_for_the_neighbor = edit(
+    STEP,
+    """You used a blocking send, which returns only when the neighbor receives. With 1F1B two neighbors then send to
+    each other and wait forever: use isend, and wait at the end.""",
+    (
+        "pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m))",
+        "dist.send(output.detach().contiguous(), dst=rank + 1, tag=m)",
+    ),
+    (
+        "pending.append(dist.isend(x.grad.contiguous(), dst=rank - 1, tag=m))",
+        "dist.send(x.grad.contiguous(), dst=rank - 1, tag=m)",
+    ),
+    breaks=tests_of(STEP),
+)
+
+sends_are_waited_for_before_the_next_entry = edit(
+    STEP,
+    """You waited for the pending sends before each entry. A send is over when the neighbor receives, and the neighbor
+    may be waiting for a message from you: wait only after all entries.""",
+    (
+        "        x, y = micro_batches[m]\n",
+        "        for work in pending:\n            work.wait()\n        pending = []\n"
+        "        x, y = micro_batches[m]\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+graphs_are_retained = edit(
+    STEP,
+    """With retain_graph=True, what the forward saved stays after the backward, and your dictionary keeps the graph, so
+    at the end all micro-batches are alive. Take each micro-batch out of the dictionary, and let backward free its
+    graph.""",
+    ("under_way.pop(m)", "under_way[m]"),
+    ("output.backward(gradient)", "output.backward(gradient, retain_graph=True)"),
+    breaks=tests_of(STEP),
+)
+
+forwards_are_run_again = edit(
+    STEP,
+    """You called stage_module again in the backward. That is activation recomputation, which saves memory at the cost
+    of time and is not part of this exercise: make one call for each F.""",
+    (
+        "            output.backward(gradient)\n",
+        "            if not last:\n                output = stage_module(x)\n            output.backward(gradient)\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+gradients_are_dropped_first = edit(
+    STEP,
+    """You zeroed the gradients at the start of the step. That is the caller's decision: the step adds to what is
+    there.""",
+    (
+        "    under_way, pending, loss = {}, [], 0.0\n",
+        "    under_way, pending, loss = {}, [], 0.0\n    stage_module.zero_grad()\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+inputs_require_a_gradient = edit(
+    STEP,
+    """You made x require a gradient on the first stage. There x is the data: nobody needs its gradient, it is not yours
+    to change, and integers cannot have one. Only a received tensor becomes a leaf that requires a gradient.""",
+    ("                x.requires_grad_()\n", ""),
+    ("            output = stage_module(x)\n", "            output = stage_module(x.requires_grad_())\n"),
+    breaks=tests_of(STEP),
+)
+
+inputs_do_not_require_a_gradient = edit(
+    STEP,
+    """Your received tensor does not require a gradient, so backward leaves none for the left neighbor. Make it a leaf
+    that does: requires_grad_().""",
+    ("                x.requires_grad_()\n", ""),
+    breaks=tests_of(STEP),
+)
+
+everybody_returns_a_loss = edit(
+    STEP,
+    """Ranks without a loss returned 0, which would falsify a mean over the ranks. Return None there.""",
+    ("    return loss if last else None\n", "    return loss\n"),
+    breaks=tests_of(STEP),
+)
+
+nobody_returns_a_loss = edit(
+    STEP,
+    """Your last rank returned nothing. It should return the loss of the whole batch.""",
+    ("    return loss if last else None\n", "    return None\n"),
+    breaks=tests_of(STEP),
+)
+
+the_step_ends_with_a_barrier = edit(
+    STEP,
+    """Your barrier at the end makes every stage wait for the slowest. A stage is done when its own entries and sends
+    are: no collective is needed.""",
+    ("    return loss if last else None\n", "    dist.barrier()\n    return loss if last else None\n"),
+    breaks=tests_of(STEP),
+)
