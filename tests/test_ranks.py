@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -292,7 +293,7 @@ def already_imported(rank, world_size, name):
 
 def test_the_server_imports_what_every_rank_would(monkeypatch):
     """The drivers of the checks; and it keeps its one thread, without which a fork is not safe."""
-    names = {f"autograder.checks.{path.stem}" for path in Path(checks.__path__[0]).glob("[a-z]*.py")}
+    names = {f"autograder.checks.{module.name}" for module in pkgutil.iter_modules(checks.__path__)}
     assert len(names) > 2
     monkeypatch.setattr(processes, "PRELOAD", {*names, "there.is.no.such.module"})
     for name in names:
