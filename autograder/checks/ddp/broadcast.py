@@ -1,0 +1,128 @@
+"""Lesson 05, exercise 1: one rank's parameters and buffers, copied to all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from autograder.checking import inputs
+from autograder.checking.check import check
+from autograder.checking.expect import each_rank, fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.ddp.common import (
+    WORLD_SIZES,
+    case_of,
+)
+
+
+class _Assorted(nn.Module):
+    """Parameters and buffers of many kinds, with numbers drawn from `seed`, which differs on each rank."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        g = torch.Generator().manual_seed(seed)
+        self.first, self.second = nn.Module(), nn.Module()
+        self.first.weight = nn.Parameter(torch.randn(3, 4, generator=g))
+        self.second.weight = self.first.weight  # tied
+        self.first.frozen = nn.Parameter(torch.randn(5, generator=g, dtype=torch.float64), requires_grad=False)
+        self.first.scale = nn.Parameter(torch.randn((), generator=g))
+        self.first.empty = nn.Parameter(torch.empty(0, 3))
+        self.first.brain = nn.Parameter(torch.randn(6, generator=g).bfloat16())
+        # Every second element of a longer vector, and a transposed matrix.
+        self.memory = torch.randn(14, generator=g)
+        self.second.strided = nn.Parameter(self.memory[::2])
+        self.second.transposed = nn.Parameter(torch.randn(2, 3, generator=g).t())
+        for name, dtype in [("wide", torch.int64), ("narrow", torch.int16), ("middling", torch.int32)]:
+            bound = 2**60 if dtype == torch.int64 else 2**14
+            numbers = torch.randint(-bound, bound, (4,), generator=g).to(dtype)
+            self.second.register_buffer(name, numbers)
+        self.first.register_buffer("count", torch.randint(2**40, (), generator=g))
+        self.first.register_buffer("mask", torch.rand(9, generator=g) < 0.5)
+        self.first.register_buffer("table", torch.randn(3, generator=g, dtype=torch.float64), persistent=False)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name; a tied one occurs once."""
+        return dict(self.named_parameters()) | dict(self.named_buffers())
+
+
+def _exact(tensor: torch.Tensor) -> Any:
+    """A tensor's exact numbers as nested lists, whatever its dtype."""
+    return (tensor.detach().double() if tensor.is_floating_point() else tensor.long()).tolist()
+
+
+def _drive_broadcast(rank: int, world_size: int, broadcast_parameters: Any, seed: int) -> list[dict]:
+    """Inside a rank: one module for each source."""
+    observed = []
+    for src in range(world_size):
+        module = _Assorted(seed + 1000 * src + rank)
+        before = module.tensors()
+        places = {name: tensor.data_ptr() for name, tensor in before.items()}
+        between = module.memory[1::2].clone()
+        broadcast_parameters(module, **({"src": src} if src else {}))
+        after = module.tensors()
+        moved = [
+            name
+            for name, tensor in before.items()
+            if after.get(name) is not tensor or tensor.data_ptr() != places[name] or after[name].shape != tensor.shape
+        ]
+        flags = [name for name, p in module.named_parameters() if p.requires_grad == (name == "first.frozen")]
+        values = {name: _exact(tensor) for name, tensor in after.items()}
+        kept = torch.equal(between, module.memory[1::2])
+        observed.append({"values": values, "moved": moved, "flags": flags, "kept": kept})
+    return observed
+
+
+@check("05-ex1-broadcast-parameters")
+def broadcast_parameters_copies_all_parameters_and_buffers(broadcast_parameters, *, rng):
+    """On every rank, every parameter and buffer becomes the source's, in place, whatever its dtype and layout."""
+    for world_size in WORLD_SIZES:
+        seed = inputs.seed(rng)
+        results = run_ranks(_drive_broadcast, world_size, (broadcast_parameters, seed))
+        for src in range(world_size):
+            case = case_of(world_size, f"src = {src}")
+            source = _Assorted(seed + 1000 * src + src).tensors()
+            seen = [result[src] for result in results]
+            wrong = [[name for name in source if mine["values"].get(name) != _exact(source[name])] for mine in seen]
+            for rank, names in each_rank(case, wrong):
+                if names:
+                    what = source[names[0]]
+                    kind = "parameter" if isinstance(what, nn.Parameter) else "buffer"
+                    rank.fail(f"{kind} {names[0]} ({what.dtype}, shape {tuple(what.shape)}) is not rank {src}'s")
+            for rank, mine in each_rank(case, seen):
+                if mine["moved"]:
+                    rank.fail(f"{mine['moved'][0]} was replaced, expected a change in place", mine["moved"])
+                if mine["flags"]:
+                    rank.fail(f"requires_grad of {mine['flags'][0]} was changed", mine["flags"])
+                if not mine["kept"]:
+                    rank.fail("memory between the elements of a strided parameter was written", "between")
+
+
+def _drive_refusal(rank: int, world_size: int, broadcast_parameters: Any, sources: list[int]) -> list:
+    """Inside a rank: the text of the ValueError for each source; None where there was none."""
+    said = []
+    for src in sources:
+        try:
+            broadcast_parameters(nn.Linear(2, 2), src)
+            said.append(None)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+@check("05-ex1-broadcast-parameters")
+def broadcast_parameters_refuses_a_source_that_is_no_rank(broadcast_parameters, *, rng):
+    """A `src` outside 0…N−1 raises a ValueError that names `src`, on every rank, before any message."""
+    for world_size in (1, 3):
+        sources = [-1, world_size, world_size + 4]
+        results = run_ranks(_drive_refusal, world_size, (broadcast_parameters, sources))
+        for rank, said in enumerate(results):
+            for src, text in zip(sources, said, strict=True):
+                case = case_of(world_size, f"src = {src}")
+                if text is None:
+                    fail(f"rank {rank} raised nothing, expected a ValueError", case, "nothing raised")
+                if "src" not in text:
+                    fail(f"rank {rank}'s ValueError should name 'src', it says {text!r}", case, "not named")
+        if len(results.ledger):
+            fail("messages were sent before the ValueError", case_of(world_size), "sent first")

@@ -1,0 +1,109 @@
+"""Lesson 05, exercise 2: parameters divided among buckets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.ddp.common import (
+    SIZES,
+    expected_buckets,
+)
+
+
+def _make_params(specs: list[tuple]) -> list[nn.Parameter]:
+    """Parameters from (shape, dtype, trainable) or from ("again", index), the same object once more."""
+    params: list[nn.Parameter] = []
+    for spec in specs:
+        if spec[0] == "again":
+            params.append(params[spec[1]])
+        else:
+            shape, dtype, trainable = spec
+            params.append(nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype)), requires_grad=trainable))
+    return params
+
+
+def _drive_buckets(rank: int, world_size: int, make_buckets: Any, cases: list[tuple]) -> list:
+    """Inside one rank: the buckets of each case as indices of the parameters, -1 for any other object."""
+    observed = []
+    for specs, bucket_bytes, as_iterator in cases:
+        params = _make_params(specs)
+        index: dict[int, int] = {}
+        for number, p in enumerate(params):
+            index.setdefault(id(p), number)
+        try:
+            got = make_buckets(iter(params) if as_iterator else params, bucket_bytes)
+            observed.append([[index.get(id(p), -1) for p in bucket] for bucket in got])
+        except ValueError as error:
+            observed.append(str(error))
+    return observed
+
+
+def _random_specs(rng: np.random.Generator) -> list[tuple]:
+    specs: list[tuple] = []
+    dtype = "float32"
+    for _ in range(int(rng.integers(1, 14))):
+        if specs and rng.random() < 0.12:
+            known = [number for number, spec in enumerate(specs) if spec[0] != "again"]
+            specs.append(("again", int(rng.choice(known))))
+            continue
+        if rng.random() < 0.2:
+            dtype = str(rng.choice(list(SIZES)))
+        shape = tuple(int(n) for n in rng.integers(1, 6, int(rng.integers(0, 3))))
+        specs.append((shape, dtype, bool(rng.random() < 0.8)))
+    return specs
+
+
+@check("05-ex2-make-buckets")
+def make_buckets_follows_its_rules(make_buckets, *, rng):
+    """Each trainable parameter is in one bucket, last first; a bucket ends at another dtype or when it is full."""
+    f32, f64 = "float32", "float64"
+    plain = [((4,), f32, True), ((3,), f32, True), ((2,), f32, True), ((1,), f32, True)]
+    named = {
+        "four small ones, all fit": (plain, 1000),
+        "an exact fit": (plain, 12),
+        "one byte less than an exact fit": (plain, 11),
+        "a large one between small ones": ([((2,), f32, True), ((50,), f32, True), ((2,), f32, True)], 16),
+        "a large one at the end": ([((2,), f32, True), ((50,), f32, True)], 16),
+        "bucket_bytes = 1": (plain, 1),
+        "a frozen one": ([plain[0], ((3,), f32, False), plain[2]], 1000),
+        "only frozen ones": ([((3,), f32, False)], 1000),
+        "no parameters": ([], 1000),
+        "a tied one": ([plain[0], plain[1], ("again", 0), plain[3]], 1000),
+        "two dtypes": ([((2,), f32, True), ((2,), f64, True), ((3,), f64, True)], 1000),
+        "dtypes that alternate": ([((2,), f32, True), ((2,), f64, True), ((2,), f32, True)], 1000),
+        "after another dtype there is room again": ([((3,), f32, True), ((2,), f32, True), ((2,), f64, True)], 24),
+        "a number and an empty one": ([((), f32, True), ((0, 3), f32, True), ((5,), f32, True)], 20),
+        "default size": ([((2**20,), f32, True)] * 9, 25 * 2**20),
+    }
+    cases = [(name, specs, most, False) for name, (specs, most) in named.items()]
+    cases.append(("an iterator, as module.parameters() is one", plain, 12, True))
+    for number in range(12):
+        specs, most = _random_specs(rng), int(rng.integers(1, 120))
+        cases.append((f"random list {number + 1}, bucket_bytes = {most}", specs, most, bool(number % 2)))
+    results = run_ranks(_drive_buckets, 1, (make_buckets, [case[1:] for case in cases]))
+    if len(results.ledger):
+        fail("make_buckets sent messages", "1 rank", "messages")
+    for (name, specs, most, _), got in zip(cases, results[0], strict=True):
+        expected = expected_buckets(specs, most)
+        if got != expected:
+            said = f"raised ValueError: {got}" if isinstance(got, str) else f"gave {got}"
+            fail(f"with parameters numbered from 0, make_buckets {said}, expected {expected}", name, got)
+
+
+@check("05-ex2-make-buckets")
+def make_buckets_refuses_a_size_below_one(make_buckets, *, rng):
+    """A `bucket_bytes` below 1 raises a ValueError that names it."""
+    cases = [([((2,), "float32", True)], most, False) for most in (0, -5)] + [([], 0, False)]
+    results = run_ranks(_drive_buckets, 1, (make_buckets, cases))
+    for (_, most, _), got in zip(cases, results[0], strict=True):
+        if not isinstance(got, str):
+            fail("nothing was raised, expected a ValueError", f"bucket_bytes = {most}", "nothing raised")
+        if "bucket_bytes" not in got:
+            fail(f"the ValueError should name 'bucket_bytes', it says {got!r}", f"bucket_bytes = {most}", "not named")

@@ -1,0 +1,280 @@
+"""Lesson 05, exercises 3 and 4: the all-reduce of one bucket, and a reducer that starts many in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.profiler import record_function
+
+from autograder.checking import inputs
+from autograder.checking.check import check
+from autograder.checking.expect import each_rank, fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.ddp.common import (
+    PATIENCE,
+    SIZES,
+    WORLD_SIZES,
+    arrays_of,
+    calls_inside,
+    case_of,
+    evidence_of,
+    expect_error,
+    expect_sent,
+    in_words,
+    sent_by,
+    span_of,
+)
+
+# ---- gradients ----
+
+
+def _gradients(seed: int, rank: int, shapes: list[tuple], dtype: str) -> list[np.ndarray]:
+    """Whole numbers below 2**20: sums of four are exact in float32, but not in float16, where they would be off."""
+    rng = np.random.default_rng([seed, rank])
+    return [np.asarray(rng.integers(-(2**20), 2**20, shape), dtype) for shape in shapes]
+
+
+def _bucket(
+    seed: int, rank: int, shapes: list[tuple], dtype: str, absent: Iterable[int] = ()
+) -> tuple[list[nn.Parameter], list[torch.Tensor | None]]:
+    """Parameters with this rank's gradients; matrices lie transposed in memory; `absent` ones have none."""
+    params, grads = [], []
+    for number, array in enumerate(_gradients(seed, rank, shapes, dtype)):
+        data, grad = torch.zeros(array.shape, dtype=getattr(torch, dtype)), torch.from_numpy(array.copy())
+        if data.ndim == 2:
+            data, grad = data.t().contiguous().t(), grad.t().contiguous().t()
+        params.append(nn.Parameter(data))
+        if number not in absent:
+            params[-1].grad = grad
+        grads.append(params[-1].grad)
+    return params, grads
+
+
+def _mean(seed: int, world_size: int, shapes: list[tuple], dtype: str, absent: Callable[[int], Iterable[int]]) -> list:
+    """The mean over the ranks of the gradients that `_bucket` gives them; absent ones count as zeros."""
+    total = [np.zeros(shape, np.float64) for shape in shapes]
+    for rank in range(world_size):
+        for number, array in enumerate(_gradients(seed, rank, shapes, dtype)):
+            if number not in absent(rank):
+                total[number] = total[number] + array
+    return [array / world_size for array in total]
+
+
+def _expect_mean(case: str, got: list[list], expected: list[np.ndarray], rtol: float) -> None:
+    """Every rank holds the mean gradients."""
+    for rank, mine in each_rank(case, got, evidence=evidence_of):
+        for number, (array, mean) in enumerate(zip(mine, expected, strict=True)):
+            rank.expect(array is not None, f"the gradient of parameter {number} is None")
+            rank.expect_close(array, mean, what=f"the gradient of parameter {number}", rtol=rtol)
+
+
+# ---- 3 · start_bucket and finish_bucket ----
+
+#: Shapes, dtype, and which gradients are absent on which rank.
+_BUCKETS: tuple[tuple[list[tuple], str, Callable[[int], tuple]], ...] = (
+    ([(3,)], "float32", lambda rank: ()),
+    ([(2, 3), (), (4,)], "float64", lambda rank: ()),
+    ([(5,), (3, 2), (2,)], "float32", lambda rank: (1,) if rank == 0 else ()),
+    ([(4,), (0, 2), (2, 2)], "float64", lambda rank: (0, 2)),
+    ([(3,), (2,)], "float64", lambda rank: (0, 1)),
+)
+
+
+def _drive_bucket_pair(rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, seed: int) -> list[dict]:
+    """Inside a rank: start all buckets, then finish them, and look at each gradient in between and after."""
+    made = [_bucket(seed + b, rank, shapes, dtype, absent(rank)) for b, (shapes, dtype, absent) in enumerate(_BUCKETS)]
+    copies = [arrays_of(grads) for _, grads in made]
+    handles = []
+    for b, (params, _) in enumerate(made):
+        with record_function(f"start {b}"):
+            flat, work = start_bucket(params)
+        handles.append((flat, work))
+    with record_function("all started"):
+        pass
+    observed = []
+    for b, ((params, grads), (flat, work)) in enumerate(zip(made, handles, strict=True)):
+        seen: dict[str, Any] = {"flat": (type(flat).__name__, str(flat.dtype), tuple(flat.shape))}
+        pointer = flat.untyped_storage().data_ptr()
+        seen["shared"] = any(g is not None and g.numel() and g.untyped_storage().data_ptr() == pointer for g in grads)
+        same = zip(arrays_of(p.grad for p in params), copies[b], strict=True)
+        seen["early"] = [not _same(now, then) for now, then in same]
+        with record_function(f"finish {b}"):
+            finish_bucket(params, flat, work)
+        seen["after"] = arrays_of(p.grad for p in params)
+        pairs = list(zip(params, grads, strict=True))
+        seen["replaced"] = [g is not None and p.grad is not g for p, g in pairs]
+        seen["stale"] = [g is not None and not torch.equal(p.grad, g) for p, g in pairs]
+        observed.append(seen)
+    return observed
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return (a is None) == (b is None) and (a is None or np.array_equal(a, b))
+
+
+@check("05-ex3-start-finish")
+def a_bucket_is_averaged_in_one_asynchronous_all_reduce(start_bucket, finish_bucket, *, rng):
+    """start_bucket starts one all-reduce and returns at once; finish_bucket leaves the means in `.grad`."""
+    for world_size in WORLD_SIZES:
+        seed = inputs.seed(rng)
+        results = run_ranks(_drive_bucket_pair, world_size, (start_bucket, finish_bucket, seed))
+        ledger = results.ledger
+        for b, (shapes, dtype, absent) in enumerate(_BUCKETS):
+            numel = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
+            case = case_of(world_size, f"{len(shapes)} gradients, {numel} {dtype} numbers")
+            each = range(world_size)
+            started = [calls_inside(ledger, rank, f"start {b}") for rank in each]
+            sent = [sent_by(messages) for messages in started]
+            expect_sent(case, sent, [("all_reduce", numel * SIZES[dtype])], "start_bucket")
+            for rank, (call, *_) in each_rank(case, started, evidence=len):
+                if call.end is None:
+                    rank.fail("wait() was never called on the all-reduce", "never waited")
+                if call.end < span_of(ledger, rank.rank, "all started").start:
+                    rank.fail("start_bucket waited for the all-reduce, expected it to return at once", "waits")
+            sent = [sent_by(calls_inside(ledger, rank, f"finish {b}")) for rank in each]
+            expect_sent(case, sent, [], "finish_bucket")
+            seen = [result[b] for result in results]
+            for rank, mine in each_rank(case, seen):
+                _, kind, shape = mine["flat"]
+                if (kind, shape) != (f"torch.{dtype}", (numel,)):
+                    wanted = f"torch.{dtype} of shape ({numel},)"
+                    rank.fail(f"flat is {kind} of shape {shape}, expected {wanted}", mine["flat"])
+                if mine["shared"] or any(mine["early"]):
+                    rank.fail("flat shares memory with a gradient, or start_bucket changed a gradient", "early")
+            mean = _mean(seed + b, world_size, shapes, dtype, absent)
+            _expect_mean(case, [mine["after"] for mine in seen], mean, 1e-6 if dtype == "float32" else 1e-12)
+            for rank, mine in each_rank(case, seen):
+                dtypes = sorted({str(array.dtype) for array in mine["after"]})
+                if dtypes != [dtype]:
+                    rank.fail(f"the gradients became {', '.join(dtypes)}, expected {dtype}", dtypes)
+                if any(mine["replaced"]) or any(mine["stale"]):
+                    rank.fail("a gradient was replaced: write into the tensor that is there", "replaced")
+
+
+# ---- 4 · Reducer ----
+
+#: Three buckets of equal size, then one of another size, so that neither a size nor a sum can hide a wrong order.
+_STEP_SHAPES = [[(2,), (3,)], [(5,)], [(4,), (1,)], [(2, 2)]]
+#: For each step and parity of the rank, the parameters that are marked, as (bucket, place), in order.
+_MARKS = (
+    {0: [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0)], 1: [(0, 1), (0, 0), (1, 0), (2, 1), (2, 0), (3, 0)]},
+    {0: [(2, 1), (1, 0), (2, 0), (0, 1), (3, 0), (0, 0)], 1: [(1, 0), (3, 0), (0, 0), (2, 0), (0, 1), (2, 1)]},
+    {0: [(1, 0), (0, 0), (0, 1), (3, 0), (2, 0)], 1: [(0, 0), (0, 1), (2, 1), (2, 0)]},
+)
+
+
+def _marks_that_start(marks: list[tuple[int, int]]) -> list[list[int]]:
+    """For each mark, the buckets that it starts: those that are complete and have no unstarted bucket before them."""
+    left = [len(shapes) for shapes in _STEP_SHAPES]
+    starts, following = [], 0
+    for bucket, _ in marks:
+        left[bucket] -= 1
+        now = []
+        while following < len(left) and left[following] == 0:
+            now.append(following)
+            following += 1
+        starts.append(now)
+    return starts
+
+
+def _step_buckets(seed: int, rank: int, step: int) -> list[list[np.ndarray]]:
+    return [_gradients(seed + 10 * step + b, rank, shapes, "float64") for b, shapes in enumerate(_STEP_SHAPES)]
+
+
+def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int) -> list[dict]:
+    """Inside a rank: three steps of one reducer, whose gradients arrive in the order of `_MARKS`."""
+    buckets = [[nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes] for shapes in _STEP_SHAPES]
+    place = {id(p): (b, k) for b, bucket in enumerate(buckets) for k, p in enumerate(bucket)}
+    with record_function("construction"):
+        reducer = reducer_class(buckets)
+    observed = []
+    for step, marks in enumerate(_MARKS):
+        for bucket, arrays in zip(buckets, _step_buckets(seed, rank, step), strict=True):
+            for p, array in zip(bucket, arrays, strict=True):
+                p.grad = torch.from_numpy(array.copy())
+        for number, (b, k) in enumerate(marks[rank % 2]):
+            with record_function(f"step {step} mark {number}"):
+                reducer.mark_ready(buckets[b][k])
+        with record_function(f"step {step} missing"):
+            missing = [place.get(id(p), (-1, -1)) for p in reducer.missing()]
+        with record_function(f"step {step} finish"):
+            reducer.finish()
+        observed.append({"missing": sorted(missing), "after": arrays_of(p.grad for b in buckets for p in b)})
+    return observed
+
+
+@check("05-ex4-reducer")
+def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  the notebook's name
+    """A bucket starts once it is complete and all before it have started; finish starts the rest and averages."""
+    sizes = [("all_reduce", 8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes)) for shapes in _STEP_SHAPES]
+    for world_size in WORLD_SIZES:
+        seed = inputs.seed(rng)
+        results = run_ranks(_drive_reducer, world_size, (Reducer, seed), PATIENCE)
+        ledger, each = results.ledger, range(world_size)
+        if any(calls_inside(ledger, rank, "construction") for rank in each):
+            fail("the reducer sent messages when it was made", case_of(world_size), "construction")
+        for step, marks in enumerate(_MARKS):
+            case = case_of(world_size, ("all arrive in order", "all arrive out of order", "some are missing")[step])
+            names = [[f"step {step} mark {n}" for n in range(len(marks[r % 2]))] for r in each]
+            calls = [[calls_inside(ledger, r, name) for name in names[r]] for r in each]
+            finishing = [calls_inside(ledger, r, f"step {step} finish") for r in each]
+            sent = [[sent_by(messages) for messages in mine] for mine in calls]
+            for rank, mine in each_rank(case, sent):
+                of_rank = marks[rank.rank % 2]
+                expected = [[sizes[b] for b in now] for now in _marks_that_start(of_rank)]
+                for number, (got, wanted, (b, k)) in enumerate(zip(mine, expected, of_rank, strict=True)):
+                    which = f"mark {number + 1} (parameter {k} of bucket {b})"
+                    rank.expect(got == wanted, f"{which} sent {in_words(got)}, expected {in_words(wanted)}")
+            for rank in each:
+                got, wanted = sent_by(finishing[rank]), sizes[sum(map(len, sent[rank])) :]
+                if got != wanted:
+                    text = f"on rank {rank}, finish() sent {in_words(got)}, expected {in_words(wanted)}"
+                    fail(text, case, [sent, got])
+                early = span_of(ledger, rank, f"step {step} finish").start
+                if any(m.end is not None and m.end < early for messages in calls[rank] for m in messages):
+                    text = f"on rank {rank}, mark_ready waited for an all-reduce, expected only finish() to wait"
+                    fail(text, case, "waits")
+                mine = [m for messages in calls[rank] for m in messages] + finishing[rank]
+                if any(m.completed is not None and m.completed < mine[-1].posted for m in mine):
+                    text = f"on rank {rank}, finish() waited for a bucket before it had started all of them"
+                    fail(text, case, "waits between")
+                places = {(b, k) for b, shapes in enumerate(_STEP_SHAPES) for k in range(len(shapes))}
+                missing = sorted(places - set(marks[rank % 2]))
+                got = results[rank][step]["missing"]
+                if got != missing:
+                    fail(f"on rank {rank}, missing() gave {got}, expected {missing} (bucket, place)", case, got)
+            means = [np.mean(arrays, axis=0) for arrays in zip(*(_flat_step(seed, r, step) for r in each), strict=True)]
+            _expect_mean(case, [result[step]["after"] for result in results], means, 1e-12)
+    _expect_refused_second_mark(Reducer)
+
+
+def _flat_step(seed: int, rank: int, step: int) -> list[np.ndarray]:
+    return [array for arrays in _step_buckets(seed, rank, step) for array in arrays]
+
+
+def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
+    """Inside a rank: the text of the RuntimeError for a second mark; None where there was none."""
+    said = []
+    for marks in ([0, 1, 0], [0, 0]):  # the second mark comes after, and before, the bucket is complete
+        bucket = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+        for p in bucket:
+            p.grad = torch.ones(2)
+        reducer = reducer_class([bucket])
+        try:
+            for number in marks:
+                reducer.mark_ready(bucket[number])
+            said.append(None)
+        except RuntimeError as error:
+            said.append(str(error))
+    return said
+
+
+def _expect_refused_second_mark(reducer_class: Any) -> None:
+    """A parameter that is marked twice in one step raises a RuntimeError that names finish_gradient_sync."""
+    results = run_ranks(_drive_second_mark, 1, (reducer_class,))
+    for text, when in zip(results[0], ("after its bucket was complete", "before its bucket was complete"), strict=True):
+        expect_error(f"1 rank, a parameter is marked twice, {when}", text, ["finish_gradient_sync"])
