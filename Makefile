@@ -78,14 +78,14 @@ lock: .venv/.ready ## write down the exact versions of everything that is instal
 PYTEST := $(BIN)/python -m pytest --durations=25
 
 test: .venv/.ready browser jail ## run the tests (at most 10 minutes on 2 quiet cores)
-	@$(PYTEST) -n 2 --dist loadgroup --ignore tests/attacks -m "not thorough"
+	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m "not thorough"
 	@$(PYTEST) tests/attacks -m "not thorough"
 
 quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
 
 thorough: .venv/.ready browser jail ## run the tests that try more of the same: all known answers, the whole example class
-	@$(PYTEST) -n 2 --dist loadgroup --ignore tests/attacks -m thorough
+	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 
 clean: ## remove everything that is generated

@@ -17,6 +17,7 @@ from tests.helpers import toy_course
 pytestmark = pytest.mark.jail
 
 each = pytest.mark.parametrize("attack", catalog.QUICK, ids=lambda attack: attack.name)
+each_of_some = pytest.mark.parametrize("attack", catalog.SAMPLE, ids=lambda attack: attack.name)
 
 #: What stock nbgrader, too, gives nothing for: see stock.json. Of those on ranks because lesson 01's tests are used.
 WITHSTOOD = {
@@ -66,6 +67,13 @@ WITHSTOOD = {
 }
 
 each_on_ranks = pytest.mark.parametrize("attack", catalog.RANKS, ids=lambda attack: attack.name)
+
+
+@pytest.fixture(scope="module")
+def graded_some(tmp_path_factory):
+    """A class with some of the attackers on single functions, graded once."""
+    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.SAMPLE, timeout=5)
+    return course.Run(machine, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +130,24 @@ def expect_peace(run):
                 assert grade.manual_score is None and not grade.extra_credit and not grade.needs_manual_grade
 
 
+@each_of_some
+def test_some_attackers_get_what_the_honest_part_is_worth(graded_some, attack):
+    expect_worth(graded_some, attack)
+
+
+def test_nobody_else_notices_some_attackers(graded_some):
+    expect_peace(graded_some)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 @each
 def test_an_attacker_gets_what_the_honest_part_is_worth(graded, attack):
     expect_worth(graded, attack)
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_nobody_else_notices(graded):
     expect_peace(graded)
 
