@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from autograder.answers import mutants, variants
 from autograder.lessons import notebook
@@ -76,7 +77,7 @@ def line(lesson: str) -> str:
     return f"{lesson} is a draft, but it has the size of a lesson: remove the tag {DRAFT} from its title cell"
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: Any) -> None:
     """Add the subcommand `drafts`."""
     parser = subparsers.add_parser("drafts", help="which lessons are drafts, and what each still lacks")
     parser.set_defaults(run=command)

@@ -14,6 +14,7 @@ import shutil
 import symtable
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
@@ -42,7 +43,7 @@ _ROW = re.compile(r"^\| (?P<number>\d\d) \| (?P<name>.*?) \| (?P<what>.*) \| (?P
 _CHAPTER = re.compile(r"^( *)- file: book/(\d\d)_\w+\n(?:\1 +.*\n)*", re.MULTILINE)
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: Any) -> None:
     """Add the subcommand `new-lesson`."""
     parser = subparsers.add_parser("new-lesson", help="make a small, whole lesson to start from")
     parser.add_argument("lesson", metavar="NN_topic", help="its number and its topic, as in 18_routing")

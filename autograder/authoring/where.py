@@ -51,7 +51,7 @@ class Exercise:
         return cell == self.short or cell.startswith(f"{self.short}-")
 
 
-def add_parser(subparsers) -> None:
+def add_parser(subparsers: Any) -> None:
     """Add the subcommand `where`."""
     parser = subparsers.add_parser("where", help="every place that belongs to an exercise")
     parser.add_argument("exercise", metavar="NN-exN", help="as in 08-ex3, or whole, as in 08-ex3-step")
@@ -136,13 +136,15 @@ def _checks(exercise: Exercise) -> Iterator[Place]:
         constants = _constants(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                graded = [_text(d.args[0], constants) for d in node.decorator_list if _is_check(d)]
+                graded = [
+                    _text(d.args[0], constants) for d in node.decorator_list if isinstance(d, ast.Call) and _is_check(d)
+                ]
                 if exercise.cell in graded:
                     yield Place(path, node.lineno, "check", node.name)
 
 
-def _is_check(decorator: ast.expr) -> bool:
-    called = getattr(decorator, "func", None)
+def _is_check(decorator: ast.Call) -> bool:
+    called = decorator.func
     return "check" in (getattr(called, "id", None), getattr(called, "attr", None)) and bool(decorator.args)
 
 
@@ -202,7 +204,7 @@ def _mentions(exercise: Exercise, names: list[str]) -> Iterator[Place]:
 
 def _constants(tree: ast.Module) -> dict[str, str]:
     """The names that a module gives to texts at its top: STEP = "08-ex3-step", also several at once."""
-    found = {}
+    found: dict[str, str] = {}
     for node in (node for node in tree.body if isinstance(node, ast.Assign)):
         for target in node.targets:
             one = isinstance(target, ast.Name)

@@ -32,6 +32,8 @@ def objects_sent() -> Iterator[list[int]]:
 
 def calls_on_default_group() -> int:
     """Inside a rank: how often it has called a function of torch.distributed on the default group so far."""
-    lines = record.current_path().read_bytes().split(b"\n")[:-1]
+    path = record.current_path()
+    assert path is not None, "outside of a run nothing is recorded"
+    lines = path.read_bytes().split(b"\n")[:-1]
     events = [json.loads(line) for line in lines]
     return sum(event["e"] == "call" and event.get("group") is None for event in events)

@@ -111,7 +111,15 @@ class _Watch:
         return done
 
     def open(
-        self, file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None
+        self,
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
     ) -> Any:
         """`open`, with `_Raw` under the buffers of a file that is opened to be written."""
         path = _full_path(file)
@@ -126,11 +134,11 @@ class _Watch:
         buffer = io.BufferedRandom(raw, size) if "+" in mode else io.BufferedWriter(raw, size)
         if "b" in mode:
             return buffer
-        text = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
+        text: Any = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
         text.mode = mode
         return text
 
-    def os_open(self, path, flags, mode=0o777, *, dir_fd=None) -> int:
+    def os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         """`os.open`."""
         if not flags & (os.O_CREAT | os.O_TRUNC):
             return self.real["open"](path, flags, mode, dir_fd=dir_fd)
@@ -146,7 +154,7 @@ class _Watch:
     def on_fd(self, name: str, kind: str) -> Callable:
         """A function of os whose first argument is an open file."""
 
-        def call(fd, *args, **kwargs):
+        def call(fd: Any, *args: Any, **kwargs: Any) -> Any:
             number = fd if isinstance(fd, int) else fd.fileno()
             with self.change(kind, path_of(number), fd=number):
                 return self.real[name](fd, *args, **kwargs)
@@ -156,7 +164,7 @@ class _Watch:
     def on_path(self, name: str, kind: str) -> Callable:
         """A function of os whose first argument is a path."""
 
-        def call(path, *args, **kwargs):
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
             with self.change(kind, _full_path(path, kwargs.get("dir_fd"))):
                 return self.real[name](path, *args, **kwargs)
 
@@ -165,7 +173,7 @@ class _Watch:
     def on_two_paths(self, name: str, kind: str) -> Callable:
         """A function of os that takes an old path and a new one."""
 
-        def call(src, dst, **kwargs):
+        def call(src: Any, dst: Any, **kwargs: Any) -> Any:
             old = _full_path(src, kwargs.get("src_dir_fd"))
             with self.change(kind, old, _full_path(dst, kwargs.get("dst_dir_fd", kwargs.get("dir_fd")))):
                 return self.real[name](src, dst, **kwargs)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 class SavedBytes:
     """How many bytes of tensors autograd keeps alive for a backward pass: now, and at the most."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.alive = self.peak = 0
 
     def measure(self, function: Callable, *args: Any) -> Any:
@@ -39,7 +39,7 @@ class _Saved:
         meter.alive += self.bytes
         meter.peak = max(meter.peak, meter.alive)
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.meter.alive -= self.bytes
 
 
@@ -116,7 +116,7 @@ class LiveBytes(TorchDispatchMode):
             self.patience -= time.monotonic() - started
         return total
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):

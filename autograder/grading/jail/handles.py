@@ -129,7 +129,7 @@ class Results(ranks.Results):
 def run(
     worker: Callable,
     world_size: int = 4,
-    args: tuple = (),
+    args: tuple | list = (),
     timeout: float = 60.0,
     *,
     seed: int = 0,
