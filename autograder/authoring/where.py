@@ -211,7 +211,7 @@ def _constants(tree: ast.Module) -> dict[str, str]:
             values = [node.value] if one else getattr(node.value, "elts", [])
             names = [target] if one else getattr(target, "elts", [])
             pairs = zip(names, values, strict=False)
-            found |= {n.id: v.value for n, v in pairs if isinstance(n, ast.Name) and isinstance(v, ast.Constant)}
+            found |= {n.id: str(v.value) for n, v in pairs if isinstance(n, ast.Name) and isinstance(v, ast.Constant)}
     return found
 
 
