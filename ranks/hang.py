@@ -190,8 +190,9 @@ def _unmatched(records: list[Record], states: dict[int, str]) -> str:
         wanted, begun = _counts(records, message)
         nth = _ordinal(wanted)
         if message.peer is None:
-            were = "message was" if begun == 1 else "messages were"
-            return f"Rank {rank} receives from any rank for the {nth} time, but only {begun} {were} sent to it."
+            sent = f"only {begun}" if begun else "no"
+            were = "message was" if begun < 2 else "messages were"
+            return f"Rank {rank} receives from any rank for the {nth} time, but {sent} {were} sent to it."
         if message.peer in states:
             mine, theirs = ("send", "receive") if message.is_send else ("receive", "send")
             tag = f" with tag {message.tag}" if message.tag else ""
@@ -231,7 +232,7 @@ def describe_wait(records: list[Record], rank: int, states: dict[int, str]) -> s
     waiting = blocked(records, set(states)).get(rank)
     on = ""
     if waiting is not None and message.is_collective and not waiting.mismatch:
-        on = f", for {_ranks(list(waiting.on))}"
+        on = f" for {_ranks(list(waiting.on))}"
     return f"rank {rank} waits in {_describe(message)}{on} {_waiting_at(message)}"
 
 
@@ -275,7 +276,10 @@ def _sides(said: dict[int, str]) -> list[str]:
     together: dict[str, list[int]] = {}
     for rank, text in said.items():
         together.setdefault(text, []).append(rank)
-    return [f"{_ranks(ranks)} {text}" for text, ranks in together.items()]
+    return [
+        f"{_ranks(ranks)} {text if len(ranks) == 1 else text.replace('called none: it', 'called none: each', 1)}"
+        for text, ranks in together.items()
+    ]
 
 
 def _groups(records: list[Record]) -> list[tuple[tuple[int, ...] | None, tuple[int, ...]]]:
@@ -294,14 +298,16 @@ def _doing(record: Record, states: dict[int, str], rank: int) -> str:
 
 
 def _describe(message: Message) -> str:
-    size = f", {message.bytes} bytes" if message.bytes or not message.is_collective else ""
+    """The call and its details: "send to rank 1 (64 bytes, tag 2)"."""
     if message.is_collective:
-        root = f" from rank {message.root}" if message.root is not None else ""
-        return f"{message.call}{root}{size}"
-    preposition = "to" if message.is_send else "from"
-    peer = "any rank" if message.from_any else f"rank {message.peer}"
-    tag = f", tag {message.tag}" if message.tag else ""
-    return f"{message.call} {preposition} {peer}{size}{tag}"
+        preposition = "to" if message.call.startswith(("reduce", "gather")) else "from"
+        text = message.call if message.root is None else f"{message.call} {preposition} rank {message.root}"
+    else:
+        peer = "any rank" if message.peer is None else f"rank {message.peer}"
+        text = f"{message.call} {'to' if message.is_send else 'from'} {peer}"
+    details = [f"{message.bytes} bytes"] if message.bytes or not message.is_collective else []
+    details += [f"tag {message.tag}"] if message.tag else []
+    return f"{text} ({', '.join(details)})" if details else text
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -182,11 +182,11 @@ def _alt(messages: list[Message], spans: list[Span], world_size: int, length: fl
         mine = [m for m in messages if m.rank == rank]
         marked = Counter(span.name for span in spans if span.rank == rank)
         counts = [
-            (sum(m.is_send for m in mine), "sends"),
-            (sum(m.is_receive for m in mine), "receives"),
-            (sum(m.is_collective for m in mine), "collectives"),
-            *((count, f"times {name}") for name, count in marked.items()),
+            (sum(m.is_send for m in mine), "send"),
+            (sum(m.is_receive for m in mine), "receive"),
+            (sum(m.is_collective for m in mine), "collective"),
         ]
-        said = ", ".join(f"{count} {what}" for count, what in counts if count) or "no messages"
+        calls = [f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count]
+        said = ", ".join(calls + [f"{count} × {name}" for name, count in marked.items()]) or "no messages"
         rows.append(f"rank {rank}: {said}")
     return f"Timeline of {world_size} ranks over {length:.2f} ms. " + "; ".join(rows) + "."

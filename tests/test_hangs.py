@@ -50,6 +50,11 @@ def different_roots(rank, world_size):
     dist.broadcast(torch.ones(2), src=rank % 2)
 
 
+def a_reduce_of_one_rank(rank, world_size):
+    if rank == 1:
+        dist.reduce(torch.ones(2), dst=3)
+
+
 def a_receive_without_a_send(rank, world_size):
     if rank == 0:
         dist.recv(torch.zeros(1), src=3)
@@ -128,14 +133,15 @@ def a_group_that_one_member_forgets(rank, world_size):
 #: worker → what the explanation must say, apart from the state of every rank.
 HANGS = {
     everybody_receives_first: ["cycle of receives", "recv from rank 3", "dist.recv(buffer, src=(rank - 1)"],
-    everybody_sends_first: ["cycle of sends", "send to rank 1, 16777216 bytes"],
+    everybody_sends_first: ["cycle of sends", "send to rank 1 (16777216 bytes)"],
     one_rank_skips_a_collective: ["collective number 2", "rank 2 called none: it has returned"],
     different_collectives: ["collective number 1", "broadcast from rank 0", "ranks 0, 2 and 3 called all_reduce"],
     different_roots: ["collective number 1", "broadcast from rank 1"],
+    a_reduce_of_one_rank: ["rank 1 called reduce to rank 3 (8 bytes)", "2 and 3 called none: each has returned"],
     a_receive_without_a_send: ["1st receive from rank 3", "send: rank 3 made no such send and has returned"],
     a_send_without_a_receive: ["1st send to rank 0", "receive: rank 0 made no such receive and has returned"],
     one_receive_too_many: ["4th receive from rank 0", "rank 0 made 3 such sends and has returned"],
-    different_tags: ["recv from rank 0, 4 bytes, tag 2", "send to rank 1, 4 bytes, tag 1", "The tags differ"],
+    different_tags: ["recv from rank 0 (4 bytes, tag 2)", "send to rank 1 (4 bytes, tag 1)", "The tags differ"],
     waits_for_an_isend: ["cycle of sends", "work.wait()"],
     receives_from_anybody: ["recv from any rank", "for the 4th time, but only 3 messages were sent to it"],
     the_last_of_three_receives_first: ["3rd receive from rank 0 has", "rank 0 made 1 such send and has returned"],
@@ -220,7 +226,7 @@ def test_an_endless_loop_is_named_with_its_line(no_leftovers):
     text = str(caught.value)
     assert "did not finish within 2 s" in text
     assert "rank 1 is computing at test_hangs.py, line" in text and "while rank == 1" in text
-    assert "rank 0 waits in barrier, for rank 1" in text, text
+    assert "rank 0 waits in barrier for rank 1 at" in text, text
 
 
 def an_endless_loop_in_torch(rank, world_size):

@@ -424,7 +424,7 @@ def test_torchrun_runs_the_same_worker(tmp_path):
 def test_the_timeline_is_a_described_picture():
     results = ranks.run(ring_step, world_size=3, args=(4,))
     figure = results.timeline()
-    assert "rank 2: 1 sends, 1 receives" in figure.alt
+    assert "rank 2: 1 send, 1 receive." in figure.alt
     shown = figure._repr_html_()
     assert shown.startswith('<img src="data:image/png;base64,') and 'alt="Timeline of 3 ranks' in shown
     assert figure.axes[0].get_xlabel() == "time (ms)" and figure.axes[0].get_title()
@@ -462,7 +462,7 @@ def test_spans_and_messages_have_one_clock():
         assert backward.start <= message.start <= message.over <= backward.end <= wait.start
         assert message.over + 0.04 < message.end <= wait.end, "it was over before the rank waited"
     figure = results.timeline()
-    assert "rank 1: 1 collectives, 1 times backward, 1 times wait" in figure.alt
+    assert "rank 1: 1 collective, 1 × backward, 1 × wait." in figure.alt
     assert "wait" in [text.get_text() for text in figure.axes[0].texts]
 
 

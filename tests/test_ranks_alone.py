@@ -1,0 +1,270 @@
+"""`ranks` as a library of its own: what is declared, what it loads, its types, its example and its reference page."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+import yaml
+from nbclient import NotebookClient
+
+import ranks
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+EXAMPLES = [ROOT / "examples" / "ranks" / "heat.ipynb"]
+
+#: The files of a part, and the extra that its imports are declared in ("" for the dependencies of `ranks`).
+PARTS = {
+    "ranks": (["ranks/*.py", "examples/ranks/*.ipynb"], ""),
+    "students": (["notebooks/*/*.ipynb", "notebooks/*/*.py"], "course"),
+    "autograder": (
+        ["autograder/**/*.py", "nbgrader_config.py", "solutions/*/*", "benchmarks/*.py", "examples/class/*.py"],
+        "grading",
+    ),
+    "book": (["book/*.md", "book/start/*.md", "book/reference/*.md", "book/_ext/*.py", "_config.yml"], "book"),
+    "tests": (["tests/**/*.py", ".ci/*.py"], "dev"),
+}
+
+#: Modules that are written when the course runs: the capstone's pieces, and lesson 06's model and data.
+WRITTEN = {"pieces", "toy"}
+
+
+def normal(name: str) -> str:
+    """A package's name as pip compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(extra: str) -> set[str]:
+    """The packages that pyproject.toml declares for `ranks` and for an extra, with the extras that this one names."""
+    found = set()
+    for requirement in PROJECT["dependencies"] + (EXTRAS[extra] if extra else []):
+        name, inner = re.match(r"([\w.-]+)(?:\[(\w+)\])?", requirement).groups()
+        found |= declared(inner) if name == PROJECT["name"] else {normal(name)}
+    return found
+
+
+def everything() -> set[str]:
+    return set().union(*map(declared, EXTRAS))
+
+
+def codes(path: Path) -> Iterator[str]:
+    """The Python code in a file: a script, the cells of a notebook or of a page."""
+    if path.suffix == ".py":
+        yield path.read_text()
+    elif path.suffix == ".yml":
+        extensions = yaml.safe_load(path.read_text())["sphinx"]["config"]["extensions"]
+        yield "\n".join(f"import {name}" for name in extensions)
+    elif path.suffix in (".ipynb", ".md"):
+        fmt = "md:myst" if path.suffix == ".md" else "ipynb"
+        for cell in jupytext.read(path, fmt=fmt).cells:
+            if cell.cell_type == "code":
+                yield re.sub(r"^[%!].*", "", cell.source, flags=re.MULTILINE)
+
+
+def imports(code: str) -> Iterator[tuple[int, str]]:
+    """(line, module) for each absolute import, lazy ones included."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.lineno, node.module
+
+
+def is_ours(name: str, path: Path) -> bool:
+    """Is this top-level module part of Python or of this repository?"""
+    folders = (path.parent, ROOT / "tests", ROOT / "book" / "_ext")
+    return (
+        name in sys.stdlib_module_names | WRITTEN | {"ranks", "autograder", path.parent.name}
+        or any((folder / f"{name}.py").exists() for folder in folders)
+        or (path.parent / name / "__init__.py").exists()
+    )
+
+
+@functools.cache
+def providers() -> dict[str, set[str]]:
+    """Top-level module → the installed packages that have it."""
+    return {name: set(map(normal, packages)) for name, packages in metadata.packages_distributions().items()}
+
+
+def undeclared(path: Path, code: str, extra: str) -> Iterator[str]:
+    """A sentence for each import of a package that is not declared, with what to add where."""
+    known = everything() if extra == "dev" else declared(extra)
+    for line, module in imports(code):
+        name = module.split(".")[0]
+        packages = providers().get(name, {normal(name)})
+        if not is_ours(name, path) and not packages & known:
+            line = f"line {line}" if path.suffix == ".py" else f"line {line} of a cell"
+            where = f"optional-dependencies, {extra}" if extra else "dependencies"
+            add = f"add {' or '.join(sorted(packages))} to [project] {where} in pyproject.toml, and its version to"
+            yield f"{path.relative_to(ROOT)}, {line}, imports {module}: {add} requirements.txt"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_imported_is_declared(part):
+    patterns, extra = PARTS[part]
+    files = sorted({path for pattern in patterns for path in ROOT.glob(pattern)})
+    found = [(path, code) for path in files for code in codes(path)]
+    assert found
+    problems = [problem for path, code in found for problem in undeclared(path, code, extra)]
+    assert not problems, "\n".join(problems)
+
+
+def test_an_undeclared_import_is_found():
+    """The test above would pass on anything if this one did not."""
+    path = ROOT / "ranks" / "launch.py"
+    code = "import os\nimport torch.distributed\n\n\ndef f():\n    from nbgrader.api import Gradebook\n"
+    (problem,) = undeclared(path, code, "")
+    assert problem.startswith("ranks/launch.py, line 6, imports nbgrader.api: add nbgrader to [project] dependencies")
+    assert not list(undeclared(path, code, "grading"))
+    (problem,) = undeclared(path, "import no_such_package", "course")
+    assert "add no-such-package to [project] optional-dependencies, course in pyproject.toml" in problem
+
+
+def test_each_declared_package_has_one_exact_version():
+    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == f"-e .[{','.join(EXTRAS)}]"
+    names = [normal(re.fullmatch(r"([\w.-]+)==[\w.]+", line).group(1)) for line in lines[1:]]
+    assert len(set(names)) == len(names)
+    assert set(names) == everything(), "requirements.txt and pyproject.toml should name the same packages"
+
+
+#: A module that Python imports when it starts; afterwards these others seem not to be installed.
+HIDE = """
+import sys
+
+class Hide:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {names!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Hide, sys.meta_path)
+"""
+
+ALONE = """
+import torch.distributed as dist
+import ranks
+
+def worker(rank, world_size):
+    try:
+        import nbgrader
+    except ModuleNotFoundError:
+        return rank, ranks_meet()
+
+def ranks_meet():
+    import torch
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    return x.tolist()
+
+results = ranks.run(worker, world_size=2)
+assert results.timeline().alt.startswith("Timeline of 2 ranks")
+try:
+    ranks.run(lambda rank, world_size: rank or dist.barrier(), world_size=2)
+except ranks.HangError as error:
+    print(results, error.headline)
+"""
+
+
+def needed_by(packages: Iterable[str]) -> set[str]:
+    """These packages and those that they need, whatever the system."""
+    found, todo = set(), list(packages)
+    while todo:
+        package = todo.pop()
+        if package in found:
+            continue
+        found.add(package)
+        try:
+            requirements = metadata.requires(package) or []
+        except metadata.PackageNotFoundError:  # on another system
+            continue
+        todo += [normal(re.match(r"[\w.-]+", line).group()) for line in requirements if "extra ==" not in line]
+    return found
+
+
+def test_ranks_works_without_the_course(tmp_path):
+    """As after `pip install .`: what only the extras need is not there, for the ranks neither."""
+    base = needed_by(declared(""))
+    assert not base & {"nbgrader", "ipython", "nbformat", "jupyter-client", "traitlets"}
+    hidden = {
+        name
+        for name, packages in providers().items()
+        if not packages & base
+        and name not in ("ranks", "setuptools", "_distutils_hack", "pkg_resources")
+        and not name.startswith("__editable__")
+    }
+    assert {"autograder", "nbgrader", "IPython", "tqdm", "scipy"} <= hidden and not hidden & {"torch", "ranks", "numpy"}
+    (tmp_path / "sitecustomize.py").write_text(HIDE.format(names=hidden))
+    (tmp_path / "script.py").write_text(ALONE)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "RANKS_DEBUG": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.stdout == "[(0, [2.0, 2.0]), (1, [2.0, 2.0])] rank 0 waits forever\n", done.stderr
+
+
+@pytest.mark.slow
+def test_ranks_is_typed():
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_stored_clean(path):
+    text = path.read_text()
+    notebook = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
+    nbformat.validate(notebook)
+    assert text == nbformat.writes(notebook) + "\n" and (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert not [cell.id for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
+    assert all(re.fullmatch(rf"{path.stem}(-[a-z]+)+", cell.id) for cell in notebook.cells)
+    used = {module.split(".")[0] for code in codes(path) for _, module in imports(code)}
+    assert used <= {"ranks", "torch", "matplotlib"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(path, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any(" forever\n  rank 0 " in output.get("text", "") for output in shown), "a hang is explained"
+    assert sum("text/html" in output.get("data", {}) for output in shown) == 3, "three figures"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_reference_page_names_all_that_is_public():
+    page = (ROOT / "book" / "reference" / "ranks.md").read_text()
+    words = set(re.findall(r"`([\w.]+)(?:\([^`]*\))?`", page))
+    fields = {field.name for kind in (ranks.Message, ranks.Span) for field in dataclasses.fields(kind)}
+    methods = {name for kind in (ranks.Results, ranks.Ledger, ranks.Message) for name in public(kind)}
+    attributes = {*vars(ranks.RankError(0, "", "")), *vars(ranks.HangError("", [], "", None))}
+    names = {*ranks.__all__, *inspect.signature(ranks.run).parameters, *fields, *methods, *attributes}
+    assert not names - words, "book/reference/ranks.md does not describe these"
+
+
+def public(kind: type) -> list[str]:
+    """The methods and properties that a class of ours defines itself."""
+    return [n for n, value in vars(kind).items() if n[0] != "_" and (callable(value) or isinstance(value, property))]
