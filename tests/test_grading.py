@@ -331,7 +331,7 @@ def test_without_bubblewrap_grading_stops_and_says_what_to_do(course, capsys, mo
 def test_without_a_jail_it_says_so_once_and_grades_all_the_same(course, capsys, monkeypatch):
     monkeypatch.setattr(jail, "missing", lambda: True)
     assert main(["grade", "--course", str(course.root), "--no-jail"]) == 0
-    assert capsys.readouterr().err.count("Without a jail: submissions run with your rights") == 1
+    assert capsys.readouterr().err.count("Without a jail, submissions run with your rights") == 1
     assert course.points("ada") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
     assert course.points("bob") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
 
