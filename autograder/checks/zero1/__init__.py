@@ -1,0 +1,38 @@
+"""Lesson 08: a sharded optimizer must do what the unsharded one does, in a shard's memory, for an all-reduce's bytes.
+
+The oracle is torch's own optimizer over whole float32 parameters, stepped in this process with the mean of the
+gradients that the ranks are given. Gradients are small multiples of 1/8, so that their sums are exact and a
+difference comes from the optimizer; the bound on what is left, `STEP_ERROR`, is a few roundings of float32 for each
+step. What was sent is read from the ledger, what is held by walking over the student's object inside the rank.
+"""
+
+from autograder.checks.zero1.flat import (
+    bounds_cut_into_equal_shards,
+    bounds_refuse_what_makes_no_sense,
+    flatten_lays_numbers_end_to_end,
+    unflatten_writes_in_place,
+)
+from autograder.checks.zero1.memory import memory_follows_the_table
+from autograder.checks.zero1.state import restored_goes_on_bit_for_bit, state_is_unpadded_copies
+from autograder.checks.zero1.step import (
+    clipping_uses_the_global_norm,
+    gradient_is_reduced_once,
+    masters_keep_what_bf16_loses,
+    state_is_a_shard,
+    steps_follow_the_unsharded_optimizer,
+)
+
+__all__ = [
+    "bounds_cut_into_equal_shards",
+    "bounds_refuse_what_makes_no_sense",
+    "clipping_uses_the_global_norm",
+    "flatten_lays_numbers_end_to_end",
+    "gradient_is_reduced_once",
+    "masters_keep_what_bf16_loses",
+    "memory_follows_the_table",
+    "restored_goes_on_bit_for_bit",
+    "state_is_a_shard",
+    "state_is_unpadded_copies",
+    "steps_follow_the_unsharded_optimizer",
+    "unflatten_writes_in_place",
+]

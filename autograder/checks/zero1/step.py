@@ -1,0 +1,159 @@
+"""Exercises 3 and 4: a sharded step, and clipping by the norm of the whole gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from autograder.checking.check import check
+from autograder.checking.expect import (
+    ceil_div,
+    count_of_ranks,
+    digits_that_differ,
+    each_rank,
+    expect_close,
+    expect_equal,
+    fail,
+)
+from autograder.checking.inputs import eighths
+from autograder.checking.stage import run_ranks
+from autograder.checks.zero1.training import (
+    OPTIMIZERS,
+    Case,
+    expect_steps,
+    expect_wire,
+    make_case,
+    try_cases,
+    usual_cases,
+)
+
+WORLD_SIZES = (1, 2, 3, 4, 5)
+#: bf16 has 8 significant bits.
+BF16_ERROR = 2.0**-8
+#: Tensors with a dimension that an optimizer keeps for each parameter, the master copy among them.
+KEPT = {"SGD": 1, "SGD with momentum": 2, "Adam": 3, "AdamW": 3}
+
+
+@check("08-ex3-step")
+def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N803
+    """After every step the parameters are the unsharded optimizer's, and a step sends an all-reduce's bytes."""
+    for world_size in WORLD_SIZES:
+        tried = try_cases(ShardedOptimizer, usual_cases(rng, world_size), world_size)
+        for case, outcomes, _ in tried:
+            expect_steps(case, outcomes, world_size)
+        for case, _, calls in tried:
+            expect_wire(case, calls, world_size)
+
+
+@check("08-ex3-step")
+def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
+    """After each step a rank holds the master shard and the optimizer's state for it, and says so."""
+    for world_size in (3, 4, 1):
+        cases = [make_case(rng, world_size, name, [(7, 5), (2,)]) for name in OPTIMIZERS]
+        for case, outcomes, _ in try_cases(ShardedOptimizer, cases, world_size):
+            want = [4 * KEPT[case.optimizer] * ceil_div(case.numel, world_size)] * len(case.gradients)
+            for rank, seen in each_rank(case.name, outcomes, evidence=lambda o: [o.held, o.said]):
+                rank.expect_equal(seen.held, want, what="the number of bytes held after each step")
+                rank.expect_equal(seen.said, want, what="what state_bytes() says after each step")
+
+
+def _reduce_twice(rank: int, world_size: int, optimizer_class: Any, gradients: list[np.ndarray]) -> dict:
+    p = nn.Parameter(torch.zeros(gradients[0].size))
+    optimizer = optimizer_class([p], torch.optim.SGD, lr=1.0)
+    p.grad = torch.tensor(gradients[rank])
+    dist.barrier()
+    first = optimizer.reduced_gradient()
+    seen = first.clone().numpy()
+    again = optimizer.reduced_gradient()
+    dist.barrier()
+    same = again is first
+    optimizer.step()
+    left = [name for name in ("gradient", "master") if _leftover(optimizer, name)]
+    optimizer.zero_grad()
+    p.grad = 2 * torch.tensor(gradients[rank])
+    optimizer.reduced_gradient()
+    optimizer.zero_grad()  # what was reduced is void
+    p.grad = 4 * torch.tensor(gradients[rank])
+    fresh = optimizer.reduced_gradient().clone().numpy()
+    return {"seen": seen, "same": same, "left": left, "fresh": fresh, "dtype": str(first.dtype)}
+
+
+def _leftover(optimizer: Any, name: str) -> bool:
+    value = getattr(optimizer, name)
+    return value is not None if name == "gradient" else value.grad is not None
+
+
+@check("08-ex3-step")
+def gradient_is_reduced_once(ShardedOptimizer, *, rng):  # noqa: N803
+    """reduced_gradient() is the padded mean's shard, is sent once, and is new after a step or a zero_grad."""
+    for world_size in (2, 3):
+        gradients = [eighths(rng, (7,)) for _ in range(world_size)]
+        results = run_ranks(_reduce_twice, world_size, (ShardedOptimizer, gradients))
+        size = ceil_div(7, world_size)
+        padded = np.zeros(size * world_size)
+        padded[:7] = np.mean(gradients, axis=0, dtype=np.float64)
+        for rank, got in enumerate(results):
+            case = f"{count_of_ranks(world_size)}, 7 parameters, rank {rank}"
+            want = padded[rank * size : (rank + 1) * size]
+            expect_close(case, got["seen"], want, what="the reduced gradient", rtol=1e-6)
+            expect_equal(case, got["dtype"], "torch.float32", what="the dtype of the reduced gradient")
+            if not got["same"]:
+                fail("the second call of reduced_gradient() returned another tensor", case, "another tensor")
+            if got["left"]:
+                what = {"gradient": "self.gradient", "master": "self.master.grad"}[got["left"][0]]
+                fail(f"{what} is still there after the step, expected None", case, got["left"])
+            expect_close(case, got["fresh"], 4 * want, what="the reduced gradient after zero_grad", rtol=1e-6)
+            between = [m.call for m in results.ledger.of(rank).between_barriers()[1]]
+            if len(between) != 1:
+                fail(f"two calls of reduced_gradient() made {len(between)} collectives, expected 1", case, between)
+
+
+@check("08-ex3-step")
+def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
+    """After every step bf16 parameters are the float32 masters, rounded, so that small updates add up."""
+    for world_size in (1, 3):
+        shapes = [(3, 4), (5,), (3,)]
+        dtypes = ("bfloat16", "float32", "bfloat16")
+        cases = [make_case(rng, world_size, name, shapes, dtypes=dtypes) for name in ("SGD with momentum", "AdamW")]
+        tiny = Case(
+            f"{count_of_ranks(world_size)}, 128 updates of 2^-10 to 1.0 in bf16",
+            "SGD",
+            [np.ones(5, np.float32)],
+            [[[np.full(5, -(2.0**-10) / 0.1, np.float32)] for _ in range(world_size)] for _ in range(128)],
+            dtypes=("bfloat16",),
+        )
+        for case, outcomes, calls in try_cases(ShardedOptimizer, [*cases, tiny], world_size):
+            expect_steps(case, outcomes, world_size, rtol=BF16_ERROR)
+            expect_wire(case, calls, world_size)
+
+
+# ---- 4 · clipping ----
+
+
+@check("08-ex4-clip")
+def clipping_uses_the_global_norm(ClippingOptimizer, *, rng):  # noqa: N803
+    """Every rank clips its step by the norm of the whole mean gradient, for one more number that is sent."""
+    for world_size in WORLD_SIZES:
+        cases = []
+        for shapes in ([(3, 4), (5,)], [(2,)], [(5,), (2, 3), (1,)]):
+            for optimizer in ("SGD", "Adam"):
+                case = make_case(rng, world_size, optimizer, shapes, steps=4, clip=[1.0, math.inf, 0.25, 1e4])
+                case.name += ", clipped"
+                cases.append(case)
+        for case, outcomes, calls in try_cases(ClippingOptimizer, cases, world_size):
+            for step, gradients in enumerate(case.gradients):
+                mean = [np.mean(parts, axis=0, dtype=np.float64) for parts in zip(*gradients, strict=True)]
+                norm = math.sqrt(sum(float(np.sum(g * g)) for g in mean))
+                got = [outcome.norms[step] for outcome in outcomes]
+                for rank in range(world_size):
+                    if not math.isclose(got[rank], norm, rel_tol=1e-5, abs_tol=1e-7):
+                        one, other = digits_that_differ(got[rank], norm)
+                        text = f"the norm on rank {rank} in step {step + 1} is {one}, expected {other}"
+                        fail(text, case.name, [step, *got])
+            expect_steps(case, outcomes, world_size)
+            expect_wire(case, calls, world_size)
