@@ -8,6 +8,7 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.answers import mutants, variants
+from autograder.answers.answer import Answer
 from autograder.authoring import where
 from autograder.lessons import notebook
 
@@ -46,8 +47,8 @@ def test_every_part_of_the_exercise_is_named(capsys):
     ]
     assert f"released {STEP}" in whats and "check state_is_a_shard" in whats
     for kind, word in ((mutants, "wrong"), (variants, "right")):
-        names = {f"{word} answer {answer.name}" for answer in kind.of_lesson("08_zero1") if answer.cell == STEP}
-        assert names and names == {what for what in whats if what.startswith(word)}
+        names = [f"{word} answer {answer.name}" for answer in kind.of_lesson("08_zero1") if answer.cell == STEP]
+        assert names and sorted(names) == sorted(what for what in whats if what.startswith(word))
     assert "example class: gradients_are_summed" in whats
     assert "piece of 17_capstone: ShardedOptimizer" in whats, "the capstone takes a class that inherits from it"
     assert "names ShardedOptimizer" in whats
@@ -85,6 +86,19 @@ def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
     assert [(str(place), place.name) for place in where._checks(exercise)] == [
         ("autograder/checks/tiny/twice.py:4", "doubles")
     ]
+
+
+def test_answers_are_found_in_packages_where_they_are_defined(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    package = tmp_path / "autograder" / "answers" / "mutants" / "tiny"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from autograder.answers.mutants.tiny.twice import halves, triples\n")
+    (package / "twice.py").write_text('@mutant("98-ex1-twice")\ndef triples(): ...\n\n\nhalves = edit()\n')
+    known = [Answer(name, "98_tiny", "98-ex1-twice", "", "") for name in ("triples", "halves")]
+    monkeypatch.setattr(mutants, "of_lesson", lambda lesson: known)
+    found = where._answers(where.Exercise("98_tiny", "98-ex1-twice", ("twice",)), mutants)
+    file = "autograder/answers/mutants/tiny/twice.py"
+    assert [(str(place), place.name) for place in found] == [(f"{file}:2", "triples"), (f"{file}:5", "halves")]
 
 
 def test_exercise_1_is_not_exercise_10():

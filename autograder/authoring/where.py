@@ -88,11 +88,8 @@ def find(name: str) -> Exercise:
 
 def places(exercise: Exercise) -> list[list[Place]]:
     """All places, in groups: cells, checks, wrong answers, right answers, users, mentions. A group may be empty."""
-    checks, wrong, right = (
-        list(_checks(exercise)),
-        list(_answers(exercise, mutants)),
-        list(_answers(exercise, variants)),
-    )
+    checks = list(_checks(exercise))
+    wrong, right = list(_answers(exercise, mutants)), list(_answers(exercise, variants))
     used = [*_in_example_class(exercise, {place.name for place in wrong}), *_as_piece(exercise)]
     mentions = _mentions(exercise, [place.name for place in [*checks, *wrong, *right]])
     return [_cells(exercise), checks, wrong, right, used, list(mentions)]
@@ -154,7 +151,8 @@ def _answers(exercise: Exercise, kind: Any) -> Iterator[Place]:
     names = {answer.name for answer in kind.of_lesson(exercise.lesson) if answer.cell == exercise.cell}
     for path in _sources(exercise, f"answers/{folder}"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            yield from (Place(path, node.lineno, word, name) for name in pieces.names_set_by(node) & names)
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                yield from (Place(path, node.lineno, word, name) for name in pieces.names_set_by(node) & names)
 
 
 # ---- users ----
