@@ -24,17 +24,17 @@ NEEDS = {
 LONGEST = ("test_book", "test_new_lesson", "test_solutions", "test_grading", "test_audit", "test_jail", "test_workers")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config, items):
-    """Order the tests, and keep those of a file together.
+def pytest_itemcollected(item):
+    """With `-n 2 --dist loadgroup`, a file's tests run in one process, except those that are marked `apart`."""
+    if not item.get_closest_marker("apart"):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
-    With `-n 2 --dist loadgroup` the tests of a file run in one process, except those that are marked `apart`.
-    """
+
+@pytest.hookimpl(trylast=True)  # after what -k and -m leave out
+def pytest_collection_modifyitems(config, items):
+    """The longest files first; then without what cannot run here."""
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
-    for item in items:
-        if not item.get_closest_marker("apart"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     _skip_what_cannot_run(config, items)
 
 

@@ -165,7 +165,7 @@ def test_a_failing_rank_is_reported_with_its_line():
     begin = time.monotonic()
     with pytest.raises(ranks.RankError) as caught:
         ranks.run(fails_at_home, world_size=4)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20, "the others are ended; the timeout would be 60 s"
     error = caught.value
     assert (error.rank, error.type_name) == (1, "KeyError")
     assert 'return {}["no such key"]' in error.traceback and "ranks/rank.py" not in error.traceback
@@ -179,7 +179,7 @@ def fails_because(rank, world_size):
 
 
 def test_the_cause_of_an_error_is_reported_too():
-    with pytest.raises(ranks.RankError, match=r"rank 0 raised RuntimeError: no number of heads") as caught:
+    with pytest.raises(ranks.RankError, match=r"rank [01] raised RuntimeError: no number of heads") as caught:
         ranks.run(fails_because, world_size=2)
     assert "invalid literal for int" in caught.value.traceback
 
@@ -295,8 +295,8 @@ def test_the_server_has_one_thread_and_comes_back_when_killed():
     assert ranks.run(all_reduced_rank, world_size=2) == [(0, 1), (1, 1)]
 
 
-def already_imported(rank, world_size, name):
-    return name in sys.modules
+def not_imported(rank, world_size, names):
+    return [name for name in names if name not in sys.modules]
 
 
 def test_the_server_imports_what_every_rank_would(monkeypatch):
@@ -304,8 +304,7 @@ def test_the_server_imports_what_every_rank_would(monkeypatch):
     names = {module.name for module in pkgutil.walk_packages(checks.__path__, f"{checks.__name__}.")}
     assert len(names) > 2
     monkeypatch.setattr(processes, "PRELOAD", {*names, "there.is.no.such.module"})
-    for name in names:
-        assert ranks.run(already_imported, world_size=1, args=(name,)) == [True]
+    assert ranks.run(not_imported, world_size=1, args=(sorted(names),)) == [[]]
     if sys.platform == "linux":
         assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1
 
