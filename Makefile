@@ -62,6 +62,7 @@ audit: .venv/.ready ## grade every known wrong and right answer; print the matri
 check: .venv/.ready ## the quick checks: style, types, order of imports, stale notebooks, what was forgotten
 	@$(BIN)/ruff check --quiet --extend-exclude examples .
 	@$(BIN)/ruff format --quiet --check .
+	@mkdir -p _build
 	@$(BIN)/lint-imports --no-logo >_build/imports.log || { cat _build/imports.log; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/python -m autograder pieces --check

@@ -53,7 +53,7 @@ def append(path, text="\n# a change\n"):
 OWN = ["08_zero1"]
 #: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those chapters that run again.
 CHANGES = [
-    ("autograder/checks/zero1.py", OWN, OWN, OWN, []),
+    ("autograder/checks/zero1/__init__.py", OWN, OWN, OWN, []),
     ("autograder/answers/mutants/zero1.py", OWN, OWN, OWN, []),
     ("autograder/answers/variants/zero1.py", [], [], OWN, []),
     ("autograder/grading/scoring.py", [], LESSONS, [], []),

@@ -48,7 +48,7 @@ class Server:
             stdout=self.log,
             stderr=self.log,
         )
-        for _ in range(150):
+        for _ in range(450):  # a busy machine takes its time
             try:
                 self.get("/api/status")
                 return
