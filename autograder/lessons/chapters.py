@@ -43,7 +43,7 @@ def command(arguments: argparse.Namespace) -> int:
     todo = uncached(CACHE)
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context, initializer=_mute) as pool:
         running = {pool.submit(execute, path): path for path in todo}
         for done in tqdm(concurrent.futures.as_completed(running), total=len(todo), desc="chapters", disable=not todo):
             result = done.result()
@@ -52,6 +52,11 @@ def command(arguments: argparse.Namespace) -> int:
             else:
                 _store(CACHE, running[done], *result)
     return 0
+
+
+def _mute() -> None:
+    """In a worker: kernels write warnings of their own to stderr; a chapter's errors come back as its result."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def forget_stale(cache: Path) -> list[str]:
