@@ -38,6 +38,14 @@ def pytest_collection_modifyitems(config, items):
     _skip_what_cannot_run(config, items)
 
 
+def pytest_collection_finish(session):
+    """Stop if pytest-xdist does not group: the tests of one file would build the book in two processes at once."""
+    if getattr(session.config.option, "loadgroup", False):
+        alone = [item for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
+        if alone:
+            raise pytest.UsageError("this pytest-xdist does not group tests: install the versions in requirements.txt")
+
+
 def _skip_what_cannot_run(config, items):
     """Without Chromium or bubblewrap the tests that need it are skipped, except in CI, where they fail."""
     if os.environ.get("CI"):

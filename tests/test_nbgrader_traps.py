@@ -247,11 +247,14 @@ def test_a_killer_between_exercises_costs_nobody_else(toy):
     assert toy.grade(nb, "between") == FULL
 
 
-def test_what_kills_a_moment_later_is_left_out(toy):
-    later = "import os, threading, time\nthreading.Timer(0.3, os._exit, [1]).start()"
-    nb = submission()
-    nb.cells.insert(at(nb, "07-ex1-double-test") + 1, new_code_cell(later))
-    nb.cells.insert(at(nb, "07-ex2-square"), new_code_cell("import time; time.sleep(1)"))
+@pytest.mark.parametrize("asleep", ["def square(x):\n    time.sleep(0.4)\n    return x * x", "time.sleep(1)"])
+def test_what_kills_a_moment_later_is_left_out(toy, asleep):
+    """Whichever cell runs when the kernel ends: one of its own, or the test of an exercise."""
+    later = "import os, threading\nthreading.Timer(0.3, os._exit, [1]).start()"
+    nb = submission(ex2=f"def square(x):\n    return x * x\n\n{asleep}")
+    nb.cells.insert(at(nb, "07-ex1-double-test") + 1, new_code_cell("import time\ncount = 1"))
+    nb.cells.insert(at(nb, "07-ex1-double-test") + 2, new_code_cell(later))
+    nb.cells.insert(at(nb, "07-ex1-double-test") + 3, new_code_cell("count += 1"))
     assert toy.grade(nb, "later") == FULL
 
 

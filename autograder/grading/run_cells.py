@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -25,6 +26,9 @@ class Limits:
     test: float = 120
     notebook: float = 900
 
+
+#: Seconds after which a kernel that still lives is believed to have survived what its cells started.
+MOMENT = 5.0
 
 #: The status of a cell that was skipped.
 NOT_RUN = "not run"
@@ -75,6 +79,7 @@ class _Run:
         self.new_kernel, self.limits = new_kernel, limits
         self.deadline = time.monotonic() + limits.notebook
         self.kernel, self.fresh = new_kernel(), True
+        self.since = time.monotonic()  # when the live kernel had seen the cells before
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
         self.last: nbformat.NotebookNode | None = None
@@ -83,7 +88,7 @@ class _Run:
         """Run one cell, in a kernel that has seen the cells before it."""
         retried = False
         while time.monotonic() < self.deadline:
-            if self.fresh and not self._replay():
+            if self.fresh and not self._replay(list(self.seen)):
                 continue
             if retried and self.last is not None and self.kernel.run("", self.limits.cell).status == "unstarted":
                 # The cell before started something that ended the kernel a moment later.
@@ -99,9 +104,32 @@ class _Run:
                 self.seen.append(cell)
             elif reply.status not in ("ok", "error"):
                 reply.status = "died" if reply.status == "unstarted" else reply.status
+                lived = time.monotonic() - self.since
                 self._end()
+                if reply.status == "died" and self._leave_out_what_kills_later(lived):
+                    continue
             return reply
         return Reply("out of time")
+
+    def _leave_out_what_kills_later(self, lived: float) -> bool:
+        """After a kernel has ended: was it ended by something that an earlier cell started, such as a timer?
+
+        If so, a kernel that has seen the cells before ends by itself, too, within the `lived` seconds of the first. The
+        cell that does it is left out from now on. If not, that kernel is the one in which the run goes on.
+        """
+        cells, pause = list(self.seen), min(lived + 0.5, MOMENT)
+
+        def survives(count: int) -> bool:
+            self._end()
+            if not self._replay(cells[:count]):
+                return False
+            time.sleep(pause)
+            return self.kernel.run("", self.limits.cell).status == "ok"
+
+        if not cells or survives(len(cells)):
+            return False
+        self._drop(cells[bisect_left(range(1, len(cells)), True, key=lambda count: not survives(count))])
+        return True
 
     def own_frames(self, reply: Reply) -> list[str]:
         """The parts of a traceback that show the student's own cells, without color."""
@@ -109,14 +137,15 @@ class _Run:
         numbers = [(re.match(r"\s*Cell In\s?\[(\d+)\]", frame), frame) for frame in frames]
         return [frame for match, frame in numbers if match and int(match[1]) in self.counts][-3:]
 
-    def _replay(self) -> bool:
-        """Start a kernel and re-run the cells before; False if one of them ended the kernel again."""
+    def _replay(self, cells: list[nbformat.NotebookNode]) -> bool:
+        """Start a kernel and re-run cells; False if one of them ended the kernel, and is left out from now on."""
         self.kernel.start()
         self.fresh, self.last, self.counts = False, None, set()
-        for cell in list(self.seen):
+        for cell in cells:
             if self._run(cell).status not in ("ok", "error"):
                 self._drop(cell)
                 return False
+        self.since = time.monotonic()
         return True
 
     def _run(self, cell: nbformat.NotebookNode) -> Reply:
