@@ -14,6 +14,7 @@ import pytest
 import ranks
 from autograder import __main__
 from autograder.checks import capstone
+from autograder.checks.capstone import common
 from autograder.lessons import notebook, pieces, release
 
 LESSONS = tuple(pieces.PIECES)
@@ -90,7 +91,7 @@ def test_own_pieces_come_from_finished_notebooks(lessons, capsys):
     edit(lessons, "08_zero1", "    norm = norm.sqrt()\n", '    raise NotImplementedError("write this function")\n')
     edit(lessons, "12_tensor", "class ParallelAttention(nn.Module):", "class ParallelAttention(nn.Module:")
     shutil.rmtree(lessons / "16_checkpoints")
-    own = capstone.PIECES.own_pieces(lessons)
+    own = common.PIECES.own_pieces(lessons)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4
     assert said[0] == "05_ddp: your own pieces"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autograder.checking.expect import CheckFailed
-from autograder.checks import launch
+from autograder.checks.launch import common, survival
 from autograder.lessons import notebook
 
 pytestmark = pytest.mark.skipif("06_launch" not in notebook.lessons(), reason="the lesson is not there")
@@ -45,7 +45,7 @@ def test_what_cannot_start_is_told_in_one_line(script):
         ]
         started = []
         for variables, more, _ in starts:
-            clean = {name: value for name, value in os.environ.items() if name not in launch.LAUNCHER}
+            clean = {name: value for name, value in os.environ.items() if name not in common.LAUNCHER}
             command = [sys.executable, str(script), "--model", "m:M", "--data", "m:D", "--epochs", "1", *more]
             started.append(subprocess.Popen(command, env={**clean, **variables}, stderr=subprocess.PIPE, text=True))
         for process, (_, _, says) in zip(started, starts, strict=True):
@@ -64,20 +64,20 @@ def test_a_script_holds_what_its_functions_use(script):
 def test_a_students_function_stands_among_the_solutions():
     """Each is graded alone: the other three are the solution's, whatever the student's are."""
     lesson = notebook.functions("06_launch")
-    text = launch._script(lesson["launch_distributed"])
+    text = common.script_with(lesson["launch_distributed"])
     assert text.rindex("\ntrain_ddp = _train_ddp") > text.rindex("def train_ddp(")
     assert "launch_distributed = _launch_distributed" not in text
 
 
 @pytest.mark.slow
 def test_a_launch_that_takes_too_long_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr(launch, "LAUNCH_TIMEOUT", -7.0)  # 10 more for the run that it is a part of
+    monkeypatch.setattr(survival, "LAUNCH_TIMEOUT", -7.0)  # 10 more for the run that it is a part of
     stuck = "import time\n\n\ndef main():\n    time.sleep(600)\n"
-    monkeypatch.setattr(launch, "_script", lambda function: stuck)
+    monkeypatch.setattr(survival, "script_with", lambda function: stuck)
     before = set(Path(tempfile.gettempdir()).glob("launch-*"))
     for real in (False, True):
         with pytest.raises(CheckFailed):
-            launch._expect_survival(len, 2, 0, real=real)
+            survival.expect_survival(len, 2, 0, real=real)
     until = time.monotonic() + 5
     while (left := _launched()) and time.monotonic() < until:
         time.sleep(0.1)

@@ -1,0 +1,182 @@
+"""Lesson 07, exercise 3: top-k with error feedback as a communication hook of DDP."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from autograder.checking.check import check
+from autograder.checking.expect import expect_close, fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.bandwidth.common import GATHERS, count_kept, residual_step
+
+
+class _Feedback:
+    """The checker's own error feedback, so that this exercise does not hang on the one before it."""
+
+    def __init__(self, ratio: float):
+        self.ratio, self.residual, self.calls = ratio, {}, []
+
+    def compress(self, key: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.calls.append((key if isinstance(key, int | str) else repr(key), tuple(grad.shape)))
+        flat = grad.detach().reshape(-1)
+        corrected = flat + self.residual[key].reshape(-1) if key in self.residual else flat.clone()
+        indices = corrected.abs().topk(count_kept(flat.numel(), self.ratio)).indices
+        values = corrected[indices]
+        corrected[indices] = 0
+        self.residual[key] = corrected.view(grad.shape)
+        return values, indices
+
+
+class _Net(nn.Module):
+    """Three layers of the same shape, used in another order than they are listed in; the first is frozen."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.last = nn.Linear(64, 64, dtype=dtype)
+        self.frozen = nn.Linear(64, 64, dtype=dtype)
+        self.first = nn.Linear(64, 64, bias=False, dtype=dtype)
+        self.middle = nn.Linear(64, 64, dtype=dtype)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (B, 64) → (B, 64)."""
+        return self.last(torch.tanh(self.middle(torch.tanh(self.frozen(torch.tanh(self.first(x)))))))
+
+
+def _net(seed: int, dtype: torch.dtype) -> _Net:
+    generator = torch.Generator().manual_seed(seed)
+    net = _Net(dtype)
+    with torch.no_grad():
+        for param in net.parameters():
+            param.copy_(torch.randn(param.shape, generator=generator, dtype=torch.float64) / 8)
+    return net
+
+
+def _step_gradients(net: nn.Module, x: np.ndarray, dtype: torch.dtype) -> list[np.ndarray | None]:
+    for param in net.parameters():
+        param.grad = None
+    net(torch.from_numpy(x).to(dtype)).square().mean().mul(50).backward()
+    return [None if param.grad is None else param.grad.numpy().copy() for param in _params(net)]
+
+
+def _params(net: nn.Module) -> list[nn.Parameter]:
+    return list((net.module if isinstance(net, DistributedDataParallel) else net).parameters())
+
+
+def _descend(net: nn.Module, grads: list[np.ndarray | None]) -> None:
+    with torch.no_grad():
+        for param, grad in zip(_params(net), grads, strict=True):
+            if grad is not None:
+                param -= 0.1 * torch.from_numpy(grad).to(param.dtype)
+
+
+def _drive_hook(rank, world_size, hook, seed, x, ratio, cap, dtype, plain) -> dict:
+    """Inside a rank: train with DDP and the hook; the gradients of each step, the keys, and the residuals."""
+    ddp = DistributedDataParallel(_net(seed, dtype), bucket_cap_mb=cap)
+    feedback = _Feedback(ratio)
+    if not plain:
+        ddp.register_comm_hook((feedback, _params(ddp)), hook)
+    steps, calls = [], []
+    for batch in x[rank]:
+        steps.append(_step_gradients(ddp, batch, dtype))
+        _descend(ddp, steps[-1])
+        calls.append(sorted(feedback.calls, key=repr))
+        feedback.calls.clear()
+    return {"steps": steps, "calls": calls}
+
+
+def _expected_gradients(seed: int, x: np.ndarray, ratio: float, dtype: torch.dtype) -> list[list[np.ndarray | None]]:
+    """One process that keeps N residuals for each parameter."""
+    net, residuals, steps = _net(seed, dtype), defaultdict(float), []
+    for step in range(x.shape[1]):
+        means: list[np.ndarray | None] = [None] * len(_params(net))
+        for rank in range(len(x)):
+            for place, grad in enumerate(_step_gradients(net, x[rank, step], dtype)):
+                if grad is None:
+                    continue
+                k = count_kept(grad.size, ratio)
+                sent, residuals[rank, place] = residual_step(residuals[rank, place], grad.reshape(-1), k)
+                share = sent.reshape(grad.shape) / len(x)
+                means[place] = share if means[place] is None else means[place] + share
+        _descend(net, means)
+        steps.append(means)
+    return steps
+
+
+def _hook_runs(rng, top_k_hook, world_size: int, ratio: float, cap: float, dtype: torch.dtype, steps: int = 6, **kind):
+    seed, x = int(rng.integers(2**31)), rng.normal(size=(world_size, steps, 4, 64))
+    arguments = (seed, x, ratio, cap, dtype)
+    return arguments, run_ranks(_drive_hook, world_size, (top_k_hook, *arguments, kind.get("plain", False)))
+
+
+@check("07-ex3-top-k-hook")
+def hook_follows_one_process(top_k_hook, *, rng):
+    """Six steps with N ranks give the gradients of one process with N residuals, with one bucket and with many."""
+    for world_size, cap, ratio in [(2, 25, 0.0625), (3, 0.05, 0.25), (1, 0.05, 0.125), (2, 0.05, 2.0**-13)]:
+        case = f"{world_size} ranks, bucket_cap_mb = {cap}, ratio {ratio}"
+        (seed, x, *_), results = _hook_runs(rng, top_k_hook, world_size, ratio, cap, torch.float64)
+        expected = _expected_gradients(seed, x, ratio, torch.float64)
+        places = [place for place, grad in enumerate(expected[0]) if grad is not None]
+        shapes = [tuple(expected[0][place].shape) for place in places]
+        for step in range(x.shape[1]):
+            for rank, result in enumerate(results):
+                calls = [list(call) for call in result["calls"][step]]
+                wanted = sorted([[place, shape] for place, shape in zip(places, shapes, strict=True)], key=repr)
+                if calls != wanted:
+                    keys = [call[0] for call in calls]
+                    text = f"in step {step} rank {rank} compressed with the keys {keys}, expected {places} once each"
+                    fail(text, case, [step, calls])
+            # Every rank's evidence, but only some entries of it: comparing 16,000 in each of 6 steps is slow.
+            got = [[grad.reshape(-1)[:256] for grad in result["steps"][step] if grad is not None] for result in results]
+            for rank, result in enumerate(results):
+                for place in places:
+                    # float64: six steps of sums over at most 64 products round by less than 1e-12 of the largest.
+                    mean, wanted = result["steps"][step][place], expected[step][place]
+                    bound = 1e-10 * np.abs(wanted).max()
+                    if mean.shape != wanted.shape or np.abs(mean - wanted).max() > bound:
+                        at = np.unravel_index(np.argmax(np.abs(mean - wanted)), wanted.shape)
+                        values = f"is {mean[at]:.6g} at {tuple(map(int, at))}, expected {wanted[at]:.6g}"
+                        fail(f"step {step}, rank {rank}: the gradient of parameter {place} {values}", case, [step, got])
+
+
+@check("07-ex3-top-k-hook")
+def hook_sends_only_what_it_must(top_k_hook, *, rng):
+    """At most the values and indices of each parameter go into all-gathers, and nothing else is called."""
+    for world_size, ratio in [(2, 0.0625), (3, 2.0**-13)]:
+        case = f"{world_size} ranks, ratio {ratio}"
+        for dtype in (torch.float32, torch.float64):
+            (seed, *_), results = _hook_runs(rng, top_k_hook, world_size, ratio, 0.05, dtype, steps=3)
+            trained = [param for param in _net(seed, dtype).parameters() if param.requires_grad]
+            most = 3 * sum(count_kept(param.numel(), ratio) * (param.itemsize + 8) for param in trained)
+            for rank in range(world_size):
+                calls = sorted({m.call for m in results.ledger.of(rank)})
+                others = [call for call in calls if call not in GATHERS]
+                if others:
+                    fail(f"rank {rank} called {others[0]}, only all-gathers are allowed", case, calls)
+                spent = sum(message.bytes for message in results.ledger.of(rank))
+                if spent > most:
+                    text = f"in 3 steps rank {rank} put {spent} bytes of {dtype} gradients into its all-gathers"
+                    fail(f"{text}, {most} are enough", case, [spent, calls])
+
+
+@check("07-ex3-top-k-hook")
+def hook_that_sends_everything_is_plain_ddp(top_k_hook, *, rng):
+    """With ratio 1 the gradients are those of DDP without a hook, in float32 within 1e-6 of the largest."""
+    for world_size in (1, 2):
+        case = f"{world_size} ranks, ratio 1"
+        seed = rng.bit_generator.state
+        _, hooked = _hook_runs(rng, top_k_hook, world_size, 1.0, 25, torch.float32, steps=3)
+        rng.bit_generator.state = seed
+        _, plain = _hook_runs(rng, None, world_size, 1.0, 25, torch.float32, steps=3, plain=True)
+        for rank in range(world_size):
+            for step, grads in enumerate(plain[rank]["steps"]):
+                for place, grad in enumerate(grads):
+                    if grad is not None:
+                        what = f"rank {rank}, step {step}: the gradient of parameter {place}"
+                        expect_close(case, hooked[rank]["steps"][step][place], grad, what=what, rtol=1e-6)

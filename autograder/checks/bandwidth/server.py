@@ -1,0 +1,264 @@
+"""Lesson 07, exercise 4: a parameter server, synchronous and asynchronous."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.checking.check import check
+from autograder.checking.expect import expect_close, fail
+from autograder.checking.stage import run_ranks
+from autograder.checks.bandwidth.common import HEADER, PATIENCE, laid_out, shares_memory
+
+
+def _slope(w: np.ndarray, worker: int, step: int) -> np.ndarray:
+    """A gradient that depends on everything it is given, and on w by a curve."""
+    return (np.tanh(w * worker) + 0.25 * np.cos(step + np.arange(w.size).reshape(w.shape) * worker)).astype(w.dtype)
+
+
+class _Gates:
+    """Marks that ranks set and wait for, as files; a wait that was in vain is remembered."""
+
+    def __init__(self, folder: str):
+        self.folder, self.gave_up = Path(folder), False
+
+    def open(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    def wait(self, name: str) -> None:
+        until = time.monotonic() + PATIENCE
+        while not (self.folder / name).exists():
+            if time.monotonic() > until:
+                self.gave_up = True
+                return
+            time.sleep(0.002)
+
+
+def _no_gate(gates: _Gates, worker: int, step: int, steps: int, workers: int) -> None:
+    """All workers at their own speed."""
+
+
+def _late_first(gates: _Gates, worker: int, step: int, steps: int, workers: int) -> None:
+    """Worker 1 is slower than worker 2, who is slower than worker 3: gradients arrive in falling order."""
+    time.sleep(0.04 * (workers - worker))
+
+
+def _one_waits(gates: _Gates, worker: int, step: int, steps: int, workers: int) -> None:
+    """Worker 1's first gradient waits until worker 2 is in its last step, which waits until worker 1 is in its last."""
+    if step == steps - 1:
+        gates.open(f"last-{worker}")
+    if worker == 1 and step == 0:
+        gates.wait("last-2")
+    if worker == 2 and step == steps - 1:
+        gates.wait("last-1")
+
+
+def _drive_server(rank, world_size, server, start, layout, steps, lr, mode, gate, folder) -> dict:
+    """Inside a rank: serve or work; what came back, and with which weights the gradient was called."""
+    gates, calls = _Gates(folder), []
+    weights = laid_out(start if rank == 0 else np.full_like(start, np.nan), layout)
+    before = weights.numpy().copy()
+
+    def gradient(w, worker, step):
+        calls.append((worker, step, w.detach().numpy().copy()))
+        slope = torch.from_numpy(_slope(w.detach().numpy(), worker, step))
+        gate(gates, worker, step, steps, world_size - 1)
+        return slope
+
+    result, error = None, ""
+    try:
+        result = server(rank, world_size, weights, gradient, steps, lr, mode)
+    except ValueError as raised:
+        error = str(raised) or "no text"
+    shared = isinstance(result, tuple) and isinstance(result[0], torch.Tensor) and shares_memory(result[0], [weights])
+    return {
+        "result": _plain(result),
+        "calls": calls,
+        "error": error,
+        "shared": shared,
+        "gave up": gates.gave_up,
+        "changed": not np.array_equal(before, weights.numpy(), equal_nan=True),
+    }
+
+
+def _plain(result: Any) -> Any:
+    """What a rank returned, as arrays, lists and numbers; anything else by the name of its type."""
+    if not (isinstance(result, tuple | list) and len(result) == 2):
+        return None if result is None else type(result).__name__
+    weights, log = result
+    weights = weights.detach().numpy().copy() if isinstance(weights, torch.Tensor) else type(weights).__name__
+    entries = [tuple(entry) for entry in log] if isinstance(log, list | tuple) else []
+    good = all(len(entry) == 3 and all(type(number) is int for number in entry) for entry in entries)
+    return [weights, entries if good else "no list of (worker, step, staleness), three ints each"]
+
+
+def _serve(case, parameter_server, world_size, start, layout, steps, lr, mode, gate) -> tuple:
+    """Run the server; (weights, log, calls of all workers, gave up) after what must hold in every mode."""
+    with tempfile.TemporaryDirectory(prefix="gates-") as folder:
+        arguments = (parameter_server, start, layout, steps, lr, mode, gate, folder)
+        results = run_ranks(_drive_server, world_size, arguments)
+    _expect_only_messages(case, results.ledger)
+    for rank, result in enumerate(results):
+        if result["error"]:
+            fail(f"rank {rank} raised ValueError: {result['error']}", case, ["raised", rank, result["error"]])
+        if rank and result["result"] is not None:
+            fail(f"rank {rank} is a worker and must return None, got {result['result']}", case, ["returned", rank])
+    gave_up = any(result["gave up"] for result in results)
+    if isinstance(results[0]["result"], str | None) or isinstance(results[0]["result"][0], str):
+        fail("rank 0 must return (weights, log), a tensor and a list", case, ["returned", 0])
+    weights, log = results[0]["result"]
+    if isinstance(log, str):
+        fail(f"the log is {log}", case, ["log", log])
+    if weights.shape != start.shape or weights.dtype != start.dtype:
+        fail(f"the weights are {weights.dtype} of shape {weights.shape}", case, [str(weights.dtype), weights.shape])
+    calls = [[call[:2] for call in result["calls"]] for result in results]
+    for rank, made in enumerate(calls):
+        wanted = [(rank, step) for step in range(steps)] if rank else []
+        if made != wanted:
+            text = f"rank {rank} called gradient with (worker, step) = {made}, expected {wanted}"
+            fail(text, case, ["calls", calls])
+    for rank, result in enumerate(results):
+        if result["changed"] or result["shared"]:
+            what = "changed" if result["changed"] else "handed back as the result"
+            fail(f"rank {rank}'s weights were {what}: work on a copy", case, ["weights", what])
+    seen = {call[:2]: call[2] for result in results for call in result["calls"]}
+    return weights, log, seen, gave_up, results.ledger
+
+
+def _expect_only_messages(case: str, ledger: Any) -> None:
+    others = sorted({message.call for message in ledger if message.is_collective})
+    if others:
+        fail(f"{others[0]} was called, but only send and receive are allowed", case, others)
+
+
+def _expect_server_bytes(case: str, ledger: Any, steps: int, nbytes: int) -> None:
+    """A worker sends `steps` gradients, the server at most one more than that to each worker."""
+    sent, workers = ledger.bytes_sent(), ledger.world_size - 1
+    for rank, spent in enumerate(sent):
+        most = (steps if rank else workers * (steps + 1)) * (nbytes + HEADER)
+        if spent > most:
+            # Who sent too much is the same in every run; how much need not be.
+            fail(f"rank {rank} sent {spent} bytes, {most} are enough", case, ["bytes", rank])
+
+
+@check("07-ex4-parameter-server")
+def sync_server_is_one_process(parameter_server, *, rng):
+    """Each round is one update with the mean of all workers' gradients at the same weights, logged in their order."""
+    for world_size, shape, layout, dtype, gate in [
+        (2, (5,), "", "float64", _no_gate),
+        (4, (2, 3), "transposed", "float64", _late_first),
+        (3, (40,), "", "float32", _no_gate),
+    ]:
+        case = f"sync, {world_size} ranks, shape {shape}, {dtype}"
+        start, steps, lr = np.asarray(rng.normal(size=shape), dtype), 3, 0.3
+        arguments = (start, layout, steps, lr, "sync", gate)
+        weights, log, seen, _, ledger = _serve(case, parameter_server, world_size, *arguments)
+        workers = range(1, world_size)
+        w = start.astype(np.float64)
+        for step in range(steps):
+            grads = [_slope(seen[worker, step], worker, step).astype(np.float64) for worker in workers]
+            for worker in workers:
+                if not np.allclose(seen[worker, step], w, rtol=1e-12 if dtype == "float64" else 1e-5, atol=1e-6):
+                    text = f"round {step}: worker {worker} did not get the weights after {step} rounds"
+                    fail(text, case, [seen[worker, step], step, worker])
+            w = w - lr * np.mean(grads, axis=0)
+        expected = [(worker, step, 0) for step in range(steps) for worker in workers]
+        if log != expected:
+            # In which other order the pushes were logged may differ from run to run.
+            shuffled = sorted(log) == sorted(expected)
+            got = "in another order" if shuffled else [list(entry) for entry in log]
+            fail(f"the log is {log}, expected {expected}", case, got)
+        rtol = 1e-12 if dtype == "float64" else 1e-5
+        expect_close(case, weights, w, what="the result", rtol=rtol, because="it is w − lr · mean in each round")
+        _expect_server_bytes(case, ledger, steps, start.nbytes)
+
+
+def _expect_replay(case, start, weights, log, seen, steps, lr, world_size, evidence) -> None:
+    """The log names every push once, in each worker's order; its staleness names the weights that were used."""
+    wanted = {(worker, step) for worker in range(1, world_size) for step in range(steps)}
+    got = [entry[:2] for entry in log]
+    if len(got) != len(wanted) or set(got) != wanted:
+        text = f"the log has {len(got)} entries for {len(set(got))} different pushes, expected {len(wanted)}"
+        fail(text, case, ["pushes", evidence])
+    for worker in range(1, world_size):
+        order = [step for who, step in got if who == worker]
+        if order != sorted(order):
+            fail(f"worker {worker}'s steps are logged in the order {order}", case, ["order", evidence])
+    versions = [start]
+    for number, (worker, step, staleness) in enumerate(log):
+        if not 0 <= staleness <= number:
+            text = f"entry {number} says staleness {staleness}, but {number} updates were applied before it"
+            fail(text, case, ["staleness", evidence])
+        used = seen[worker, step]
+        if not np.allclose(used, versions[number - staleness], rtol=1e-12, atol=1e-12):
+            says = f"the gradient of (worker {worker}, step {step}) was computed from other weights"
+            text = f"entry {number} says staleness {staleness}, but {says} than those of {staleness} updates before"
+            fail(text, case, ["weights used", evidence])
+        versions.append(versions[-1] - lr * _slope(used, worker, step))
+    if not np.allclose(weights, versions[-1], rtol=1e-12, atol=1e-12):
+        fail("replaying the log, w ← w − lr · g for each entry, ends at other weights", case, ["end", evidence])
+
+
+@check("07-ex4-parameter-server")
+def async_with_one_worker_is_one_process(parameter_server, *, rng):
+    """With one worker nobody else changes the weights: staleness 0 throughout, and w ← w − lr·g in each step."""
+    case, steps, lr, start = "async, 2 ranks, 4 steps", 4, 0.3, rng.normal(size=(3, 2))
+    weights, log, seen, _, ledger = _serve(case, parameter_server, 2, start, "transposed", steps, lr, "async", _no_gate)
+    evidence = [weights, [list(entry) for entry in log]]
+    if any(entry[2] for entry in log):
+        text = "with one worker nobody else changes the weights, but the log says staleness"
+        fail(f"{text} {[entry[2] for entry in log]}", case, ["staleness", evidence])
+    _expect_replay(case, start, weights, log, seen, steps, lr, 2, evidence)
+    _expect_server_bytes(case, ledger, steps, start.nbytes)
+
+
+@check("07-ex4-parameter-server")
+def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
+    """Worker 1's first gradient waits until worker 2 is in its last step: the run ends, and the push is that stale."""
+    steps, lr, start = 4, 0.3, rng.normal(size=6)
+    case = "async, 3 ranks, worker 1 waits for worker 2's last step, which waits for worker 1's last"
+    run = _serve(case, parameter_server, 3, start, "", steps, lr, "async", _one_waits)
+    weights, log, seen, gave_up, ledger = run
+    if gave_up:
+        text = "a worker waited in vain for the other one to go on: the server made one wait for the other's push"
+        fail(text, case, ["lock-step"])
+    # The gates force all but the order of the last two pushes, and with it the staleness of these two.
+    forced = log[:-2]
+    evidence = [[list(entry) for entry in forced], [seen.get(entry[:2], "not asked for") for entry in forced]]
+    first = next((entry for entry in log if entry[:2] == (1, 0)), (1, 0, -1))
+    _expect_replay(case, start, weights, log, seen, steps, lr, 3, evidence)
+    if first[2] < steps - 1:
+        text = f"worker 1's first push has staleness {first[2]}, but worker 2 made {steps - 1} in the meantime"
+        fail(text, case, ["too fresh", evidence])
+    _expect_server_bytes(case, ledger, steps, start.nbytes)
+
+
+@check("07-ex4-parameter-server")
+def async_log_replays_to_the_weights(parameter_server, *, rng):
+    """Several workers at their own speed: applying the gradients in the order of the log gives the weights."""
+    case, steps, lr, start = "async, 4 ranks, 6 steps", 6, 0.3, rng.normal(size=5)
+    weights, log, seen, _, ledger = _serve(case, parameter_server, 4, start, "", steps, lr, "async", _no_gate)
+    # No two runs are alike, so nothing of this one is evidence but what was wrong with it.
+    _expect_replay(case, start, weights, log, seen, steps, lr, 4, "several workers")
+    _expect_server_bytes(case, ledger, steps, start.nbytes)
+
+
+@check("07-ex4-parameter-server")
+def server_refuses_what_cannot_work(parameter_server, *, rng):
+    """One rank alone, or another mode, is a ValueError that names the argument, on every rank, before any message."""
+    start = rng.normal(size=3)
+    for world_size, mode, name in [(1, "sync", "world_size"), (1, "async", "world_size"), (3, "lazy", "mode")]:
+        case = f"{world_size} rank{'s' * (world_size > 1)}, mode {mode!r}"
+        results = run_ranks(_drive_server, world_size, (parameter_server, start, "", 1, 0.1, mode, _no_gate, "."))
+        for rank, result in enumerate(results):
+            if not result["error"]:
+                fail(f"rank {rank} raised no ValueError", case, "nothing raised")
+            if name not in result["error"]:
+                fail(f"the ValueError should name {name!r}, it says {result['error']!r}", case, "not named")
+        if results.ledger:
+            fail("messages were sent before the ValueError", case, "sent first")

@@ -1,0 +1,225 @@
+"""What the checks of lesson 17 share: the lesson's parts, and one process that trains as the oracle."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autograder.checking import stage
+from autograder.checking.expect import as_array, expect_close, fail
+from autograder.lessons import notebook
+
+LESSON = "17_capstone"
+TOKENS, NUMEL = 64, 29_888
+LOSS_ERROR, NORM_ERROR, PARAMETER_ERROR = 1e-5, 1e-4, 1e-4
+#: So many of the parameters may be further off.
+STRAYS = 10
+#: The loss falls by at least so much in every step: measured over seeds and learning rates.
+MARGIN = 0.01
+LISTS = ("steps", "losses", "grad_norms", "norms", "hashes", "state_bytes", "seconds")
+
+
+#: Ranks that wait for one another are seen at once; a busy machine may be slow.
+run_ranks = functools.partial(stage.run_ranks, timeout=90.0)
+
+
+def _load_pieces() -> Any:
+    """The reference pieces, from the solutions' folder and nowhere else."""
+    path = notebook.SOLUTIONS / LESSON / "pieces.py"
+    spec = importlib.util.spec_from_file_location("autograder.checks.capstone_pieces", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+#: Loaded here, so that the ranks, which are forked from a process that has imported this module, need not.
+PIECES = _load_pieces()
+
+
+def equip(subject: Any, **instead: Any) -> dict:
+    """Inside a rank: the notebook's names for the pieces mean the reference ones, or what takes their place."""
+    functions = [subject] if callable(subject) and not isinstance(subject, type) else vars(subject).values()
+    names = next(f.__globals__ for f in functions if hasattr(f, "__globals__"))
+    names.update({name: getattr(PIECES, name) for some in PIECES.PIECES.values() for name in some})
+    names.update(instead)
+    return names
+
+
+def what_it_says(action: Callable[[], Any]) -> tuple[str, str]:
+    """What an action raises, as (kind, text): ("", "") for nothing."""
+    try:
+        action()
+    except NotImplementedError:
+        raise
+    except PIECES.CheckpointError as error:
+        return "CheckpointError", str(error)
+    except Exception as error:
+        kind = next(k.__name__ for k in (ValueError, RuntimeError, type(error)) if isinstance(error, k))
+        return kind, str(error)
+    return "", ""
+
+
+@functools.cache
+def _build_model() -> Callable[[int], nn.Module]:
+    return notebook.functions(LESSON)["build_model"]
+
+
+def window(corpus: np.ndarray, step: int, rank: int, world_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rank `rank`'s batch, index by index."""
+    start = ((step - 1) * world_size + rank) * 65
+    tokens = np.array([corpus[(start + i) % len(corpus)] for i in range(65)])
+    return tokens[:64].reshape(4, 16), tokens[1:].reshape(4, 16)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """As in a rank: for tensors this small more threads are slower, by far where others use the machine too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
+def train_alone(
+    corpus: np.ndarray, world_size: int, steps: int, seed: int, lr: float = 3e-3, factors: dict | None = None
+) -> dict[str, Any]:
+    """One process, torch's Adam, the ranks' batches together; parameters[t] are those after step t."""
+    model = _build_model()(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    run: dict[str, Any] = {"losses": [], "grad_norms": [], "parameters": [flat_parameters(model)]}
+    for step in range(1, steps + 1):
+        parts = [window(corpus, step, rank, world_size) for rank in range(world_size)]
+        x, y = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
+        loss = nn.functional.cross_entropy(model(x).reshape(-1, TOKENS), y.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        run["grad_norms"].append(math.sqrt(sum(p.grad.double().square().sum().item() for p in model.parameters())))
+        optimizer.param_groups[0]["lr"] = lr * (factors or {}).get(step, 1.0)
+        optimizer.step()
+        run["losses"].append(loss.item())
+        run["parameters"].append(flat_parameters(model))
+    return run
+
+
+def flat_parameters(model: nn.Module) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters()])
+
+
+def bytes_of_state(world_size: int) -> int:
+    return 12 * -(NUMEL // -world_size)
+
+
+def corpus_of(make_corpus: Any, seed: int) -> np.ndarray:
+    return as_array(f"seed {seed}", make_corpus(seed, 64 * TOKENS), "the corpus")
+
+
+def expect_parameters(case: str, rank: int, got: np.ndarray, want: np.ndarray) -> None:
+    """All but a few numbers are one process's.
+
+    Where a gradient is as small as its rounding error, Adam's first steps are that error divided by itself: of 29,888
+    numbers one or two may go another way, for some seeds. A mistake moves thousands.
+    """
+    if np.sum(~(np.abs(got - want) <= PARAMETER_ERROR)) > STRAYS:
+        bound = {"what": f"rank {rank}'s flat vector of parameters", "rtol": 0.0, "atol": PARAMETER_ERROR}
+        expect_close(case, got, want, **bound)
+
+
+def expect_described(case: str, rank: int, parameters: np.ndarray, norm: Any, digest: Any) -> None:
+    """The norm and the digest are those of these parameters."""
+    true = float(np.linalg.norm(parameters.astype(np.float64)))
+    if not isinstance(norm, float):
+        fail(f"the norm should be a float, it is a {type(norm).__name__}", case, ["norm", type(norm).__name__])
+    if not math.isclose(norm, true, rel_tol=1e-5) and math.isfinite(true):
+        fail(f"rank {rank}: the norm of the parameters is {true:.6f}, got {norm:.6f}", case, ["norm", norm])
+    if digest != hashlib.sha256(parameters.tobytes()).hexdigest():
+        fail(f"rank {rank}: the digest is not the SHA-256 of the parameters' bytes", case, ["digest", rank])
+
+
+def try_values(rank: int, world_size: int, subject: Any, values: list, kind: str) -> list[tuple]:
+    equip(subject)
+    if kind == "trainer":
+        return [
+            (f"micro_batches = {v}", *what_it_says(lambda v=v: subject(rank, world_size, 0, 3e-3, v))) for v in values
+        ]
+    return [
+        (
+            f"{name} = {value}",
+            *what_it_says(lambda more=more: subject(rank, world_size, more.pop("steps", 2), None, None, **more)),
+        )
+        for name, value in values
+        for more in [{name: value}]
+    ]
+
+
+def expect_refused(results: Any, *names: str) -> None:
+    for rank, rows in enumerate(results):
+        for case, kind, text in rows:
+            name = case.split(" =")[0]
+            if kind != "ValueError" or name not in text:
+                said = f"{kind}: {text}" if kind else "nothing"
+                fail(f"expected a ValueError that names {name} on rank {rank}, got {said}", case, [kind, name in text])
+    if any(results.ledger):
+        fail("something was sent before the ValueError", "messages", "sent")
+
+
+def expect_told(case: str, said: list[tuple], word: str, culprit: int | None, step: int) -> None:
+    """Every rank says nothing (no word), or a RuntimeError with the word, the rank (None: its own) and the step."""
+    kinds = [kind for kind, _ in said]
+    for rank, (kind, text) in enumerate(said):
+        if not word and kind:
+            fail(f"nothing is wrong, but rank {rank} raised {kind}: {text}", case, kinds)
+        if word and kind != "RuntimeError":
+            told = f"raised {kind}: {text}" if kind else "raised nothing"
+            fail(f"every rank must raise a RuntimeError about the {word}; rank {rank} {told}", case, kinds)
+    for rank, (_, text) in enumerate(said if word else []):
+        wanted = [word, f"rank {rank if culprit is None else culprit}", f"step {step}"]
+        missing = [part for part in wanted if part not in text]
+        if missing:
+            wrong = [[w for w in ("loss", "parameters", "bytes", "checkpoint") if w in t] for _, t in said]
+            found = [part for part in wanted if part in text]
+            fail(f"rank {rank} says {text!r}; it should name {missing}", case, [wrong, len(found)])
+
+
+def spoil(state: dict, how: str) -> dict:
+    """A state in which something is not as it was."""
+    spoilt = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+    if how == "one bit":
+        spoilt["exp_avg"].view(torch.int32)[0] ^= 1
+    elif how == "a value":
+        spoilt["lr"] *= 2
+    elif how == "a name":
+        del spoilt["exp_avg_sq"]
+    elif how == "a dtype":
+        spoilt["master"] = spoilt["master"].view(torch.int32)
+    return spoilt
+
+
+def tensor_bytes(state: dict) -> list[bytes]:
+    return [state[name].numpy().tobytes() for name in sorted(state) if isinstance(state[name], torch.Tensor)]
+
+
+def strict(line: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(line, parse_constant=refuse)
+
+
+def strict_or_fail(line: str) -> dict:
+    try:
+        return strict(line)
+    except ValueError as error:
+        fail(f"{line!r} is not strict JSON", "metrics", str(error)[:20])

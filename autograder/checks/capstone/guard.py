@@ -1,0 +1,190 @@
+"""Lesson 17, exercise 7: a step whose loss is out of line is taken back."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checks.capstone.common import PIECES, equip, run_ranks, strict_or_fail, tensor_bytes, what_it_says
+
+
+def _drive_guard(rank: int, guard_class: Any, losses: list[float]) -> dict:
+    """Inside a rank: a guard over a small optimizer that makes a step after each accepted loss."""
+    equip(guard_class)
+    w = nn.Parameter(torch.arange(7.0))
+    optimizer = PIECES.ZeroOptimizer([w], torch.optim.Adam, lr=0.1)
+    early = what_it_says(lambda: guard_class(optimizer).roll_back())
+    guard, said, backs, states = guard_class(optimizer), [], [], {}
+    step = 1
+    for loss in losses:
+        states[step - 1] = _state_bytes(optimizer, w)
+        verdict = guard.accepts(step, loss)
+        said.append(bool(verdict) if isinstance(verdict, (bool, np.bool_)) else repr(verdict))
+        if verdict:
+            w.grad = torch.full((7,), float(rank + 1 + step % 3))
+            optimizer.step()
+            step += 1
+        elif len(backs) < 2:
+            to = guard.roll_back()
+            same = _state_bytes(optimizer, w) == states.get(step - 2) if step > 1 else False
+            backs.append([to - (step - 2), same])
+            step = int(to) + 1
+        else:
+            break
+    what_it_says(guard.roll_back)  # the third, where two were refused before
+    return {"early": early, "said": said, "backs": backs, "fourth": what_it_says(guard.roll_back)}
+
+
+def _drive_guards(rank: int, world_size: int, guard_class: Any, sequences: list[list[float]]) -> list[dict]:
+    return [_drive_guard(rank, guard_class, losses) for losses in sequences]
+
+
+def _state_bytes(optimizer: Any, w: nn.Parameter) -> tuple:
+    state = optimizer.state_dict()
+    values = sorted((name, value) for name, value in state.items() if not isinstance(value, torch.Tensor))
+    return (*tensor_bytes(state), str(values), w.detach().numpy().tobytes())
+
+
+def _verdicts(losses: list[float]) -> list[bool]:
+    """What a guard must say of these losses, each refusal taking back the loss before it."""
+    accepted: list[float] = []
+    said, refused = [], 0
+    for loss in losses:
+        fine = math.isfinite(loss) and (not accepted or loss <= 1.5 * statistics.median(accepted[-5:]))
+        said.append(fine)
+        if fine:
+            accepted.append(loss)
+        elif refused < 2:
+            accepted.pop()
+            refused += 1
+        else:
+            break
+    return said
+
+
+@check("17-ex7-guard")
+def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
+    """Refused is what is not finite or above 1.5 × the median of the last five; what is restored is the step before."""
+    sequences = {
+        "a slow fall, then 1.6 times the median": [4.0, 3.9, 3.8, 3.7, 3.6, 6.0, 3.6, math.nan, 3.6, math.inf],
+        "a single outlier below the limit": [4.0, 5.9, 2.0, 2.1, 2.0, 2.2, 3.2, 2.0, math.inf, 2.1, 8.0],
+        "a long fall": [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 6.2, 2.0, -math.inf, 2.0, 1.9, 3.5],
+        "exactly 1.5 times": [2.0, 2.0, 3.0, 2.0, 3.0000001, 3.0, math.nan, 3.0, 5.0],
+        "the second loss": [4.0, 6.5, 4.0, 6.5, 4.0, math.nan],
+        "even numbers of losses": [4.0, 2.0, 4.6, 2.0, 1.0, math.nan, 1.0, 99.0],
+    }  # fmt: skip
+    results = run_ranks(_drive_guards, 2, (Guard, list(sequences.values())))
+    for rank, outcomes in enumerate(results):
+        everything = [got["said"] for got in outcomes]
+        for (case, losses), got in zip(sequences.items(), outcomes, strict=True):
+            want = _verdicts(losses)
+            if got["said"] != want:
+                text = f"of the losses {losses} rank {rank} accepts {got['said']}, expected {want}"
+                fail(text, case, everything)
+            if any(back != [0, True] for back in got["backs"]):
+                off = next(back[0] for back in got["backs"] if back != [0, True])
+                text = "the step returned is wrong" if off else "the state restored is not that of before the step"
+                fail(f"rank {rank}: {text}", case, [got["backs"]])
+            for when in ("early", "fourth"):
+                kind, text = got[when]
+                if kind != "RuntimeError" or "rollback" not in text:
+                    why = "before any loss was accepted" if when == "early" else "the fourth time"
+                    said = f"{kind}: {text}" if kind else "nothing"
+                    fail(f"roll_back {why}: expected a RuntimeError about the rollback, got {said}", case, [when, kind])
+
+
+def _drive_spikes(rank: int, world_size: int, train: Any, root: str, spikes: list[tuple], seed: int) -> dict:
+    equip(train)
+    plain = train(rank, world_size, 5, f"{root}/plain", 2, seed=seed)
+    clean = train(rank, world_size, 5, None, None, seed=seed, guard=True)
+    runs = []
+    for number, (at, factor) in enumerate(spikes):
+        dist.barrier()
+        options = {"seed": seed, "guard": True, "spike_step": at, "spike_factor": factor}
+        runs.append(train(rank, world_size, 5, f"{root}/{number}", 2, metrics_path=f"{root}/{number}.jsonl", **options))
+    return {"plain": plain, "clean": clean, "runs": runs}
+
+
+@check("17-ex7-guard")
+def spikes_are_taken_back(train, *, rng):
+    """One rollback, seen at the step after the spike, and then the hashes and losses of the run without it."""
+    spikes = [(2, 1000.0), (1, math.inf), (4, math.nan)]
+    with tempfile.TemporaryDirectory(prefix="check-") as root:
+        results = run_ranks(_drive_spikes, 2, (train, root, spikes, int(rng.integers(12))))
+        logs = [Path(root, f"{number}.jsonl") for number in range(len(spikes))]
+        lines = [
+            [strict_or_fail(line) for line in log.read_text().splitlines()] if log.is_file() else [] for log in logs
+        ]
+    for rank, mine in enumerate(results):
+        plain, clean = mine["plain"], mine["clean"]
+        if clean["rollbacks"] != [] or clean["hashes"] != plain["hashes"] or clean["losses"] != plain["losses"]:
+            fail("a guard must leave a clean run alone", "a clean run", [len(clean["rollbacks"]), clean["losses"]])
+        for (at, factor), run, log in zip(spikes, mine["runs"], lines, strict=True):
+            case = f"a spike of {factor:g} in step {at}"
+            _expect_taken_back(case, rank, at, plain, run, log)
+
+
+def _expect_taken_back(case: str, rank: int, at: int, plain: dict, run: dict, log: list[dict]) -> None:
+    told = [[entry.get("step", -99) - at, entry.get("to", -99) - at] for entry in run["rollbacks"]]
+    if told != [[1, -1]]:
+        steps = [(entry.get("step"), entry.get("to")) for entry in run["rollbacks"]]
+        fail(f"expected one rollback, from step {at + 1} to {at - 1}; rank {rank} has {steps}", case, told)
+    loss = run["rollbacks"][0].get("loss", 0.0)
+    if math.isfinite(loss) and loss < 5:
+        fail(f"the rollback's loss is {loss}", case, "loss")
+    if run["steps"] != plain["steps"]:
+        fail(f"rank {rank}'s steps are {run['steps']}", case, ["steps", [step - at for step in run["steps"]]])
+    for name in ("losses", "hashes", "grad_norms", "norms", "state_bytes"):
+        for step, ours, theirs in zip(run["steps"], run[name], plain[name], strict=True):
+            if ours != theirs:
+                evidence = [name, step - at]
+                fail(f"{name} at step {step} is {ours}, without the spike {theirs}", case, evidence)
+    saved = [[(entry["step"], entry["sha256"]) for entry in some["checkpoints"]] for some in (run, plain)]
+    if saved[0] != saved[1]:
+        fail("the checkpoint is not that of the run without a spike", case, ["saved", [step for step, _ in saved[0]]])
+    events = [line for line in log if "event" in line]
+    finite = loss if math.isfinite(loss) else None
+    if events != [{"event": "rollback", "step": at + 1, "to": at - 1, "loss": finite}]:
+        fail(f"the metrics tell of the rollback: {events}", case, ["events", len(events)])
+    steps = [line["step"] for line in log if "event" not in line]
+    if steps != [*range(1, at + 1), *range(at, 6)]:
+        fail(f"the metrics hold the steps {steps}", case, ["logged", [step - at for step in steps]])
+
+
+def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[str, str]:
+    names = equip(train)
+    build, forwards = names["build_model"], []
+
+    def broken(seed):
+        model = build(seed)
+        model.register_forward_hook(
+            lambda _, inputs, y: (forwards.append(1), y * (math.nan if len(forwards) > 4 else 1))[1]
+        )
+        return model
+
+    names["build_model"] = broken
+    return what_it_says(lambda: train(rank, world_size, 8, None, None, guard=True))
+
+
+@check("17-ex7-guard")
+def a_hopeless_run_is_given_up(train, *, rng):
+    """A loss that stays nan is rolled back three times and then ends the run, on every rank."""
+    results = run_ranks(_drive_hopeless, 2, (train,))
+    for rank, (kind, text) in enumerate(results):
+        if kind != "RuntimeError" or "rollback" not in text:
+            said = f"{kind}: {text}" if kind else "nothing"
+            fail(
+                f"rank {rank}: expected a RuntimeError about the rollbacks, got {said}",
+                "the loss stays nan",
+                list(results),
+            )

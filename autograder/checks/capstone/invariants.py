@@ -1,0 +1,147 @@
+"""Lesson 17, exercise 3: the invariants of a step and of a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checks.capstone.common import PIECES, equip, expect_told, run_ranks, spoil, tensor_bytes, what_it_says
+
+
+def _drive_check_step(rank: int, world_size: int, check_step: Any, cases: list[dict]) -> list[tuple]:
+    outcomes = []
+    for case in cases:
+        mine = {name: value[rank] if isinstance(value, tuple) else value for name, value in case.items()}
+        mine["losses"] = list(mine["losses"])
+        dist.barrier()
+        outcomes.append(what_it_says(lambda mine=mine: check_step(rank, world_size, **mine)))
+    dist.barrier()
+    return outcomes
+
+
+@check("17-ex3-invariants")
+def step_invariants_are_told_by_all_ranks(check_step, *, rng):
+    """What does not hold is a RuntimeError on every rank, with the invariant, the rank and the step."""
+    numel, step = int(rng.integers(100, 1000)) * 4 + 1, int(rng.integers(11, 99))
+    held, nan = 12 * (numel // 4 + 1), math.nan
+    good = {
+        "step": step,
+        "losses": [4.2, 4.0, 3.9],
+        "norm": 13.25,
+        "digest": "ab" * 32,
+        "state_bytes": held,
+        "numel": numel,
+    }
+    cases: list[tuple[str, dict, str, int | None]] = [
+        ("all is well", {}, "", None),
+        ("the loss stays as it is", {"losses": [4.2, 4.0, 4.0]}, "loss", None),
+        ("the loss rises a little", {"losses": [4.0, 4.0000001]}, "loss", None),
+        ("the loss is nan", {"losses": [4.2, 4.0, nan]}, "loss", None),
+        ("the loss after a nan", {"losses": [4.2, nan, 4.0]}, "loss", None),
+        ("an earlier rise", {"losses": [4.2, 4.5, 4.4]}, "", None),
+        ("a single loss", {"losses": [4.2]}, "", None),
+        ("a rise where falling is off", {"losses": [4.2, 5.0], "falling": False}, "", None),
+        ("the norm of rank 2 differs", {"norm": (13.25, 13.25, 13.250001, 13.25)}, "parameters", 2),
+        ("the digests of ranks 1 and 3 differ", {"digest": ("a", "b", "a", "c")}, "parameters", 1),
+        ("rank 0 differs from all others", {"digest": ("x", "y", "y", "y")}, "parameters", 1),
+        ("the norm is nan on all ranks", {"norm": nan}, "", None),
+        ("the norm is nan on rank 3", {"norm": (1.0, 1.0, 1.0, nan)}, "parameters", 3),
+        ("rank 3 holds 4 bytes more", {"state_bytes": (held, held, held, held + 4)}, "bytes", 3),
+        ("rank 1 holds no moments", {"state_bytes": (held, held // 3, held, held)}, "bytes", 1),
+        ("nobody shards", {"state_bytes": 12 * numel}, "bytes", 0),
+        ("rank 2 does not round up", {"state_bytes": (held, held, held - 12, held)}, "bytes", 2),
+        ("loss and bytes", {"losses": [1.0, 2.0], "state_bytes": 0}, "loss", None),
+        (
+            "parameters of 2 and bytes of 1",
+            {"digest": ("a", "a", "b", "a"), "state_bytes": (held, 0, held, held)},
+            "parameters",
+            2,
+        ),
+    ]
+    results = run_ranks(_drive_check_step, 4, (check_step, [{**good, **change} for _, change, _, _ in cases]))
+    for number, (case, _, word, culprit) in enumerate(cases):
+        expect_told(case, [mine[number] for mine in results], word, culprit, step)
+    one = [{**good, "numel": 7, "state_bytes": 84}, {**good, "numel": 7, "state_bytes": 28}]
+    results = run_ranks(_drive_check_step, 1, (check_step, one))
+    expect_told("one rank, all is well", [results[0][0]], "", None, step)
+    expect_told("one rank without moments", [results[0][1]], "bytes", 0, step)
+
+
+def _small_optimizer(rank: int) -> Any:
+    """A ZeroOptimizer of 10 numbers after two steps."""
+    w = nn.Parameter(torch.arange(10.0))
+    optimizer = PIECES.ZeroOptimizer([w], torch.optim.Adam, lr=0.1)
+    for _ in range(2):
+        w.grad = torch.arange(10.0) - 4 + rank
+        optimizer.step()
+    return optimizer
+
+
+def _drive_save(rank: int, world_size: int, save_verified: Any, root: str, cases: list[tuple]) -> list[dict]:
+    outcomes = []
+    for number, (how, where, culprit) in enumerate(cases):
+
+        def load(path, how=how, culprit=culprit, where=where):
+            state, manifest = PIECES.load_sharded(path)
+            return (spoil(state, how) if where == "load" and rank == culprit else state), manifest
+
+        def save(state, *arguments, how=how, culprit=culprit, where=where):
+            return PIECES.save_sharded(spoil(state, how) if where == "save" and rank == culprit else state, *arguments)
+
+        equip(save_verified, load_sharded=load, save_sharded=save)
+        optimizer, entries = _small_optimizer(rank), []
+        dist.barrier()
+        step = 3 if how == "again" else 3 + number
+        said = what_it_says(lambda s=step, o=optimizer, e=entries: e.append(save_verified(o, root, s)))
+        mine = hashlib.sha256(b"".join(tensor_bytes(optimizer.state_dict()))).hexdigest()
+        entry = entries[0] if entries and isinstance(entries[0], dict) else {}
+        plain = {name: value for name, value in entry.items() if isinstance(value, (str, int))}
+        outcomes.append(
+            {"said": said, "entry": plain, "sha256": mine, "kind": type(entries[0]).__name__ if entries else ""}
+        )
+    return outcomes
+
+
+@check("17-ex3-invariants")
+def checkpoints_are_read_back(save_verified, *, rng):
+    """What was saved is loaded and compared; a difference on one rank stops all; CheckpointError passes through."""
+    cases = [
+        ("well", "", 0), ("one bit", "load", 2), ("a value", "load", 1), ("one bit", "save", 1),
+        ("a name", "load", 0), ("a dtype", "load", 1), ("again", "", 0),
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="check-") as root:
+        results = run_ranks(_drive_save, 3, (save_verified, root, cases))
+        for number, (how, where, culprit) in enumerate(cases):
+            rows = [mine[number] for mine in results]
+            case = f"{how} differs on rank {culprit} after {where}" if where else how
+            if how == "again":
+                kinds = [row["said"][0] for row in rows]
+                if kinds != ["CheckpointError"] * 3:
+                    fail(f"step 3 is there already: expected the CheckpointError, got {kinds}", case, kinds)
+            elif where:
+                expect_told(case, [row["said"] for row in rows], "checkpoint", culprit, 3 + number)
+            else:
+                expect_told(case, [row["said"] for row in rows], "", None, 3)
+                _expect_entry(case, rows, root)
+
+
+def _expect_entry(case: str, rows: list[dict], root: str) -> None:
+    for rank, row in enumerate(rows):
+        if set(row["entry"]) != {"step", "path", "sha256"}:
+            found = sorted(row["entry"]) or row["kind"]
+            fail(f"rank {rank} returned {found}, expected step, path (a string) and sha256", case, ["keys", found])
+        if row["entry"]["step"] != 3 or Path(row["entry"]["path"]) != Path(root, "step_00000003"):
+            fail(f"step or path of {row['entry']} is wrong", case, ["place", row["entry"]["step"]])
+        if row["entry"]["sha256"] != row["sha256"]:
+            fail(
+                f"rank {rank}: sha256 is not that of its own tensors, in the order of their names", case, ["sha", rank]
+            )

@@ -1,0 +1,226 @@
+"""Lesson 17, exercise 4: a run, with checkpoints, resumed, and with faults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checks.capstone.common import (
+    LISTS,
+    LOSS_ERROR,
+    MARGIN,
+    NORM_ERROR,
+    NUMEL,
+    PARAMETER_ERROR,
+    PIECES,
+    bytes_of_state,
+    corpus_of,
+    equip,
+    expect_described,
+    expect_parameters,
+    expect_refused,
+    expect_told,
+    run_ranks,
+    spoil,
+    train_alone,
+    try_values,
+    what_it_says,
+)
+
+
+def _drive_train(rank: int, world_size: int, train: Any, root: str, options: dict, steps: int, at: int | None) -> dict:
+    """Inside a rank: an uninterrupted run and, if there is a checkpoint at step `at`, one that resumes from it."""
+    equip(train)
+    whole = train(rank, world_size, steps, root if at else None, at, **options)
+    rest = None
+    if at and whole.get("checkpoints"):
+        rest = train(rank, world_size, steps, root, None, resume_from=whole["checkpoints"][0]["path"], **options)
+    return {"whole": whole, "rest": rest}
+
+
+@check("17-ex4-train")
+def training_follows_one_process(train, make_corpus, *, rng):
+    """Every number of every step is one process's; what resumes is the run that never stopped."""
+    plans = [
+        (3, {"micro_batches": 2}, 8, 4),
+        (2, {"lr": 2e-3}, 4, None),
+        (1, {"micro_batches": 4}, 5, 3),
+        (4, {}, 20, 16),
+    ]
+    for world_size, options, steps, at in plans:
+        seed = int(rng.integers(8))  # those for which the margin was measured at every rate
+        case = ", ".join([f"N = {world_size}", *(f"{name} = {value}" for name, value in options.items())])
+        corpus = corpus_of(make_corpus, seed)
+        with tempfile.TemporaryDirectory(prefix="check-") as root:
+            arguments = (train, root, {"seed": seed, **options}, steps, at)
+            results = run_ranks(_drive_train, world_size, arguments)
+            whole = [mine["whole"] for mine in results]
+            lr = options.get("lr", 3e-3)
+            _expect_run(case, whole, train_alone(corpus, world_size, steps, seed, lr), steps, exact=lr <= 3e-3)
+            if at:
+                _expect_checkpoint(case, whole, corpus, seed, at, root)
+                _expect_resumed(case, whole, [mine["rest"] for mine in results], at)
+            elif any(mine["checkpoints"] for mine in whole):
+                fail("without a checkpoint_dir there should be no checkpoint", case, "checkpoint")
+
+
+def _expect_run(case: str, whole: list[dict], want: dict, steps: int, exact: bool) -> None:
+    """All lists of all ranks are plain, long enough, equal where they must be, and right."""
+    world_size = len(whole)
+    keys = {*LISTS, "parameters", "numel", "checkpoints", "rollbacks"}
+    for rank, mine in enumerate(whole):
+        if not isinstance(mine, dict) or not keys <= set(mine):
+            missing = sorted(keys - set(mine)) if isinstance(mine, dict) else "all"
+            fail(f"what rank {rank} returned lacks {missing}", case, ["keys", missing])
+        if list(mine["steps"]) != list(range(1, steps + 1)):
+            fail(f"rank {rank}'s steps are {mine['steps']}", case, ["steps", list(mine["steps"])])
+        for name in LISTS:
+            kinds = {type(value) for value in mine[name]}
+            if len(mine[name]) != steps or not kinds <= {int, float, str}:
+                fail(f"{name} should be {steps} plain values", case, [name, len(mine[name]), len(kinds)])
+    for name in ("losses", "grad_norms", "norms", "hashes"):
+        for rank, mine in enumerate(whole):
+            if mine[name] != whole[0][name]:
+                place = next(i for i in range(steps) if mine[name][i] != whole[0][name][i])
+                fail(f"{name} of rank {rank} differ from rank 0's at step {place + 1}", case, [name, rank])
+    losses = whole[0]["losses"]
+    for name, bound, relative in (("losses", LOSS_ERROR, False), ("grad_norms", NORM_ERROR, True)):
+        for place, (ours, theirs) in enumerate(zip(whole[0][name], want[name], strict=True)):
+            if exact and not abs(ours - theirs) <= bound * (theirs if relative else 1):
+                text = f"{name} at step {place + 1}: {ours:.6f}, one process has {theirs:.6f}"
+                fail(text, case, [name, list(whole[0][name])])
+    for step in range(1, steps):
+        if not losses[step - 1] - losses[step] >= MARGIN:
+            fail(
+                f"from step {step} to {step + 1} the loss goes from {losses[step - 1]} to {losses[step]}", case, losses
+            )
+    for rank, mine in enumerate(whole):
+        if set(mine["state_bytes"]) != {bytes_of_state(world_size)}:
+            fail(f"rank {rank} reports {mine['state_bytes'][0]} bytes of state", case, ["bytes", mine["state_bytes"]])
+        if not all(0 <= seconds < 60 for seconds in mine["seconds"]):
+            fail(f"rank {rank}'s seconds are {mine['seconds']}", case, "seconds")
+        parameters = mine["parameters"]
+        if not isinstance(parameters, np.ndarray) or parameters.dtype != np.float32 or mine["numel"] != NUMEL:
+            fail("parameters should be a float32 array, numel its length", case, ["parameters", str(type(parameters))])
+        if exact:
+            expect_parameters(case, rank, parameters, want["parameters"][-1])
+        expect_described(case, rank, parameters, mine["norms"][-1], mine["hashes"][-1])
+        if mine["rollbacks"] != []:
+            fail(f"there was nothing to roll back: {mine['rollbacks']}", case, "rollbacks")
+
+
+def _expect_checkpoint(case: str, whole: list[dict], corpus: np.ndarray, seed: int, at: int, root: str) -> None:
+    """One checkpoint, of the state after step `at`, with the digests that were reported."""
+    steps = [[entry.get("step") for entry in mine["checkpoints"]] for mine in whole]
+    if steps != [[at]] * len(whole) or sorted(p.name for p in Path(root).iterdir()) != [f"step_{at:08d}"]:
+        fail(f"expected one checkpoint, of step {at}; the ranks report {steps}", case, ["checkpoints", steps])
+    path = Path(whole[0]["checkpoints"][0]["path"])
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    masters = []
+    for rank, mine in enumerate(whole):
+        shard = manifest["shards"][rank]
+        data = (path / shard["file"]).read_bytes()
+        parts = {}
+        for name, place in shard["tensors"].items():
+            parts[name] = data[place["offset"] : place["offset"] + 4 * place["numel"]]
+        digest = hashlib.sha256(b"".join(parts[name] for name in sorted(parts))).hexdigest()
+        if mine["checkpoints"][0]["sha256"] != digest:
+            fail(f"rank {rank}'s sha256 is not that of its tensors on the disk", case, ["sha256", rank])
+        masters.append(np.frombuffer(parts["master"], np.float32))
+    saved, after = np.concatenate(masters), train_alone(corpus, len(whole), at, seed)["parameters"][at]
+    if hashlib.sha256(saved.tobytes()).hexdigest() != whole[0]["hashes"][at - 1]:
+        near = [bool(np.max(np.abs(saved - after)) < PARAMETER_ERROR), manifest["values"].get("step")]
+        fail(f"the checkpoint of step {at} does not hold the parameters after step {at}", case, near)
+
+
+def _expect_resumed(case: str, whole: list[dict], rest: list[dict], at: int) -> None:
+    for rank, (mine, again) in enumerate(zip(whole, rest, strict=True)):
+        if again["steps"] != mine["steps"][at:]:
+            fail(f"resumed after step {at}, rank {rank} ran steps {again['steps']}", case, ["resumed", again["steps"]])
+        for name in ("losses", "hashes", "grad_norms", "norms", "state_bytes"):
+            for step, before, after in zip(again["steps"], mine[name][at:], again[name], strict=True):
+                if before != after:
+                    evidence = [name, step] if name == "hashes" else [name, step, again["losses"]]
+                    fail(f"resumed, {name} at step {step} is {after}, without a stop {before}", case, evidence)
+        if again["parameters"].tobytes() != mine["parameters"].tobytes():
+            fail("resumed, the parameters at the end are others", case, "parameters")
+        if again["checkpoints"] != []:
+            fail("with checkpoint_step = None nothing should be saved", case, "saved")
+
+
+class _Faulty(PIECES.ZeroOptimizer):
+    """The reference optimizer with a fault in one of its steps; `kind`, `at` and `culprit` are set on subclasses."""
+
+    kind, at, culprit, made = "", 0, 0, 0
+
+    def step(self) -> None:
+        super().step()
+        self.made += 1
+        mine = self.made == self.at and dist.get_rank() == self.culprit
+        with torch.no_grad():
+            if self.kind == "loss" and self.made == self.at:
+                self.params[-1].mul_(-8)  # the head, on all ranks alike; the masters stay
+            if self.kind == "parameters" and mine:
+                self.params[3].view(-1)[0] += 1e-3
+        if self.kind == "bytes" and mine:
+            self.optimizer.state[self.master]["kept"] = torch.zeros(7)
+
+
+def _faulty(kind: str, at: int, culprit: int) -> type:
+    return type("ZeroOptimizer", (_Faulty,), {"kind": kind, "at": at, "culprit": culprit})
+
+
+def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: list[tuple]) -> list[tuple]:
+    outcomes = []
+    for kind, at, culprit, options in faults:
+
+        def load(path, culprit=culprit):
+            state, manifest = PIECES.load_sharded(path)
+            return (spoil(state, "one bit") if rank == culprit else state), manifest
+
+        instead = {"load_sharded": load} if kind == "checkpoint" else {"ZeroOptimizer": _faulty(kind, at, culprit)}
+        equip(train, **instead)
+        dist.barrier()
+        folder = f"{root}/{kind}-{at}"
+        outcomes.append(
+            what_it_says(lambda o=options, f=folder: train(rank, world_size, 6, f, o.pop("save", None), **o))
+        )
+    return outcomes
+
+
+@check("17-ex4-train")
+def broken_invariants_stop_every_rank(train, *, rng):
+    """A fault in a step ends the run in that step, on all ranks, with the invariant that it breaks."""
+    faults = [
+        ("loss", 4, 0, {}, "loss", None, 5),
+        ("parameters", 3, 1, {}, "parameters", 1, 3),
+        ("bytes", 2, 2, {}, "bytes", 2, 2),
+        ("checkpoint", 2, 1, {"save": 2}, "checkpoint", 1, 2),
+        ("loss", 3, 0, {"spike_step": 99}, "", None, 0),
+        ("parameters", 6, 2, {"spike_step": 99}, "parameters", 2, 6),
+    ]
+    with tempfile.TemporaryDirectory(prefix="check-") as root:
+        results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults]))
+    for number, (kind, at, culprit, options, word, named, step) in enumerate(faults):
+        what = {"loss": "the loss rises", "parameters": f"rank {culprit}'s parameters change"}.get(kind, "")
+        what = (
+            what or {"bytes": f"rank {culprit} keeps a tensor", "checkpoint": f"rank {culprit} reads a wrong bit"}[kind]
+        )
+        case = f"{what} in step {at}" + (", with a spike_step" if "spike_step" in options else "")
+        expect_told(case, [mine[number] for mine in results], word, named, step)
+
+
+@check("17-ex4-train")
+def train_refuses_what_makes_no_sense(train, *, rng):
+    """Steps below 1 and micro-batches that do not divide the batch, on every rank."""
+    values = [("steps", 0), ("steps", -1), ("micro_batches", 3), ("micro_batches", 0)]
+    expect_refused(run_ranks(try_values, 2, (train, values, "train")))
