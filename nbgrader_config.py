@@ -5,8 +5,10 @@ import os
 import sys
 from pathlib import Path
 
+from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
 
+from autograder.grading.checklist import ListChecks
 from autograder.grading.feedback import FeedbackExporter
 from autograder.grading.restore import RestoreCells, SubmissionExporter
 from autograder.grading.safe import SafeCells
@@ -22,6 +24,9 @@ c.CourseDirectory.release_directory = "notebooks"
 
 # The stub of an answer. Checks read its error as "not written yet".
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this function")'}
+
+# Under each statement stands what its checks try. nbgrader's own steps follow.
+c.GenerateAssignment.preprocessors = [ListChecks, *GenerateAssignment.class_traits()["preprocessors"].default()]
 
 # Grading. A test cell gets full points if and only if it runs to its end. Whatever state a submission is in, every
 # exercise gets a score and a reason.

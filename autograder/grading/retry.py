@@ -44,6 +44,8 @@ def command(arguments: argparse.Namespace) -> int:
 
 def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbformat.NotebookNode:
     """The test cell of an exercise, as it was graded. ValueError if it does not exist or did not fail."""
+    from autograder.grading import scoring
+
     path = course.root / "autograded" / student / lesson / f"{lesson}.ipynb"
     if Path(student).name != student or not path.is_file():
         raise ValueError(f"{lesson} of {student!r} is not graded here: run `python -m autograder grade {lesson}` first")
@@ -52,7 +54,7 @@ def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbf
     if len(found) != 1:
         names = ", ".join(cell.id.removesuffix("-test") for cell in tests)
         raise ValueError(f"{lesson} has no exercise {exercise!r}; it has: {names}")
-    if found[0].metadata.get("autograder", {}).get("status") == "ok":
+    if scoring.passed(found[0]):
         raise ValueError(f"{student}'s {found[0].id} did not fail: there is nothing to retry")
     return found[0]
 

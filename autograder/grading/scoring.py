@@ -1,5 +1,7 @@
 """Scores: full points if and only if the test cell ran to its end, else none, and one sentence that says why.
 
+An exercise that fails only because of an error in another one has its points, too (`carried`).
+
 nbgrader looks at the outputs instead: anything on stderr costs all points, and a displayed number earns some.
 """
 
@@ -22,17 +24,20 @@ CELL = re.compile(r" \((?:\d+\.py|<ipython-input-[^>]*>), line (\d+)\)$")
 
 
 def passed(test: nbformat.NotebookNode) -> bool:
-    """Did this test cell run to its end?"""
-    return test.metadata.autograder.get("status") == "ok"
+    """Did this test cell run to its end, perhaps in a second run without the errors of other exercises (`carried`)?"""
+    ours = test.metadata.autograder
+    return ours.get("status") == "ok" or bool(ours.get("carried"))
 
 
 def reason(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
     """Why a test has no points, for the student; '' if it passed. problem: why the notebook was not run."""
     if problem:
         return problem
+    ours = test.metadata.autograder
+    if ours.get("carried"):
+        return _only_because_of(ours.carried)
     if passed(test):
         return ""
-    ours = test.metadata.autograder
     status = ours.get("status", "out of time")
     name, text = ours.get("error") or ("", "")
     if name in ("CheckFailed", "AssertionError") and text:
@@ -62,6 +67,15 @@ LEFT_OUT = " It was left out."
 
 #: For a submission that the autograder could not grade.
 FAILED = "The autograder failed on this notebook; please ask your instructor."
+
+
+def _only_because_of(exercises: list[str]) -> str:
+    """The sentence for an exercise that has its marks although its test failed at first."""
+    numbers = [re.sub(r"^\d+-ex(\d+)-.*", r"\1", name) for name in exercises]
+    if len(numbers) == 1:
+        return f"Right: it failed only because of exercise {numbers[0]}. Mend that first."
+    listed = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
+    return f"Right: it failed only because of exercises {listed}. Mend those first."
 
 
 def _known_cause(ours: dict) -> str:

@@ -16,6 +16,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
+from autograder.grading import carried
 from autograder.grading.kernels import Kernel, LocalKernel
 from autograder.grading.run_cells import Limits, run_cells
 from autograder.grading.submission_files import companion_files, lesson_notebook, submitted_files
@@ -62,11 +63,14 @@ class RunCells(NbGraderPreprocessor):
 def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
     """Run the cells of a restored submission (`run_cells`), in kernels that `kernels_for` starts.
 
+    Exercises that fail are tried again without the errors of those on which they build (`carried`).
+
     how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task.
     """
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel:
         run_cells(cells, new_kernel, how.limits, skip)
+        carried.try_again(cells, lesson, new_kernel, how.limits)
 
 
 def adopt(nb: nbformat.NotebookNode, executed: str) -> None:

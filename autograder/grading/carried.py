@@ -1,0 +1,119 @@
+"""Errors carried forward: an exercise that fails only because of another one keeps its marks.
+
+Exercises build on one another: the optimizer of exercise 3 calls the function of exercise 1. After a submission has
+run, each exercise that failed and that builds on another failed one is tried again in a fresh kernel, in which the
+lesson's own answers to those others are defined after the student's. If its test passes there, it has its marks.
+
+Of this second run the student learns only whether each test passed: not its outputs, errors or times, because the code
+that runs there can read the lesson's answers.
+"""
+
+from __future__ import annotations
+
+import symtable
+from collections.abc import Callable, Iterable
+
+import nbformat
+from nbformat.v4 import new_code_cell
+
+from autograder.grading.kernels import Kernel
+from autograder.grading.restore import answer_of
+from autograder.grading.run_cells import Limits, is_test, run_cells
+from autograder.lessons import notebook
+
+#: What stands where an answer is not written yet.
+STUB = "raise NotImplementedError("
+
+
+def try_again(
+    cells: list[nbformat.NotebookNode],
+    lesson: nbformat.NotebookNode,
+    new_kernel: Callable[[], Kernel],
+    limits: Limits,
+) -> None:
+    """Try failed exercises again with the lesson's answers to the failed exercises on which they build.
+
+    cells: a submission as `run_cells` leaves it. The test of an exercise that passes now gets
+    `metadata.autograder.carried`, the names of the exercises that had made it fail.
+    """
+    tests = {answer_of(test.id): test for test in cells if is_test(test)}
+    failed = {name for name, test in tests.items() if _status(test) != "ok"}
+    needs = {name: builds_on(name, cells, lesson) & failed for name in failed}
+    sources = {cell.id: cell.source for cell in cells}
+    faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
+    right: set[str] = set()
+    waiting = sorted(failed - faulty)
+    while waiting:
+        # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
+        ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
+        replaced = {name: needs[name] - right for name in ready}
+        passing = _passing(ready, set().union(*replaced.values()), cells, lesson, new_kernel, limits)
+        for name in passing:
+            ours = tests[name].metadata.autograder
+            for key in ("error", "where", "picture", "seed", "why"):  # what the first run said of it
+                ours.pop(key, None)
+            ours.carried = sorted(replaced[name])
+        right.update(passing)
+        faulty.update(set(ready) - set(passing))
+        waiting = [name for name in waiting if name not in ready]
+
+
+def builds_on(answer: str, cells: Iterable[nbformat.NotebookNode], lesson: nbformat.NotebookNode) -> set[str]:
+    """The other answers on which an exercise builds, directly or not, by their cells' names.
+
+    A cell builds on another if it reads a name that the other defines, in the submission or in the lesson. An exercise
+    builds also on what its test reads.
+    """
+    defines: dict[str, set[str]] = {}
+    reads: dict[str, set[str]] = {}
+    for cell in [*cells, *lesson.cells]:
+        if cell.cell_type != "code":
+            continue
+        try:
+            table = symtable.symtable(cell.source, cell.id, "exec")
+        except (SyntaxError, ValueError):  # not Python: what the lesson's cell reads has to do
+            continue
+        own = notebook.names_defined_by(table)
+        reads.setdefault(cell.id, set()).update(notebook.names_read_by(table) - own)
+        defines.setdefault(cell.id, set()).update(set() if is_test(cell) else own)
+    found, new = set(), {answer, f"{answer}-test"} & reads.keys()
+    while new:
+        found |= new
+        wanted = set().union(*(reads[name] for name in new))
+        new = {name for name in defines if defines[name] & wanted} - found
+    answers = {cell.id for cell in lesson.cells if notebook.nbgrader_role(cell) == "solution"}
+    return (found & answers) - {answer}
+
+
+def _status(test: nbformat.NotebookNode) -> str:
+    return test.metadata.get("autograder", {}).get("status", "out of time")
+
+
+def _may_pass(test: nbformat.NotebookNode, answer: str) -> bool:
+    """Can a failed test pass in a second run? Not if its exercise is not written, and not if there was no time."""
+    return _status(test) != "out of time" and STUB not in answer
+
+
+def _passing(
+    exercises: list[str],
+    replaced: set[str],
+    cells: list[nbformat.NotebookNode],
+    lesson: nbformat.NotebookNode,
+    new_kernel: Callable[[], Kernel],
+    limits: Limits,
+) -> list[str]:
+    """Those of the exercises that pass their tests with the lesson's answers to the `replaced` ones."""
+    ours = {cell.id: cell.source for cell in lesson.cells}
+    run: list[nbformat.NotebookNode] = []
+    for cell in cells:
+        if cell.cell_type != "code" or (is_test(cell) and answer_of(cell.id) not in exercises):
+            continue
+        if is_test(cell) or _status(cell) in ("ok", "error"):  # not what hung or ended the kernel
+            copy = new_code_cell(cell.source, id=cell.id)
+            copy.metadata.update({"nbgrader": cell.metadata.get("nbgrader", {})})
+            run.append(copy)
+        if cell.id in replaced:
+            # After the student's cell, which may define more than the exercise asks for.
+            run.append(new_code_cell(ours[cell.id], id=f"{cell.id}-of-the-lesson"))
+    run_cells(run, new_kernel, limits)
+    return [answer_of(cell.id) for cell in run if is_test(cell) and _status(cell) == "ok"]

@@ -1,0 +1,163 @@
+"""Errors carried forward: an exercise that fails only because of another one keeps its marks, and nothing leaks."""
+
+import json
+
+import nbformat
+import pytest
+from nbgrader.converters import Autograde
+
+from autograder.grading import carried
+from autograder.lessons import notebook
+from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
+
+pytestmark = pytest.mark.jail
+
+#: A line of the lesson's answer that no submission and no test holds.
+SECRET = "twice_as_much = x + x"
+WRONG_DOUBLE = "def double(x):\n    return 3 * x\n"
+ON_DOUBLE = "def square(x):\n    return double(x) * x / 2\n"
+ON_BOTH = "def half(x):\n    return square(x) / x - double(x) / 4\n"
+
+
+def told(*exercises: int) -> str:
+    """What the student reads."""
+    if len(exercises) == 1:
+        return f"Right: it failed only because of exercise {exercises[0]}. Mend that first."
+    return f"Right: it failed only because of exercises {exercises[0]} and {exercises[1]}. Mend those first."
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A course whose solution of exercise 1 can be told from all other answers."""
+    toy = Toy(tmp_path_factory.mktemp("course"), timeout=2)
+    nb = lesson()
+    cell(nb, "07-ex1-double").source = cell(nb, "07-ex1-double").source.replace(
+        "    return 2 * x\n", f"    {SECRET}\n    return twice_as_much\n"
+    )
+    assert SECRET in cell(nb, "07-ex1-double").source
+    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+    toy.course.prepare(LESSON)
+    return toy
+
+
+#: name → (the answers, the exercises that have their marks, what the page says of those that were carried).
+CASES = {
+    "one": ({"ex1": WRONG_DOUBLE, "ex2": ON_DOUBLE}, "23", {"ex2": told(1)}),
+    "not written": ({"ex1": None, "ex2": ON_DOUBLE}, "23", {"ex2": told(1)}),
+    "a chain": ({"ex1": WRONG_DOUBLE, "ex2": ON_DOUBLE, "ex3": ON_BOTH}, "23", {"ex2": told(1), "ex3": told(1)}),
+    "wrong by itself": ({"ex1": WRONG_DOUBLE, "ex2": "def square(x):\n    return double(x) * x\n"}, "3", {}),
+    "two wrong ones": (
+        {"ex1": WRONG_DOUBLE, "ex2": "def square(x):\n    return double(x) * x\n", "ex3": ON_BOTH},
+        "3",
+        {"ex3": told(1, 2)},
+    ),
+    "a stub that builds on nothing": ({"ex1": WRONG_DOUBLE, "ex2": None, "ex3": ON_BOTH}, "3", {"ex3": told(1, 2)}),
+    "a helper in the wrong cell": (
+        {
+            "ex1": f"def times(x, y):\n    return x * y\n\n\n{WRONG_DOUBLE}",
+            "ex2": "def square(x):\n    return times(x, double(x)) / 2\n",
+        },
+        "23",
+        {"ex2": told(1)},
+    ),
+    "right all the same": (
+        {"ex1": WRONG_DOUBLE, "ex2": "def square(x):\n    return x * x if double else 0\n"},
+        "23",
+        {},
+    ),
+    "a circle, in which the first needs what is defined later": (
+        {
+            "ex1": "def double(x):\n    return 2 * x if square(2) == 4 else 0\n",
+            "ex2": "def square(x):\n    return x * x if double(1) == 2 else 0\n",
+        },
+        "23",
+        {"ex2": told(1)},
+    ),
+    "a hang in the second run": (
+        {"ex1": WRONG_DOUBLE, "ex2": f"{ON_DOUBLE}\nif double(1) == 2:\n    while True:\n        pass\n"},
+        "3",
+        {},
+    ),
+    "an end in the second run": (
+        {"ex1": WRONG_DOUBLE, "ex2": f"import os\n\n{ON_DOUBLE}\nif double(1) == 2:\n    os._exit(0)\n"},
+        "3",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_exercise_keeps_its_marks_when_only_another_is_wrong(toy, name):
+    answers, full, says = CASES[name]
+    points = toy.grade(submission(**answers), "ada")
+    assert points == {f"ex{name[5]}": most if name[5] in full else 0.0 for name, most in POINTS.items()}
+    comments = {exercise: toy.comment(exercise, "ada") for exercise in points}
+    assert {exercise: text for exercise, text in comments.items() if text.startswith("Right:")} == says
+
+
+def everything_about(toy, student: str) -> str:
+    """All that is kept of a submission: comments, the feedback page, the executed notebook."""
+    folder = toy.root / "autograded" / student / LESSON
+    files = [path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()]
+    return "\n".join(
+        [toy.page(student), *files, *(toy.comment(exercise, student) for exercise in ("ex1", "ex2", "ex3"))]
+    )
+
+
+#: Ways in which code of the second run could hand over the lesson's answer. `source` holds it.
+READ = """
+import inspect, os
+try:
+    source = inspect.getsource(double)
+except Exception:
+    source = ""
+"""
+LEAKS = {
+    "prints": "def square(x):\n    print(source)\n    return 0\nprint(source)\n",
+    "raises": "def square(x):\n    raise ValueError(source)\n",
+    "raises in the cell": "def square(x):\n    return 0\nif 'twice' in source:\n    raise ValueError(source)\n",
+    "returns": "def square(x):\n    return source\n",
+    "writes": "open('answer.txt', 'w').write(source)\ndef square(x):\n    os.write(2, source.encode())\n    return 0\n",
+    "shows, and is right": "from IPython.display import display\ndisplay({'text/plain': source}, raw=True)\n"
+    "def square(x):\n    print(source)\n    return x * double(x) / 2\n",
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_nothing_of_the_lessons_answer_reaches_the_student(toy, name):
+    points = toy.grade(submission(ex1=None, ex2=READ + LEAKS[name]), "eve")
+    assert points == {"ex1": 0.0, "ex2": 2.0 if "right" in name else 0.0, "ex3": 3.0}
+    assert "twice_as_much" not in everything_about(toy, "eve")
+
+
+def test_the_attacks_could_have_read_the_answer(toy):
+    """In the second run the answer is there to be read: a test that passes only if it is shows that."""
+    spy = f"{READ}def square(x):\n    return x * x if {SECRET!r} in source else 0\n"
+    assert toy.grade(submission(ex1=None, ex2=spy), "spy")["ex2"] == 2.0
+
+
+def test_nbgraders_own_command_gives_the_same(toy):
+    toy.hand_in("carol", submission(ex1=WRONG_DOUBLE, ex2=ON_DOUBLE))
+    assert not toy.course._convert(Autograde, toy.course._config(assignment_id=LESSON, student_id="carol"))
+    assert toy.points("carol") == {"ex1": 0.0, "ex2": 2.0, "ex3": 3.0}
+    assert toy.comment("ex2", "carol") == told(1)
+
+
+def test_the_page_shows_no_failure_of_a_carried_exercise(toy):
+    toy.grade(submission(ex1=WRONG_DOUBLE, ex2=ON_DOUBLE), "dave")
+    section = toy.page("dave").split('<section id="07-ex2-square">')[1].split("</section>")[0]
+    assert told(1) in section and "2 / 2" in section
+    assert "Where it happened" not in section and "think of square" not in section
+    kept = json.loads((toy.root / "autograded" / "dave" / LESSON / f"{LESSON}.ipynb").read_text())
+    ours = next(c for c in kept["cells"] if c.get("id") == "07-ex2-square-test")["metadata"]["autograder"]
+    assert ours["carried"] == ["07-ex1-double"] and not {"error", "where", "seed"} & ours.keys()
+
+
+def test_what_an_exercise_builds_on():
+    """In the lessons themselves: names that both cells define for themselves do not count."""
+    nb = notebook.read("08_zero1")
+    assert carried.builds_on("08-ex1-shard-bounds", [], nb) == set()
+    assert "08-ex1-shard-bounds" in carried.builds_on("08-ex3-step", [], nb)
+    own = [nbformat.v4.new_code_cell("import math\ndef square(x):\n    return math.sqrt(x) ** 4\n", id="07-ex2-square")]
+    own.append(nbformat.v4.new_code_cell("import math\n" + RIGHT["07-ex1-double"], id="07-ex1-double"))
+    assert carried.builds_on("07-ex2-square", own, lesson()) == set()

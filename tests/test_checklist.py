@@ -1,0 +1,62 @@
+"""The list "What the grader checks" under each exercise: what it shows is what is graded."""
+
+import re
+
+import nbformat
+import pytest
+
+from autograder.checking.check import REGISTERED
+from autograder.grading import checklist
+from autograder.lessons import notebook
+
+LIST = re.compile(r"<details><summary>What the grader checks</summary>\n\n(.*?)\n\n</details>\Z", re.DOTALL)
+
+
+def listed(lesson: str) -> dict[str, list[str]]:
+    """Exercise, such as 08-ex3 → the sentences that its released statement lists."""
+    nb = nbformat.read(notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb", as_version=4)
+    found = {cell.id: LIST.search(cell.source) for cell in nb.cells if cell.cell_type == "markdown"}
+    return {name: [line.removeprefix("- ") for line in match[1].split("\n")] for name, match in found.items() if match}
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_each_check_is_listed_under_its_exercise_and_nothing_else(lesson):
+    tests = [cell for cell in notebook.read(lesson).cells if notebook.nbgrader_role(cell) == "grade"]
+    called = {checklist.statement_of(test.id): checklist.checks_called_by(test.source) for test in tests}
+    assert listed(lesson) == {name: [checklist.sentence_of(check) for check in found] for name, found in called.items()}
+    topic = lesson.split("_", 1)[1]
+    registered = {
+        (checklist.statement_of(f"{exercise}-test"), name)
+        for (module, name), exercise in REGISTERED.items()
+        if module.startswith(f"autograder.checks.{topic}")
+    }
+    assert {(name, check.__name__) for name, found in called.items() for check in found} == registered
+
+
+def test_sentences_are_sentences():
+    for lesson in notebook.lessons():
+        for name, sentences in listed(lesson).items():
+            for text in sentences:
+                assert text[-1] == "." and text[0] != "#" and len(text) < 130, f"{name}: {text}"
+
+
+def test_only_checks_are_listed():
+    source = (
+        "from autograder.checks import step\n"
+        "step.mean_is_over_the_workers(all_reduce_mean)\n"
+        "print(step.no_such_check)\n"
+        "step = all_reduce_mean\n"
+        "step.something_else()\n"
+        "other.gradient_is_that_of_the_mean_loss()\n"
+        "for _ in range(2):\n    pass\n"
+    )
+    assert [check.__name__ for check in checklist.checks_called_by(source)] == ["mean_is_over_the_workers"]
+    assert checklist.checks_called_by("assert 1 + 1 == 2") == []
+
+
+def test_a_check_without_a_docstring_is_named():
+    def a_property(answer, *, rng):
+        pass
+
+    with pytest.raises(ValueError, match=r"a_property needs a docstring whose first line says what it checks"):
+        checklist.sentence_of(a_property)
