@@ -64,7 +64,7 @@ def bits_for_the_levels():
 
     def tree_time(nbytes, n, alpha, beta):
         refuse(nbytes, n, alpha, beta)
-        return rounds_and_bytes(2 * (int(n) - 1).bit_length(), nbytes, alpha, beta)
+        return float(rounds_and_bytes(2 * (int(n) - 1).bit_length(), nbytes, alpha, beta))
 
 
 @variant("02-ex2-crossover")
@@ -151,7 +151,7 @@ def amdahl_number_by_number():
             raise ValueError("speedups must be positive")
         square = sum((1 - 1 / n) ** 2 for n, _ in pairs)
         mixed = sum((1 - 1 / n) * (1 - 1 / s) for n, s in pairs)
-        return sorted([0, mixed / square, 1])[1]
+        return sorted([0.0, mixed / square, 1.0])[1]
 
 
 @variant("02-ex4-amdahl")

@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 02, exercises 1 to 3."""
+"""Wrong answers to lesson 02, exercises 1 and 2."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, mutant, right, tests_of
 
-TIMES, CROSSOVER, FIT = "02-ex1-ring-and-tree", "02-ex2-crossover", "02-ex3-fit"
+TIMES, CROSSOVER = "02-ex1-ring-and-tree", "02-ex2-crossover"
 STEP = "02-ex5-step"
 
 
@@ -22,14 +22,48 @@ def _times():
         for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        return 2 * (n - 1) * (alpha + beta * nbytes / n)
+        return 2.0 * (n - 1) * (alpha + beta * nbytes / n)
 
     def tree_time(nbytes, n, alpha, beta):
         for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
+        return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
+
+one_rank_before_the_arguments = edit(
+    TIMES,
+    """You return 0.0 for one rank before you look at the other arguments, so that a negative nbytes, alpha or beta goes
+    unnoticed there. Check the arguments first.""",
+    (
+        """def ring_time(nbytes, n, alpha, beta):
+""",
+        """def ring_time(nbytes, n, alpha, beta):
+    if n == 1:
+        return 0.0
+""",
+    ),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+logarithm_to_base_2 = edit(
+    TIMES,
+    """math.log(n, 2) divides two rounded logarithms, and for some powers of two the quotient is a little too large, so
+    that ceil adds a round: 2**29 is the first. math.log2 is exact for powers of two.""",
+    ("math.log2(n)", "math.log(n, 2)"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+whole_seconds_stay_whole = edit(
+    TIMES,
+    """With whole numbers for alpha and beta your tree_time returns an int, or for one rank both do. The statement asks
+    for a float: multiply by 2.0.""",
+    ("return 2.0 * math.ceil", "return 2 * math.ceil"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
 
 ring_with_whole_bytes = edit(
     TIMES,
@@ -45,8 +79,8 @@ ring_with_n_rounds = edit(
     """Each half of your ring has N rounds; it needs N − 1. A chunk starts on one rank and must visit the N − 1
     others: it does not have to come back.""",
     (
-        "return 2 * (n - 1) * (alpha + beta * nbytes / n)",
-        "return 2 * n * (alpha + beta * nbytes / n) if n > 1 else 0.0",
+        "return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
+        "return 2.0 * n * (alpha + beta * nbytes / n) if n > 1 else 0.0",
     ),
     base=_times,
     breaks=tests_of(TIMES, STEP),
@@ -56,7 +90,7 @@ ring_in_one_half = edit(
     TIMES,
     """You counted only one half of the all-reduce. After the N − 1 rounds of the reduce-scatter each rank holds one
     chunk of the sum; the all-gather takes another N − 1 rounds.""",
-    ("return 2 * (n - 1)", "return (n - 1)"),
+    ("return 2.0 * (n - 1)", "return (n - 1)"),
     base=_times,
     breaks=tests_of(TIMES, STEP),
 )
@@ -65,7 +99,7 @@ ring_starts_one_message = edit(
     TIMES,
     """Your ring pays alpha once, but every round starts a message of its own. Multiply the cost of a whole message,
     alpha included, by the number of rounds.""",
-    ("return 2 * (n - 1) * (alpha + beta * nbytes / n)", "return alpha + 2 * (n - 1) / n * beta * nbytes"),
+    ("return 2.0 * (n - 1) * (alpha + beta * nbytes / n)", "return alpha + 2.0 * (n - 1) / n * beta * nbytes"),
     base=_times,
     breaks=tests_of(TIMES, STEP),
 )
@@ -83,7 +117,7 @@ ring_of_2n_minus_1 = edit(
     TIMES,
     """Your ring has 2N − 1 rounds. It has two halves of N − 1 rounds each: check the brackets in 2(N − 1).""",
     (
-        "return 2 * (n - 1) * (alpha + beta * nbytes / n)",
+        "return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
         "return (2 * n - 1) * (alpha + beta * nbytes / n) if n > 1 else 0.0",
     ),
     base=_times,
@@ -103,7 +137,7 @@ tree_rounds_down = edit(
     TIMES,
     """You rounded log2 of N down. After k rounds at most 2^k ranks have been reached, so two rounds are not enough for
     five ranks. Round up.""",
-    ("2 * math.ceil(math.log2(n))", "2 * int(math.log2(n))"),
+    ("2.0 * math.ceil(math.log2(n))", "2 * int(math.log2(n))"),
     base=_times,
     breaks=tests_of(TIMES),
 )
@@ -113,7 +147,7 @@ tree_one_level_too_deep = edit(
     """For powers of two your tree has one level too many. The number of ranks that have the vector doubles in each
     round, so 4 ranks are reached in 2 rounds. If you count the bits of N, compare them with the bits of N − 1.""",
     (
-        "return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)",
+        "return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)",
         "levels = int(n).bit_length() if n > 1 else 0\n    return 2 * levels * (alpha + beta * nbytes)",
     ),
     base=_times,
@@ -124,7 +158,7 @@ tree_up_only = edit(
     TIMES,
     """You counted the tree once. After the way up only the root has the sum; the way down to the other ranks takes as
     many rounds again.""",
-    ("return 2 * math.ceil(math.log2(n))", "return math.ceil(math.log2(n))"),
+    ("return 2.0 * math.ceil(math.log2(n))", "return math.ceil(math.log2(n))"),
     base=_times,
     breaks=tests_of(TIMES),
 )
@@ -143,8 +177,8 @@ tree_starts_one_message_a_way = edit(
     """Your tree pays alpha only twice, once up and once down. Every round starts a message: multiply alpha by the
     number of rounds, as you do with the bytes.""",
     (
-        "return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)",
-        "return 2 * alpha + 2 * math.ceil(math.log2(n)) * beta * nbytes if n > 1 else 0.0",
+        "return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)",
+        "return 2 * alpha + 2.0 * math.ceil(math.log2(n)) * beta * nbytes if n > 1 else 0.0",
     ),
     base=_times,
     breaks=tests_of(TIMES),
@@ -155,8 +189,8 @@ nothing_to_send_costs_nothing = edit(
     """For 0 bytes you returned 0. A message without content must still be started: with T = 0 each round costs
     alpha.""",
     (
-        "return 2 * (n - 1) * (alpha + beta * nbytes / n)",
-        "if nbytes == 0:\n        return 0.0\n    return 2 * (n - 1) * (alpha + beta * nbytes / n)",
+        "return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
+        "if nbytes == 0:\n        return 0.0\n    return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
     ),
     base=_times,
     breaks=tests_of(TIMES),
@@ -169,10 +203,10 @@ refuses_zero = edit(
     (
         "if value < least:\n"
         '            raise ValueError(f"{name} must be at least {least}, got {value}")\n'
-        "    return 2 * (n - 1) * (alpha + beta * nbytes / n)",
+        "    return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
         "if value <= 0 or value < least:\n"
         '            raise ValueError(f"{name} must be at least {least}, got {value}")\n'
-        "    return 2 * (n - 1) * (alpha + beta * nbytes / n)",
+        "    return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
     ),
     base=_times,
     breaks=tests_of(TIMES, STEP),
@@ -185,13 +219,13 @@ def ring_refuses_nothing():
     argument if n is below 1 or if nbytes, alpha or beta is negative."""
 
     def ring_time(nbytes, n, alpha, beta):
-        return 2 * (n - 1) * (alpha + beta * nbytes / n)
+        return 2.0 * (n - 1) * (alpha + beta * nbytes / n)
 
     def tree_time(nbytes, n, alpha, beta):
         for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
+        return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
 
 
 @mutant(TIMES, breaks=tests_of(TIMES))
@@ -203,13 +237,45 @@ def tree_refuses_less_than_the_ring():
         for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        return 2 * (n - 1) * (alpha + beta * nbytes / n)
+        return 2.0 * (n - 1) * (alpha + beta * nbytes / n)
 
     def tree_time(nbytes, n, alpha, beta):
-        return 2 * math.ceil(math.log2(n)) * (alpha + beta * nbytes) if n > 1 else 0.0
+        return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes) if n > 1 else 0.0
 
 
 # ---- 2 · crossover_bytes ----
+
+
+@right(CROSSOVER)
+def _crossover():
+    """Right: the base of the edits below."""
+
+    def crossover_bytes(n, alpha, beta):
+        if n <= 3 or alpha == 0:
+            return 0.0
+        if beta == 0:
+            return math.inf
+        levels = math.ceil(math.log2(n))
+        return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)
+
+
+nearly_free_is_free = edit(
+    CROSSOVER,
+    """You took a small beta for 0. At 1.8 TB/s a byte costs 5.6e-13 s, which is small and not 0. Compare with 0 itself:
+    a tolerance needs a scale, and here there is none.""",
+    ("if beta == 0:", "if math.isclose(beta, 0, abs_tol=1e-12):"),
+    base=_crossover,
+    breaks=tests_of(CROSSOVER),
+)
+
+never_slower_from_a_whole_byte = edit(
+    CROSSOVER,
+    """Where the ring is never slower you return 0, an int. The statement asks for a float, 0.0: who divides or formats
+    the result should not have to look which case it was.""",
+    ("return 0.0", "return 0"),
+    base=_crossover,
+    breaks=tests_of(CROSSOVER),
+)
 
 
 @right(CROSSOVER)
@@ -291,7 +357,7 @@ twice_the_rounds_of_the_ring = edit(
     CROSSOVER,
     """You gave the ring 2(N − 1) rounds and the tree L. Both go through two halves: compare 2(N − 1) with 2L, and the
     twos cancel.""",
-    ("beta * (n - 1 - levels)", "beta * (2 * (n - 1) - levels)"),
+    ("beta * (n - 1 - levels)", "beta * (2.0 * (n - 1) - levels)"),
     base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
@@ -304,192 +370,3 @@ levels_not_rounded = edit(
     base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
-
-
-# ---- 3 · fit_alpha_beta ----
-
-
-@right(FIT)
-def _fit():
-    """Right: the base of the edits below."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        beta, alpha = np.polyfit(m, t, 1)
-        return alpha, beta
-
-
-in_the_order_of_polyfit = edit(
-    FIT,
-    """You returned (beta, alpha). np.polyfit gives the highest power first, so the slope comes before the constant; the
-    exercise asks for alpha first.""",
-    ("return alpha, beta", "return beta, alpha"),
-    base=_fit,
-    breaks=tests_of(FIT),
-)
-
-errors_in_percent = edit(
-    FIT,
-    """You weighted the points, so that errors count relative to the time. That can be useful, but it is another line:
-    in this exercise every point counts the same, and errors are in seconds.""",
-    ("np.polyfit(m, t, 1)", "np.polyfit(m, t, 1, w=1 / t)"),
-    base=_fit,
-    breaks=tests_of(FIT),
-)
-
-clipped_at_zero = edit(
-    FIT,
-    """You clip a negative alpha to 0. A latency cannot be negative, but the best fit to noisy points can be, and the
-    caller should see that. Return what least squares gives.""",
-    ("return alpha, beta", "return max(0.0, alpha), beta"),
-    base=_fit,
-    breaks=tests_of(FIT),
-)
-
-halves_again = edit(
-    FIT,
-    """You halved the times. They are one-way times already: the measurement has divided the round trip by two. Halving
-    them again halves both alpha and beta.""",
-    ("np.polyfit(m, t, 1)", "np.polyfit(m, t / 2, 1)"),
-    base=_fit,
-    breaks=tests_of(FIT),
-)
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def whole_numbers_overflow():
-    """You calculated with numpy's integers. The square of 4 GB does not fit into 64 bits, and numpy wraps it around
-    without an error. Convert the sizes to float64 first."""
-
-    def fit_alpha_beta(sizes, seconds):
-        with np.errstate(all="ignore"):
-            m, t = np.array(sizes), np.array(seconds)
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        beta = (len(m) * np.sum(m * t) - np.sum(m) * np.sum(t)) / (len(m) * np.sum(m * m) - np.sum(m) ** 2)
-        return np.mean(t) - beta * np.mean(m), beta
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def latency_is_the_smallest_message():
-    """You took the time of the smallest message as alpha and fitted only beta. One noisy point then decides alpha. Let
-    all points decide both numbers at once."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        first = np.argmin(m)
-        alpha = t[first]
-        rest = m - m[first]
-        beta = rest @ (t - alpha) / (rest @ rest)
-        return alpha, beta
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def line_through_the_ends():
-    """You drew the line through the smallest and the largest message, so the points between them count for nothing.
-    Least squares uses all points."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        low, high = np.argmin(m), np.argmax(m)
-        beta = (t[high] - t[low]) / (m[high] - m[low])
-        return t[low] - beta * m[low], beta
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def line_through_the_origin():
-    """Your line passes through the origin, so alpha is always 0. A message of 0 bytes is not free: the constant must
-    be fitted as well."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        return 0.0, m @ t / (m @ m)
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def on_logarithms():
-    """You fitted a line to the logarithms. A straight line there is a power of the size, not a constant plus a slope:
-    plots may have logarithmic axes, the model does not."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        power, constant = np.polyfit(np.log(m), np.log(t), 1)
-        return np.exp(constant), power
-
-
-bandwidth_for_beta = edit(
-    FIT,
-    """Your second number is a bandwidth, in bytes per second. beta is its reciprocal, in seconds per byte.""",
-    ("return alpha, beta", "return alpha, 1 / beta"),
-    base=_fit,
-    breaks=tests_of(FIT),
-)
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def means_of_neighbors():
-    """You averaged the slopes between neighboring points. Two sizes that are close together then count as much as two
-    that are far apart, although their small distance magnifies the noise. Use all points in one least-squares fit."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        order = np.argsort(m)
-        steps = np.diff(m[order])
-        keep = steps > 0
-        beta = np.mean(np.diff(t[order])[keep] / steps[keep])
-        return np.mean(t) - beta * np.mean(m), beta
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def sorts_the_callers_sizes():
-    """You changed the caller's arguments, for example by sorting them in place. The caller still needs them, and sizes
-    sorted on their own no longer match their times. Work on copies; a fit needs no order."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(set(m.tolist())) < 2:
-            raise ValueError("sizes must be as many as seconds, with two distinct ones")
-        if isinstance(sizes, np.ndarray):
-            seconds[:], sizes[:] = seconds[np.argsort(sizes)], np.sort(sizes)
-        beta, alpha = np.polyfit(m, t, 1)
-        return alpha, beta
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def two_points_of_one_size():
-    """You counted points, not distinct sizes. Three messages of the same size say nothing about the slope: the
-    denominator is zero. Raise a ValueError for fewer than two distinct sizes."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(m) != len(t) or len(m) < 2:
-            raise ValueError("sizes must be as many as seconds, and at least two")
-        offset = m - m.mean()
-        beta = offset @ t / max(offset @ offset, 1e-300)
-        return t.mean() - beta * m.mean(), beta
-
-
-@mutant(FIT, breaks=tests_of(FIT))
-def lengths_may_differ():
-    """You accepted lists of different lengths. The measurements were then paired wrongly: raise a ValueError that names
-    sizes, before numpy broadcasts or zip drops the surplus."""
-
-    def fit_alpha_beta(sizes, seconds):
-        m, t = (np.array(values, dtype=np.float64) for values in (sizes, seconds))
-        if len(set(m.tolist())) < 2:
-            raise ValueError("sizes must hold two distinct values")
-        t = np.resize(t, len(m))
-        beta, alpha = np.polyfit(m, t, 1)
-        return alpha, beta

@@ -32,6 +32,35 @@ def _amdahl():
         return float(np.clip(p, 0, 1))
 
 
+one_n_is_refused = edit(
+    AMDAHL,
+    """You refuse measurements that all have the same n. One n above 1 is enough for a fit, and to measure it twice does
+    no harm: only where every n is 1 is there nothing to learn about p.""",
+    ("or max(ns) <= 1:", "or max(ns) <= 1 or len(set(ns)) < 2:"),
+    base=_amdahl,
+    breaks=tests_of(AMDAHL),
+)
+
+no_speedup_above_linear = edit(
+    AMDAHL,
+    """You cut speedups larger than n down to n before the fit. Only the result is limited to [0, 1]; a measurement that
+    is better than linear counts as it is.""",
+    (
+        "np.array(speedups, dtype=float)",
+        "np.minimum(np.array(speedups, dtype=float), np.array(ns, dtype=float))",
+    ),
+    base=_amdahl,
+    breaks=tests_of(AMDAHL),
+)
+
+clipped_to_an_int = edit(
+    AMDAHL,
+    """max(0, min(1, p)) is an int where p lies outside [0, 1]. The statement asks for a float: clip to 0.0 and 1.0.""",
+    ("float(np.clip(p, 0, 1))", "max(0, min(1, p))"),
+    base=_amdahl,
+    breaks=tests_of(AMDAHL),
+)
+
 speedup_of_numbers_only = edit(
     AMDAHL,
     """Your speedup takes a number, but not an array or a list: an if or a float() can handle only one number. Use

@@ -230,6 +230,18 @@ def _rate():
         return base_lr + (target - base_lr) * step / warmup_steps
 
 
+no_warmup_before_the_arguments = edit(
+    RATE,
+    """Without warm-up you return the target before you look at the other arguments, so that a negative step or a batch
+    size of 0 goes unnoticed there. Check the arguments first.""",
+    (
+        "    for name, value, least in",
+        "    if warmup_steps == 0:\n        return base_lr * batch / max(1, base_batch)\n    for name, value, least in",
+    ),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
+
 one_step_ahead = edit(
     RATE,
     """Your warm-up is one step ahead: step 0 should have base_lr itself, and step warmup_steps is the first with the

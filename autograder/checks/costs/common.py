@@ -1,0 +1,111 @@
+"""What the checks of lesson 02 share: calls, comparisons, prices of messages, a ring that is played."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from autograder.checking.expect import as_array, digits_that_differ, fail
+
+#: A few float64 operations on positive numbers are off by about 1e-15 of the result. Where differences are taken (the
+#: fits), the inputs are drawn so that fewer than four digits cancel; sums that are not centered may lose four more.
+RTOL = 1e-9
+
+
+def draw_prices(rng: np.random.Generator, nbytes: float) -> tuple[float, float]:
+    """alpha and beta for which starting a message of `nbytes` costs about as much as its bytes do."""
+    beta = float(10 ** rng.uniform(-11, -9))
+    return float(beta * nbytes * rng.uniform(0.5, 2)), beta
+
+
+def ring_seconds(nbytes: float, n: int, alpha: float, beta: float) -> Fraction:
+    """Play a ring: in each round every rank passes on a chunk; each half ends when a chunk has visited every rank."""
+    message = Fraction(alpha) + Fraction(beta) * Fraction(nbytes) / n
+    seconds = Fraction(0)
+    for _half in ("reduce-scatter", "all-gather"):
+        visited = {0}
+        while len(visited) < n:
+            visited.add((max(visited) + 1) % n)
+            seconds += message
+    return seconds
+
+
+def result_of(case: str, call: str, function: Callable, *arguments: Any) -> Any:
+    """What the function returns; an exception is a failed property, and the message shows the call that raised it."""
+    try:
+        return function(*arguments)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        fail(f"{call} raised {type(error).__name__}: {error}", case, f"raised {type(error).__name__}")
+
+
+def expect_value_error(case: str, name: str, function: Callable, *arguments: Any) -> None:
+    """A ValueError is raised whose text contains `name`. To raise another error or none is one mistake."""
+    try:
+        function(*arguments)
+    except NotImplementedError:
+        raise
+    except ValueError as error:
+        if name not in str(error):
+            fail(f"the ValueError should name {name}, it says {str(error)!r}", case, "not named")
+    except Exception as error:
+        fail(f"expected a ValueError that names {name}, got {type(error).__name__}: {error}", case, "not refused")
+    else:
+        fail(f"expected a ValueError that names {name}, but nothing was raised", case, "not refused")
+
+
+def number_of(case: str, got: Any, what: str) -> float:
+    array = as_array(case, got, what)
+    if array.shape != () or np.iscomplexobj(array):
+        fail(f"{what} should be one number, got {array.dtype} of shape {array.shape}", case, array)
+    return float(array)
+
+
+def expect_number(
+    case: str,
+    got: Any,
+    expected: Fraction | float,
+    what: str,
+    because: str,
+    *,
+    scale: float | None = None,
+    evidence: Any = None,
+) -> None:
+    """`got` must be `expected` up to rounding, and a float: Python's own or numpy's float64, which is one."""
+    number, wanted = number_of(case, got, what), float(expected)
+    bound = RTOL * (abs(wanted) if scale is None else scale)
+    good = number == wanted if math.isinf(wanted) else abs(number - wanted) <= bound
+    if not good:
+        one, other = digits_that_differ(number, wanted)
+        fail(f"{what}: got {one}, expected {other}; {because}", case, evidence or [number])
+    if not isinstance(got, float):
+        fail(f"{what} should be a float, got {got!r}, of type {type(got).__name__}", case, type(got).__name__)
+
+
+def expect_array(
+    case: str, got: Any, expected: list[Fraction], shape: tuple[int, ...], what: str, because: str
+) -> None:
+    array = as_array(case, got, what)
+    if array.shape != shape or np.iscomplexobj(array):
+        fail(f"{what}: got {array.dtype} of shape {array.shape}, expected shape {shape}", case, array)
+    for index, (number, wanted) in enumerate(zip(array.ravel(), map(float, expected), strict=True)):
+        if not abs(float(number) - wanted) <= RTOL * abs(wanted):
+            where = f" (entry {index})" if shape else ""
+            one, other = digits_that_differ(number, wanted)
+            fail(f"{what}{where}: got {one}, expected {other}; {because}", case, array)
+
+
+def expect_inputs_unchanged(case: str, before: Sequence, after: Sequence, names: Sequence[str]) -> None:
+    for old, new, name in zip(before, after, names, strict=True):
+        if type(old) is not type(new) or np.shape(old) != np.shape(new) or not np.array_equal(old, new):
+            fail(f"{name} was changed in place: work on a copy", case, f"{name} changed")
+
+
+def exactly(number: Any) -> int | float:
+    """A number of numpy's as Python's own, which Fraction takes exactly."""
+    return number.item() if isinstance(number, np.generic) else number
