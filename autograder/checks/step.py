@@ -243,8 +243,11 @@ def step_keeps_to_its_types(distributed_training_step: Callable, *, rng: np.rand
         ("int64 weights, EMA weights, m and v; float64 examples", np.float64, (x64, y64, *ints[2:])),
         ("int8 examples", np.float64, (ints[0].astype(np.int8), ints[1].astype(np.int8), *wide)),
         ("all float32", np.float32, (xs, ys, *narrow)),
+        ("all float32, m and the EMA nearly cancelled", np.float32, (xs, ys, *_cancelled_state(xs, ys, narrow))),
         ("lists of float32 arrays", np.float32, (list(xs), list(ys), *narrow)),
         ("float32 but for float64 examples", np.float64, (x64, y64, *narrow)),
+        ("float32 but for int8 examples", np.float64, (ints[0].astype(np.int8), ints[1].astype(np.int8), *narrow)),
+        ("float32 but for float16 examples", np.float64, (xs.astype(np.float16), ys.astype(np.float16), *narrow)),
         ("float32 but for a float64 EMA", np.float64, (xs, ys, narrow[0], wide[1], *narrow[2:])),
     ):
         flat = [np.asarray(a, dtype=np.float64) for a in (given_xs, given_ys, *given)]
@@ -328,6 +331,20 @@ def _nearly_cancelling(rng: np.random.Generator, many: tuple[int, ...], d: int) 
     x, w = rng.normal(size=(*many, d)).astype(np.float32), (300 * rng.normal(size=d)).astype(np.float32)
     y = x.astype(np.float64) @ w.astype(np.float64) + rng.normal(size=many)
     return x, y.astype(np.float32), w
+
+
+def _cancelled_state(xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
+    """A float32 state whose new m and new EMA are as small as the rounding of their two terms.
+
+    So a gradient, or new weights, that are rounded to float32 on the way show: the error is as large as the result.
+    """
+    x, y = xs.astype(np.float64).reshape(-1, xs.shape[-1]), ys.astype(np.float64).reshape(-1)
+    w, ema, m, v = state
+    beta1, decay = MID_TRAINING["beta1"], MID_TRAINING["decay"]
+    m = (-(1 - beta1) / beta1 * _autograd(x, y, w.astype(np.float64))).astype(np.float32)
+    wide = [a.astype(np.float64) for a in (w, ema, m, v)]
+    ema = (-(1 - decay) / decay * _torch_step(x, y, wide, MID_TRAINING, 3)[0]).astype(np.float32)
+    return [w, ema, m, v]
 
 
 def _state(rng: np.random.Generator, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -144,7 +144,8 @@ def with_helpers():
         if int(t) < 1:
             raise ValueError("t counts from 1")
         xs, ys = np.array(list(xs)), np.array(list(ys))
-        dtype = np.result_type(xs, ys, weights, ema_weights, m, v)
+        kinds = {np.asarray(a).dtype for a in (xs, ys, weights, ema_weights, m, v)}
+        dtype = np.float32 if kinds == {np.dtype(np.float32)} else np.float64
         if np.ndim(xs) != 4:
             raise ValueError("worker_xs must be (N, accum_steps, B, d)")
         d = xs.shape[-1:]
@@ -154,4 +155,4 @@ def with_helpers():
         g = all_reduce_mean(np.stack(list(map(worker_gradient, xs, ys, [state[0]] * len(xs)))))
         state[0], state[2], state[3] = adam_update(state[0], g, *state[2:], lr, beta1, beta2, eps, t)
         state[1] = ema_update(*state[[1, 0]], decay)
-        return state.reshape(-1).astype(dtype if dtype == np.float32 else np.float64)
+        return state.reshape(-1).astype(dtype)

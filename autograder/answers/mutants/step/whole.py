@@ -87,11 +87,10 @@ def _step():
         fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
         if t < 1 or not fits:
             raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
+        dtype = np.float32 if all(a.dtype == np.float32 for a in (xs, ys, *state)) else np.float64
         g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
         w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(xs, ys, *state, np.float32)
-        )
+        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(dtype)
 
 
 averages_the_old_weights = edit(
@@ -280,9 +279,9 @@ def needs_arrays():
             raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
         g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
         w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(
-            np.result_type(worker_xs, worker_ys, *state, np.float32)
-        )
+        narrow = {a.dtype.name for a in (worker_xs, worker_ys, *state)} == {"float32"}
+        flat = np.concatenate([w, ema_update(ema_weights, w, decay), m, v])
+        return flat.astype(np.float32) if narrow else flat
 
 
 truncates_the_result = edit(
@@ -290,9 +289,7 @@ truncates_the_result = edit(
     """Your result has an integer dtype and lost all fractions: an array with the dtype of the weights truncates what is
     written into it. Integer inputs must still give float64.""",
     (
-        "return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(\n"
-        "        np.result_type(xs, ys, *state, np.float32)\n"
-        "    )",
+        "return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(dtype)",
         "d = len(weights)\n"
         "    out = np.empty(4 * d, dtype=state[0].dtype)\n"
         "    out[:d], out[d : 2 * d], out[2 * d : 3 * d], out[3 * d :] = w, ema_update(ema_weights, w, decay), m, v\n"
@@ -302,12 +299,42 @@ truncates_the_result = edit(
     breaks=tests_of(STEP),
 )
 
+the_common_dtype_of_numpy = edit(
+    STEP,
+    """np.result_type says what numpy would make of the arrays, and of float32 with int8 or float16 it makes float32.
+    Here the result is float32 only if all six are: compare their dtypes.""",
+    (
+        "np.float32 if all(a.dtype == np.float32 for a in (xs, ys, *state)) else np.float64",
+        "np.result_type(xs, ys, *state, np.float32)",
+    ),
+    base=_step,
+    breaks=tests_of(STEP),
+)
+
+rounds_the_gradient_first = edit(
+    STEP,
+    """You rounded the mean gradient to float32 before Adam. All is computed in float64, and the result is rounded once,
+    at the end: where the new m is small, the gradient's rounding is as large as m itself.""",
+    ("strict=True)])", "strict=True)]).astype(dtype)"),
+    base=_step,
+    breaks=tests_of(STEP),
+)
+
+averages_rounded_weights = edit(
+    STEP,
+    """The EMA took in weights that were rounded to float32 already. All is computed in float64, and the result is
+    rounded once, at the end.""",
+    ("ema_update(ema_weights, w, decay)", "ema_update(ema_weights, w.astype(dtype), decay)"),
+    base=_step,
+    breaks=tests_of(STEP),
+)
+
 never_returns_float32 = edit(
     STEP,
     """You returned float64 although every input was float32. In just that case, round the result to float32, once, at
     the end.""",
     (
-        ".astype(\n        np.result_type(xs, ys, *state, np.float32)\n    )",
+        ".astype(dtype)",
         "",
     ),
     base=_step,
@@ -318,11 +345,7 @@ narrows_for_the_examples = edit(
     STEP,
     """You returned float32 because some of the arrays were float32. All six must be: a single float64 array among them,
     such as the average, makes the result float64.""",
-    (
-        "g = all_reduce_mean(",
-        "dtype = np.float32 if xs.dtype == ys.dtype == np.float32 else np.float64\n    g = all_reduce_mean(",
-    ),
-    ("np.result_type(xs, ys, *state, np.float32)", "dtype"),
+    ("all(a.dtype == np.float32 for a in (xs, ys, *state))", "xs.dtype == ys.dtype == np.float32"),
     base=_step,
     breaks=tests_of(STEP),
 )
@@ -343,7 +366,8 @@ def writes_into_the_state():
         ema = ema_update(ema_weights, w, decay)
         flat = np.concatenate([w, ema, new_m, new_v])
         weights[:], ema_weights[:], m[:], v[:] = w, ema, new_m, new_v
-        return flat.astype(np.result_type(xs, ys, *state, np.float32))
+        dtype = np.float32 if all(a.dtype == np.float32 for a in (xs, ys, *state)) else np.float64
+        return flat.astype(dtype)
 
 
 empties_the_lists = edit(
