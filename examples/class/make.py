@@ -5,8 +5,8 @@ Run it when a lesson, a mutant or a variant changes (after `make notebooks`):
     .venv/bin/python examples/class/make.py
 
 Each submission is the released notebook with answers put in, and then what that student did to it. The
-expected points follow from that: an exercise has no points where a mutant says that it breaks, or where the
-student left, lost or looped it; everything else has all of its points.
+expected points follow from that: an exercise has no points where a mutant is put in, or where the student left, lost
+or looped it. Everything else has all of its points, also what builds on one of these.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Paper:
             self.cell(name).source = "\n".join(lines)
 
     def leave(self, *names: str) -> None:
-        """These exercises stay as they were released; `names` are their answer cells."""
+        """These exercises will have no points; `names` are their answer cells."""
         self.lost |= {f"{name}-test" for name in names}
 
     def mistake(self, name: str) -> None:
         """Put in the mutant of this name."""
         mutant = next(mutant for mutant in mutants.of_lesson(self.lesson) if mutant.name == name)
         self.cell(mutant.cell).source = mutant.source.rstrip("\n")
-        self.lost |= set(mutant.breaks)
+        self.leave(mutant.cell)
 
 
 def all_right(paper: Paper) -> None:
@@ -139,13 +139,13 @@ def tampers(mistake: str) -> Callable[[Paper], None]:
     return write
 
 
-def never_ends(answer: str, *lost: str) -> Callable[[Paper], None]:
-    """The cell of this answer goes round for ever; `lost`: the answers whose tests need it."""
+def never_ends(answer: str) -> Callable[[Paper], None]:
+    """The cell of this answer goes round for ever."""
 
     def write(paper: Paper) -> None:
         all_right(paper)
         paper.cell(answer).source += "\n\nwhile True:\n    pass"
-        paper.leave(answer, *lost)
+        paper.leave(answer)
 
     return write
 
@@ -223,7 +223,7 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
     "student-08": {"03_step": tampers("takes_worker_0")},
     "student-09": {
         "01_collectives": mistakes("reduce_scatter_everybody_sends_first"),  # the ranks wait for each other
-        "03_step": never_ends(EMA, STEP),
+        "03_step": never_ends(EMA),
     },
     "student-10": {"01_collectives": noisy, "03_step": noisy},
     "student-11": {"03_step": hostile(MEAN, STEP)},
