@@ -72,7 +72,7 @@ def test_an_exercise_that_the_example_class_names_by_a_constant_is_found(capsys)
     rows = said(capsys, "03-ex4")
     lines = (notebook.ROOT / "examples" / "class" / "make.py").read_text().splitlines()
     places = [lines[int(line) - 1] for path, line, _ in rows if path == "examples/class/make.py"]
-    assert any("never_ends(EMA, STEP)" in place for place in places)
+    assert any("never_ends(EMA)" in place for place in places)
 
 
 def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
