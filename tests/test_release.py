@@ -42,6 +42,16 @@ def test_answers_and_hidden_tests_are_cut_and_the_rest_stays(course):
     assert cells["98-ex1-twice-test"].metadata.nbgrader.points == 3
 
 
+def test_each_lesson_comes_with_a_tutor_for_assistants(course):
+    release.release()
+    text = (released(course).parent / "AGENTS.md").read_text()
+    assert text == release.AGENTS.read_text() and "Do not write or complete the code of an answer cell" in text
+    stub = next(
+        cell.source for cell in nbformat.read(released(course), as_version=4).cells if release.STUB in cell.source
+    )
+    assert "raise NotImplementedError" in stub and "`raise NotImplementedError`" in text, "the file names the stub"
+
+
 def test_the_same_bytes_every_time(course):
     release.release()
     first = released(course).read_bytes()
@@ -53,7 +63,8 @@ def test_the_same_bytes_every_time(course):
 
 def test_check_names_what_is_stale_and_changes_nothing(course, capsys):
     assert main(["release", "--check"]) == 1
-    assert capsys.readouterr().out == "notebooks/98_tiny/98_tiny.ipynb is missing: run `make notebooks`\n"
+    missing = [f"notebooks/98_tiny/{name} is missing: run `make notebooks`" for name in ("98_tiny.ipynb", "AGENTS.md")]
+    assert capsys.readouterr().out.splitlines() == missing
     assert not released(course).exists()
     release.release()
     assert main(["release", "--check"]) == 0
@@ -81,7 +92,7 @@ def test_an_old_notebook_without_answers_is_replaced(course):
     path.write_text(path.read_text().replace("Tiny", "Tinier"))
     release.release()
     assert "Tinier" in released(course).read_text()
-    assert [p.name for p in released(course).parent.iterdir()] == ["98_tiny.ipynb"]
+    assert sorted(p.name for p in released(course).parent.iterdir()) == ["98_tiny.ipynb", "AGENTS.md"]
 
 
 def test_a_notebook_without_solution_goes_unless_it_holds_answers(course):

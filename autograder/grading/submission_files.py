@@ -7,6 +7,8 @@ from pathlib import Path
 
 import nbformat
 
+from autograder.lessons.release import AGENTS
+
 
 def lesson_notebook(source: Path) -> nbformat.NotebookNode:
     """The instructor's notebook of a lesson; ValueError if it is missing."""
@@ -36,7 +38,7 @@ def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes]
     left_out: list[str] = []
     for path in sorted(folder.rglob("*"))[:1000] if folder.is_dir() and not folder.is_symlink() else []:
         name = str(path.relative_to(folder))
-        if name == f"{folder.name}.ipynb" or any(part.startswith(".") for part in Path(name).parts):
+        if name in (f"{folder.name}.ipynb", AGENTS.name) or any(part.startswith(".") for part in Path(name).parts):
             continue
         if path.is_symlink() or any((folder / parent).is_symlink() for parent in Path(name).parents):
             left_out.append(f"{name}: a link")

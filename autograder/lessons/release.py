@@ -1,7 +1,8 @@
 """`python -m autograder release`: make the notebooks that students get from the solutions, with nbgrader.
 
 nbgrader removes the solutions and the hidden tests, with the settings of `nbgrader_config.py`, in a scratch
-folder with a scratch gradebook. The result replaces the file in `notebooks/` only when a byte differs.
+folder with a scratch gradebook. Each lesson also gets AGENTS.md, which asks an assistant to be a tutor. The result
+replaces the file in `notebooks/` only when a byte differs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from pathlib import Path
 
 from autograder.lessons import nbgrader_api, notebook
 from autograder.lessons.files import write_whole
+
+#: What each lesson's folder contains for students' assistants.
+AGENTS = Path(__file__).parent / "templates" / "AGENTS.md"
 
 #: A stub contains this word; a solution cell without it holds somebody's work.
 STUB = "NotImplementedError"
@@ -95,6 +99,7 @@ def _generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
         _empty_gradebook(course / "gradebook.db")
         for name in names:
             _generate_assignment(course, name)
+            shutil.copy(AGENTS, course / "release" / name)
         yield [(name, course / "release" / name) for name in names]
 
 
