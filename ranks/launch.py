@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 0.15
 #: Seconds to wait for other ranks' errors after the first one, so that the cause is reported and not its consequence.
 _GRACE = 0.25
+#: Seconds that a new fork server may take, on a busy machine, until it has imported torch and forked the ranks.
+_START = 120.0
 #: A rank that prints more than this many bytes is ended.
 OUTPUT_LIMIT = 16 * 2**20
 
@@ -75,9 +77,10 @@ def run(
     The processes form a gloo process group on this machine, so `torch.distributed` works in them. The worker may be
     defined in a notebook cell. On rank r the random numbers of torch, numpy and Python are seeded with seed + r.
 
-    world_size: from 1 to 128. timeout: seconds for the whole run. echo: print what the ranks print, each line with its
-    rank. Raises RankError if a rank raises or dies, HangError if ranks wait forever or time is up, ValueError for
-    arguments that cannot work. When it returns or raises, every process has ended and no temporary file is left.
+    world_size: from 1 to 128. timeout: seconds for the run, once its processes have started. echo: print what the ranks
+    print, each line with its rank. Raises RankError if a rank raises or dies, HangError if ranks wait forever or time is
+    up, ValueError for arguments that cannot work. When it returns or raises, every process has ended and no temporary
+    file is left.
     """
     __tracebackhide__ = True  # a traceback ends at the caller's cell
     _check(worker, world_size, args, timeout)
@@ -124,6 +127,7 @@ class _Run:
                 connection.send(self.job)
             except OSError:  # it has already died; its exit status will say how
                 continue
+        self._await_start()
         while len(self.answers) < self.world_size:
             self._wait_for_news()
             self._raise_for_failures()
@@ -136,6 +140,15 @@ class _Run:
         spans = sorted((s for record in records for s in record.spans), key=lambda s: (s.start, s.rank))
         ledger = Ledger(messages, self.world_size, spans)
         return Results(values, ledger, [output.text() for output in self.output])
+
+    def _await_start(self) -> None:
+        """Wait until the ranks have been forked: the run's time begins then, not while a new server imports torch."""
+        until = time.monotonic() + _START
+        while not self.ranks.pids and self.ranks.events and (left := until - time.monotonic()) > 0:
+            wait(self.ranks.events, timeout=left)
+            self.ranks.collect_exits()
+        self.deadline = time.monotonic() + self.job["timeout"]
+        self._next_look = time.monotonic() + _LOOK_EVERY
 
     def _release(self) -> None:
         """Every rank has answered: let them end."""

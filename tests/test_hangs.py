@@ -213,8 +213,7 @@ def test_an_impossible_peer_is_reported_at_once(worker, says, no_leftovers):
 
 
 def an_endless_loop(rank, world_size):
-    while rank == 1:
-        pass
+    while rank == 1: pass  # fmt: skip # noqa: E701 (one line, whichever half of it runs)
     dist.barrier()
 
 
@@ -225,7 +224,7 @@ def test_an_endless_loop_is_named_with_its_line(no_leftovers):
     assert time.monotonic() - begin < 2 + LIMIT
     text = str(caught.value)
     assert "did not finish within 2 s" in text
-    assert "rank 1 is computing at test_hangs.py, line" in text and "while rank == 1" in text
+    assert "computing at test_hangs.py, line" in text and "while rank == 1" in text
     assert "rank 0 waits in barrier for rank 1 at" in text, text
 
 

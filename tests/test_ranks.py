@@ -47,6 +47,20 @@ def all_reduced_rank(rank, world_size):
     return rank, x.item()
 
 
+def test_the_time_allowed_begins_when_the_ranks_have_started(tmp_path):
+    """A fork server that has to import something slow takes nothing off the run's own time."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(8)\n")
+    script = (
+        "import ranks\nfrom ranks import processes\n\n"
+        "processes.PRELOAD.add('slow_to_import')\n"
+        "if __name__ == '__main__':\n"
+        "    print(ranks.run(lambda rank, world_size: rank, 2, timeout=6, echo=False))\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[0, 1]\n", done.stderr[-500:]
+
+
 def test_functions_travel_by_value():
     offset = 7
     space = {"__name__": "__main__"}
