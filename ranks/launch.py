@@ -78,9 +78,9 @@ def run(
     defined in a notebook cell. On rank r the random numbers of torch, numpy and Python are seeded with seed + r.
 
     world_size: from 1 to 128. timeout: seconds for the run, once its processes have started. echo: print what the ranks
-    print, each line with its rank. Raises RankError if a rank raises or dies, HangError if ranks wait forever or time is
-    up, ValueError for arguments that cannot work. When it returns or raises, every process has ended and no temporary
-    file is left.
+    print, each line with its rank. Raises RankError if a rank raises or dies, HangError if ranks wait forever or time
+    is up, ValueError for arguments that cannot work. When it returns or raises, every process has ended and no
+    temporary file is left.
     """
     __tracebackhide__ = True  # a traceback ends at the caller's cell
     _check(worker, world_size, args, timeout)
