@@ -95,7 +95,7 @@ def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
         "anchor": answer_of(test.id),
         "score": score,
         "points": most,
-        "result": "passed" if score >= most else "in part" if score > 0 else "failed",
+        "result": result_of(score, most, bool(ours.get("carried"))),
         "message": re.sub(r"^the ", "The ", message.strip()),
         "hints": [hint.strip() for hint in hints if hint.strip()],
         "notes": ours.get("notes", []),
@@ -104,6 +104,13 @@ def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
         "comment": comment if comment and comment != by_machine else "",
         "answer": answer,
     }
+
+
+def result_of(score: float, most: float, carried: bool) -> str:
+    """One word for the table. carried: the exercise failed only because of another one."""
+    if score >= most:
+        return "right" if carried else "passed"
+    return "in part" if score > 0 else "failed"
 
 
 def picture(drawn: object) -> dict[str, str] | None:
