@@ -6,7 +6,12 @@ failures of the same kind compare equal.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ranks.ledger import Ledger
+
+if TYPE_CHECKING:
+    from ranks.figure import Figure
 
 
 class RankError(RuntimeError):
@@ -31,8 +36,18 @@ class HangError(RuntimeError):
     headline: who waits forever, or that time was up. waits: one sentence a rank: the call in which it waits, the peer,
     and the line of code.
     parted: one sentence on the first point at which the ranks' calls do not fit together, or "" if there is none.
+    ledger: every message until then.
     """
 
-    def __init__(self, headline: str, waits: list[str], parted: str, evidence: Any):
+    def __init__(self, headline: str, waits: list[str], parted: str, evidence: Any, ledger: Ledger | None = None):
         self.headline, self.waits, self.parted, self.evidence = headline, waits, parted, evidence
+        self.ledger = Ledger() if ledger is None else ledger
         super().__init__("\n".join([headline, *(f"  {wait}" for wait in waits), *([parted] if parted else [])]))
+
+    def timeline(self, title: str = "Until nothing moved") -> Figure:
+        """A figure of the ledger: calls that never end reach the right edge."""
+        from ranks import timeline  # matplotlib is slow to import
+
+        lines = [" ".join(line.split()).rstrip(".") for line in (self.headline, self.parted) if line]
+        stuck = " ".join(f"{line[0].upper()}{line[1:]}." for line in lines)
+        return timeline.draw(self.ledger, self.ledger.world_size, title, stuck)

@@ -21,15 +21,16 @@ def color(rank: int) -> str:
 class Figure(_Figure):
     """A matplotlib Figure with a text alternative. A notebook shows it if it is the last value of a cell.
 
-    alt: what the figure shows, in a sentence or two. The other arguments are those of matplotlib's Figure.
+    alt: what the figure shows, in a sentence or two. ledger: the run that it shows, as `ranks.playable.to_json` writes
+    it, or ""; a page may play it. The other arguments are those of matplotlib's Figure.
     """
 
-    def __init__(self, *, alt: str, **kwargs: Any):
+    def __init__(self, *, alt: str, ledger: str = "", **kwargs: Any):
         kwargs.setdefault("layout", "constrained")
         kwargs.setdefault("figsize", (7.5, 3.2))
         kwargs.setdefault("dpi", 100)
         super().__init__(**kwargs)
-        self.alt = alt
+        self.alt, self.ledger = alt, ledger
 
     def _repr_html_(self) -> str:
         picture = io.BytesIO()
@@ -37,7 +38,10 @@ class Figure(_Figure):
         data = base64.b64encode(picture.getvalue()).decode()
         width = round(self.get_figwidth() * self.dpi)
         alt = html.escape(self.alt, quote=True)
+        ledger = ""
+        if self.ledger:  # in single quotes, since JSON is full of double ones
+            ledger = f" data-ledger='{html.escape(self.ledger, quote=False).replace(chr(39), '&#39;')}'"
         return (
             f'<img src="data:image/png;base64,{data}" alt="{alt}" '
-            f'style="width: {width}px; max-width: 100%; background: white"/>'
+            f'style="width: {width}px; max-width: 100%; background: white"{ledger}/>'
         )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ranks import hang, processes, source
 from ranks.errors import HangError, RankError
-from ranks.ledger import Ledger, Record, read_records
+from ranks.ledger import Ledger, Record, ledger_of, read_records
 
 if TYPE_CHECKING:
     from ranks.figure import Figure
@@ -136,10 +136,7 @@ class _Run:
         values = [pickle.loads(self.answers[rank][1]) for rank in range(self.world_size)]
         self._release()
         records = self._records()
-        messages = sorted((m for record in records for m in record.messages), key=lambda m: (m.start, m.rank))
-        spans = sorted((s for record in records for s in record.spans), key=lambda s: (s.start, s.rank))
-        ledger = Ledger(messages, self.world_size, spans)
-        return Results(values, ledger, [output.text() for output in self.output])
+        return Results(values, ledger_of(records), [output.text() for output in self.output])
 
     def _await_start(self) -> None:
         """Wait until the ranks have been forked: the run's time begins then, not while a new server imports torch."""
@@ -253,7 +250,7 @@ class _Run:
         states |= self._where_they_compute(computing) if computing else {}
         waits = [hang.describe_wait(records, rank, states) for rank in range(self.world_size)]
         parted = hang.parted(records, states)
-        raise HangError(headline, waits, parted, (kind, hang.shape_of(records, states)))
+        raise HangError(headline, waits, parted, (kind, hang.shape_of(records, states)), ledger_of(records))
 
     def _where_they_compute(self, ranks: list[int]) -> dict[int, str]:
         """Ask the ranks that are in no call for their stacks, which `faulthandler` prints even inside C++."""

@@ -182,6 +182,13 @@ def read_records(folder: Path, world_size: int) -> list[Record]:
     return [_record(rank, mine, first) for rank, mine in enumerate(events)]
 
 
+def ledger_of(records: list[Record]) -> Ledger:
+    """What all ranks recorded, as one ledger."""
+    messages = sorted((m for record in records for m in record.messages), key=lambda m: (m.start, m.rank))
+    spans = sorted((s for record in records for s in record.spans), key=lambda s: (s.start, s.rank))
+    return Ledger(messages, len(records), spans)
+
+
 def _began_in(mark: Span, event: Message | Span) -> bool:
     """Did this event of the same rank begin between the mark's start and its end?"""
     return event.rank == mark.rank and mark.start <= event.start and (mark.end is None or event.start <= mark.end)

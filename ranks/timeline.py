@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
@@ -12,27 +11,34 @@ from matplotlib.patches import Patch
 
 from ranks.figure import Figure, color
 from ranks.ledger import Ledger, Message, Span, pairs, schedule
+from ranks.playable import to_json
 
 #: With more messages than this, arrows would hide the bars.
 _MAX_ARROWS = 120
 
 
-def draw(ledger: Ledger, world_size: int, title: str = "What each rank did") -> Figure:
+def draw(ledger: Ledger, world_size: int, title: str = "What each rank did", stuck: str = "") -> Figure:
     """One row and one color a rank. Upper half of a row: sends; lower half: receives; whole height: collectives.
 
     An arrow goes from the start of a send to the end of its receive. Collectives that overlap share the height. If the
     worker marked spans, they fill the upper third of each row, above the messages. The time is in milliseconds since
-    the run's first event. Calls and spans that have not ended are not drawn.
+    the run's first event. Calls and spans that have not ended are not drawn, with one exception: if the run never
+    ended, `stuck` says why, and the calls in which ranks wait are empty frames that reach the right edge.
     """
     messages = [m for m in ledger if m.end is not None]
     spans = [s for s in ledger.spans if s.end is not None]
     events: list[Message | Span] = [*messages, *spans]
     ends = [event.end for event in events if event.end is not None]
     length = (max(ends) - min(event.start for event in events)) * 1e3 if events else 0.0
+    waiting = [m for m in ledger if stuck and m.end is None and m.waiting_at]
     height = 0.55 if not spans else 0.85
-    fig = Figure(alt=_alt(messages, spans, world_size, length), figsize=(7.5, 1.3 + height * world_size))
+    fig = Figure(
+        alt=" ".join(filter(None, [_alt([*messages, *waiting], spans, world_size, length), stuck])),
+        ledger=to_json(ledger, world_size, stuck),
+        figsize=(7.5, 1.3 + height * world_size),
+    )
     ax = fig.subplots()
-    rows = _Rows(messages, bool(spans))
+    rows = _Rows([*messages, *waiting], bool(spans))
     for m in messages:
         until = m.start if m.until is None else m.until
         ax.broken_barh(
@@ -46,8 +52,22 @@ def draw(ledger: Ledger, world_size: int, title: str = "What each rank did") -> 
         )
     _draw_spans(ax, spans, length)
     _draw_arrows(ax, messages, rows)
-    _label(ax, messages, world_size, title)
+    _draw_waiting(ax, waiting, rows, length)
+    _label(ax, [*messages, *waiting], world_size, title)
     return fig
+
+
+def _draw_waiting(ax: Axes, waiting: list[Message], rows: _Rows, length: float) -> None:
+    """An empty frame from the begin of each call that never ends to the right edge, and what it waits for."""
+    last = max((m.start * 1e3 for m in waiting), default=0.0)
+    edge = max(length, last, 0.1) * 1.6
+    for m in waiting:
+        low, high = rows.place(m)
+        ax.broken_barh([(m.start * 1e3, edge)], (low, high), facecolor="none", edgecolor=color(m.rank), ls="--", lw=1.2)
+        whom = "" if m.peer is None else f" {'to' if m.is_send else 'from'} rank {m.peer}"
+        ax.text(edge, low + high / 2, f"waits in {m.call}{whom}  ", ha="right", va="center", fontsize=8)
+    if waiting:
+        ax.set_xlim(right=edge)
 
 
 def _draw_arrows(ax: Axes, messages: list[Message], rows: _Rows) -> None:
@@ -115,14 +135,18 @@ def _draw_spans(ax: Axes, spans: list[Span], length: float) -> None:
             ax.text(left + width / 2, top + _SPAN_HEIGHT / 2, span.name, ha="center", va="center", fontsize=8)
 
 
-def draw_rounds(ledger: Iterable[Message], world_size: int, title: str = "Who sent to whom") -> Figure:
+def draw_rounds(ledger: Ledger, world_size: int, title: str = "Who sent to whom") -> Figure:
     """One row and one color a rank, one column a round: an arrow for each message, in the column of its round.
 
     The rounds are those of `Ledger.rounds`; unlike times, they are the same in every run of a program.
     """
     numbered = schedule(ledger)
     last = max((number for _, number in numbered), default=0)
-    fig = Figure(alt=_alt_rounds(numbered, world_size), figsize=(max(3.5, 1.8 + 0.9 * last), 1.3 + 0.45 * world_size))
+    fig = Figure(
+        alt=_alt_rounds(numbered, world_size),
+        ledger=to_json(ledger, world_size),
+        figsize=(max(3.5, 1.8 + 0.9 * last), 1.3 + 0.45 * world_size),
+    )
     ax = fig.subplots()
     for rank in range(world_size):
         ax.axhline(rank, color=color(rank), lw=5, alpha=0.3, zorder=0)

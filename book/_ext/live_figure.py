@@ -1,0 +1,115 @@
+"""The `live-figure` directive: a figure that the reader moves, with a question before it and a still for paper.
+
+A chapter writes a figure like this::
+
+    :::{live-figure} ring
+    :ask: After how many rounds do you expect the first finished chunk?
+    :settings: ranks=4
+
+    After three rounds each rank holds one finished chunk, as the theorem says …
+    :::
+
+The name after `{live-figure}` belongs to three files in `book/figures/`. `ring.js` registers the element
+`<figure-ring>` (`stepper.js` says how). `ring.css` says how it looks. `ring.py` has a function `still()`, which returns
+the picture for paper and for readers without scripts: SVG, made from the same data as in Python, and its text
+alternative. `:ask:` is what readers should ask themselves before they play; the body is what there is to discover
+afterwards; math and links work in both. `:settings:` are the settings that the figure starts with.
+
+A page loads only the scripts of its own figures. A picture that carries the ledger of its run, as
+`results.timeline()` does, gets the player of `ledger.js` below it. A figure without a question or a body, or whose
+files are missing, causes a warning, which stops the build.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
+from sphinx.util.fileutil import copy_asset
+
+FIGURES = Path(__file__).resolve().parent.parent / "figures"
+
+#: What every page with a figure loads, in this order, before the figures' own scripts.
+BASE = ("vendor/preact-htm.js", "stepper.js")
+#: The sign by which a page shows that it holds a picture with the ledger of its run.
+LEDGER = "data-ledger="
+
+
+class LiveFigure(Directive):
+    """See the module's docstring."""
+
+    has_content = True
+    required_arguments = 1
+    option_spec: ClassVar = {"ask": directives.unchanged_required, "settings": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """The question, the element with its still, and what there is to discover, in one container."""
+        name = self.arguments[0]
+        files = [FIGURES / f"{name}.{kind}" for kind in ("js", "css", "py")]
+        missing = [path.name for path in files if not path.is_file()]
+        if missing or "ask" not in self.options or not self.content:
+            problem = f"there is no book/figures/{missing[0]}" if missing else "it needs :ask: and a body"
+            return [self.state_machine.reporter.warning(f"live-figure {name}: {problem}", line=self.lineno)]
+        asked, messages = self.state.inline_text(self.options["ask"], self.lineno)
+        question = nodes.paragraph("", "", *asked, classes=["live-ask"])
+        found = nodes.container(classes=["live-found"])
+        self.state.nested_parse(self.content, self.content_offset, found)
+        element = nodes.raw("", _element(name, self.options.get("settings", "")), format="html")
+        return [nodes.container("", question, element, found, classes=["live-figure"]), *messages]
+
+
+def _element(name: str, settings: str) -> str:
+    """The figure's element and its still."""
+    picture, alt = still(name)
+    attributes = "".join(
+        f' {key}="{html.escape(value)}"' for key, _, value in (pair.partition("=") for pair in settings.split())
+    )
+    described = picture.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" ', 1)
+    return f'<figure-{name}{attributes}></figure-{name}>\n<div class="live-still">{described}</div>'
+
+
+def still(name: str) -> tuple[str, str]:
+    """A figure's picture, as SVG, and its text alternative: what `still()` in `book/figures/NAME.py` returns."""
+    picture, alt = module(name).still()
+    return str(picture), str(alt)
+
+
+def module(name: str) -> Any:
+    """`book/figures/NAME.py`, imported."""
+    spec = importlib.util.spec_from_file_location(f"figure_{name}", FIGURES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def _copy(app: Any) -> None:
+    """The scripts and their styles go next to the pages."""
+    if app.builder.format == "html":
+        copy_asset(
+            FIGURES, Path(app.outdir) / "_static" / "figures", excluded=lambda path: path.endswith((".py", ".pyc"))
+        )
+
+
+def _load(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give a page the scripts of its figures, and no others."""
+    body = context.get("body") or ""
+    names = [path.stem for path in sorted(FIGURES.glob("*.js")) if f"<figure-{path.stem}" in body]
+    names += ["ledger"] if LEDGER in body else []
+    if names:
+        for style in ("figures.css", *(f"{name}.css" for name in names)):
+            app.add_css_file(f"figures/{style}")
+        for script in (*BASE, *(f"{name}.js" for name in names)):
+            app.add_js_file(f"figures/{script}", loading_method="defer")
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Register the directive, and what puts its scripts into pages."""
+    app.add_directive("live-figure", LiveFigure)
+    app.connect("builder-inited", _copy)
+    app.connect("html-page-context", _load)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
