@@ -146,7 +146,7 @@ def segments_by_recursion():
             return min(options, key=lambda option: option[0])
 
         peak, starts = best(0, 0)
-        return tuple(starts), peak
+        return starts, peak
 
     class Segment(nn.Module):
         def __init__(self, layers):

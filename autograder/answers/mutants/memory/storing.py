@@ -205,10 +205,11 @@ the_place_of_nan_is_a_number = edit(
     breaks=tests_of(BITS),
 )
 
-infinity_is_nan = edit(
+infinity_is_let_through = edit(
     BITS,
-    """Infinity becomes NaN with you: its exponent is no number. With `finite` it stays the largest number.""",
-    ("rounded.where(x.isfinite(), x.double()).clamp", "rounded.clamp"),
+    """With `finite` you let infinity through. The format has no pattern for it: it becomes the largest number, with its
+    sign.""",
+    ("torch.where(x.isnan(), x, rounded", "torch.where(~x.isfinite(), x, rounded"),
     breaks=tests_of(BITS),
 )
 
