@@ -20,7 +20,7 @@ OFFLOAD = "10-ex5-offload"
 
 
 class _Parked:
-    """A tensor on a host; its memory goes when nobody holds this object."""
+    """A tensor on a host; its memory goes when nobody holds this object. The notebook's hosts have another class."""
 
     def __init__(self, host: _Host, tensor: torch.Tensor):
         self.host, self.tensor = host, tensor.detach().clone()
@@ -108,7 +108,7 @@ def _observe(offload: Any, name: str, rows: int, seed: int, least: int, ignored:
         y2.sum().backward(retain_graph=again)
         plain.append(bits([x.grad, w.grad]))
     del y, after
-    if host.alive:
+    if host.nbytes():
         gc.collect()  # an answer may hold its own parts in a circle
     moved = sorted(size for size, own in saved if size >= least and not (own and ignored))
     return {

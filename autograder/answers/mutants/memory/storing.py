@@ -87,6 +87,17 @@ first_addresses_are_compared = edit(
     breaks=tests_of(OFFLOAD),
 )
 
+one_class_alone_comes_back = edit(
+    OFFLOAD,
+    """You recognize what waits on the host by the class Parked. Another host's `put` returns an object of another
+    class: ask whether it is a tensor.""",
+    (
+        "kept if isinstance(kept, torch.Tensor) else host.get(kept)",
+        "host.get(kept) if isinstance(kept, Parked) else kept",
+    ),
+    breaks=tests_of(OFFLOAD),
+)
+
 everything_is_fetched_at_once = edit(
     OFFLOAD,
     """You bring everything back when the `with` ends, so that it lies in memory until backward. Fetch a tensor when
@@ -207,8 +218,8 @@ the_place_of_nan_is_a_number = edit(
 
 infinity_is_let_through = edit(
     BITS,
-    """With `finite` you let infinity through. The format has no pattern for it: it becomes the largest number, with its
-    sign.""",
+    """With `finite` you let infinity through. The format has no pattern for it: it becomes the largest number, with
+    its sign.""",
     ("torch.where(x.isnan(), x, rounded", "torch.where(~x.isfinite(), x, rounded"),
     breaks=tests_of(BITS),
 )
