@@ -13,7 +13,7 @@ from autograder.checking import inputs
 from autograder.checking.check import check
 from autograder.checking.expect import expect_equal, fail
 from autograder.checking.instruments.memory import LiveBytes
-from autograder.checking.stage import call_inside
+from autograder.checking.stage import run_ranks
 from autograder.checks.memory.layers import bits
 
 OFFLOAD = "10-ex5-offload"
@@ -137,9 +137,16 @@ def _cases(rng: Any) -> list[tuple[str, str, int, int, bool]]:
     return cases
 
 
+def _drive(rank: int, world_size: int, offload: Any, cases: list[tuple]) -> list[dict[str, Any]]:
+    return [_observe(offload, *case) for case in cases]
+
+
 def _each(offload: Any, rng: Any) -> list[tuple[str, dict]]:
+    """Each case with what was seen, in a process of its own: hooks that are never left would stay for what follows."""
     cases = _cases(rng)
-    return [(case, call_inside(_observe, offload, *how[:2], inputs.seed(rng), *how[2:])) for case, *how in cases]
+    drawn = [(*how[:2], inputs.seed(rng), *how[2:]) for _, *how in cases]
+    observed = run_ranks(_drive, 1, (offload, drawn))[0]
+    return [(case, seen) for (case, *_), seen in zip(cases, observed, strict=True)]
 
 
 @check(OFFLOAD)
@@ -195,7 +202,7 @@ def the_host_is_empty_in_the_end(offload, *, rng):
             )
 
 
-def _grown(offload: Any, rows: int) -> list[int]:
+def _grown(rank: int, world_size: int, offload: Any, rows: int) -> list[int]:
     """Where the submission runs: how much more is alive after the forward, and how much of it on the host."""
     x, w = torch.ones(rows, 8, requires_grad=True), torch.eye(8, requires_grad=True)
     host = _Host()
@@ -212,7 +219,7 @@ def _grown(offload: Any, rows: int) -> list[int]:
 def the_device_keeps_the_output_alone(offload, *, rng):
     """After the forward, what is alive besides the host's copies is at most the output and 1 kB."""
     rows = 16 * int(rng.integers(40, 80))
-    grown, hosted, output = call_inside(_grown, offload, rows)
+    grown, hosted, output = run_ranks(_grown, 1, (offload, rows))[0]
     if grown - hosted > output + 1024:
         text = f"{grown - hosted} bytes more are alive outside of the host, expected at most the {output} of the output"
         fail(text, f"{rows} rows", round((grown - hosted) / output))
