@@ -1,0 +1,225 @@
+"""Exercise 5: what a graph would keep, moved to a host whose memory is watched."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from autograder.checking import inputs
+from autograder.checking.check import check
+from autograder.checking.expect import expect_equal, fail
+from autograder.checking.instruments.memory import LiveBytes
+from autograder.checking.stage import run_ranks
+from autograder.checks.memory.layers import bits
+
+OFFLOAD = "10-ex5-offload"
+
+
+class _Parked:
+    """A tensor on a host; its memory goes when nobody holds this object. The notebook's hosts have another class."""
+
+    def __init__(self, host: _Host, tensor: torch.Tensor):
+        self.host, self.tensor = host, tensor.detach().clone()
+        self.bytes = self.tensor.untyped_storage().nbytes()
+        host.alive += self.bytes
+
+    def __del__(self) -> None:
+        self.host.alive -= self.bytes
+
+
+class _Host:
+    """Another memory, with a list of what was put there."""
+
+    def __init__(self) -> None:
+        self.alive, self.sizes, self.gets = 0, [], 0
+
+    def put(self, tensor: torch.Tensor) -> _Parked:
+        self.sizes.append(tensor.numel() * tensor.element_size())
+        return _Parked(self, tensor)
+
+    def get(self, parked: _Parked) -> torch.Tensor:
+        self.gets += 1
+        return parked.tensor.clone()
+
+    def nbytes(self) -> int:
+        return self.alive
+
+
+def _half(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Saves two views of one storage, and drops what it computed first: its memory is used again."""
+    x.exp()
+    both = (x @ w).exp()
+    left, right = both.chunk(2, dim=1)
+    return (left * right).sin() @ w[: left.shape[1]]
+
+
+#: What runs inside offload: x (rows, 8), w (8, 8) → a tensor.
+_FUNCTIONS: dict[str, Callable] = {
+    "a chain": lambda x, w: ((x @ w).sin().sin() @ w).exp(),
+    "two halves of one storage": _half,
+    "temporaries that come and go": lambda x, w: sum((x * k).exp().sum() for k in range(1, 6)) + (x @ w).cos().sum(),
+    "a transposed factor": lambda x, w: (x.t().exp() @ x.sin()) @ w.t(),
+    "a mask and whole numbers": lambda x, w: (x * (x.detach() > 0))[torch.arange(0, len(x), 2)] @ w,
+    "normalised": lambda x, w: nn.functional.layer_norm(x @ w, (8,)).softmax(-1),
+}
+
+
+def _saved(function: Callable, x: torch.Tensor, w: torch.Tensor) -> list[tuple[int, bool]]:
+    """(bytes, whether it lies on w's storage) of each tensor that the graph saves."""
+    seen, kept = [], []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        own = t.untyped_storage().data_ptr() == w.untyped_storage().data_ptr()
+        seen.append((t.numel() * t.element_size(), own))
+        kept.append(t)
+        return t.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        function(x, w)
+    return seen
+
+
+def _observe(offload: Any, name: str, rows: int, seed: int, least: int, ignored: bool) -> dict[str, Any]:
+    """Where the submission runs: a forward in offload and two backwards outside of it."""
+    function, generator = _FUNCTIONS[name], torch.Generator().manual_seed(seed)
+    x, w = (torch.randn(n, 8, generator=generator).requires_grad_() for n in (rows, 8))
+    saved = _saved(function, x, w)
+    host, twice = _Host(), []
+    options: dict[str, Any] = {"min_bytes": least} if least else {}
+    if ignored:
+        options["ignore"] = [w.detach()[2:4]]
+    with offload(host, **options):
+        y = function(x, w)
+    puts, alive, gets = len(host.sizes), host.alive, host.gets
+    for again in (True, False):
+        y.sum().backward(retain_graph=again)
+        twice.append(bits([x.grad, w.grad]))
+    left_in_graph, outputs = host.alive, bits([y])
+    after = (x * 2).exp().sum()  # outside of `with` nothing is moved
+    after.backward()
+    outside = len(host.sizes) - puts
+    x.grad = w.grad = None
+    y2, plain = function(x, w), []
+    for again in (True, False):
+        y2.sum().backward(retain_graph=again)
+        plain.append(bits([x.grad, w.grad]))
+    del y, after
+    if host.nbytes():
+        gc.collect()  # an answer may hold its own parts in a circle
+    moved = sorted(size for size, own in saved if size >= least and not (own and ignored))
+    return {
+        "output": outputs == bits([y2]),
+        "backward": twice[0] == plain[0],
+        "again": twice[1] == plain[1],
+        "sizes": sorted(host.sizes[:puts]),
+        "moved": moved,
+        "most": sum(size for size, _ in saved),
+        "alive": alive,
+        "early": gets,
+        "outside": outside,
+        "freed": left_in_graph,
+        "left": host.alive,
+    }
+
+
+def _cases(rng: Any) -> list[tuple[str, str, int, int, bool]]:
+    rows = 2 * int(rng.integers(20, 60))
+    cases = [(f"{name}, {rows} rows", name, rows, 0, False) for name in _FUNCTIONS]
+    for name in ("a chain", "two halves of one storage", "a mask and whole numbers", "normalised"):
+        exactly = 32 * rows
+        cases.append((f"{name}, {rows} rows, min_bytes = {exactly}", name, rows, exactly, False))
+        cases.append((f"{name}, {rows} rows, min_bytes = {exactly + 1}", name, rows, exactly + 1, False))
+        cases.append((f"{name}, {rows} rows, a view of w ignored", name, rows, 0, True))
+    return cases
+
+
+def _drive(rank: int, world_size: int, offload: Any, cases: list[tuple]) -> list[dict[str, Any]]:
+    return [_observe(offload, *case) for case in cases]
+
+
+def _each(offload: Any, rng: Any) -> list[tuple[str, dict]]:
+    """Each case with what was seen, in a process of its own: hooks that are never left would stay for what follows."""
+    cases = _cases(rng)
+    drawn = [(*how[:2], inputs.seed(rng), *how[2:]) for _, *how in cases]
+    observed = run_ranks(_drive, 1, (offload, drawn))[0]
+    return [(case, seen) for (case, *_), seen in zip(cases, observed, strict=True)]
+
+
+@check(OFFLOAD)
+def gradients_stay_bit_for_bit(offload, *, rng):
+    """Output and gradients are those without offload, bit for bit, also of a second backward through the same graph."""
+    observed = _each(offload, rng)
+    words = {"output": "the output", "backward": "a gradient", "again": "a gradient of the second backward"}
+    evidence = [[seen[what] for what in words] for _, seen in observed]
+    for case, seen in observed:
+        for what, words_of_it in words.items():
+            if not seen[what]:
+                fail(f"{words_of_it} differs from that without offload", case, evidence)
+
+
+@check(OFFLOAD)
+def what_is_large_goes_to_the_host(offload, *, rng):
+    """What the graph saves in `with` goes to the host, but not tensors under `min_bytes` or on storages of `ignore`."""
+    observed = _each(offload, rng)
+    evidence = [
+        [len(seen["sizes"]), len(set(seen["moved"]) - set(seen["sizes"])), seen["outside"]] for _, seen in observed
+    ]
+    for case, seen in observed:
+        if seen["outside"]:
+            fail("something was put to the host outside of `with offload(…)`", case, evidence)
+        # A tensor that is saved twice may be put once.
+        wanted, got = set(seen["moved"]), set(seen["sizes"])
+        if wanted - got:
+            fail(f"a tensor of {max(wanted - got)} bytes was not put to the host", case, evidence)
+        if got - wanted:
+            fail(f"a tensor of {max(got - wanted)} bytes was put to the host and should have stayed", case, evidence)
+
+
+@check(OFFLOAD)
+def each_saved_tensor_is_put_once(offload, *, rng):
+    """There is at most one `put` for a saved tensor, and no `get` before backward needs it."""
+    for case, seen in _each(offload, rng):
+        evidence = [len(seen["sizes"]) > len(seen["moved"]), seen["early"] > 0]
+        if len(seen["sizes"]) > len(seen["moved"]):
+            text = f"put was called {len(seen['sizes'])} times for {len(seen['moved'])} saved tensors"
+            fail(text, case, evidence)
+        expect_equal(case, seen["early"], 0, what="the number of calls of get before backward", evidence=evidence)
+
+
+@check(OFFLOAD)
+def the_host_is_empty_in_the_end(offload, *, rng):
+    """`host.nbytes()` is 0 once the graph is gone."""
+    for case, seen in _each(offload, rng):
+        if seen["left"]:
+            fail(
+                f"the host still holds {seen['left']} bytes though the graph is gone",
+                case,
+                [seen["left"], seen["freed"]],
+            )
+
+
+def _grown(rank: int, world_size: int, offload: Any, rows: int) -> list[int]:
+    """Where the submission runs: how much more is alive after the forward, and how much of it on the host."""
+    x, w = torch.ones(rows, 8, requires_grad=True), torch.eye(8, requires_grad=True)
+    host = _Host()
+    gc.collect()
+    meter = LiveBytes()
+    before = meter.now()
+    with meter:
+        with offload(host):
+            y = ((x @ w).sin().sin() @ w).exp()
+        return [meter.now() - before, host.alive, 4 * y.numel()]
+
+
+@check(OFFLOAD)
+def the_device_keeps_the_output_alone(offload, *, rng):
+    """After the forward, what is alive besides the host's copies is at most the output and 1 kB."""
+    rows = 16 * int(rng.integers(40, 80))
+    grown, hosted, output = run_ranks(_grown, 1, (offload, rows))[0]
+    if grown - hosted > output + 1024:
+        text = f"{grown - hosted} bytes more are alive outside of the host, expected at most the {output} of the output"
+        fail(text, f"{rows} rows", round((grown - hosted) / output))
