@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import tempfile
@@ -25,9 +26,13 @@ LONGEST = ("test_book", "test_new_lesson", "test_solutions", "test_grading", "te
 
 
 def pytest_itemcollected(item):
-    """With `-n 2 --dist loadgroup`, a file's tests run in one process, except those that are marked `apart`."""
+    """With `-n 2 --dist loadgroup`, a file's tests run in one process, except those that are marked `apart`.
+
+    So do all tests that look at the book, which is built once: the others would only wait for it.
+    """
     if not item.get_closest_marker("apart"):
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        group = "book" if "book" in getattr(item, "fixturenames", ()) else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(trylast=True)  # after what -k and -m leave out
@@ -69,7 +74,10 @@ def book() -> Path:
     """The built book's folder; built now when something changed since it was built."""
     root = Path(__file__).resolve().parent.parent
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    made = subprocess.run(["make", "book"], cwd=root, env=environment, capture_output=True, text=True)
+    (root / "_build").mkdir(exist_ok=True)
+    with open(root / "_build" / ".book.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would remove each other's files
+        made = subprocess.run(["make", "book"], cwd=root, env=environment, capture_output=True, text=True)
     if made.returncode:
         pytest.fail("the book does not build:\n" + made.stderr[-3000:], pytrace=False)
     return root / "_build" / "html"
