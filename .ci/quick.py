@@ -31,10 +31,14 @@ TESTS = (
     (r"autograder/checking/", "test_check test_replay test_packages"),
     (r"autograder/soundness/", "test_audit test_packages"),
     (r"autograder/grading/jail/", "test_jail test_packages"),
-    (r"autograder/grading/", "test_grading test_workers test_nbgrader_traps test_retry test_packages"),
+    (
+        r"autograder/grading/",
+        "test_grading test_workers test_nbgrader_traps test_carried test_checklist test_retry test_packages",
+    ),
     (r"autograder/insight/", "test_report test_lms test_regrade"),
     (r"autograder/authoring/", "test_where test_new_lesson test_packages"),
     (r"solutions/|autograder/(checks|answers)/|_toc\.yml|README\.md|book/index\.md", "test_lessons"),
+    (r"book/(figures|_ext)/", "test_figures"),
     (r"tests/(test_\w+)\.py", r"\1"),
 )
 

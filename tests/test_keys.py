@@ -54,7 +54,7 @@ OWN = ["08_zero1"]
 #: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those chapters that run again.
 CHANGES = [
     ("autograder/checks/zero1/__init__.py", OWN, OWN, OWN, []),
-    ("autograder/answers/mutants/zero1.py", OWN, OWN, OWN, []),
+    ("autograder/answers/mutants/zero1/step.py", OWN, OWN, OWN, []),
     ("autograder/answers/variants/zero1.py", [], [], OWN, []),
     ("autograder/grading/scoring.py", [], LESSONS, [], []),
     ("nbgrader_config.py", [], LESSONS, [], []),
@@ -103,7 +103,7 @@ def test_what_does_not_count_changes_no_key(copy):
 
 def edit_a_hint(copy):
     """Another wording of one known mistake of lesson 08."""
-    path = copy / "autograder" / "answers" / "mutants" / "zero1.py"
+    path = copy / "autograder" / "answers" / "mutants" / "zero1" / "step.py"
     text = path.read_text()
     assert "reduce-scatter" in text
     path.write_text(text.replace("reduce-scatter", "reduce scatter", 1))
