@@ -78,7 +78,7 @@ lock: .venv/.ready ## write down the exact versions of everything that is instal
 # (tests/conftest.py). The attacks load the machine as much as they can, so no other test runs next to them.
 PYTEST := $(BIN)/python -m pytest --durations=25
 
-test: .venv/.ready browser jail ## run the tests (at most 10 minutes on 2 quiet cores)
+test: .venv/.ready browser jail ## run the tests, with a sample of the known answers
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m "not thorough"
 	@$(PYTEST) tests/attacks -m "not thorough"
 
