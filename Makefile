@@ -63,12 +63,13 @@ check: .venv/.ready ## the quick checks: style, types, order of imports, stale n
 	@$(BIN)/ruff check --quiet --extend-exclude examples .
 	@$(BIN)/ruff format --quiet --check .
 	@mkdir -p _build
-	@$(BIN)/lint-imports --no-logo >_build/imports.log || { cat _build/imports.log; exit 1; }
-	@$(BIN)/mypy
-	@$(BIN)/python -m autograder pieces --check
-	@$(BIN)/python -m autograder release --check
-	@$(BIN)/python -m pytest -q tests/test_style.py tests/test_packages.py tests/test_lessons.py
-	@$(BIN)/python -m autograder drafts
+	@$(BIN)/mypy >_build/mypy.log 2>&1 & types=$$!; \
+	{ $(BIN)/lint-imports --no-logo >_build/imports.log || { cat _build/imports.log; false; }; } && \
+	$(BIN)/python -m autograder pieces --check && \
+	$(BIN)/python -m autograder release --check && \
+	$(BIN)/python -m pytest -q tests/test_style.py tests/test_packages.py tests/test_lessons.py && \
+	$(BIN)/python -m autograder drafts; rest=$$?; \
+	wait $$types || rest=1; cat _build/mypy.log; exit $$rest
 
 lock: .venv/.ready ## write down the exact versions of everything that is installed
 	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^nvidia-\|^triton==' > requirements.lock.new
