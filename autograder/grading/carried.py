@@ -10,7 +10,6 @@ that runs there can read the lesson's answers.
 
 from __future__ import annotations
 
-import symtable
 from collections.abc import Callable, Iterable
 
 import nbformat
@@ -19,10 +18,10 @@ from nbformat.v4 import new_code_cell
 from autograder.grading.kernels import Kernel
 from autograder.grading.restore import answer_of
 from autograder.grading.run_cells import Limits, is_test, run_cells
-from autograder.lessons import notebook
+from autograder.lessons import notebook, release
 
 #: What stands where an answer is not written yet.
-STUB = "raise NotImplementedError("
+STUB = f"raise {release.STUB}("
 
 
 def try_again(
@@ -38,7 +37,7 @@ def try_again(
     """
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
-    needs = {name: builds_on(name, cells, lesson) & failed for name in failed}
+    needs = {name: needed & failed for name, needed in builds_on(failed, cells, lesson).items()}
     sources = {cell.id: cell.source for cell in cells}
     faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
     right: set[str] = set()
@@ -58,8 +57,10 @@ def try_again(
         waiting = [name for name in waiting if name not in ready]
 
 
-def builds_on(answer: str, cells: Iterable[nbformat.NotebookNode], lesson: nbformat.NotebookNode) -> set[str]:
-    """The other answers on which an exercise builds, directly or not, by their cells' names.
+def builds_on(
+    answers: Iterable[str], cells: Iterable[nbformat.NotebookNode], lesson: nbformat.NotebookNode
+) -> dict[str, set[str]]:
+    """Each answer → the other answers on which its exercise builds, directly or not, by their cells' names.
 
     A cell builds on another if it reads a name that the other defines, in the submission or in the lesson. An exercise
     builds also on what its test reads.
@@ -70,19 +71,22 @@ def builds_on(answer: str, cells: Iterable[nbformat.NotebookNode], lesson: nbfor
         if cell.cell_type != "code":
             continue
         try:
-            table = symtable.symtable(cell.source, cell.id, "exec")
+            own, read = notebook.names_of(cell)
         except (SyntaxError, ValueError):  # not Python: what the lesson's cell reads has to do
             continue
-        own = notebook.names_defined_by(table)
-        reads.setdefault(cell.id, set()).update(notebook.names_read_by(table) - own)
+        reads.setdefault(cell.id, set()).update(read - own)
         defines.setdefault(cell.id, set()).update(set() if is_test(cell) else own)
-    found, new = set(), {answer, f"{answer}-test"} & reads.keys()
-    while new:
-        found |= new
-        wanted = set().union(*(reads[name] for name in new))
-        new = {name for name in defines if defines[name] & wanted} - found
-    answers = {cell.id for cell in lesson.cells if notebook.nbgrader_role(cell) == "solution"}
-    return (found & answers) - {answer}
+    known = {cell.id for cell in lesson.cells if notebook.nbgrader_role(cell) == "solution"}
+
+    def reached_from(answer: str) -> set[str]:
+        found, new = set(), {answer, f"{answer}-test"} & reads.keys()
+        while new:
+            found |= new
+            wanted = set().union(*(reads[name] for name in new))
+            new = {name for name in defines if defines[name] & wanted} - found
+        return (found & known) - {answer}
+
+    return {answer: reached_from(answer) for answer in answers}
 
 
 def _status(test: nbformat.NotebookNode) -> str:

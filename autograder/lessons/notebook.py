@@ -107,9 +107,9 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
     A cell depends on another if it reads a name that the other defines; no other kind of dependence is looked for.
     """
     cells = {cell.id: cell for cell in nb.cells if is_setup(cell) or nbgrader_role(cell) == "grade"}
-    tables = {name: symtable.symtable(cell.source, name, "exec") for name, cell in cells.items()}
-    defines = {name: names_defined_by(table) for name, table in tables.items()}
-    reads = {name: names_read_by(table) for name, table in tables.items()}
+    names = {name: names_of(cell) for name, cell in cells.items()}
+    defines = {name: defined for name, (defined, _) in names.items()}
+    reads = {name: read for name, (_, read) in names.items()}
     reached = {cell_id}
     while True:
         known = set().union(*(defines[name] for name in reached if nbgrader_role(cells[name]) != "grade"))
@@ -117,6 +117,15 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
         if not more:
             return {name for name in reached if nbgrader_role(cells[name]) == "grade"}
         reached |= more
+
+
+def names_of(cell: nbformat.NotebookNode) -> tuple[set[str], set[str]]:
+    """The names that a code cell defines for its notebook, and those that it reads from it.
+
+    SyntaxError or ValueError for a cell that is not Python.
+    """
+    table = symtable.symtable(cell.source, cell.id, "exec")
+    return names_defined_by(table), names_read_by(table)
 
 
 def names_defined_by(table: symtable.SymbolTable) -> set[str]:

@@ -9,7 +9,6 @@ runs.
 from __future__ import annotations
 
 import re
-import symtable
 from collections.abc import Iterable
 
 import nbformat
@@ -37,11 +36,11 @@ def skippable_cells(cells: Iterable[nbformat.NotebookNode], lesson: nbformat.Not
     if any(DYNAMIC.search(cell.source) for cell in code if cell.id in theirs):
         return set()
     try:
-        tables = {cell.id: symtable.symtable(cell.source, cell.id, "exec") for cell in code}
+        names = {cell.id: notebook.names_of(cell) for cell in code}
     except (SyntaxError, ValueError):  # not Python, a magic command perhaps: the names that it reads are unknown
         return set()
-    defines = {name: notebook.names_defined_by(table) for name, table in tables.items()}
-    reads = {name: notebook.names_read_by(table) for name, table in tables.items()}
+    defines = {name: defined for name, (defined, _) in names.items()}
+    reads = {name: read for name, (_, read) in names.items()}
     for name in reads.keys() - theirs:  # a cell of the lesson defines its own names before it reads them
         reads[name] -= defines[name]
     while True:

@@ -246,25 +246,11 @@ def tree_refuses_less_than_the_ring():
 # ---- 2 · crossover_bytes ----
 
 
-@right(CROSSOVER)
-def _crossover():
-    """Right: the base of the edits below."""
-
-    def crossover_bytes(n, alpha, beta):
-        if n <= 3 or alpha == 0:
-            return 0.0
-        if beta == 0:
-            return math.inf
-        levels = math.ceil(math.log2(n))
-        return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)
-
-
 nearly_free_is_free = edit(
     CROSSOVER,
     """You took a small beta for 0. At 1.8 TB/s a byte costs 5.6e-13 s, which is small and not 0. Compare with 0 itself:
     a tolerance needs a scale, and here there is none.""",
     ("if beta == 0:", "if math.isclose(beta, 0, abs_tol=1e-12):"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -273,7 +259,6 @@ never_slower_from_a_whole_byte = edit(
     """Where the ring is never slower you return 0, an int. The statement asks for a float, 0.0: who divides or formats
     the result should not have to look which case it was.""",
     ("return 0.0", "return 0"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -296,7 +281,6 @@ infinite_before_zero = edit(
     """You return infinity whenever beta is 0. For N ≤ 3, or when starting a message is free as well, the ring is never
     slower than the tree, and the answer is 0.0. Ask the two questions in the other order.""",
     ("if n <= 3 or alpha == 0:", "if n == 1:"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -308,7 +292,6 @@ rounded_to_whole_bytes = edit(
         "return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)",
         "return round(alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n))",
     ),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -331,7 +314,6 @@ one_rank_divides_by_zero = edit(
     slower: return 0.0 for every N up to 3 before you divide.""",
     ("if n <= 3 or alpha == 0:", "if alpha == 0:"),
     ("return math.inf", "return 0.0 if n <= 3 else math.inf"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -340,7 +322,6 @@ forgets_the_bytes_of_the_ring = edit(
     """You left out the bytes that the ring sends, (N − 1)/N of a vector in each half. Both sides of the equation have a
     term with beta: bring them to one side.""",
     ("(levels - (n - 1) / n)", "levels"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -349,7 +330,6 @@ prices_upside_down = edit(
     """You divided beta by alpha. The more it costs to start a message, the longer the tree stays ahead, so alpha
     belongs in the numerator. The units say the same: seconds divided by seconds per byte are bytes.""",
     ("alpha / beta", "beta / alpha"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -358,7 +338,6 @@ twice_the_rounds_of_the_ring = edit(
     """You gave the ring 2(N − 1) rounds and the tree L. Both go through two halves: compare 2(N − 1) with 2L, and the
     twos cancel.""",
     ("beta * (n - 1 - levels)", "beta * (2.0 * (n - 1) - levels)"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
 
@@ -367,6 +346,5 @@ levels_not_rounded = edit(
     """You used log2 of N without rounding it up. For N = 5 the tree needs three rounds, not 2.32. Your result is right
     only where N is a power of two.""",
     ("levels = math.ceil(math.log2(n))", "levels = math.log2(n)"),
-    base=_crossover,
     breaks=tests_of(CROSSOVER),
 )
