@@ -82,7 +82,6 @@ class _Run:
         self.since = time.monotonic()  # when the live kernel had seen the cells before
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
-        self.last: nbformat.NotebookNode | None = None
 
     def step(self, cell: nbformat.NotebookNode) -> Reply:
         """Run one cell, in a kernel that has seen the cells before it."""
@@ -90,13 +89,9 @@ class _Run:
         while time.monotonic() < self.deadline:
             if self.fresh and not self._replay(list(self.seen)):
                 continue
-            if retried and self.last is not None and self.kernel.run("", self.limits.cell).status == "unstarted":
-                # The cell before started something that ended the kernel a moment later.
-                self._drop(self.last)
-                continue
             reply = self._run(cell)
             if reply.status == "unstarted" and not retried:
-                # Either this cell ended the kernel at once, or the one before it did: another run shows which.
+                # The kernel had ended before the cell began, or at once: a fresh one shows whether the cell can run.
                 retried = True
                 self._end()
                 continue
@@ -140,7 +135,7 @@ class _Run:
     def _replay(self, cells: list[nbformat.NotebookNode]) -> bool:
         """Start a kernel and re-run cells; False if one of them ended the kernel, and is left out from now on."""
         self.kernel.start()
-        self.fresh, self.last, self.counts = False, None, set()
+        self.fresh, self.counts = False, set()
         for cell in cells:
             if self._run(cell).status not in ("ok", "error"):
                 self._drop(cell)
@@ -155,8 +150,6 @@ class _Run:
         reply = run(cell.source, min(limit, left))
         if reply.status == "timeout" and left < limit:
             reply.status = "out of time"
-        if reply.status != "unstarted":
-            self.last = cell
         if reply.execution_count and not is_test(cell):
             self.counts.add(reply.execution_count)
         return reply
