@@ -79,14 +79,14 @@ lock: .venv/.ready ## write down the exact versions of everything that is instal
 # (tests/conftest.py). The attacks load the machine as much as they can, so no other test runs next to them.
 PYTEST := $(BIN)/python -m pytest --durations=25
 
-test: .venv/.ready browser jail ## run the tests, with a sample of the known answers
+test: .venv/.ready browser jail ## run the tests of the code, all solutions, a sample of the known answers
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m "not thorough"
 	@$(PYTEST) tests/attacks -m "not thorough"
 
 quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
 
-thorough: .venv/.ready browser jail ## run the tests that try more of the same: all known answers, the whole example class
+thorough: .venv/.ready browser jail ## run the other tests: the built book, all known answers, the whole example class, all attacks
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 

@@ -1,7 +1,7 @@
 """`make quick`: run only the tests of files that have changed since a commit (BASE, by default HEAD).
 
 A lesson's tests look at its style, its solution and a sample of its known answers. Other code has test files of its
-own. The book is not built: `make book` does that.
+own. The book is not built: `make book` does that, and `make thorough` looks at its pages.
 """
 
 from __future__ import annotations

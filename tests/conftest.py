@@ -22,17 +22,20 @@ NEEDS = {
 
 
 #: The files whose tests take longest. They begin first, so that both processes end at about the same time.
-LONGEST = ("test_book", "test_new_lesson", "test_solutions", "test_grading", "test_audit", "test_jail", "test_workers")
+LONGEST = ("test_book", "test_new_lesson", "test_grading", "test_solutions", "test_audit", "test_jail", "test_workers")
 
 
 def pytest_itemcollected(item):
     """With `-n 2 --dist loadgroup`, a file's tests run in one process, except those that are marked `apart`.
 
-    So do all tests that look at the book, which is built once: the others would only wait for it.
+    So do all tests that look at the book, which is built once: the others would only wait for it. They are part of
+    `make thorough`.
     """
+    looks_at_the_book = "book" in getattr(item, "fixturenames", ())
+    if looks_at_the_book:  # which takes minutes to build
+        item.add_marker(pytest.mark.thorough)
     if not item.get_closest_marker("apart"):
-        group = "book" if "book" in getattr(item, "fixturenames", ()) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group("book" if looks_at_the_book else item.path.stem))
 
 
 @pytest.hookimpl(trylast=True)  # after what -k and -m leave out

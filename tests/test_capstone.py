@@ -134,6 +134,7 @@ def first_norm(rank, world_size, trainer_class):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_exported_notebook_runs_under_torchrun(lessons):
     folder = lessons / pieces.LESSON
     subprocess.run(

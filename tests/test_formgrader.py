@@ -26,6 +26,8 @@ def toy(tmp_path_factory):
     return toy
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("here", [True, False], ids=["in the course", "from elsewhere"])
 def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
     where = [] if here else [f"--course-dir={toy.root}"]

@@ -228,6 +228,7 @@ def test_the_command_says_what_it_wrote_and_what_is_lacking(made):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_new_lesson_is_graded_rightly(made):
     said = run(made[0], "-m", "autograder", "audit", NAME)
     assert said.endswith("\n6 of 6 cases hold\n")
@@ -235,12 +236,14 @@ def test_a_new_lesson_is_graded_rightly(made):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_new_lesson_runs(made):
     run(made[0], "-m", "autograder", "run", NAME)
     run(made[0], "-m", "autograder", "run", NAME, "-p", "WORLD_SIZE", "3")
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_new_lesson_and_its_lists_pass_the_tests_of_style(made):
     root, tests = made[0], ["tests/test_style.py", "tests/test_lessons.py", "tests/test_skippable.py"]
     said = run(root, "-m", "pytest", "-q", *tests)
@@ -252,6 +255,7 @@ def test_a_new_lesson_and_its_lists_pass_the_tests_of_style(made):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_chapter_of_a_new_lesson_runs(made):
     """Its cells, that is: `make book` builds it."""
     path = f"chapters.BOOK / '{NAME}.md'"

@@ -414,6 +414,7 @@ def test_without_fork_ranks_are_spawned(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_torchrun_runs_the_same_worker(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

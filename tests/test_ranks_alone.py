@@ -227,6 +227,7 @@ def test_ranks_works_without_the_course(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_ranks_is_typed():
     command = [sys.executable, "-m", "mypy", "ranks"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
@@ -246,6 +247,7 @@ def test_an_example_is_stored_clean(path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)

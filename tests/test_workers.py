@@ -97,6 +97,8 @@ def left_by(processes):
     return [path for path in made if path.name.split("-")[1] in map(str, processes)]
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_grader_that_ends_leaves_nothing(course):
     command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root), "--jobs", "2"]
     grader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -147,6 +149,7 @@ def cluster(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_dask_cluster_grades_as_this_machine_does(course, tmp_path, capsys):
     from dask.distributed import Client
 
