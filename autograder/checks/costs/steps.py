@@ -83,10 +83,19 @@ def tokens_are_the_fewest_that_hide(tokens_to_hide: Callable, *, rng: np.random.
         ("little overlaps", 8e9, 312e12, float(rng.uniform(0.2, 0.6)), float(rng.uniform(0.05, 0.2))),
     ):
         per_token = _hidden_by_one_token(parameters, flops, mfu, overlap)
-        for tokens in (int(rng.integers(2, 20)), int(rng.integers(1000, 9000)), 1):
-            # Far enough from whole numbers of tokens for the rounding of any right formula.
-            communication = float(per_token * (tokens - Fraction(int(rng.integers(10, 90)), 100)))
-            _expect_tokens(tokens_to_hide, case, tokens, parameters, communication, flops, mfu, overlap)
+        for tokens, spare in ((int(rng.integers(2, 20)), 0.3), (int(rng.integers(1000, 9000)), 0.7), (1, 0.6)):
+            # Far from whole numbers of tokens, so that no right formula rounds to the wrong side.
+            communication = float(per_token * (tokens - Fraction(spare)))
+            _expect_tokens(
+                tokens_to_hide,
+                f"{case}, {spare} of a token to spare",
+                tokens,
+                parameters,
+                communication,
+                flops,
+                mfu,
+                overlap,
+            )
     # Powers of two, in which no right formula rounds: exactly so many tokens hide it.
     for tokens in (1, 2, 5, 4096, 4097):
         case = f"exactly what {tokens} tokens hide" if tokens > 1 else "exactly what one token hides"
