@@ -1,16 +1,17 @@
-"""Lesson 02: its oracles agree with numpy, chance never decides a mark, and the book's numbers hold."""
+"""Lesson 02: its oracles agree with numpy and with published numbers, and chance never decides a mark."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from autograder.checks.costs import common, messages, speedup
+from autograder.checks.costs import common
 from autograder.lessons import notebook
 from tests.helpers import right_answers
 
 LESSON = "02_costs"
-RNG = np.random.default_rng(2)
+NVLINK, PORT = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)
 
 
 def close(value):
@@ -26,44 +27,53 @@ def test_the_played_rounds_are_those_of_lesson_01():
     """2(N−1) rounds of the ring and 2⌈log2 N⌉ of the tree, for every N up to 130."""
     for n in range(1, 131):
         assert common.ring_seconds(0, n, 1, 0) == 2 * (n - 1)
-        assert messages._tree_seconds(0, n, 1, 0) == 2 * math.ceil(math.log2(n))
+        assert common.tree_seconds(0, n, 1, 0) == 2 * math.ceil(math.log2(n))
         assert common.ring_seconds(n, n, 0, 1) == 2 * (n - 1)
-        assert messages._tree_seconds(n, n, 0, 1) == 2 * math.ceil(math.log2(n)) * n
+        assert common.tree_seconds(n, n, 0, 1) == 2 * math.ceil(math.log2(n)) * n
 
 
-CROSSINGS = [(4, 160_000), (5, 90_909.0909091), (8, 376_470.588235), (64, 2_272_897.19626)]
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 64, 1024])
+def test_halving_has_the_rounds_of_the_tree_and_the_bytes_of_the_ring(n):
+    assert common.halving_seconds(7, n, 1, 0) == common.tree_seconds(7, n, 1, 0)
+    assert common.halving_seconds(7, n, 0, 1) == common.ring_seconds(7, n, 0, 1)
 
 
-@pytest.mark.parametrize(("n", "nbytes"), CROSSINGS)
-def test_ring_and_tree_tie_at_the_published_crossovers(lesson, n, nbytes):
-    prices = (20e-6, 0.1e-9)
-    assert messages._meeting_point(n, *prices) == pytest.approx(nbytes, rel=1e-9)
-    at = lesson["crossover_bytes"](n, *prices)
-    assert at == close(nbytes)
-    assert lesson["ring_time"](at, n, *prices) == close(lesson["tree_time"](at, n, *prices))
-    assert lesson["ring_time"](at + 1, n, *prices) < lesson["tree_time"](at + 1, n, *prices)
+def test_two_levels_with_a_port_for_each_gpu_move_what_one_ring_of_all_gpus_moves():
+    """With equal prices per byte everywhere and a port for each GPU, no byte more leaves a GPU than in one ring."""
+    for nodes, gpus in ((2, 4), (8, 8), (3, 5)):
+        two = common.two_level_seconds(1000, nodes, gpus, gpus, (0, 1), (0, 1))
+        assert two == common.ring_seconds(1000, nodes * gpus, 0, 1)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_two_and_three_ranks_tie_at_zero_bytes(lesson, n):
-    assert lesson["ring_time"](0, n, 20e-6, 0.1e-9) == lesson["tree_time"](0, n, 20e-6, 0.1e-9) > 0
+def test_one_port_carries_all_bytes_of_its_node():
+    assert common.two_level_seconds(1000, 2, 8, 1, (0, 0), (0, 1)) == 1000
+    assert common.two_level_seconds(1000, 2, 8, 3, (0, 0), (0, 1)) == Fraction(1000, 3)
 
 
-def test_the_line_is_that_of_polyfit():
-    for _, sizes, seconds in messages._line_cases(RNG):
-        beta, alpha = np.polyfit(np.array(sizes, float), np.array(seconds, float), 1)
-        got = messages._best_line(sizes, seconds)
-        assert float(got[0]) == pytest.approx(alpha, abs=1e-9 * max(seconds))
-        assert float(got[1]) == pytest.approx(beta, rel=1e-6, abs=1e-9 * max(seconds) / max(sizes))
+@pytest.mark.parametrize(("gpus", "seconds"), [(1, 0.27), (2, 0.13), (4, 0.067)])
+def test_two_levels_predict_what_was_reported(lesson, gpus, seconds):
+    """NVIDIA/nccl#1250: 1 GB on two nodes, with 1, 2 and 4 GPUs of each."""
+    port = (14e-6, 0.27 / 1e9)
+    assert lesson["two_level_time"](1e9, 2, gpus, gpus, NVLINK, port) == pytest.approx(seconds, rel=0.06)
 
 
-def test_the_fraction_is_the_best_of_a_fine_grid():
-    for _ in range(20):
-        ns = RNG.integers(2, 40, 5)
-        speedups = RNG.uniform(0.7, 3, 5)
-        grid = np.linspace(0, 1, 100_001)[:, None]
-        errors = np.sum((1 / speedups - (1 - grid) - grid / ns) ** 2, axis=1)
-        assert float(speedup._best_fraction(ns, speedups)) == pytest.approx(grid[np.argmin(errors), 0], abs=1e-5)
+def test_the_threshold_hardly_depends_on_the_model_or_on_the_nodes(lesson):
+    thresholds = []
+    for parameters in (1e9, 70e9):
+        for nodes in (8, 64):
+            seconds = lesson["two_level_time"](2 * parameters, nodes, 8, 8, NVLINK, PORT)
+            thresholds.append(lesson["tokens_to_hide"](parameters, seconds, 989e12, 0.4, 2 / 3))
+    assert max(thresholds) < 1.4 * min(thresholds)
+
+
+def test_the_straight_line_is_that_of_torch(lesson):
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=3.2)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1 / 3.2, total_iters=5)
+    for step in range(8):
+        assert lesson["scaled_lr"](0.1, 256, 8192, step, 5) == close(np.float64(schedule.get_last_lr()[0]))
+        optimizer.step()
+        schedule.step()
 
 
 @pytest.mark.parametrize("name", right_answers.right_answers(LESSON))

@@ -8,14 +8,12 @@ from __future__ import annotations
 from autograder.answers.variants import variant
 
 
-@variant("02-ex1-ring-and-tree")
+@variant("02-ex1-all-reduce-times")
 def rounds_added_up_one_by_one():
     """Adds up the rounds in loops, prints on the way, and uses no logarithm."""
 
     def ring_time(nbytes, n, alpha, beta):
-        check(nbytes=nbytes, alpha=alpha, beta=beta)
-        if n < 1:
-            raise ValueError(f"n = {n}: there must be a rank")
+        check(n, nbytes=nbytes, alpha=alpha, beta=beta)
         total = 0.0
         for number in range(2 * n - 2):
             print("round", number)
@@ -23,22 +21,32 @@ def rounds_added_up_one_by_one():
         return total
 
     def tree_time(nbytes, n, alpha, beta):
-        check(nbytes=nbytes, alpha=alpha, beta=beta)
-        if not n >= 1:
-            raise ValueError(f"n = {n}: there must be a rank")
+        check(n, nbytes=nbytes, alpha=alpha, beta=beta)
         total, reach = 0, 1
         while reach < n:
             reach *= 2
             total += 2 * (alpha + beta * nbytes)
         return np.float64(total)
 
-    def check(**prices):
+    def halving_time(nbytes, n, alpha, beta):
+        check(n, nbytes=nbytes, alpha=alpha, beta=beta)
+        total, held, ranks_left = 0.0, nbytes, n
+        while ranks_left > 1:
+            if ranks_left % 2:
+                raise ValueError(f"n = {n}: {ranks_left} ranks cannot be halved")
+            held, ranks_left = held / 2, ranks_left // 2
+            total += 2 * (alpha + beta * held)
+        return total
+
+    def check(n, **prices):
+        if n < 1:
+            raise ValueError(f"n = {n}: there must be a rank")
         for name, price in prices.items():
             if price < 0:
                 raise ValueError(f"{name} is negative")
 
 
-@variant("02-ex1-ring-and-tree")
+@variant("02-ex1-all-reduce-times")
 def bits_for_the_levels():
     """Takes the number of levels from the bits of N − 1, shares one helper, and adds latency and bandwidth
     separately."""
@@ -47,7 +55,7 @@ def bits_for_the_levels():
         pass
 
     def rounds_and_bytes(rounds, message, alpha, beta):
-        return rounds * alpha + rounds * message * beta
+        return float(rounds * alpha + message * beta)
 
     def refuse(nbytes, n, alpha, beta):
         if n <= 0:
@@ -57,150 +65,136 @@ def bits_for_the_levels():
                 raise CostError(name + " must not be negative")
 
     def ring_time(nbytes, n, alpha, beta):
-        from fractions import Fraction
-
         refuse(nbytes, n, alpha, beta)
-        return float(rounds_and_bytes(2 * (n - 1), Fraction(nbytes) / n, Fraction(alpha), Fraction(beta)))
+        return rounds_and_bytes(2 * (n - 1), 2 * (n - 1) * nbytes / n, alpha, beta)
 
     def tree_time(nbytes, n, alpha, beta):
         refuse(nbytes, n, alpha, beta)
-        return float(rounds_and_bytes(2 * (int(n) - 1).bit_length(), nbytes, alpha, beta))
+        levels = (int(n) - 1).bit_length()
+        return rounds_and_bytes(2 * levels, 2 * levels * nbytes, alpha, beta)
+
+    def halving_time(nbytes, n, alpha, beta):
+        refuse(nbytes, n, alpha, beta)
+        if bin(n).count("1") > 1:
+            raise CostError(f"{n=}, which has more than one bit")
+        return rounds_and_bytes(2 * (int(n) - 1).bit_length(), 2 * (nbytes - nbytes / n), alpha, beta)
 
 
-@variant("02-ex2-crossover")
-def crossover_from_two_points_of_each_line():
-    """Calls ring_time and tree_time at 0 bytes and at N bytes, and extends the lines."""
+@variant("02-ex2-two-level")
+def two_levels_without_ring_time():
+    """Counts the bytes through one port and the rounds of each phase, and does not call ring_time."""
 
-    def crossover_bytes(n, alpha, beta):
-        def lead(nbytes):
-            return ring_time(nbytes, n, alpha, beta) - tree_time(nbytes, n, alpha, beta)
-
-        at_zero = ring_time(0, n, 1, 0) - tree_time(0, n, 1, 0)
-        if at_zero * alpha <= 0:
-            return 0.0
-        slope = ring_time(n, n, 0, 1) - tree_time(n, n, 0, 1)
-        return at_zero * alpha / (-slope * beta) * n if beta > 0 else float("inf")
+    def two_level_time(nbytes, nodes, gpus, ports, inside, network):
+        counts = {"nodes": nodes, "gpus": gpus, "ports": ports}
+        if wrong := [name for name, count in counts.items() if count < 1]:
+            raise ValueError(f"below 1: {', '.join(wrong)}")
+        in_node = (gpus - 1) * (inside[0] + inside[1] * nbytes / gpus)
+        through_a_port = nbytes / nodes / min(gpus, ports)
+        return in_node + 2 * (nodes - 1) * (network[0] + network[1] * through_a_port) + float(in_node)
 
 
-@variant("02-ex3-fit")
-def fit_by_polyfit():
-    """Uses numpy's polynomial fit of degree 1, and returns a list."""
+@variant("02-ex2-two-level")
+def two_levels_in_three_phases():
+    """Returns a numpy float, adds the phases in a list, and slows the port down instead of adding bytes."""
 
-    def fit_alpha_beta(sizes, seconds):
-        if len(sizes) != len(seconds):
-            raise ValueError("as many sizes as seconds, please")
-        if len(set(map(float, sizes))) < 2:
-            raise ValueError("two different sizes, please")
-        return list(np.polyfit(np.asarray(sizes, float), seconds, 1)[::-1])
-
-
-@variant("02-ex3-fit")
-def fit_by_least_squares_of_a_matrix():
-    """Uses `lstsq` with a column of ones, scales the sizes for its condition, and returns an array."""
-
-    def fit_alpha_beta(sizes, seconds):
-        sizes, seconds = np.array(sizes, dtype=np.float64), np.array(seconds, dtype=np.float64)
-        if sizes.size != seconds.size:
-            raise ValueError(f"{sizes.size} sizes, {seconds.size} seconds")
-        if sizes.size < 2 or sizes.min() == sizes.max():
-            raise ValueError("these sizes do not fix a line")
-        unit = sizes.max()
-        columns = np.column_stack([np.ones_like(sizes), sizes / unit])
-        solution = np.linalg.lstsq(columns, seconds, rcond=None)[0]
-        return solution / np.array([1, unit])
+    def two_level_time(nbytes, nodes, gpus, ports, inside, network):
+        for name in ("nodes", "gpus", "ports"):
+            if not locals()[name] > 0:
+                raise ValueError("there must be at least one of " + name)
+        speed = np.inf if network[1] == 0 else 1 / network[1]
+        speed = speed * min(1, ports / gpus)
+        phases = [ring_time(nbytes, gpus, *inside) / 2] * 2
+        phases.append(ring_time(nbytes / gpus, nodes, network[0], 1 / speed))
+        return np.sum(phases)
 
 
-@variant("02-ex3-fit")
-def fit_by_cramers_rule():
-    """Plain Python: uncentered sums and Cramer's rule."""
+@variant("02-ex3-assumptions")
+def assumptions_by_pairs():
+    """Walks over neighboring experiments and sorts at the end."""
 
-    def fit_alpha_beta(sizes, seconds):
-        sizes, seconds = [float(m) for m in sizes], [float(t) for t in seconds]
-        if len(sizes) != len(seconds) or len(set(sizes)) <= 1:
-            raise ValueError("sizes: too few, or not as many as seconds")
-        n, sm, st = len(sizes), math.fsum(sizes), math.fsum(seconds)
-        smm = math.fsum(m * m for m in sizes)
-        smt = math.fsum(m * t for m, t in zip(sizes, seconds, strict=True))
-        beta = (n * smt - sm * st) / (n * smm - sm**2)
-        alpha = (st * smm - sm * smt) / (n * smm - sm**2)
-        return alpha, beta
+    def failed_assumptions(predicted, alone, both, everyone, adding):
+        times = [predicted, alone, both, everyone, adding]
+        numbers = [4, 2, 1, 3]
+        return sorted(numbers[i] for i in range(4) if times[i + 1] / times[i] > 5 / 4)
 
 
-@variant("02-ex4-amdahl")
-def amdahl_number_by_number():
-    """Computes one number at a time through np.vectorize, and the fit as the vertex of a parabola."""
+@variant("02-ex3-assumptions")
+def assumptions_as_a_table():
+    """Appends in the order of the numbers, and compares ratios."""
 
-    def amdahl_speedup(parallel_fraction, n):
-        if parallel_fraction < 0 or parallel_fraction > 1:
-            raise ValueError(f"parallel_fraction = {parallel_fraction}")
-
-        def one(k):
-            if k < 1:
-                raise ValueError(f"n = {k}")
-            return k / (k - k * parallel_fraction + parallel_fraction)
-
-        return np.vectorize(one, otypes=[float])(n)
-
-    def fit_parallel_fraction(ns, speedups):
-        pairs = list(zip(ns, speedups, strict=False))
-        if not len(ns) == len(speedups):
-            raise ValueError("ns and speedups differ in length")
-        if all(n <= 1 for n in ns):
-            raise ValueError("ns: nobody to share with")
-        if any(speedup <= 0 for speedup in speedups):
-            raise ValueError("speedups must be positive")
-        square = sum((1 - 1 / n) ** 2 for n, _ in pairs)
-        mixed = sum((1 - 1 / n) * (1 - 1 / s) for n, s in pairs)
-        return sorted([0.0, mixed / square, 1.0])[1]
+    def failed_assumptions(predicted, alone, both, everyone, adding):
+        failed = []
+        for number, after, before in (
+            (1, everyone, both),
+            (2, both, alone),
+            (3, adding, everyone),
+            (4, alone, predicted),
+        ):
+            if (after - before) / before > 0.25:
+                failed += [number]
+        return failed
 
 
-@variant("02-ex4-amdahl")
-def amdahl_as_a_list():
-    """Returns a list for a list, and fits by lstsq with one unknown."""
+@variant("02-ex4-step")
+def step_as_the_longer_of_two_paths():
+    """Takes the step as the longer of two paths, and the computation as a sum of three passes."""
 
-    def amdahl_speedup(parallel_fraction, n):
-        values = np.array(n, dtype=np.float64)
-        if values.min() < 1:
-            raise ValueError("no n below 1")
-        if abs(parallel_fraction - 0.5) > 0.5:
-            raise ValueError("parallel_fraction between 0 and 1")
-        return (1 / ((1 - parallel_fraction) + parallel_fraction / values)).tolist()
+    def compute_time(parameters, tokens, flops, mfu):
+        if mfu <= 0 or mfu > 1:
+            raise ValueError("mfu is a part of the peak")
+        return sum([2 * parameters * tokens / flops / mfu] * 3)
 
-    def fit_parallel_fraction(ns, speedups):
-        n, s = np.array(ns, dtype=float), np.array(speedups, dtype=float)
-        if n.shape != s.shape or n.max(initial=0) <= 1:
-            raise ValueError("ns does not fit")
-        if (s <= 0).any():
-            raise ValueError("speedups <= 0")
-        p, *_ = np.linalg.lstsq((1 - 1 / n)[:, None], 1 - 1 / s, rcond=None)
-        return np.clip(p, 0, 1)[0]
-
-
-@variant("02-ex5-step")
-def step_without_ring_time():
-    """Sorts for the smallest n, writes the ring's time out, and takes the step as the longer of two paths."""
-
-    def scaling_efficiency(ns, seconds):
-        n0, t0 = sorted(zip(ns, seconds, strict=True))[0]
-        return [n0 * t0 / (n * t) for n, t in zip(ns, seconds, strict=True)]
-
-    def step_time(compute, nbytes, n, alpha, beta, overlap):
+    def step_time(compute, communication, overlap):
         if overlap < 0 or overlap > 1:
             raise ValueError("overlap is a part of the computation")
-        ring = 2 * (n - 1) * alpha + 2 * (n - 1) / n * nbytes * beta
-        return np.maximum(compute, (1 - overlap) * compute + ring)
+        return np.maximum(float(compute), (1 - overlap) * compute + communication)
+
+
+@variant("02-ex5-tokens")
+def tokens_from_the_formula():
+    """Writes the formula out and rounds up by negating a floor."""
+
+    def tokens_to_hide(parameters, communication, flops, mfu, overlap):
+        if not communication:
+            return 0
+        if not overlap:
+            return float("inf")
+        return int(-(-communication * flops * mfu // (6 * parameters * overlap)))
+
+
+@variant("02-ex5-tokens")
+def tokens_by_bisection():
+    """Asks step_time whether a number of tokens hides the all-reduce, and doubles and halves the interval."""
+
+    def tokens_to_hide(parameters, communication, flops, mfu, overlap):
+        def hidden(tokens):
+            compute = compute_time(parameters, tokens, flops, mfu)
+            return communication <= overlap * compute
+
+        if communication > 0 and overlap == 0:
+            return math.inf
+        low, high = -1, 1
+        while not hidden(high):
+            high *= 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if hidden(middle) else (middle, high)
+        return high
 
 
 @variant("02-ex6-scaled-lr")
 def rate_by_interpolation():
     """Uses np.interp between two points, which also holds the value after the second."""
 
-    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
+    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps, rule="linear"):
         if base_batch < 1 or batch < 1:
             raise ValueError("base_batch and batch start at 1")
         if step < 0 or warmup_steps < 0:
             raise ValueError("step and warmup_steps start at 0")
-        target = base_lr / base_batch * batch
+        powers = {"linear": 1, "sqrt": 1 / 2}
+        if rule not in powers:
+            raise ValueError(f"no such rule: {rule}")
+        target = base_lr * (batch / base_batch) ** powers[rule]
         return np.interp(step, [0, warmup_steps], [base_lr, target]) if warmup_steps else target
 
 
@@ -208,9 +202,16 @@ def rate_by_interpolation():
 def rate_as_a_mixture():
     """A weighted mean of both ends, with the weight capped at 1."""
 
-    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
+    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps, rule="linear"):
         for name in ("base_batch", "batch", "step", "warmup_steps"):
             if locals()[name] < (name in ("base_batch", "batch")):
                 raise ValueError("bad " + name)
+        match rule:
+            case "linear":
+                k = batch / base_batch
+            case "sqrt":
+                k = np.sqrt(batch / base_batch)
+            case _:
+                raise ValueError(f"what rule is {rule}?")
         done = min(1, (step + (warmup_steps == 0)) / max(1, warmup_steps))
-        return base_lr * (1 - done) + base_lr * (batch / base_batch) * done
+        return base_lr * (1 - done) + base_lr * k * done

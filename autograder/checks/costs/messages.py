@@ -1,82 +1,72 @@
-"""Lesson 02, exercises 1 to 3: a ring and a tree, where they cross, and a line through measured times."""
+"""Lesson 02, exercises 1 to 3: all-reduces on one level and on two, and the assumption that failed."""
 
 from __future__ import annotations
 
-import copy
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import expect_equal
 from autograder.checks.costs.common import (
     draw_prices,
-    exactly,
-    expect_inputs_unchanged,
     expect_number,
     expect_value_error,
-    number_of,
+    halving_seconds,
     result_of,
     ring_seconds,
+    tree_seconds,
+    two_level_seconds,
 )
 
-
-@check("02-ex1-ring-and-tree")
-def ring_takes_its_rounds(ring_time: Callable, *, rng: np.random.Generator) -> None:
-    """The time, a float, is that of a ring all-reduce, played round by round with chunks of exactly T/N bytes."""
-    because = "a ring passes on chunks of T/N bytes, in a reduce-scatter and then an all-gather"
-    _expect_times(ring_time, "ring_time", ring_seconds, because, rng)
+RING = "a ring passes on chunks of T/N bytes, in a reduce-scatter and then an all-gather"
+TREE = "a tree sends whole vectors, up to the root and then down again"
+HALVING = "the messages are T/2, T/4, ... down to T/N bytes, and then the same in reverse"
 
 
-@check("02-ex1-ring-and-tree")
-def tree_takes_its_rounds(tree_time: Callable, *, rng: np.random.Generator) -> None:
-    """The time, a float, is that of a tree all-reduce, played round by round with whole vectors, up and then down."""
-    because = "a tree sends whole vectors, up to the root and then down again"
-    _expect_times(tree_time, "tree_time", _tree_seconds, because, rng)
+@check("02-ex1-all-reduce-times")
+def times_are_those_of_the_rounds(
+    ring_time: Callable, tree_time: Callable, halving_time: Callable, *, rng: np.random.Generator
+) -> None:
+    """The three times, floats, are those of the rounds in the table, played one by one with exact pieces."""
+    for function, name, oracle, because in (
+        (ring_time, "ring_time", ring_seconds, RING),
+        (tree_time, "tree_time", tree_seconds, TREE),
+        (halving_time, "halving_time", halving_seconds, HALVING),
+    ):
+        for case, *arguments in _all_reduces(rng, powers=name == "halving_time"):
+            _expect_time(function, name, oracle, because, case, *arguments)
     for n in (2**29 - 1, 2**29, 2**29 + 1, 2**31):
-        _expect_time(tree_time, _tree_seconds, "tree_time", f"N = {n}", because, 1000, n, 1e-5, 1e-9)
+        _expect_time(tree_time, "tree_time", tree_seconds, TREE, f"N = {n}", 1000, n, 1e-5, 1e-9)
 
 
-@check("02-ex1-ring-and-tree")
-def ring_refuses_nonsense(ring_time: Callable, *, rng: np.random.Generator) -> None:
-    """n below 1 and a negative nbytes, alpha or beta raise a ValueError that names the argument."""
-    _expect_refusals(ring_time)
-
-
-@check("02-ex1-ring-and-tree")
-def tree_refuses_nonsense(tree_time: Callable, *, rng: np.random.Generator) -> None:
-    """n below 1 and a negative nbytes, alpha or beta raise a ValueError that names the argument."""
-    _expect_refusals(tree_time)
-
-
-def _expect_times(function: Callable, name: str, oracle: Callable, because: str, rng: np.random.Generator) -> None:
-    for n in (5, 4, 2, 3, 8, 7, 16, 17, 64, 1000, 1024):
+def _all_reduces(rng: np.random.Generator, powers: bool) -> list[tuple]:
+    """(case, nbytes, n, alpha, beta): plain cases first, then all combinations of special values."""
+    cases = []
+    for n in (4, 2, 8, 16, 64, 1024) if powers else (5, 4, 2, 3, 8, 7, 16, 17, 64, 1000, 1024):
         nbytes = int(rng.integers(1, 1000)) * 1000 + 7  # divisible by hardly any n
-        alpha, beta = draw_prices(rng, nbytes / n)
-        _expect_time(function, oracle, name, f"N = {n}", because, nbytes, n, alpha, beta)
-    nbytes = float(rng.uniform(1e3, 1e6))
-    alpha, beta = draw_prices(rng, nbytes / 6)
-    _expect_time(function, oracle, name, "bytes that are no whole number", because, nbytes, 6, alpha, beta)
-    _expect_time(function, oracle, name, "fewer bytes than ranks", because, 3, 8, 0.0, beta)
-    _expect_time(function, oracle, name, "T = 0", "every message still costs alpha", 0, 6, alpha, beta)
-    _expect_time(function, oracle, name, "alpha = 0", because, nbytes, 6, 0, beta)
-    _expect_time(function, oracle, name, "beta = 0", because, nbytes, 6, alpha, 0)
-    _expect_time(function, oracle, name, "whole numbers", because, 7, 6, 2, 3)
-    _expect_time(function, oracle, name, "N = 1", "one rank sends nothing", nbytes, 1, alpha, beta)
-    for n, t, a, b in itertools.product((1, 2, 3, 6), (0, 7, nbytes), (0, 2, alpha), (0, 3, beta)):
-        _expect_time(function, oracle, name, f"N = {n}, T = {t:g}, alpha = {a:g}, beta = {b:g}", because, t, n, a, b)
+        cases.append((f"N = {n}", nbytes, n, *draw_prices(rng, nbytes / n)))
+    nbytes, alpha, beta = float(rng.uniform(1e3, 1e6)), 1.5e-5, 2e-10
+    several = 8 if powers else 6
+    cases += [
+        ("bytes that are no whole number", nbytes, several, alpha, beta),
+        ("fewer bytes than ranks", 3, 8, 0.0, beta),
+        ("T = 0", 0, several, alpha, beta),
+        ("N = 1", nbytes, 1, alpha, beta),
+    ]
+    for n, t, a, b in itertools.product((1, 2, 4, several), (0, 7, nbytes), (0, 2, alpha), (0, 3, beta)):
+        cases.append((f"N = {n}, T = {t:g}, alpha = {a:g}, beta = {b:g}", t, n, a, b))
+    return cases
 
 
 def _expect_time(
     function: Callable,
-    oracle: Callable,
     name: str,
-    case: str,
+    oracle: Callable,
     because: str,
+    case: str,
     nbytes: float,
     n: int,
     alpha: float,
@@ -84,128 +74,102 @@ def _expect_time(
 ) -> None:
     call = f"{name}({nbytes}, {n}, {alpha:.6g}, {beta:.6g})"
     got = result_of(case, call, function, nbytes, n, alpha, beta)
-    expect_number(case, got, oracle(nbytes, n, alpha, beta), call, because)
+    because = "one rank sends nothing" if n == 1 else because
+    expect_number(case, got, oracle(nbytes, n, alpha, beta), call, because, evidence=[name, got])
 
 
-def _expect_refusals(function: Callable) -> None:
-    wrong = (("n", 0), ("n", -3), ("nbytes", -1), ("alpha", -1e-9), ("beta", -1e-12))
-    for right in ({"nbytes": 1000, "n": 4, "alpha": 1e-5, "beta": 1e-9}, {"nbytes": 0, "n": 1, "alpha": 0, "beta": 0}):
-        for name, value in wrong:
-            case = f"{name} = {value}" if right["n"] > 1 else f"{name} = {value}, the others at their borders"
-            expect_value_error(case, name, function, *(right | {name: value}).values())
+@check("02-ex1-all-reduce-times")
+def nonsense_is_refused(
+    ring_time: Callable, tree_time: Callable, halving_time: Callable, *, rng: np.random.Generator
+) -> None:
+    """In each function, n below 1 and a negative nbytes, alpha or beta raise a ValueError that names the argument."""
+    wrong = (("n", 0), ("n", -4), ("nbytes", -1), ("alpha", -1e-9), ("beta", -1e-12))
+    for function, what in ((ring_time, "ring_time"), (tree_time, "tree_time"), (halving_time, "halving_time")):
+        for right in (
+            {"nbytes": 1000, "n": 4, "alpha": 1e-5, "beta": 1e-9},
+            {"nbytes": 0, "n": 1, "alpha": 0, "beta": 0},
+        ):
+            for name, value in wrong:
+                border = "" if right["n"] > 1 else ", the others at their borders"
+                arguments = (right | {name: value}).values()
+                expect_value_error(f"{what}, {name} = {value}{border}", name, function, *arguments)
 
 
-def _tree_seconds(nbytes: float, n: int, alpha: float, beta: float) -> Fraction:
-    """Play a tree: up, each round halves the ranks that hold a partial sum; down, it doubles those with the result."""
-    message = Fraction(alpha) + Fraction(beta) * Fraction(nbytes)
-    seconds, holding = Fraction(0), n
-    while holding > 1:
-        holding = (holding + 1) // 2
-        seconds += message
-    while holding < n:
-        holding = min(2 * holding, n)
-        seconds += message
-    return seconds
+@check("02-ex1-all-reduce-times")
+def halving_needs_a_power_of_two(halving_time: Callable, *, rng: np.random.Generator) -> None:
+    """halving_time raises a ValueError that names n for every n that is no power of two."""
+    for n in (3, 6, 7, 12, 1000, int(rng.integers(2**9 + 1, 2**10))):
+        expect_value_error(f"N = {n}", "n", halving_time, 1000, n, 1e-5, 1e-9)
 
 
-@check("02-ex2-crossover")
-def crossover_is_where_the_lines_meet(crossover_bytes: Callable, *, rng: np.random.Generator) -> None:
-    """Above the float returned the ring is faster than the tree: 0 if it is never slower, inf if never faster."""
-    for n in (5, 4, 8, 6, 64, 1000):
-        alpha, beta = draw_prices(rng, 10 ** rng.uniform(3, 5))
-        because = "there ring_time and tree_time are equal"
-        _expect_crossover(crossover_bytes, f"N = {n}", because, n, alpha, beta)
-    for n in (3, 2, 1):
-        because = "the ring has no more rounds than the tree and smaller messages: it is never slower"
-        _expect_crossover(crossover_bytes, f"N = {n}", because, n, alpha, beta)
-    because = "if starting a message is free, the ring is faster from the first byte on"
-    _expect_crossover(crossover_bytes, "alpha = 0", because, 8, 0, beta)
-    because = "if bytes are free, only rounds count, and the ring has more of them"
-    _expect_crossover(crossover_bytes, "beta = 0", because, 8, alpha, 0)
-    because = "the ring has no more rounds than the tree: it is never slower, even if bytes are free"
-    _expect_crossover(crossover_bytes, "beta = 0, N = 3", because, 3, alpha, 0.0)
-    because = "the ring's smaller messages win from some size on, however fast the link is"
-    _expect_crossover(crossover_bytes, "a link of 1.8 TB/s", because, 8, alpha, 1 / 1.8e12)
-    _expect_crossover(crossover_bytes, "a message starts in 1 ns", because, 8, 1e-9, beta)
-    _expect_crossover(crossover_bytes, "alpha = beta = 0", "both take no time: the ring is never slower", 8, 0.0, 0.0)
-
-
-def _expect_crossover(function: Callable, case: str, because: str, n: int, alpha: float, beta: float) -> None:
-    call = f"crossover_bytes({n}, {alpha:.6g}, {beta:.6g})"
-    got = result_of(case, call, function, n, alpha, beta)
-    expect_number(case, got, _meeting_point(n, alpha, beta), call, because)
-
-
-def _meeting_point(n: int, alpha: float, beta: float) -> Fraction | float:
-    """The T at which the ring's line falls below the tree's: both times are lines in T, so two points of each do."""
-    ahead, at_1 = (ring_seconds(t, n, alpha, beta) - _tree_seconds(t, n, alpha, beta) for t in (0, 1))
-    if ahead <= 0:
-        return Fraction(0)
-    gained = ahead - at_1  # seconds for each byte
-    return ahead / gained if gained > 0 else math.inf
-
-
-@check("02-ex3-fit")
-def fit_minimizes_the_squared_errors(fit_alpha_beta: Callable, *, rng: np.random.Generator) -> None:
-    """alpha and beta, two floats, are those of the line with the least sum of squared errors in seconds."""
-    for case, sizes, seconds in _line_cases(rng):
-        before = copy.deepcopy((sizes, seconds))
-        got = result_of(case, "fit_alpha_beta(sizes, seconds)", fit_alpha_beta, sizes, seconds)
-        expect_inputs_unchanged(case, before, (sizes, seconds), ("sizes", "seconds"))
-        if isinstance(got, str) or not hasattr(got, "__len__") or len(got) != 2:
-            fail("fit_alpha_beta should return the pair (alpha, beta)", case, type(got).__name__)
-        names = ("alpha", "beta")
-        both = [number_of(case, part, what) for part, what in zip(got, names, strict=True)]
-        # A price that happens to be near zero is compared on the scale of the times that it comes from.
-        scales = (max(seconds), max(seconds) / (max(sizes) - min(sizes)))
-        because = "the line has the smallest sum of squared errors in seconds, every point counted alike"
-        for part, expected, what, scale in zip(got, _best_line(sizes, seconds), names, scales, strict=True):
-            expect_number(case, part, expected, what, because, scale=float(scale), evidence=both)
-
-
-@check("02-ex3-fit")
-def fit_refuses_what_has_no_line(fit_alpha_beta: Callable, *, rng: np.random.Generator) -> None:
-    """Lengths that differ and fewer than two distinct sizes raise a ValueError that names sizes."""
-    for case, sizes, seconds in (
-        ("more sizes than seconds", [1, 2, 3], [1.0, 2.0]),
-        ("more seconds than sizes", [1, 2], [1.0, 2.0, 3.0]),
-        ("one time for three sizes", [1, 2, 3], [1.0]),
-        ("three times the same size", [64, 64, 64], [1.0, 2.0, 3.0]),
-        ("one point", [64], [1.0]),
-        ("no points", [], []),
-    ):
-        expect_value_error(case, "sizes", fit_alpha_beta, sizes, seconds)
-
-
-def _line_cases(rng: np.random.Generator) -> list[tuple[str, Any, Any]]:
-    """(case, sizes, seconds) of links with ordinary prices, exact and noisy, as arrays, lists and tuples."""
-    sizes = rng.permutation(np.unique(rng.integers(1_000, 1_000_000, 12))).astype(np.float64)
-    alpha, beta = draw_prices(rng, 300_000)
-    exact = alpha + beta * sizes
-    noisy = exact * rng.uniform(0.7, 1.3, len(sizes))
-    # A parabola, with short times at the small sizes: the best line is below zero seconds at zero bytes.
-    bent = np.sort(sizes) ** 2 * beta / 1e6
-    # The squares of such sizes do not fit into 64 bits.
-    huge = [int(2**k - rng.integers(2**20)) for k in (28, 30, 31, 32)]
-    slow = [alpha + beta * m * float(rng.uniform(0.7, 1.3)) for m in huge]
-    return [
-        ("noisy times, arrays", sizes, noisy),
-        ("exact times, arrays", sizes, exact),
-        ("a line below zero at 0 bytes", np.sort(sizes), bent),
-        ("every size twice, lists", [*sizes.tolist(), *sizes.tolist()], [*noisy.tolist(), *exact.tolist()]),
-        ("the last size is the first, lists", [64, 4096, 64], [float(t) for t in rng.uniform(1, 2, 3)]),
-        ("two points, tuples", (64, 4096), (float(rng.uniform(1, 2)), float(rng.uniform(3, 4)))),
-        ("whole numbers of bytes and seconds", [3, 1, 2, 7], [int(v) for v in rng.integers(1, 100, 4)]),
-        ("sizes of gigabytes, whole numbers", huge, slow),
-        ("sizes of gigabytes, an array of int64", np.array(huge), np.array(slow)),
+@check("02-ex2-two-level")
+def two_levels_are_played(two_level_time: Callable, *, rng: np.random.Generator) -> None:
+    """The time, a float, is that of the three phases; in the second, a node's bytes are shared by the ports in use."""
+    inside, network = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)
+    cases = [
+        ("as many ports as GPUs", 4, 8, 8),
+        ("one port for all GPUs", 4, 8, 1),
+        ("two GPUs share a port", 3, 8, 4),
+        ("ports that do not divide the GPUs", 5, 8, 3),
+        ("more ports than GPUs", 3, 2, 8),
+        ("one GPU a node", 6, 1, 1),
+        ("one node", 1, 8, 2),
+        ("one node of one GPU", 1, 1, 1),
+        ("many nodes", 128, 8, 8),
     ]
+    for case, nodes, gpus, ports in cases:
+        nbytes = int(rng.integers(10, 1000)) * 1_000_000 + 7
+        for prices in ((inside, network), (draw_prices(rng, nbytes / gpus), draw_prices(rng, nbytes / gpus / nodes))):
+            _expect_two_levels(two_level_time, case, nbytes, nodes, gpus, ports, *prices)
+    _expect_two_levels(two_level_time, "T = 0", 0, 4, 8, 2, inside, network)
+    _expect_two_levels(two_level_time, "the network costs nothing", 1e9, 4, 8, 2, inside, (0, 0))
+    _expect_two_levels(two_level_time, "the inside costs nothing", 1e9, 4, 8, 2, (0, 0), network)
+    _expect_two_levels(two_level_time, "only starting costs", 1e9, 4, 8, 2, (2, 0), (5, 0))
+    for nodes, gpus, ports in itertools.product((1, 2, 3), (1, 2, 5), (1, 2, 5)):
+        case = f"{nodes} nodes, {gpus} GPUs, {ports} ports a node"
+        _expect_two_levels(two_level_time, case, 600, nodes, gpus, ports, (2, 3), (5, 7))
 
 
-def _best_line(sizes: Sequence, seconds: Sequence) -> tuple[Fraction, Fraction]:
-    """alpha and beta of the least squares: Σ(t − α − βm) = 0 and Σ(t − α − βm)·m = 0, solved by Cramer's rule."""
-    m = [Fraction(exactly(v)) for v in sizes]
-    t = [Fraction(exactly(v)) for v in seconds]
-    count, sum_m, sum_mm = len(m), sum(m), sum(a * a for a in m)
-    sum_t, sum_mt = sum(t), sum(a * b for a, b in zip(m, t, strict=True))
-    determinant = count * sum_mm - sum_m * sum_m
-    return (sum_t * sum_mm - sum_m * sum_mt) / determinant, (count * sum_mt - sum_m * sum_t) / determinant
+def _expect_two_levels(
+    function: Callable, case: str, nbytes: float, nodes: int, gpus: int, ports: int, inside: tuple, network: tuple
+) -> None:
+    shown = ", ".join(f"({alpha:.6g}, {beta:.6g})" for alpha, beta in (inside, network))
+    call = f"two_level_time({nbytes}, {nodes}, {gpus}, {ports}, {shown})"
+    got = result_of(case, call, function, nbytes, nodes, gpus, ports, inside, network)
+    expected = two_level_seconds(nbytes, nodes, gpus, ports, inside, network)
+    within = ring_seconds(nbytes, gpus, *inside)
+    because = f"phases 1 and 3 take {float(within):.6g} s, phase 2 takes {float(expected - within):.6g} s"
+    expect_number(case, got, expected, call, because)
+
+
+@check("02-ex2-two-level")
+def two_levels_refuse_nonsense(two_level_time: Callable, *, rng: np.random.Generator) -> None:
+    """nodes, gpus and ports below 1 raise a ValueError that names the argument."""
+    for right in ({"nodes": 4, "gpus": 8, "ports": 2}, {"nodes": 1, "gpus": 1, "ports": 1}):
+        for name, value in itertools.product(right, (0, -1)):
+            case = f"{name} = {value}" + ("" if right["nodes"] > 1 else ", the others 1")
+            sizes = (right | {name: value}).values()
+            expect_value_error(case, name, two_level_time, 1000, *sizes, (1e-6, 1e-9), (1e-5, 1e-9))
+
+
+@check("02-ex3-assumptions")
+def each_change_is_judged_by_itself(failed_assumptions: Callable, *, rng: np.random.Generator) -> None:
+    """The sorted list has each assumption whose own change makes the time grow by more than a quarter, and no other."""
+    grows = {True: lambda: rng.uniform(1.3, 6), False: lambda: rng.uniform(0.85, 1.2)}
+    for failing in sorted(itertools.product((False, True), repeat=4), key=sum):
+        times = [float(rng.uniform(1e-5, 1e-3))]
+        for fails in failing:
+            times.append(times[-1] * float(grows[fails]()))
+        _expect_failed(failed_assumptions, times)
+    for case in ((4, 5, 5, 5, 5), (4, 4, 4, 5, 5), (8, 8, 4, 6, 6), (64, 16, 16, 16, 24), (4, 3, 4, 4, 4)):
+        _expect_failed(failed_assumptions, list(case))
+
+
+def _expect_failed(function: Callable, times: list[float]) -> None:
+    order = (4, 2, 1, 3)  # what the step from each experiment to the next one tests
+    growth = [Fraction(after) / Fraction(before) for before, after in itertools.pairwise(times)]
+    expected = sorted(number for number, factor in zip(order, growth, strict=True) if factor > Fraction(5, 4))
+    shown = ", ".join(f"{seconds:.4g}" for seconds in times)
+    case = f"assumptions {', '.join(map(str, expected)) or 'none'} failed, times {shown}"
+    got = result_of(case, f"failed_assumptions({shown})", function, *times)
+    expect_equal(case, got, expected, what=f"failed_assumptions({shown})", evidence=[got])

@@ -1,40 +1,47 @@
-"""Wrong answers to lesson 02, exercises 1 and 2."""
+"""Wrong answers to lesson 02, exercises 1 to 3."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
 
-from autograder.answers.mutants import edit, mutant, right, tests_of
+from autograder.answers.mutants import edit, right, tests_of
 
-TIMES, CROSSOVER = "02-ex1-ring-and-tree", "02-ex2-crossover"
-STEP = "02-ex5-step"
+TIMES, TWO, ASSUMPTIONS = "02-ex1-all-reduce-times", "02-ex2-two-level", "02-ex3-assumptions"
 
 
-# ---- 1 · ring_time, tree_time ----
+# ---- 1 · ring_time, tree_time, halving_time ----
 
 
 @right(TIMES)
 def _times():
     """Right: the base of the edits below."""
 
-    def ring_time(nbytes, n, alpha, beta):
+    def check(nbytes, n, alpha, beta):
         for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
+
+    def ring_time(nbytes, n, alpha, beta):
+        check(nbytes, n, alpha, beta)
         return 2.0 * (n - 1) * (alpha + beta * nbytes / n)
 
     def tree_time(nbytes, n, alpha, beta):
-        for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        check(nbytes, n, alpha, beta)
         return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
+
+    def halving_time(nbytes, n, alpha, beta):
+        check(nbytes, n, alpha, beta)
+        if n & (n - 1):
+            raise ValueError(f"n = {n} is no power of two")
+        rounds = 2.0 * (n.bit_length() - 1)
+        return rounds * alpha + 2.0 * beta * nbytes * (n - 1) / n
 
 
 one_rank_before_the_arguments = edit(
     TIMES,
-    """You return 0.0 for one rank before you look at the other arguments, so that a negative nbytes, alpha or beta goes
-    unnoticed there. Check the arguments first.""",
+    """You return 0.0 for one rank before you look at the other arguments, so that a negative nbytes, alpha or beta
+    goes unnoticed there. Check the arguments first.""",
     (
         """def ring_time(nbytes, n, alpha, beta):
 """,
@@ -49,8 +56,8 @@ one_rank_before_the_arguments = edit(
 
 logarithm_to_base_2 = edit(
     TIMES,
-    """math.log(n, 2) divides two rounded logarithms, and for some powers of two the quotient is a little too large, so
-    that ceil adds a round: 2**29 is the first. math.log2 is exact for powers of two.""",
+    """math.log(n, 2) divides two rounded logarithms, and for some powers of two the quotient is a little too large,
+    so that ceil adds a round: 2**29 is the first. math.log2 is exact for powers of two.""",
     ("math.log2(n)", "math.log(n, 2)"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -58,8 +65,8 @@ logarithm_to_base_2 = edit(
 
 whole_seconds_stay_whole = edit(
     TIMES,
-    """With whole numbers for alpha and beta your tree_time returns an int, or for one rank both do. The statement asks
-    for a float: multiply by 2.0.""",
+    """With whole numbers for alpha and beta your tree_time returns an int, or for one rank both do. The statement
+    asks for a float: multiply by 2.0.""",
     ("return 2.0 * math.ceil", "return 2 * math.ceil"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -71,7 +78,7 @@ ring_with_whole_bytes = edit(
     chunk is 2.5 bytes. Divide with a single slash.""",
     ("nbytes / n", "(nbytes // n)"),
     base=_times,
-    breaks=tests_of(TIMES, STEP),
+    breaks=tests_of(TIMES, TWO),
 )
 
 ring_with_n_rounds = edit(
@@ -83,7 +90,7 @@ ring_with_n_rounds = edit(
         "return 2.0 * n * (alpha + beta * nbytes / n) if n > 1 else 0.0",
     ),
     base=_times,
-    breaks=tests_of(TIMES, STEP),
+    breaks=tests_of(TIMES, TWO),
 )
 
 ring_in_one_half = edit(
@@ -92,7 +99,7 @@ ring_in_one_half = edit(
     chunk of the sum; the all-gather takes another N − 1 rounds.""",
     ("return 2.0 * (n - 1)", "return (n - 1)"),
     base=_times,
-    breaks=tests_of(TIMES, STEP),
+    breaks=tests_of(TIMES, TWO),
 )
 
 ring_starts_one_message = edit(
@@ -101,16 +108,16 @@ ring_starts_one_message = edit(
     alpha included, by the number of rounds.""",
     ("return 2.0 * (n - 1) * (alpha + beta * nbytes / n)", "return alpha + 2.0 * (n - 1) / n * beta * nbytes"),
     base=_times,
-    breaks=tests_of(TIMES, STEP),
+    breaks=tests_of(TIMES, TWO),
 )
 
 ring_of_whole_vectors = edit(
     TIMES,
-    """Your ring sends the whole vector in every round. The point of the ring is that a message is one chunk, one N-th
-    of the vector.""",
+    """Your ring sends the whole vector in every round. The point of the ring is that a message is one chunk, one
+    N-th of the vector.""",
     ("nbytes / n", "nbytes"),
     base=_times,
-    breaks=tests_of(TIMES, STEP),
+    breaks=tests_of(TIMES, TWO),
 )
 
 ring_of_2n_minus_1 = edit(
@@ -121,7 +128,7 @@ ring_of_2n_minus_1 = edit(
         "return (2 * n - 1) * (alpha + beta * nbytes / n) if n > 1 else 0.0",
     ),
     base=_times,
-    breaks=tests_of(TIMES, STEP),
+    breaks=tests_of(TIMES, TWO),
 )
 
 tree_without_rounding_up = edit(
@@ -135,8 +142,8 @@ tree_without_rounding_up = edit(
 
 tree_rounds_down = edit(
     TIMES,
-    """You rounded log2 of N down. After k rounds at most 2^k ranks have been reached, so two rounds are not enough for
-    five ranks. Round up.""",
+    """You rounded log2 of N down. After k rounds at most 2^k ranks have been reached, so two rounds are not enough
+    for five ranks. Round up.""",
     ("2.0 * math.ceil(math.log2(n))", "2 * int(math.log2(n))"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -156,8 +163,8 @@ tree_one_level_too_deep = edit(
 
 tree_up_only = edit(
     TIMES,
-    """You counted the tree once. After the way up only the root has the sum; the way down to the other ranks takes as
-    many rounds again.""",
+    """You counted the tree once. After the way up only the root has the sum; the way down to the other ranks takes
+    as many rounds again.""",
     ("return 2.0 * math.ceil(math.log2(n))", "return math.ceil(math.log2(n))"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -193,158 +200,434 @@ nothing_to_send_costs_nothing = edit(
         "if nbytes == 0:\n        return 0.0\n    return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
     ),
     base=_times,
-    breaks=tests_of(TIMES),
+    breaks=tests_of(TIMES, TWO),
 )
 
 refuses_zero = edit(
     TIMES,
-    """You refuse zeros. Only negative numbers are wrong: the model still has an answer when nbytes, alpha or beta is 0.
-    Compare with <, not with <=.""",
+    """You refuse zeros. Only negative numbers are wrong: the model still has an answer when nbytes, alpha or beta is
+    0. Compare with <, not with <=.""",
+    ("if value < least:", "if value <= 0 or value < least:"),
+    base=_times,
+    breaks=tests_of(TIMES, TWO),
+)
+
+ring_refuses_nothing = edit(
+    TIMES,
+    """Your ring_time returns a time for impossible arguments. Before anything else, raise a ValueError that names
+    the argument if n is below 1 or if nbytes, alpha or beta is negative.""",
     (
-        "if value < least:\n"
-        '            raise ValueError(f"{name} must be at least {least}, got {value}")\n'
-        "    return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
-        "if value <= 0 or value < least:\n"
-        '            raise ValueError(f"{name} must be at least {least}, got {value}")\n'
-        "    return 2.0 * (n - 1) * (alpha + beta * nbytes / n)",
+        """    check(nbytes, n, alpha, beta)
+    return 2.0 * (n - 1)""",
+        "    return 2.0 * (n - 1)",
     ),
     base=_times,
-    breaks=tests_of(TIMES, STEP),
+    breaks=tests_of(TIMES),
+)
+
+tree_refuses_less_than_the_ring = edit(
+    TIMES,
+    """Your ring_time refuses wrong arguments; tree_time does not, or not all of them. Both must refuse the same
+    ones: n below 1, and a negative nbytes, alpha or beta.""",
+    (
+        """    check(nbytes, n, alpha, beta)
+    return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)""",
+        "    return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes) if n > 1 else 0.0",
+    ),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_refuses_only_other_sizes = edit(
+    TIMES,
+    """Your halving_time refuses an n that is no power of two, but lets a negative nbytes, alpha or beta through. It
+    refuses what the other two refuse as well.""",
+    (
+        """    check(nbytes, n, alpha, beta)
+    if n & (n - 1):""",
+        "    if n < 1 or n & (n - 1):",
+    ),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_with_any_number = edit(
+    TIMES,
+    """Your halving_time returns a time for an n that is no power of two. With 6 ranks a rank has no partner at
+    distance N/2, N/4, ... in each round: raise a ValueError that names n.""",
+    (
+        """    if n & (n - 1):
+        raise ValueError(f"n = {n} is no power of two")
+""",
+        "",
+    ),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+odd_is_not_the_test = edit(
+    TIMES,
+    """You refuse odd numbers only. 6 and 12 are even and no powers of two either: half of 6 is 3, which cannot be
+    halved.""",
+    ("if n & (n - 1):", "if n > 1 and n % 2:"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_one_way = edit(
+    TIMES,
+    """You counted halving and doubling once. After log2 N rounds each rank holds one summed chunk; getting the other
+    chunks back takes the same messages again.""",
+    (
+        "rounds = 2.0 * (n.bit_length() - 1)\n    return rounds * alpha + 2.0 * beta",
+        "rounds = 1.0 * (n.bit_length() - 1)\n    return rounds * alpha + beta",
+    ),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_sends_whole_vectors = edit(
+    TIMES,
+    """Your halving_time sends the whole vector in each round, as a tree does. The first message is half of the
+    vector, and each round after it sends half of the message before.""",
+    ("2.0 * beta * nbytes * (n - 1) / n", "rounds * beta * nbytes"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_sends_half_each_time = edit(
+    TIMES,
+    """Every message of your halving_time is half of the vector. Only the first one is: after it a rank works on the
+    half that it has summed, and sends half of that.""",
+    ("2.0 * beta * nbytes * (n - 1) / n", "rounds * beta * nbytes / 2"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_sends_chunks = edit(
+    TIMES,
+    """Every message of your halving_time is one chunk of T/N bytes, as in a ring. Halving has fewer rounds than a
+    ring, so its messages must be larger: T/2, T/4, ... down to T/N.""",
+    ("2.0 * beta * nbytes * (n - 1) / n", "rounds * beta * nbytes / n"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_forgets_the_last_round = edit(
+    TIMES,
+    """Your halving_time adds up T/2 + T/4 + ... to the whole T. The sum ends at T/N, so it is T minus T/N.""",
+    ("nbytes * (n - 1) / n\n", "nbytes * (n > 1)\n"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)
+
+halving_with_the_rounds_of_the_ring = edit(
+    TIMES,
+    """Your halving_time starts 2(N − 1) messages, as a ring does. Each round halves what a rank holds, so log2 N
+    rounds are enough on each way.""",
+    ("rounds = 2.0 * (n.bit_length() - 1)", "rounds = 2.0 * (n - 1)"),
+    base=_times,
+    breaks=tests_of(TIMES),
 )
 
 
-@mutant(TIMES, breaks=tests_of(TIMES))
-def ring_refuses_nothing():
-    """Your ring_time returns a time for impossible arguments. Before anything else, raise a ValueError that names the
-    argument if n is below 1 or if nbytes, alpha or beta is negative."""
-
-    def ring_time(nbytes, n, alpha, beta):
-        return 2.0 * (n - 1) * (alpha + beta * nbytes / n)
-
-    def tree_time(nbytes, n, alpha, beta):
-        for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes)
+# ---- 2 · two_level_time ----
 
 
-@mutant(TIMES, breaks=tests_of(TIMES))
-def tree_refuses_less_than_the_ring():
-    """Your ring_time refuses wrong arguments; tree_time does not, or not all of them. Both must refuse the same ones: n
-    below 1, and a negative nbytes, alpha or beta."""
-
-    def ring_time(nbytes, n, alpha, beta):
-        for name, value, least in (("n", n, 1), ("nbytes", nbytes, 0), ("alpha", alpha, 0), ("beta", beta, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        return 2.0 * (n - 1) * (alpha + beta * nbytes / n)
-
-    def tree_time(nbytes, n, alpha, beta):
-        return 2.0 * math.ceil(math.log2(n)) * (alpha + beta * nbytes) if n > 1 else 0.0
-
-
-# ---- 2 · crossover_bytes ----
-
-
-nearly_free_is_free = edit(
-    CROSSOVER,
-    """You took a small beta for 0. At 1.8 TB/s a byte costs 5.6e-13 s, which is small and not 0. Compare with 0 itself:
-    a tolerance needs a scale, and here there is none.""",
-    ("if beta == 0:", "if math.isclose(beta, 0, abs_tol=1e-12):"),
-    breaks=tests_of(CROSSOVER),
-)
-
-never_slower_from_a_whole_byte = edit(
-    CROSSOVER,
-    """Where the ring is never slower you return 0, an int. The statement asks for a float, 0.0: who divides or formats
-    the result should not have to look which case it was.""",
-    ("return 0.0", "return 0"),
-    breaks=tests_of(CROSSOVER),
-)
-
-
-@right(CROSSOVER)
-def _crossover():
+@right(TWO)
+def _two_levels():
     """Right: the base of the edits below."""
 
-    def crossover_bytes(n, alpha, beta):
-        if n <= 3 or alpha == 0:
-            return 0.0
-        if beta == 0:
-            return math.inf
-        levels = math.ceil(math.log2(n))
-        return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)
+    def two_level_time(nbytes, nodes, gpus, ports, inside, network):
+        for name, value in (("nodes", nodes), ("gpus", gpus), ("ports", ports)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        alpha, beta = network
+        shared = max(1.0, gpus / ports)
+        within = ring_time(nbytes, gpus, *inside)
+        between = ring_time(nbytes / gpus, nodes, alpha, beta * shared)
+        return within + between
 
 
-infinite_before_zero = edit(
-    CROSSOVER,
-    """You return infinity whenever beta is 0. For N ≤ 3, or when starting a message is free as well, the ring is never
-    slower than the tree, and the answer is 0.0. Ask the two questions in the other order.""",
-    ("if n <= 3 or alpha == 0:", "if n == 1:"),
-    breaks=tests_of(CROSSOVER),
+more_ports_than_gpus_help = edit(
+    TWO,
+    """With more ports than GPUs your second phase gets faster. A GPU uses one port at most, so the ports that are
+    left over stay idle.""",
+    ("max(1.0, gpus / ports)", "gpus / ports"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
 )
 
-rounded_to_whole_bytes = edit(
-    CROSSOVER,
-    """You rounded the crossover to whole bytes. It is the point where two lines of the model meet: return the float as
-    it is.""",
+rings_share_a_port_in_whole_numbers = edit(
+    TWO,
+    """You rounded the number of rings per port. Eight GPUs on three ports share them evenly: each port carries 8/3
+    of a ring's bytes.""",
+    ("gpus / ports", "gpus // ports"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+the_busiest_port_decides = edit(
+    TWO,
+    """You rounded the number of rings per port up, as if whole rings were assigned to ports. They share the ports
+    evenly: 8 GPUs on 3 ports give each port 8/3 of a ring's bytes.""",
+    ("gpus / ports", "math.ceil(gpus / ports)"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+ports_are_forgotten = edit(
+    TWO,
+    """Your second phase takes the same time however many ports a node has. With one port for eight GPUs, eight times
+    the bytes go through it.""",
+    ("beta * shared", "beta"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+ports_speed_up_instead = edit(
+    TWO,
+    """More ports make your second phase slower. The bytes through one port grow with the GPUs that share it, and fall
+    with the number of ports.""",
+    ("gpus / ports", "ports / gpus"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+sharing_delays_the_start = edit(
+    TWO,
+    """You multiplied alpha, too, by the number of rings that share a port. They start their messages at the same
+    time: each round pays alpha once, only the bytes queue.""",
+    ("alpha, beta * shared", "alpha * shared, beta * shared"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+whole_vector_between_nodes = edit(
+    TWO,
+    """Your rings between nodes all-reduce the whole vector. After the reduce-scatter a GPU holds one shard of the
+    node's sum, T/g bytes, and only this goes over the network.""",
+    ("ring_time(nbytes / gpus, nodes", "ring_time(nbytes, nodes"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+shard_of_the_nodes = edit(
+    TWO,
+    """You cut the vector by the number of nodes before the second phase. The shards come from the reduce-scatter
+    inside a node: there is one for each of its GPUs.""",
+    ("nbytes / gpus", "nbytes / nodes"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+without_the_way_back = edit(
+    TWO,
+    """You forgot the third phase, or the first. Inside the node there is a reduce-scatter before and an all-gather
+    after the network: together a whole ring all-reduce.""",
+    ("within + between", "within / 2 + between"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+all_reduced_twice_inside = edit(
+    TWO,
+    """You count a whole all-reduce before and another after the network. Phase 1 is only the reduce-scatter and
+    phase 3 only the all-gather; both together are one all-reduce.""",
+    ("within + between", "2 * within + between"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+reduce_scatter_between_nodes = edit(
+    TWO,
+    """You counted half of the all-reduce between nodes. In the second phase the GPUs with the same number all-reduce
+    their shard: 2(nodes − 1) rounds.""",
+    ("within + between", "within + between / 2"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+phases_at_the_same_time = edit(
+    TWO,
+    """You took the longer of the phases. They follow one another: the network waits for the node's sum. Add them up.
+    """,
+    ("within + between", "max(within, between)"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+one_ring_of_all_gpus = edit(
+    TWO,
+    """Your second phase is a ring over all GPUs. Each of its rings has one GPU per node: as many ranks as there are
+    nodes.""",
+    ("ring_time(nbytes / gpus, nodes", "ring_time(nbytes / gpus, nodes * gpus"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+prices_swapped = edit(
+    TWO,
+    """You took the network's prices inside the node and the node's between nodes. The last argument is the network.""",
+    ("alpha, beta = network", "inside, (alpha, beta) = network, inside"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+one_node_needs_a_network = edit(
+    TWO,
+    """You refuse a single node. It has no second phase, and the answer is the time inside it.""",
+    ("if value < 1:", "if value < 1 + (name == 'nodes'):"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+one_gpu_a_node_is_refused = edit(
+    TWO,
+    """You refuse nodes with a single GPU. Then nothing happens inside, and the answer is a plain ring between nodes.
+    """,
+    ("if value < 1:", "if value < 1 + (name == 'gpus'):"),
+    base=_two_levels,
+    breaks=tests_of(TWO),
+)
+
+refuses_no_count = edit(
+    TWO,
+    """You accepted nodes, gpus or ports below 1, or failed with another error. Raise a ValueError that names the
+    argument before you divide by it.""",
     (
-        "return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)",
-        "return round(alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n))",
+        """    for name, value in (("nodes", nodes), ("gpus", gpus), ("ports", ports)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+""",
+        "",
     ),
-    breaks=tests_of(CROSSOVER),
+    base=_two_levels,
+    breaks=tests_of(TWO),
 )
 
 
-@mutant(CROSSOVER, breaks=tests_of(CROSSOVER))
-def free_bytes_divide_by_zero():
-    """With beta = 0 you divide by zero. When bytes are free only the rounds count, and from 4 ranks on the ring has
-    more of them: it never catches up, and the answer is math.inf."""
-
-    def crossover_bytes(n, alpha, beta):
-        if n <= 3 or alpha == 0:
-            return 0.0
-        levels = math.ceil(math.log2(n))
-        return alpha / beta * (n - 1 - levels) / (levels - (n - 1) / n)
+# ---- 3 · failed_assumptions ----
 
 
-one_rank_divides_by_zero = edit(
-    CROSSOVER,
-    """For one rank you divide by zero: L and (N − 1)/N are both 0. A single rank sends nothing, so the ring is not
-    slower: return 0.0 for every N up to 3 before you divide.""",
-    ("if n <= 3 or alpha == 0:", "if alpha == 0:"),
-    ("return math.inf", "return 0.0 if n <= 3 else math.inf"),
-    breaks=tests_of(CROSSOVER),
+@right(ASSUMPTIONS)
+def _assumptions():
+    """Right: the base of the edits below."""
+
+    def failed_assumptions(predicted, alone, both, everyone, adding):
+        failed = []
+        if everyone > 1.25 * both:
+            failed.append(1)
+        if both > 1.25 * alone:
+            failed.append(2)
+        if adding > 1.25 * everyone:
+            failed.append(3)
+        if alone > 1.25 * predicted:
+            failed.append(4)
+        return failed
+
+
+all_against_the_prediction = edit(
+    ASSUMPTIONS,
+    """You compared every experiment with the prediction. Then one failure shows up in all experiments after it.
+    Compare each with the experiment that differs from it in one thing.""",
+    ("1.25 * both", "1.25 * predicted"),
+    ("1.25 * alone", "1.25 * predicted"),
+    ("1.25 * everyone", "1.25 * predicted"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
 )
 
-forgets_the_bytes_of_the_ring = edit(
-    CROSSOVER,
-    """You left out the bytes that the ring sends, (N − 1)/N of a vector in each half. Both sides of the equation have a
-    term with beta: bring them to one side.""",
-    ("(levels - (n - 1) / n)", "levels"),
-    breaks=tests_of(CROSSOVER),
+all_against_one_message = edit(
+    ASSUMPTIONS,
+    """You compared every experiment with the message that travels alone. `everyone` differs from it in two things:
+    both directions and many ranks. Compare it with `both`.""",
+    ("1.25 * both", "1.25 * alone"),
+    ("1.25 * everyone", "1.25 * alone"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
 )
 
-prices_upside_down = edit(
-    CROSSOVER,
-    """You divided beta by alpha. The more it costs to start a message, the longer the tree stays ahead, so alpha
-    belongs in the numerator. The units say the same: seconds divided by seconds per byte are bytes.""",
-    ("alpha / beta", "beta / alpha"),
-    breaks=tests_of(CROSSOVER),
+directions_and_crowd_swapped = edit(
+    ASSUMPTIONS,
+    """You exchanged assumptions 1 and 2. `both` tests whether two directions cost as much as one, which is
+    assumption 2; `everyone` tests whether many messages disturb each other, which is assumption 1.""",
+    ("append(1)", "append(0)"),
+    ("append(2)", "append(1)"),
+    ("append(0)", "append(2)"),
+    ("return failed", "return sorted(failed)"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
 )
 
-twice_the_rounds_of_the_ring = edit(
-    CROSSOVER,
-    """You gave the ring 2(N − 1) rounds and the tree L. Both go through two halves: compare 2(N − 1) with 2L, and the
-    twos cancel.""",
-    ("beta * (n - 1 - levels)", "beta * (2.0 * (n - 1) - levels)"),
-    breaks=tests_of(CROSSOVER),
+in_the_order_of_the_experiments = edit(
+    ASSUMPTIONS,
+    """Your list is in the order of the experiments. The statement asks for sorted numbers.""",
+    ("return failed", "return sorted(failed, key=[4, 2, 1, 3].index)"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
 )
 
-levels_not_rounded = edit(
-    CROSSOVER,
-    """You used log2 of N without rounding it up. For N = 5 the tree needs three rounds, not 2.32. Your result is right
-    only where N is a power of two.""",
-    ("levels = math.ceil(math.log2(n))", "levels = math.log2(n)"),
-    breaks=tests_of(CROSSOVER),
+only_the_first_failure = edit(
+    ASSUMPTIONS,
+    """You stop at the first failure. Several assumptions can fail at once; each experiment is judged by itself.""",
+    ("return failed", "return failed[:1]"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
+)
+
+a_quarter_is_a_failure = edit(
+    ASSUMPTIONS,
+    """A time that grows by exactly a quarter counts as a failure for you. It must grow by more: compare with >.""",
+    ("everyone > 1.25 * both", "everyone >= 1.25 * both"),
+    ("both > 1.25 * alone", "both >= 1.25 * alone"),
+    ("adding > 1.25 * everyone", "adding >= 1.25 * everyone"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
+)
+
+any_change_is_a_failure = edit(
+    ASSUMPTIONS,
+    """A time that shrinks counts as a failure for you. Only growth by more than a quarter does: a shorter time is
+    noise, or luck.""",
+    ("everyone > 1.25 * both", "abs(everyone - both) > 0.25 * both"),
+    ("both > 1.25 * alone", "abs(both - alone) > 0.25 * alone"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
+)
+
+growth_of_any_size = edit(
+    ASSUMPTIONS,
+    """Every growth counts as a failure for you. Two measurements of the same thing differ: up to a quarter is noise.
+    """,
+    ("1.25 * both", "both"),
+    ("1.25 * alone", "alone"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
+)
+
+prices_are_never_wrong = edit(
+    ASSUMPTIONS,
+    """You never report assumption 4. If a single message takes longer than predicted although nothing else moves,
+    the prices themselves are wrong for this size or this moment.""",
+    (
+        """    if alone > 1.25 * predicted:
+        failed.append(4)
+""",
+        "",
+    ),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
+)
+
+a_quarter_of_a_second = edit(
+    ASSUMPTIONS,
+    """You compare a difference with 0.25. The times are in seconds, and a quarter is a part of the time before, not
+    a quarter of a second.""",
+    ("everyone > 1.25 * both", "everyone - both > 0.25"),
+    ("both > 1.25 * alone", "both - alone > 0.25"),
+    ("adding > 1.25 * everyone", "adding - everyone > 0.25"),
+    ("alone > 1.25 * predicted", "alone - predicted > 0.25"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
 )

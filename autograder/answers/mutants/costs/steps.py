@@ -1,213 +1,347 @@
-"""Wrong answers to lesson 02, exercises 5 and 6."""
+"""Wrong answers to lesson 02, exercises 4 to 6."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
 
-from autograder.answers.mutants import edit, mutant, right, tests_of
+from autograder.answers.mutants import edit, right, tests_of
 
-STEP, RATE = "02-ex5-step", "02-ex6-scaled-lr"
+STEP, TOKENS, RATE = "02-ex4-step", "02-ex5-tokens", "02-ex6-scaled-lr"
 
 
-# ---- 5 · scaling_efficiency, step_time ----
+# ---- 4 · compute_time, step_time ----
 
 
 @right(STEP)
 def _step():
-    """Right: the base of the edits of scaling_efficiency."""
+    """Right: the base of the edits below."""
 
-    def scaling_efficiency(ns, seconds):
-        work = np.array(ns, dtype=float) * np.array(seconds, dtype=float)
-        return work[np.argmin(ns)] / work
+    def compute_time(parameters, tokens, flops, mfu):
+        if not 0 < mfu <= 1:
+            raise ValueError(f"mfu must be in (0, 1], got {mfu}")
+        return 6.0 * parameters * tokens / (flops * mfu)
 
-    def step_time(compute, nbytes, n, alpha, beta, overlap):
+    def step_time(compute, communication, overlap):
         if not 0 <= overlap <= 1:
             raise ValueError(f"overlap must be in [0, 1], got {overlap}")
-        return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)
+        return float(compute + max(0.0, communication - overlap * compute))
 
 
-_step_with_ring = edit(
+two_operations_only = edit(
     STEP,
-    """Right: the base of the edits of step_time.""",
+    """You counted 2 operations per parameter and token. That is the forward pass; the backward pass takes twice as
+    many, for the gradients of the inputs and of the weights.""",
+    ("6.0", "2.0"),
+    base=_step,
+    breaks=tests_of(STEP, TOKENS),
+)
+
+backward_like_forward = edit(
+    STEP,
+    """You counted 4 operations per parameter and token, as if the backward pass took as many as the forward pass. It
+    takes twice as many: 2 + 4.""",
+    ("6.0", "4.0"),
+    base=_step,
+    breaks=tests_of(STEP, TOKENS),
+)
+
+eight_with_recomputation = edit(
+    STEP,
+    """You counted 8 operations per parameter and token. That is a step that computes its forward pass twice, to save
+    memory. The statement asks for one forward and one backward pass: 6.""",
+    ("6.0", "8.0"),
+    base=_step,
+    breaks=tests_of(STEP, TOKENS),
+)
+
+peak_is_reached = edit(
+    STEP,
+    """You divided by the peak. A program reaches only the part `mfu` of it.""",
+    ("(flops * mfu)", "flops"),
+    base=_step,
+    breaks=tests_of(STEP, TOKENS),
+)
+
+mfu_upside_down = edit(
+    STEP,
+    """A lower utilization makes your step faster. The operations per second that are reached are the peak times mfu:
+    divide by both.""",
+    ("/ (flops * mfu)", "/ flops * mfu"),
+    base=_step,
+    breaks=tests_of(STEP, TOKENS),
+)
+
+mfu_of_zero_is_allowed = edit(
+    STEP,
+    """You accept mfu = 0, or divide by it. A program that reaches nothing of the peak never ends: raise a ValueError
+    that names mfu.""",
+    ("if not 0 < mfu <= 1:", "if not 0 <= mfu <= 1:"),
+    base=_step,
+    breaks=tests_of(STEP),
+)
+
+mfu_in_percent = edit(
+    STEP,
+    """You refuse an mfu of 1, or accept one above it. It is a part of the peak: above 0, and at most 1.""",
+    ("if not 0 < mfu <= 1:", "if not 0 < mfu < 1:"),
+    base=_step,
+    breaks=tests_of(STEP, TOKENS),
+)
+
+any_mfu_will_do = edit(
+    STEP,
+    """You accept an mfu outside its range. Above 0 and at most 1, or a ValueError that names mfu.""",
     (
-        "return compute + max(0.0, ring_time(nbytes, n, alpha, beta) - overlap * compute)",
-        "ring = ring_time(nbytes, n, alpha, beta)\n    return compute + max(0.0, ring - overlap * compute)",
+        """    if not 0 < mfu <= 1:
+        raise ValueError(f"mfu must be in (0, 1], got {mfu}")
+""",
+        "",
     ),
     base=_step,
-)
-
-relative_to_the_first = edit(
-    STEP,
-    """You compared with the first measurement in the list. It need not be the one with the smallest n: look for that
-    one.""",
-    ("np.argmin(ns)", "0"),
-    base=_step,
     breaks=tests_of(STEP),
 )
 
-smallest_n_taken_for_one = edit(
+no_tokens_no_question = edit(
     STEP,
-    """You compared n · t with t₀ alone, as if the smallest n were always 1. With n₀ processes, perfect scaling would
-    keep the cost at n₀ · t₀.""",
+    """For 0 tokens you return 0.0 before you look at mfu, so that a wrong one goes unnoticed. Check the arguments
+    first.""",
     (
-        "work = np.array(ns, dtype=float) * np.array(seconds, dtype=float)",
-        "n, t = np.array(ns, dtype=float), np.array(seconds, dtype=float)",
-    ),
-    ("return work[np.argmin(ns)] / work", "return t[np.argmin(n)] / (n * t)"),
-    base=_step,
-    breaks=tests_of(STEP),
-)
-
-in_the_order_of_n = edit(
-    STEP,
-    """You sorted the result by n. Keep the order in which the measurements were given, so that the caller can match
-    each efficiency with its measurement.""",
-    (
-        "work = np.array(ns, dtype=float) * np.array(seconds, dtype=float)\n    return work[np.argmin(ns)] / work",
-        "order = np.argsort(ns)\n"
-        "    work = (np.array(ns, dtype=float) * np.array(seconds, dtype=float))[order]\n"
-        "    return work[0] / work",
+        """    if not 0 < mfu <= 1:""",
+        """    if tokens == 0:
+        return 0.0
+    if not 0 < mfu <= 1:""",
     ),
     base=_step,
     breaks=tests_of(STEP),
 )
 
-writes_into_the_times = edit(
+whole_seconds = edit(
     STEP,
-    """You changed the caller's arrays. np.asarray does not copy an array of floats, so multiplying its result in place
-    changes the original. Write a = a * b, not a *= b, or make a copy.""",
+    """With whole numbers your step_time returns an int. The statement asks for a float.""",
     (
-        "work = np.array(ns, dtype=float) * np.array(seconds, dtype=float)\n    return work[np.argmin(ns)] / work",
-        "n, t = np.asarray(ns, dtype=float), np.asarray(seconds, dtype=float)\n"
-        "    t *= n\n"
-        "    return t[np.argmin(n)] / t",
+        "float(compute + max(0.0, communication - overlap * compute))",
+        "compute + max(0, communication - overlap * compute)",
     ),
-    base=_step,
-    breaks=tests_of(STEP),
-)
-
-never_above_one = edit(
-    STEP,
-    """You cut efficiencies off at 1. Measurements can be better than linear, for example when each process's data fits
-    into its cache, and the reader should see it.""",
-    ("return work[np.argmin(ns)] / work", "return np.minimum(1.0, work[np.argmin(ns)] / work)"),
-    base=_step,
-    breaks=tests_of(STEP),
-)
-
-weak_for_strong_scaling = edit(
-    STEP,
-    """You divided the times only, t₀/t. That is the efficiency of weak scaling, where the work grows with n. Here the
-    total work stays the same, so the number of processes counts too: compare n · t.""",
-    ("work = np.array(ns, dtype=float) * np.array(seconds, dtype=float)", "t = np.array(seconds, dtype=float)"),
-    ("return work[np.argmin(ns)] / work", "return t[np.argmin(ns)] / t"),
-    base=_step,
-    breaks=tests_of(STEP),
-)
-
-efficiency_upside_down = edit(
-    STEP,
-    """Your efficiency is upside down: it grows as scaling gets worse. Divide the cost of perfect scaling by the
-    measured cost, not the other way round.""",
-    ("return work[np.argmin(ns)] / work", "return work / work[np.argmin(ns)]"),
-    base=_step,
-    breaks=tests_of(STEP),
-)
-
-relative_to_the_slowest = edit(
-    STEP,
-    """You compared with the largest n · t. The reference is the measurement with the smallest n, whether it is the most
-    expensive or not.""",
-    ("work[np.argmin(ns)]", "work.max()"),
     base=_step,
     breaks=tests_of(STEP),
 )
 
 less_than_nothing_sticks_out = edit(
     STEP,
-    """When the ring takes less time than it can hide behind, you subtract the difference from the step. Communication
-    cannot shorten the computation: the part that stays visible is at least 0.""",
-    ("return compute + max(0.0, ring - overlap * compute)", "return compute + ring - overlap * compute"),
-    base=_step_with_ring,
+    """Your step gets shorter than its computation when the all-reduce is short. What is hidden completely costs
+    nothing, but it saves nothing either: at least 0 sticks out.""",
+    ("max(0.0, communication - overlap * compute)", "communication - overlap * compute"),
+    base=_step,
     breaks=tests_of(STEP),
 )
 
-a_part_of_the_ring_is_hidden = edit(
+a_part_of_the_communication_is_hidden = edit(
     STEP,
-    """You took overlap as the part of the *messages* that is hidden. It is the part of the *computation* behind which
-    they can hide: a shorter ring is hidden completely, and of a longer one only the excess is visible.""",
-    ("return compute + max(0.0, ring - overlap * compute)", "return compute + (1 - overlap) * ring"),
-    base=_step_with_ring,
+    """You hid the part `overlap` of the all-reduce. It is the part of the *computation* during which messages can
+    travel.""",
+    ("max(0.0, communication - overlap * compute)", "(1.0 - overlap) * communication"),
+    base=_step,
     breaks=tests_of(STEP),
 )
 
 overlap_the_other_way_round = edit(
     STEP,
-    """You let messages hide behind 1 − overlap of the computation. An overlap of 0 means that nothing can be hidden, an
-    overlap of 1 that messages can travel during the whole computation.""",
-    ("ring - overlap * compute", "ring - (1 - overlap) * compute"),
-    base=_step_with_ring,
+    """You hid messages during 1 − overlap of the computation. With overlap = 0 nothing can be hidden.""",
+    ("overlap * compute)", "(1 - overlap) * compute)"),
+    base=_step,
     breaks=tests_of(STEP),
 )
 
 the_longer_of_the_two = edit(
     STEP,
-    """You took the longer of computation and communication. That is right only for overlap = 1, when messages can
-    travel during the whole computation; for less, part of the computation hides nothing.""",
-    ("return compute + max(0.0, ring - overlap * compute)", "return max(compute, ring)"),
-    base=_step_with_ring,
+    """You took the longer of computation and all-reduce. That is right only if messages can travel during the whole
+    computation, overlap = 1.""",
+    ("compute + max(0.0, communication - overlap * compute)", "max(compute, communication)"),
+    base=_step,
     breaks=tests_of(STEP),
 )
 
 no_overlap_at_all = edit(
     STEP,
-    """You added the whole ring to the computation, whatever the overlap is. The part that can hide behind the
-    computation takes no extra time.""",
-    ("return compute + max(0.0, ring - overlap * compute)", "return compute + ring"),
-    base=_step_with_ring,
-    breaks=tests_of(STEP),
-)
-
-a_tree_for_the_ring = edit(
-    STEP,
-    """You used the tree's time. The step all-reduces its gradients with the ring: use ring_time.""",
-    ("0.0, ring_time(nbytes, n, alpha, beta)", "0.0, tree_time(nbytes, n, alpha, beta)"),
+    """You added the whole all-reduce. What fits into the part `overlap` of the computation is hidden, and costs
+    nothing.""",
+    ("max(0.0, communication - overlap * compute)", "communication * 1.0"),
     base=_step,
     breaks=tests_of(STEP),
 )
 
 only_what_sticks_out = edit(
     STEP,
-    """You returned only the part of the communication that stays visible. The step takes the time of the computation,
-    too.""",
-    ("return compute + max(0.0, ring - overlap * compute)", "return max(0.0, ring - overlap * compute)"),
-    base=_step_with_ring,
+    """You returned only what sticks out. A step also computes: add compute.""",
+    ("compute + max(", "max("),
+    base=_step,
+    breaks=tests_of(STEP),
+)
+
+any_overlap_will_do = edit(
+    STEP,
+    """You accept an overlap outside 0 to 1. Raise a ValueError that names overlap.""",
+    (
+        """    if not 0 <= overlap <= 1:
+        raise ValueError(f"overlap must be in [0, 1], got {overlap}")
+""",
+        "",
+    ),
+    base=_step,
+    breaks=tests_of(STEP),
+)
+
+overlap_strictly_inside = edit(
+    STEP,
+    """You refuse an overlap of 0 or of 1. Both are allowed: nothing overlaps, or everything does.""",
+    ("if not 0 <= overlap <= 1:", "if not 0 < overlap < 1:"),
+    base=_step,
     breaks=tests_of(STEP),
 )
 
 
-@mutant(STEP, breaks=tests_of(STEP))
-def any_overlap_will_do():
-    """You accepted an overlap outside [0, 1]. It is a part of the computation, at most all of it: raise a ValueError
-    that names overlap."""
-
-    def scaling_efficiency(ns, seconds):
-        work = np.array(ns, dtype=float) * np.array(seconds, dtype=float)
-        return work[np.argmin(ns)] / work
-
-    def step_time(compute, nbytes, n, alpha, beta, overlap):
-        ring = ring_time(nbytes, n, alpha, beta)
-        return compute + max(0.0, ring - overlap * compute)
+# ---- 5 · tokens_to_hide ----
 
 
-overlap_strictly_inside = edit(
-    STEP,
-    """You refuse an overlap of 0 or 1. Both are allowed: messages can hide behind none of the computation, or behind
-    all of it.""",
-    ("if not 0 <= overlap <= 1:", "if not 0 < overlap < 1:"),
-    base=_step_with_ring,
-    breaks=tests_of(STEP),
+@right(TOKENS)
+def _tokens():
+    """Right: the base of the edits below."""
+
+    def tokens_to_hide(parameters, communication, flops, mfu, overlap):
+        if communication == 0:
+            return 0
+        if overlap == 0:
+            return math.inf
+        hides = overlap * compute_time(parameters, 1, flops, mfu)
+        return math.ceil(communication / hides)
+
+
+one_token_too_few = edit(
+    TOKENS,
+    """You rounded down. The computation for that many tokens is a little too short to hide the all-reduce: round up.
+    """,
+    ("math.ceil(communication / hides)", "int(communication / hides)"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+rounded_to_the_nearest = edit(
+    TOKENS,
+    """You rounded to the nearest whole number, which is too few tokens in half of the cases. Round up.""",
+    ("math.ceil(communication / hides)", "round(communication / hides)"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+always_one_more = edit(
+    TOKENS,
+    """You always add a token. Where the all-reduce takes exactly as long as what can hide it, no further token is
+    needed.""",
+    ("math.ceil(communication / hides)", "int(communication / hides) + 1"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+the_whole_computation_hides = edit(
+    TOKENS,
+    """You hid messages during the whole computation. They can travel only during the part `overlap` of it.""",
+    ("hides = overlap * compute_time", "hides = compute_time"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+less_overlap_helps = edit(
+    TOKENS,
+    """With less overlap you need fewer tokens. The part that hides messages is overlap times the computation: divide
+    by it.""",
+    (
+        "hides = overlap * compute_time(parameters, 1, flops, mfu)",
+        "hides = compute_time(parameters, 1, flops, mfu) / overlap",
+    ),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+nothing_to_send_needs_a_token = edit(
+    TOKENS,
+    """Without communication you ask for a token, or for infinitely many. There is nothing to hide: 0.""",
+    (
+        """    if communication == 0:
+        return 0
+""",
+        "",
+    ),
+    ("math.ceil(communication / hides)", "max(1, math.ceil(communication / hides))"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+no_overlap_before_no_communication = edit(
+    TOKENS,
+    """Without communication and without overlap you return infinity. There is nothing to hide, so no token is
+    needed: ask for the communication first.""",
+    (
+        """    if communication == 0:
+        return 0
+    if overlap == 0:
+        return math.inf
+""",
+        """    if overlap == 0:
+        return math.inf
+    if communication == 0:
+        return 0
+""",
+    ),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+no_overlap_divides_by_zero = edit(
+    TOKENS,
+    """Without overlap you divide by zero. No number of tokens hides anything then: return math.inf.""",
+    (
+        """    if overlap == 0:
+        return math.inf
+""",
+        "",
+    ),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+a_float_of_tokens = edit(
+    TOKENS,
+    """You returned a float. A number of tokens is an int: math.ceil gives one, np.ceil does not.""",
+    ("math.ceil(communication / hides)", "np.ceil(communication / hides)"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+tokens_not_rounded = edit(
+    TOKENS,
+    """You returned a fraction of a token. The answer is the smallest whole number that suffices: round up.""",
+    ("math.ceil(communication / hides)", "communication / hides"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+forward_pass_only = edit(
+    TOKENS,
+    """You counted 2 operations per parameter and token. Messages travel during a part of the whole step, which takes
+    6: use compute_time.""",
+    ("compute_time(parameters, 1, flops, mfu)", "2.0 * parameters / (flops * mfu)"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+at_the_peak = edit(
+    TOKENS,
+    """You computed at the peak. The program reaches only the part `mfu` of it, so each token takes longer and hides
+    more.""",
+    ("compute_time(parameters, 1, flops, mfu)", "compute_time(parameters, 1, flops, 1)"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
 )
 
 
@@ -218,13 +352,17 @@ overlap_strictly_inside = edit(
 def _rate():
     """Right: the base of the edits below."""
 
-    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
+    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps, rule="linear"):
         for name, value, least in (("base_batch", base_batch, 1), ("batch", batch, 1), ("step", step, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {warmup_steps}")
-        target = base_lr * batch / base_batch
+        if rule not in ("linear", "sqrt"):
+            raise ValueError(f"rule must be linear or sqrt, got {rule}")
+        k = batch / base_batch
+        factor = math.sqrt(k) if rule == "sqrt" else k
+        target = base_lr * factor
         if step >= warmup_steps:
             return target
         return base_lr + (target - base_lr) * step / warmup_steps
@@ -232,8 +370,8 @@ def _rate():
 
 no_warmup_before_the_arguments = edit(
     RATE,
-    """Without warm-up you return the target before you look at the other arguments, so that a negative step or a batch
-    size of 0 goes unnoticed there. Check the arguments first.""",
+    """Without warm-up you return the target before you look at the other arguments, so that a negative step or a
+    batch size of 0 goes unnoticed there. Check the arguments first.""",
     (
         "    for name, value, least in",
         "    if warmup_steps == 0:\n        return base_lr * batch / max(1, base_batch)\n    for name, value, least in",
@@ -256,8 +394,8 @@ one_step_ahead = edit(
 
 target_in_the_last_warmup_step = edit(
     RATE,
-    """Your warm-up reaches the target one step too early: you divide by warmup_steps − 1. In the last warm-up step the
-    rate is still one increment below the target.""",
+    """Your warm-up reaches the target one step too early: you divide by warmup_steps − 1. In the last warm-up step
+    the rate is still one increment below the target.""",
     ("step / warmup_steps", "step / max(1, warmup_steps - 1)"),
     base=_rate,
     breaks=tests_of(RATE),
@@ -265,28 +403,27 @@ target_in_the_last_warmup_step = edit(
 
 warms_up_from_zero = edit(
     RATE,
-    """Your warm-up starts at 0. Other schedules do that; the gradual warm-up of Goyal et al. starts at base_lr, which
-    is known to work, and climbs from there.""",
+    """Your warm-up starts at 0. Other schedules do that; the gradual warm-up of Goyal et al. starts at base_lr,
+    which is known to work, and climbs from there.""",
     ("base_lr + (target - base_lr)", "target"),
     base=_rate,
     breaks=tests_of(RATE),
 )
 
 
-@mutant(RATE, breaks=tests_of(RATE))
-def no_warmup_divides_by_zero():
+no_warmup_divides_by_zero = edit(
+    RATE,
     """With warmup_steps = 0 you divide by zero. No warm-up means the target at once: ask whether the warm-up is over
-    before you divide."""
-
-    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
-        for name, value, least in (("base_batch", base_batch, 1), ("batch", batch, 1), ("step", step, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps must not be negative, got {warmup_steps}")
-        target = base_lr * batch / base_batch
-        return base_lr + (target - base_lr) * min(1.0, step / warmup_steps)
-
+    before you divide.""",
+    (
+        """    if step >= warmup_steps:
+        return target
+    return base_lr + (target - base_lr) * step / warmup_steps""",
+        "    return base_lr + (target - base_lr) * min(1.0, step / warmup_steps)",
+    ),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
 
 never_below_base_lr = edit(
     RATE,
@@ -299,8 +436,8 @@ never_below_base_lr = edit(
 
 whole_k_only = edit(
     RATE,
-    """You divided the batch sizes with //. k need not be a whole number: 384 is one and a half times 256. Divide with a
-    single slash.""",
+    """You divided the batch sizes with //. k need not be a whole number: 384 is one and a half times 256. Divide
+    with a single slash.""",
     ("batch / base_batch", "(batch // base_batch)"),
     base=_rate,
     breaks=tests_of(RATE),
@@ -317,8 +454,8 @@ climbs_forever = edit(
 
 constant_warmup = edit(
     RATE,
-    """You stay at base_lr during the warm-up and jump to the target at its end. That is the constant warm-up with which
-    Goyal et al. compare; the gradual one climbs in equal increments.""",
+    """You stay at base_lr during the warm-up and jump to the target at its end. That is the constant warm-up with
+    which Goyal et al. compare; the gradual one climbs in equal increments.""",
     ("return base_lr + (target - base_lr) * step / warmup_steps", "return base_lr"),
     base=_rate,
     breaks=tests_of(RATE),
@@ -330,7 +467,7 @@ climbs_by_factors = edit(
     not an exponential.""",
     (
         "return base_lr + (target - base_lr) * step / warmup_steps",
-        "return base_lr * (batch / base_batch) ** (step / warmup_steps)",
+        "return base_lr * factor ** (step / warmup_steps)",
     ),
     base=_rate,
     breaks=tests_of(RATE),
@@ -347,26 +484,21 @@ square_root_scaling = edit(
 
 k_upside_down = edit(
     RATE,
-    """You divided base_batch by batch. A larger batch gets a larger learning rate: k is the new batch size over the old
-    one.""",
+    """You divided base_batch by batch. A larger batch gets a larger learning rate: k is the new batch size over the
+    old one.""",
     ("batch / base_batch", "base_batch / batch"),
     base=_rate,
     breaks=tests_of(RATE),
 )
 
 
-@mutant(RATE, breaks=tests_of(RATE))
-def no_scaling():
-    """Your learning rate is base_lr in every step, whatever the batch. The target is k times base_lr."""
-
-    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
-        for name, value, least in (("base_batch", base_batch, 1), ("batch", batch, 1), ("step", step, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps must not be negative, got {warmup_steps}")
-        return base_lr
-
+no_scaling = edit(
+    RATE,
+    """Your learning rate is base_lr in every step, whatever the batch. The linear target is k times base_lr.""",
+    ("target = base_lr * factor", "target = base_lr"),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
 
 zero_warmup_is_refused = edit(
     RATE,
@@ -378,30 +510,91 @@ zero_warmup_is_refused = edit(
 )
 
 
-@mutant(RATE, breaks=tests_of(RATE))
-def refuses_no_batch():
-    """You accepted a batch size of 0 or less, or failed with another error. Raise a ValueError that names base_batch or
-    batch for sizes below 1, before you divide."""
+refuses_no_batch = edit(
+    RATE,
+    """You accepted a batch size of 0 or less, or failed with another error. Raise a ValueError that names base_batch
+    or batch for sizes below 1, before you divide.""",
+    ('("base_batch", base_batch, 1), ("batch", batch, 1), ', ""),
+    ('(("step", step, 0))', '(("step", step, 0),)'),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
 
-    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
-        if min(step, warmup_steps) < 0:
-            raise ValueError(f"step and warmup_steps must not be negative: {step}, {warmup_steps}")
-        target = base_lr * batch / base_batch
-        if step >= warmup_steps:
-            return target
-        return base_lr + (target - base_lr) * step / warmup_steps
-
-
-@mutant(RATE, breaks=tests_of(RATE))
-def refuses_no_step():
+refuses_no_step = edit(
+    RATE,
     """You accepted a negative step or a negative number of warm-up steps. Raise a ValueError that names step or
-    warmup_steps: training starts with step 0."""
+    warmup_steps: training starts with step 0.""",
+    (', ("step", step, 0))', ")"),
+    (
+        """    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps must not be negative, got {warmup_steps}")
+""",
+        "",
+    ),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
 
-    def scaled_lr(base_lr, base_batch, batch, step, warmup_steps):
-        for name, value, least in (("base_batch", base_batch, 1), ("batch", batch, 1)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        target = base_lr * batch / base_batch
-        if step >= warmup_steps:
-            return target
-        return base_lr + (target - base_lr) * step / warmup_steps
+every_rule_is_linear = edit(
+    RATE,
+    """You scale by k with the rule "sqrt", too. Adam's step does not grow with the gradient, so its learning rate is
+    scaled by the square root of k.""",
+    ('math.sqrt(k) if rule == "sqrt" else k', "k"),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
+
+root_of_the_target = edit(
+    RATE,
+    """You took the square root of base_lr as well. Only k is under the root: four times the batch doubles the
+    learning rate.""",
+    ("target = base_lr * factor", 'target = math.sqrt(base_lr * k) if rule == "sqrt" else base_lr * k'),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
+
+root_by_default = edit(
+    RATE,
+    """Without a rule you scale by the square root. The default is "linear".""",
+    ('rule="linear"', 'rule="sqrt"'),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
+
+roots_warm_up_by_factors = edit(
+    RATE,
+    """With the rule "sqrt" your warm-up follows a square root. Both rules warm up on a straight line; only the target
+    differs.""",
+    ("* step / warmup_steps", '* (step / warmup_steps) ** (0.5 if rule == "sqrt" else 1)'),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
+
+any_rule_will_do = edit(
+    RATE,
+    """You take every other rule for one of the two. A misspelled rule would train with the wrong rate: raise a
+    ValueError that names rule.""",
+    (
+        """    if rule not in ("linear", "sqrt"):
+        raise ValueError(f"rule must be linear or sqrt, got {rule}")
+""",
+        "",
+    ),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
+
+looks_the_rule_up = edit(
+    RATE,
+    """A rule that you do not know ends in a KeyError. Raise a ValueError that names rule instead.""",
+    (
+        """    if rule not in ("linear", "sqrt"):
+        raise ValueError(f"rule must be linear or sqrt, got {rule}")
+""",
+        """    power = {"linear": 1, "sqrt": 0.5}[rule]
+""",
+    ),
+    ('math.sqrt(k) if rule == "sqrt" else k', "k**power"),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
