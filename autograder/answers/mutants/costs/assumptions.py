@@ -1,8 +1,5 @@
 """Wrong answers to lesson 02, exercise 3: failed_assumptions."""
 
-# The names that an answer does not define are the notebook's.
-# ruff: noqa: F821
-
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, right, tests_of
