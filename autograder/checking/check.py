@@ -37,6 +37,9 @@ from autograder.checking.stage import Launches, LaunchesExceeded
 #: Names the environment variable that sets the seed of every check.
 SEED = "AUTOGRADER_SEED"
 
+#: What a check says of a stub.
+UNWRITTEN = "This exercise is not written yet."
+
 #: Every check that has been defined: (module, function) → the exercise that it grades.
 REGISTERED: dict[tuple[str, str], str] = {}
 
@@ -109,7 +112,7 @@ def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = m
     except Exception as error:
         # RankError carries the name of what was raised in the rank.
         if "NotImplementedError" in (type(error).__name__, getattr(error, "type_name", "")):
-            return CheckFailed("This exercise is not written yet.", hints.NOT_WRITTEN, hints.NOT_WRITTEN)
+            return CheckFailed(UNWRITTEN, hints.NOT_WRITTEN, hints.NOT_WRITTEN)
         # `evidence` is set by ranks' own errors: what happened on each rank, without times and paths.
         got = getattr(error, "evidence", (type(error).__name__, str(error)))
         failure = CheckFailed(f"Your code raised {type(error).__name__}: {error}", "raised", got)
