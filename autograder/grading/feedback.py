@@ -14,7 +14,7 @@ from nbconvert.exporters import Exporter
 from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
-from autograder.grading import safe, scoring
+from autograder.grading import formulas, safe, scoring
 from autograder.grading.restore import answer_of, visible_part
 from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
 
@@ -107,7 +107,7 @@ def exercise(
         "points": most,
         "result": result_of(score, most, any(one.get("carried") for one in outcomes)),
         "properties": [] if len(outcomes) < 2 else [property_of(one) for one in outcomes],
-        "failures": [failure(failed, why, secrets) for failed, why in scoring.reasons(test, answer)],
+        "failures": failures(test, answer, secrets),
         "remarks": scoring.remarks(test) if outcomes else [ours.get("reason", "")] if unreadable else [],
         "notes": ours.get("notes", []),
         "comment": comment if comment and comment != by_machine else "",
@@ -121,6 +121,17 @@ def property_of(outcome: nbformat.NotebookNode) -> dict:
     if scoring.holds(outcome):
         result = "right" if outcome.get("carried") else "passed"
     return {"says": outcome.says or "The tests of the test cell.", "result": result, "points": outcome.points}
+
+
+def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> list[dict]:
+    """What failed, each hint where it is shown first."""
+    found, seen = [], set()
+    for failed, why in scoring.reasons(test, answer):
+        one = failure(failed, why, secrets)
+        one["hints"] = [hint for hint in one["hints"] if hint not in seen]
+        seen.update(one["hints"])
+        found.append(one)
+    return found
 
 
 def failure(failed: list[nbformat.NotebookNode], why: str, secrets: list[str]) -> dict:
@@ -202,7 +213,12 @@ def _code(source: str) -> Markup:
 
 def _markdown(source: str) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
-    return Markup('<div class="box">{}</div>').format(Markup(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source)))
+    return Markup('<div class="box">{}</div>').format(_drawn(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source)))
+
+
+@safe.once
+def _drawn(source: str) -> Markup:
+    return Markup(formulas.drawn(source))
 
 
 def _points(value: float) -> str:
