@@ -37,10 +37,14 @@ def graded_cell(source: str, points: float = 4, **weights) -> nbformat.NotebookN
 def test_the_core_comes_first_and_has_the_rest_of_the_cell():
     source = f"{IMPORT}step.small(f)\nstep.large(\n    f\n)\nstep.joined(f)\nassert f(1) == 1"
     core, small = properties.of_test(graded_cell(source, small=1, large=3, joined="core"))
-    assert (core.name, core.points, core.checks) == ("large", 3.0, ("large", "joined"))
+    assert (core.name, core.points, list(core.checks)) == ("large", 3.0, ["large", "joined"])
+    assert core.checks["joined"].split() == [*IMPORT.split(), "step.joined(f)"]
     assert core.source == f"{IMPORT}\nstep.large(\n    f\n)\nstep.joined(f)\nassert f(1) == 1"
     assert (small.name, small.points, small.source.strip()) == ("small", 1.0, f"{IMPORT}step.small(f)")
     assert small.source.split("\n")[1] == "step.small(f)", "line numbers stay"
+    assert properties.rest_of(graded_cell(source, small=1, large=3, joined="core")).split("\n")[6:] == [
+        "assert f(1) == 1"
+    ]
 
 
 def test_of_two_equal_properties_the_first_is_the_core():
@@ -194,7 +198,8 @@ SAYS = {
 def rows(text: str) -> dict[str, tuple[str, str]]:
     """sentence → (what became of it, its points), of the table in an exercise's section."""
     found = re.findall(r"<td>([^<]*)</td><td>([^<]*)</td><td class=\"number\">([^<]*)</td>", text)
-    return {says: (result, worth) for result, says, worth in found}
+    assert [says.endswith(" This is the core.") for _, says, _ in found] == [True, *[False] * (len(found) - 1)]
+    return {says.removesuffix(" This is the core."): (result, worth) for result, says, worth in found}
 
 
 #: The kind of answer → its points, and what became of the core, the dtype and the inputs.

@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from nbconvert.exporters import Exporter
 from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
@@ -82,7 +82,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(points=_points, code=_code, markdown=_markdown)
+    environment.filters.update(points=_points, sentence=_sentence, code=_code, markdown=_markdown)
     return environment
 
 
@@ -219,6 +219,11 @@ def _markdown(source: str) -> Markup:
 @safe.once
 def _drawn(source: str) -> Markup:
     return Markup(formulas.drawn(source))
+
+
+def _sentence(text: str) -> Markup:
+    """The first line of a check's docstring, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _points(value: float) -> str:

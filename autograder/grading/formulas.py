@@ -22,7 +22,8 @@ DEFINES = re.compile(r"\\(?:re)?newcommand|\\\w*def\b|\\let\b|\\providecommand|\
 
 ELEMENTS = {
     "math", "menclose", "mfrac", "mi", "mmultiscripts", "mn", "mo", "mover", "mpadded", "mphantom", "mroot", "mrow",
-    "ms", "mspace", "msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover",
+    "ms", "mspace", "msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder",
+    "munderover",
 }  # fmt: skip
 ATTRIBUTES = {
     "accent", "accentunder", "columnalign", "columnlines", "columnspacing", "display", "displaystyle", "fence", "form",
