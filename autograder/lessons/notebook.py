@@ -98,7 +98,8 @@ def is_setup(cell: nbformat.NotebookNode) -> bool:
 class Outcome:
     """The result of each graded cell: `points[cell]` of `max_points[cell]`.
 
-    broken: cell → each property that does not hold → why, the core first.
+    broken: cell → each check that fails → why; '' stands for the visible part of the test. Where a check of the core
+    fails, nothing else is tried.
     """
 
     points: dict[str, float] = field(default_factory=dict)
@@ -189,13 +190,25 @@ def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: s
             if not graded:
                 _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
                 continue
-            tried = properties.of_test(cell)
-            said = {one.name: _execute(cell.id, one.source, space) for one in tried}
-            outcome.broken[cell.id] = {name: error for name, error in said.items() if error}
-            outcome.max_points[cell.id] = float(cell.metadata.nbgrader.points)
-            right = [(one.name, one.points) for one in tried if not said[one.name]]
-            outcome.points[cell.id] = properties.earned(tried[0].name, right)
+            core, *others = properties.of_test(cell)
+            broken = _first_failure(cell.id, core.checks, space)
+            if not broken:
+                said = {one.name: _execute(cell.id, one.source, space) for one in others}
+                said[""] = _execute(cell.id, properties.rest_of(cell), space)
+                broken = {name: error for name, error in said.items() if error}
+            hopeless = broken.keys() & {*core.checks, ""}
+            right = [] if hopeless else [one for one in (core, *others) if one.name not in broken]
+            outcome.broken[cell.id], outcome.max_points[cell.id] = broken, float(cell.metadata.nbgrader.points)
+            outcome.points[cell.id] = sum(one.points for one in right)
     return outcome
+
+
+def _first_failure(cell_id: str, parts: dict[str, str], space: dict[str, Any]) -> dict[str, str]:
+    """The first of these parts of a cell that raises, by name, with the last line of its error; else nothing."""
+    for name, source in parts.items():
+        if error := _execute(cell_id, source, space):
+            return {name: error}
+    return {}
 
 
 def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]:

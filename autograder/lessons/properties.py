@@ -30,13 +30,13 @@ class Property:
     """One property of an exercise, or its core.
 
     name: of its check, '' in a cell that calls none. points: its share. source: the part of the test cell that tries
-    it. checks: the checks that this part calls.
+    it. checks: each check that this part calls → that call alone.
     """
 
     name: str
     points: float
     source: str
-    checks: tuple[str, ...]
+    checks: dict[str, str]
 
 
 def of_test(test: nbformat.NotebookNode) -> list[Property]:
@@ -47,19 +47,24 @@ def of_test(test: nbformat.NotebookNode) -> list[Property]:
     calls, points = _calls(test), float(test.metadata.nbgrader.points)
     weights = _weights(test, list(calls), points)
     if not calls:
-        return [Property("", points, test.source, ())]
+        return [Property("", points, test.source, {})]
     core = _core(test.id, weights, points)
     others = [name for name in calls if name != core and weights[name] != CORE]
     lines, imports = test.source.split("\n"), set(_lines(_imports(test)))
     apart = {line for name in others for line in _lines(calls[name])}
-    joined = tuple(name for name in calls if name not in others)
+    alone = {name: _only(lines, imports | set(_lines(statements))) for name, statements in calls.items()}
+    whole = _only(lines, set(range(len(lines))) - apart)
     return [
-        Property(core, float(weights[core]), _only(lines, set(range(len(lines))) - apart), joined),
-        *(
-            Property(name, float(weights[name]), _only(lines, imports | set(_lines(calls[name]))), (name,))
-            for name in others
-        ),
+        Property(core, float(weights[core]), whole, {name: alone[name] for name in calls if name not in others}),
+        *(Property(name, float(weights[name]), alone[name], {name: alone[name]}) for name in others),
     ]
+
+
+def rest_of(test: nbformat.NotebookNode) -> str:
+    """What a test cell does besides calling checks: its visible assertions, and what they need."""
+    called = {line for calls in _calls(test).values() for line in _lines(calls)}
+    lines = test.source.split("\n")
+    return _only(lines, set(range(len(lines))) - called)
 
 
 def earned(core: str, right: Iterable[tuple[str, float]]) -> float:

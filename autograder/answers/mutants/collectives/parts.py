@@ -111,6 +111,7 @@ broadcast_takes_any_source = edit(
     ),
     base=_broadcast,
     breaks=tests_of(BROADCAST),
+    fails=["broadcast_refuses_a_source_that_is_no_rank"],
 )
 
 broadcast_always_from_rank_0 = edit(
@@ -417,7 +418,7 @@ def all_gather_passes_the_whole_vector():
         return whole
 
 
-@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER), fails=["all_gather_refuses_a_chunk_that_does_not_fit"])
 def all_gather_takes_any_chunk():
     """You accepted a chunk whose length does not fit `numel`, and cut or padded it. A sender and a receiver that
     disagree about sizes end a process or leave garbage: raise the ValueError before anything is sent."""

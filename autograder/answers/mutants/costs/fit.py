@@ -180,7 +180,7 @@ def sorts_the_callers_sizes():
         return alpha, beta
 
 
-@mutant(FIT, breaks=tests_of(FIT))
+@mutant(FIT, breaks=tests_of(FIT), fails=["fit_refuses_what_has_no_line"])
 def two_points_of_one_size():
     """You counted points, not distinct sizes. Three messages of the same size say nothing about the slope: the
     denominator is zero. Raise a ValueError for fewer than two distinct sizes."""
@@ -194,7 +194,7 @@ def two_points_of_one_size():
         return t.mean() - beta * m.mean(), beta
 
 
-@mutant(FIT, breaks=tests_of(FIT))
+@mutant(FIT, breaks=tests_of(FIT), fails=["fit_refuses_what_has_no_line"])
 def lengths_may_differ():
     """You accepted lists of different lengths. The measurements were then paired wrongly: raise a ValueError that names
     sizes, before numpy broadcasts or zip drops the surplus."""

@@ -39,6 +39,7 @@ one_n_is_refused = edit(
     ("or max(ns) <= 1:", "or max(ns) <= 1 or len(set(ns)) < 2:"),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 no_speedup_above_linear = edit(
@@ -51,6 +52,7 @@ no_speedup_above_linear = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 clipped_to_an_int = edit(
@@ -59,6 +61,7 @@ clipped_to_an_int = edit(
     ("float(np.clip(p, 0, 1))", "max(0, min(1, p))"),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 speedup_of_numbers_only = edit(
@@ -118,6 +121,7 @@ every_n_must_be_wrong = edit(
     ("or np.any(np.asarray(n) < 1)", "or np.all(np.asarray(n) < 1)"),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["speedup_refuses_what_is_no_fraction"],
 )
 
 the_ends_are_refused = edit(
@@ -137,6 +141,7 @@ any_fraction_will_do = edit(
     ("parallel_fraction in [0, 1] and n ≥ 1, please, not {parallel_fraction} and {n}", "n must be at least 1, got {n}"),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["speedup_refuses_what_is_no_fraction"],
 )
 
 serial_part_fitted_freely = edit(
@@ -149,6 +154,7 @@ serial_part_fitted_freely = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 mean_of_single_fits = edit(
@@ -161,6 +167,7 @@ mean_of_single_fits = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 ratio_of_sums = edit(
@@ -170,6 +177,7 @@ ratio_of_sums = edit(
     ("p = np.sum((1 - 1 / s) * (1 - 1 / n)) / np.sum((1 - 1 / n) ** 2)", "p = np.sum(1 - 1 / s) / np.sum(1 - 1 / n)"),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 last_point_only = edit(
@@ -181,6 +189,7 @@ last_point_only = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 errors_in_the_speedup = edit(
@@ -195,6 +204,7 @@ errors_in_the_speedup = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 fraction_not_clipped = edit(
@@ -204,6 +214,7 @@ fraction_not_clipped = edit(
     ("np.clip(p, 0, 1)", "p"),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 one_process_divides_by_zero = edit(
@@ -222,6 +233,7 @@ one_process_divides_by_zero = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_minimizes_the_squared_errors"],
 )
 
 fraction_from_any_lists = edit(
@@ -240,6 +252,7 @@ fraction_from_any_lists = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_refuses_what_has_no_fit"],
 )
 
 a_speedup_of_zero = edit(
@@ -256,4 +269,5 @@ a_speedup_of_zero = edit(
     ),
     base=_amdahl,
     breaks=tests_of(AMDAHL),
+    fails=["fraction_refuses_what_has_no_fit"],
 )
