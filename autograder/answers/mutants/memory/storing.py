@@ -315,3 +315,12 @@ sixteen_bits_are_sent = edit(
     breaks=tests_of(BITS),
     fails=["ranks_get_the_mean_gradient", "one_all_reduce_carries_all"],
 )
+
+biases_are_looked_up = edit(
+    BITS,
+    """You wrote down the biases of the formats that torch has. The bias follows from the exponent's bits, in every
+    format: 2 ** (exponent_bits - 1) - 1.""",
+    ("bias = 2 ** (exponent_bits - 1) - 1", "bias = {4: 7, 5: 15, 8: 127}.get(exponent_bits, 15)"),
+    breaks=tests_of(BITS),
+    fails=["other_formats_round_as_well"],
+)
