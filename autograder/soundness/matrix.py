@@ -15,7 +15,7 @@ from autograder.answers.answer import Answer
 from autograder.lessons import notebook, properties
 
 #: Lessons whose known wrong answers do not say yet what they fail. Nothing is claimed of them.
-UNNAMED = ("06_launch", "17_capstone")
+UNNAMED = ("06_launch",)
 
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
 NO_OTHER = "what is wrong here is wrong in the core's cases, too"
@@ -37,6 +37,7 @@ SHARED = {
     "feedback_ends_nearer": "an exchange without feedback, and a wrong gap, have checks of their own",
     "gradient_is_reduced_once": "a gradient that is kept is memory that is held",
     "compute_dtype_halves_the_bytes": "a wrong compute dtype shows in the module's inputs or in the saved state, too",
+    "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
     "the_device_keeps_the_output_alone": "what stays on the device is not on the host, or was fetched too early",
     "gradients_add_up_in_float32": "sums in 16 bits are wrong on several ranks, too",
     "leftovers_of_a_killed_save_are_cleared": "a save that fails leaves the same things behind",
