@@ -28,8 +28,8 @@ c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this f
 # Under each statement stands what its checks try. nbgrader's own steps follow.
 c.GenerateAssignment.preprocessors = [ListChecks, *GenerateAssignment.class_traits()["preprocessors"].default()]
 
-# Grading. A test cell gets full points if and only if it runs to its end. Whatever state a submission is in, every
-# exercise gets a score and a reason.
+# Grading. A test cell gets the points of the properties that hold. Whatever state a submission is in, every exercise
+# gets a score and a reason.
 c.Autograde.exporter_class = SubmissionExporter
 c.Autograde.sanitize_preprocessors = [RestoreCells]
 c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, AssignLatePenalties]

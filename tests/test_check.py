@@ -7,7 +7,7 @@ import pytest
 
 from autograder.answers import answer as answers
 from autograder.checking import check, hints, stage
-from autograder.checking.expect import CheckFailed, expect_close, expect_raises, expect_unchanged
+from autograder.checking.expect import CheckFailed, digits_that_differ, expect_close, expect_raises, expect_unchanged
 from autograder.checking.hints import same_evidence
 
 
@@ -201,3 +201,47 @@ def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch
     mutant = answers.Answer("m", "L", "00-x", "", "")
     tried = [hints.twin("00-x", forgets, ["x"], mutant, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
     assert tried == [None, None, failure, None, failure]
+
+
+def test_two_numbers_are_shown_with_the_digits_in_which_they_differ():
+    assert digits_that_differ(10000.3, 10000.30004) == ("10000.3", "10000.30004")
+    assert digits_that_differ(1.5, 2.5) == ("1.5", "2.5")
+
+
+@check.check("00-anything")
+def raises_in_the_second_case(function, *, rng):
+    """A property whose cases are tried one by one."""
+    for case in ("simple", "odd"):
+        function(case)
+
+
+@pytest.mark.parametrize("module", ["autograder.checks.step", "somewhere.else"])
+def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
+    monkeypatch.setitem(raises_in_the_second_case.__wrapped__.__globals__, "__name__", module)
+    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: [])
+
+    def answer(case):
+        return {"simple": 1}[case]
+
+    with pytest.raises(CheckFailed) as caught:
+        raises_in_the_second_case(answer)
+    known = module.startswith("autograder.checks.")
+    assert caught.value.message == "Your code raised KeyError: 'odd'" + (" (case: odd)" if known else "")
+    assert caught.value.case == "raised", "known wrong answers are compared as before"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("rank 0 is computing at capstone.py, line 692", "rank 0 is computing at capstone.py, line 692"),
+        ("rank 0 is computing at training.py, line 69: dist.barrier()", "rank 0 is computing at a line of the test"),
+        ("rank 1 waits at Cell In[5], line 3: dist.recv(x)", "rank 1 waits at Cell In[5], line 3: dist.recv(x)"),
+        ("rank 1 waits at pieces.py, line 3: dist.recv(x)", "rank 1 waits at pieces.py, line 3: dist.recv(x)"),
+        (
+            "  x (overlap.py, line 9)\n  y at common.py, line 8: f()",
+            "  x (a line of the test)\n  y at a line of the test",
+        ),
+    ],
+)
+def test_no_message_names_a_file_of_the_grader(text, shown):
+    assert stage.without_our_lines(text) == shown

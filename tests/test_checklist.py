@@ -9,6 +9,8 @@ from autograder.checking.check import REGISTERED
 from autograder.grading import checklist
 from autograder.lessons import notebook
 
+#: What stands in front of a sentence where there are several: what it is worth.
+WORTH = re.compile(r"^(?:([\d.]+) points?(, the core)?|The core, too): ")
 LIST = re.compile(r"<details><summary>What the grader checks</summary>\n\n(.*?)\n\n</details>\Z", re.DOTALL)
 
 
@@ -23,7 +25,8 @@ def listed(lesson: str) -> dict[str, list[str]]:
 def test_each_check_is_listed_under_its_exercise_and_nothing_else(lesson):
     tests = [cell for cell in notebook.read(lesson).cells if notebook.nbgrader_role(cell) == "grade"]
     called = {checklist.statement_of(test.id): checklist.checks_called_by(test.source) for test in tests}
-    assert listed(lesson) == {name: [checklist.sentence_of(check) for check in found] for name, found in called.items()}
+    sentences = {name: {checklist.sentence_of(check) for check in found} for name, found in called.items()}
+    assert {name: {WORTH.sub("", line) for line in lines} for name, lines in listed(lesson).items()} == sentences
     topic = lesson.split("_", 1)[1]
     registered = {
         (checklist.statement_of(f"{exercise}-test"), name)
@@ -37,7 +40,21 @@ def test_sentences_are_sentences():
     for lesson in notebook.lessons():
         for name, sentences in listed(lesson).items():
             for text in sentences:
+                text = WORTH.sub("", text)
                 assert text[-1] == "." and text[0] != "#" and len(text) < 130, f"{name}: {text}"
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_the_list_says_what_each_property_is_worth(lesson):
+    for test in notebook.read(lesson).cells:
+        lines = listed(lesson).get(checklist.statement_of(test.id), [])
+        if notebook.nbgrader_role(test) != "grade" or len(lines) < 2:
+            continue
+        worth = [match for line in lines if (match := WORTH.match(line))]
+        assert len(worth) == len(lines), test.id
+        numbers = [float(match[1]) for match in worth if match[1]]
+        assert sum(numbers) == test.metadata.nbgrader.points and 2 * numbers[0] >= sum(numbers), test.id
+        assert worth[0][2] and not any(match[2] for match in worth[1:]), f"{test.id}: the core comes first"
 
 
 def test_only_checks_are_listed():

@@ -284,7 +284,9 @@ def test_kinds_of_what_ranks_do():
 
 @pytest.mark.parametrize("status", ["timeout", "out of time", "died"])
 def test_an_answer_that_was_left_out_is_told_by_why(status):
-    test = nbformat.from_dict({"metadata": {"autograder": {"status": "error", "error": ["NameError", "half"]}}})
+    test = nbformat.from_dict(
+        {"metadata": {"autograder": {"properties": [{"status": "error", "error": ["NameError", "half"]}]}}}
+    )
     answer = nbformat.from_dict({"metadata": {"autograder": {"status": status}}})
     mark = marks.Mark("07-ex3-half", 0, 3, 0, scoring.reason(test, answer))
     assert mistakes.kind(mark) == (mistakes.DIED if status == "died" else mistakes.ENDLESS)

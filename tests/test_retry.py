@@ -46,7 +46,7 @@ def test_a_failure_is_repeated_to_the_digit(course, capsys, monkeypatch):
     graded = graded_test(course)
     assert main(["retry", "ada", LESSON, "03-ex1", "--course", str(course)]) == 1
     said = capsys.readouterr().out
-    assert f"{check.SEED}={graded.seed}" in said and graded.reason in said
+    assert f"{check.SEED}={graded.properties[0].seed}" in said and graded.reason in said
     assert "another failure" not in said
 
 
@@ -55,7 +55,7 @@ def test_another_seed_gives_other_numbers(course, capsys):
     path = course / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb"
     kept = path.read_text()
     try:
-        path.write_text(kept.replace(graded_test(course).seed, "12345"))
+        path.write_text(kept.replace(graded_test(course).properties[0].seed, "12345"))
         assert main(["retry", "ada", LESSON, EXERCISE, "--course", str(course)]) == 1
     finally:
         path.write_text(kept)
@@ -64,7 +64,7 @@ def test_another_seed_gives_other_numbers(course, capsys):
 
 @pytest.mark.jail
 def test_the_seed_is_in_the_report_and_not_on_the_students_page(course, capsys):
-    seed = graded_test(course).seed
+    seed = graded_test(course).properties[0].seed
     assert main(["report", "--course", str(course)]) == 0
     assert seed in (course / "report.html").read_text()
     assert seed not in (course / "feedback" / "ada" / LESSON / f"{LESSON}.html").read_text()

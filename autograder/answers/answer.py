@@ -26,7 +26,8 @@ from autograder.lessons import notebook
 class Answer:
     """A replacement for the solution cell `cell` of `lesson`.
 
-    hint: its docstring, as one line. breaks: the grade cells that must lose their marks (none for a variant).
+    hint: its docstring, as one line. breaks: the grade cells that must lose marks (none for a variant). fails: those
+    checks of its own exercise that it fails; empty for one that fails the core.
     """
 
     name: str
@@ -35,12 +36,15 @@ class Answer:
     source: str
     hint: str
     breaks: tuple[str, ...] = ()
+    fails: tuple[str, ...] = ()
 
 
 def decorator(kind: str) -> Callable:
     """The decorator `@mutant(...)` or `@variant(...)`: reads the function below it into an Answer."""
 
-    def answer(cell: str, breaks: list[str] | tuple[str, ...] = ()) -> Callable[[Callable], Answer]:
+    def answer(
+        cell: str, breaks: list[str] | tuple[str, ...] = (), fails: list[str] | tuple[str, ...] = ()
+    ) -> Callable[[Callable], Answer]:
         if (kind == "mutants") != bool(breaks):
             raise ValueError(f"{cell}: a mutant names the grade cells it breaks, a variant breaks none")
 
@@ -54,6 +58,7 @@ def decorator(kind: str) -> Callable:
                 source=_body(function),
                 hint=" ".join(function.__doc__.split()),
                 breaks=tuple(breaks),
+                fails=tuple(fails),
             )
 
         return read
@@ -67,6 +72,7 @@ def edit(
     *changes: tuple[str, str],
     base: Answer | None = None,
     breaks: list[str] | tuple[str, ...] = (),
+    fails: list[str] | tuple[str, ...] = (),
 ) -> Answer:
     """An answer that is another one with some passages changed: (old, new), each old one there exactly once.
 
@@ -82,7 +88,7 @@ def edit(
             origin = "the solution" if base is None else "the base"
             raise ValueError(f"{cell}: {origin} has {source.count(old)} passages {old!r}, expected one")
         source = source.replace(old, new)
-    return Answer("", notebook.lesson_of(cell), cell, source, " ".join(hint.split()), tuple(breaks))
+    return Answer("", notebook.lesson_of(cell), cell, source, " ".join(hint.split()), tuple(breaks), tuple(fails))
 
 
 @functools.cache

@@ -37,6 +37,9 @@ from autograder.checking.stage import Launches, LaunchesExceeded
 #: Names the environment variable that sets the seed of every check.
 SEED = "AUTOGRADER_SEED"
 
+#: What a check says of a stub.
+UNWRITTEN = "This exercise is not written yet."
+
 #: Every check that has been defined: (module, function) → the exercise that it grades.
 REGISTERED: dict[tuple[str, str], str] = {}
 
@@ -109,10 +112,24 @@ def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = m
     except Exception as error:
         # RankError carries the name of what was raised in the rank.
         if "NotImplementedError" in (type(error).__name__, getattr(error, "type_name", "")):
-            return CheckFailed("This exercise is not written yet.", hints.NOT_WRITTEN, hints.NOT_WRITTEN)
+            return CheckFailed(UNWRITTEN, hints.NOT_WRITTEN, hints.NOT_WRITTEN)
         # `evidence` is set by ranks' own errors: what happened on each rank, without times and paths.
         got = getattr(error, "evidence", (type(error).__name__, str(error)))
-        failure = CheckFailed(f"Your code raised {type(error).__name__}: {error}", "raised", got)
+        case = _case_of(error)
+        text = f"Your code raised {type(error).__name__}: {error}" + (f" (case: {case})" if case else "")
+        failure = CheckFailed(text, "raised", got)
         failure.__cause__ = error
         return failure
     return None
+
+
+def _case_of(error: BaseException) -> str:
+    """The case that a check was trying when an error came out of the student's code: what it calls `case`; else ''."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").startswith("autograder.checks."):
+            case = trace.tb_frame.f_locals.get("case")
+            name = case if isinstance(case, str) else getattr(case, "name", "")
+            found = name if isinstance(name, str) and name else found
+        trace = trace.tb_next
+    return found

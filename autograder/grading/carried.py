@@ -1,11 +1,11 @@
-"""Errors carried forward: an exercise that fails only because of another one keeps its marks.
+"""Errors carried forward: a property that fails only because of another exercise keeps its marks.
 
 Exercises build on one another: the optimizer of exercise 3 calls the function of exercise 1. After a submission has
 run, each exercise that failed and that builds on another failed one is tried again in a fresh kernel, in which the
-lesson's own answers to those others are defined after the student's. If its test passes there, it has its marks.
+lesson's own answers to those others are defined after the student's. Each property that holds there has its marks.
 
-Of this second run the student learns only whether each test passed: not its outputs, errors or times, because the code
-that runs there can read the lesson's answers.
+Of this second run the student learns only whether each property held: not its outputs, errors or times, because the
+code that runs there can read the lesson's answers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def try_again(
 ) -> None:
     """Try failed exercises again with the lesson's answers to the failed exercises on which they build.
 
-    cells: a submission as `run_cells` leaves it. The test of an exercise that passes now gets
-    `metadata.autograder.carried`, the names of the exercises that had made it fail.
+    cells: a submission as `run_cells` leaves it. A property that holds now gets `carried`, the names of the exercises
+    that had made it fail, and loses what the first run said of it.
     """
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
@@ -46,14 +46,16 @@ def try_again(
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
         ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
         replaced = {name: needs[name] - right for name in ready}
-        passing = _passing(ready, set().union(*replaced.values()), cells, lesson, new_kernel, limits)
-        for name in passing:
-            ours = tests[name].metadata.autograder
-            for key in ("error", "where", "picture", "seed", "why"):  # what the first run said of it
-                ours.pop(key, None)
-            ours.carried = sorted(replaced[name])
-        right.update(passing)
-        faulty.update(set(ready) - set(passing))
+        holding = _holding(ready, set().union(*replaced.values()), cells, lesson, new_kernel, limits)
+        for name in ready:
+            outcomes = tests[name].metadata.autograder.properties
+            for one in outcomes:
+                if one.status != "ok" and one.name in holding[name]:
+                    for key in one.keys() - {"name", "says", "points", "status"}:
+                        del one[key]
+                    one.carried = sorted(replaced[name])
+            whole = all(one.status == "ok" or one.get("carried") for one in outcomes)
+            (right if whole else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
 
 
@@ -98,15 +100,15 @@ def _may_pass(test: nbformat.NotebookNode, answer: str) -> bool:
     return _status(test) != "out of time" and STUB not in answer
 
 
-def _passing(
+def _holding(
     exercises: list[str],
     replaced: set[str],
     cells: list[nbformat.NotebookNode],
     lesson: nbformat.NotebookNode,
     new_kernel: Callable[[], Kernel],
     limits: Limits,
-) -> list[str]:
-    """Those of the exercises that pass their tests with the lesson's answers to the `replaced` ones."""
+) -> dict[str, set[str]]:
+    """Which properties of these exercises hold with the lesson's answers to the `replaced` ones."""
     ours = {cell.id: cell.source for cell in lesson.cells}
     run: list[nbformat.NotebookNode] = []
     for cell in cells:
@@ -114,10 +116,16 @@ def _passing(
             continue
         if is_test(cell) or _status(cell) in ("ok", "error"):  # not what hung or ended the kernel
             copy = new_code_cell(cell.source, id=cell.id)
-            copy.metadata.update({"nbgrader": cell.metadata.get("nbgrader", {})})
+            copy.metadata.update(
+                {key: cell.metadata[key] for key in ("nbgrader", "properties") if key in cell.metadata}
+            )
             run.append(copy)
         if cell.id in replaced:
             # After the student's cell, which may define more than the exercise asks for.
             run.append(new_code_cell(ours[cell.id], id=f"{cell.id}-of-the-lesson"))
     run_cells(run, new_kernel, limits)
-    return [answer_of(cell.id) for cell in run if is_test(cell) and _status(cell) == "ok"]
+    return {
+        answer_of(cell.id): {one.name for one in cell.metadata.autograder.properties if one.status == "ok"}
+        for cell in run
+        if is_test(cell)
+    }

@@ -16,22 +16,31 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.checking.check import REGISTERED
 from autograder.grading.restore import answer_of
-from autograder.grading.run_cells import is_test
-
-CHECKS = "autograder.checks"
+from autograder.lessons import notebook, properties
 
 
 class ListChecks(NbGraderPreprocessor):
-    """Adds the list to the statement of each exercise whose test calls checks."""
+    """Adds the list to the statement of each exercise whose test calls checks.
+
+    ValueError for weights that do not fit, and for an exercise that builds on one that does not exist.
+    """
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Append each exercise's list to the Markdown cell with its statement."""
+        for cell, name in notebook.undefined_names(nb):
+            raise ValueError(f"{cell} builds on {name}, which no cell of the lesson defines")
         statements = {cell.id: cell for cell in nb.cells if cell.cell_type == "markdown"}
-        for test in filter(is_test, nb.cells):
+        for test in nb.cells:
+            if notebook.nbgrader_role(test) != "grade":
+                continue
+            found = properties.of_test(test)
+            test.metadata.pop("properties", None)
             statement = statements.get(statement_of(test.id))
-            sentences = [sentence_of(check) for check in checks_called_by(test.source)]
+            sentences = {check.__name__: sentence_of(check) for check in checks_called_by(test.source)}
+            for name in sentences.keys() - {name for one in found for name in one.checks}:
+                raise ValueError(f"{test.id}: {name} is not called on a line of its own")
             if statement is not None and sentences:
-                statement.source = f"{statement.source.rstrip()}\n\n{folded(sentences)}"
+                statement.source = f"{statement.source.rstrip()}\n\n{folded(lines_of(sentences, found))}"
         return nb, resources
 
 
@@ -46,9 +55,9 @@ def checks_called_by(source: str) -> list[Callable]:
     The cell says `from autograder.checks import MODULE` and calls MODULE.CHECK.
     """
     nodes = list(ast.walk(ast.parse(source)))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == CHECKS]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == properties.CHECKS]
     modules = {
-        alias.asname or alias.name: importlib.import_module(f"{CHECKS}.{alias.name}")
+        alias.asname or alias.name: importlib.import_module(f"{properties.CHECKS}.{alias.name}")
         for node in imports
         for alias in node.names
     }
@@ -69,6 +78,24 @@ def sentence_of(check: Callable) -> str:
     if not text:
         raise ValueError(f"{check.__module__}.{check.__name__} needs a docstring whose first line says what it checks")
     return text.split("\n")[0]
+
+
+def lines_of(sentences: dict[str, str], found: list[properties.Property]) -> list[str]:
+    """The sentences by check, each with what it is worth, if there are several; the core comes first."""
+    if len(sentences) == 1:
+        return list(sentences.values())
+    core, *others = found
+    joined = [name for name in core.checks if name != core.name]
+    return [
+        f"{points(core.points)}, the core: {sentences[core.name]}",
+        *(f"The core, too: {sentences[name]}" for name in joined),
+        *(f"{points(one.points)}: {sentences[one.name]}" for one in others),
+    ]
+
+
+def points(number: float) -> str:
+    """A number of points, in words: "1 point", "0.5 points"."""
+    return f"{number:g} point{'' if number == 1 else 's'}"
 
 
 def folded(sentences: list[str]) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from nbconvert.exporters import Exporter
 from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
-from autograder.grading import safe
+from autograder.grading import formulas, safe, scoring
 from autograder.grading.restore import answer_of, visible_part
-from autograder.grading.run_cells import NOT_RUN, is_test
+from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -56,7 +56,15 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             late_penalty=info.get("late_penalty") or 0,
             problem=nb.metadata.get("autograder", {}).get("problem", ""),
             left_out=nb.metadata.get("autograder", {}).get("left_out", []),
-            exercises=[exercise(test, answers.get(answer_of(test.id)), secrets) for test in tests],
+            exercises=[
+                exercise(
+                    test,
+                    answers.get(answer_of(test.id)),
+                    secrets,
+                    bool(nb.metadata.get("autograder", {}).get("problem")),
+                )
+                for test in tests
+            ],
             cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
             all_run=len(run) == len(nb.cells),
             light=_colors("default"),
@@ -74,7 +82,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(points=_points, code=_code, markdown=_markdown)
+    environment.filters.update(points=_points, sentence=_sentence, code=_code, markdown=_markdown)
     return environment
 
 
@@ -83,10 +91,12 @@ def _colors(style: str) -> Markup:
     return Markup(HtmlFormatter(style=style).get_style_defs(".highlight"))
 
 
-def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> dict:
-    """What the page says about one exercise."""
-    role, ours = test.metadata.nbgrader, test.metadata.get("autograder", {})
-    message, *hints = re.split(r"\n?Hint: ", hide(ours.get("reason", ""), secrets))
+def exercise(
+    test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str], unreadable: bool = False
+) -> dict:
+    """What the page says about one exercise. unreadable: the notebook could not be run."""
+    role, ours = test.metadata.nbgrader, test.metadata.setdefault("autograder", nbformat.NotebookNode())
+    outcomes = scoring.outcomes_of(test)
     by_machine = " ".join([*ours.get("notes", []), ours.get("reason", "")]).strip()
     comment = answer.metadata.nbgrader.get("comment") if answer is not None else None
     score, most = role.get("score") or 0.0, role.get("points") or 0.0
@@ -95,14 +105,44 @@ def exercise(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
         "anchor": answer_of(test.id),
         "score": score,
         "points": most,
-        "result": result_of(score, most, bool(ours.get("carried"))),
-        "message": re.sub(r"^the ", "The ", message.strip()),
-        "hints": [hint.strip() for hint in hints if hint.strip()],
+        "result": result_of(score, most, any(one.get("carried") for one in outcomes)),
+        "properties": [] if len(outcomes) < 2 else [property_of(one) for one in outcomes],
+        "failures": failures(test, answer, secrets),
+        "remarks": scoring.remarks(test) if outcomes else [ours.get("reason", "")] if unreadable else [],
         "notes": ours.get("notes", []),
-        "picture": picture(ours.get("picture")),
-        "where": [hide(frame, secrets) for frame in ours.get("where", [])],
         "comment": comment if comment and comment != by_machine else "",
         "answer": answer,
+    }
+
+
+def property_of(outcome: nbformat.NotebookNode) -> dict:
+    """A row of the exercise's table: the sentence, what became of it, its points."""
+    result = "not tried" if outcome.status == NOT_TRIED else "failed"
+    if scoring.holds(outcome):
+        result = "right" if outcome.get("carried") else "passed"
+    return {"says": outcome.says or "The tests of the test cell.", "result": result, "points": outcome.points}
+
+
+def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> list[dict]:
+    """What failed, each hint where it is shown first."""
+    found, seen = [], set()
+    for failed, why in scoring.reasons(test, answer):
+        one = failure(failed, why, secrets)
+        one["hints"] = [hint for hint in one["hints"] if hint not in seen]
+        seen.update(one["hints"])
+        found.append(one)
+    return found
+
+
+def failure(failed: list[nbformat.NotebookNode], why: str, secrets: list[str]) -> dict:
+    """Properties that do not hold for the same reason: their sentences, and what there is to say of the first."""
+    message, *hints = re.split(r"\n?Hint: ", hide(why, secrets))
+    return {
+        "says": [one.says for one in failed if one.says],
+        "message": re.sub(r"^the ", "The ", message.strip()),
+        "hints": [hint.strip() for hint in hints if hint.strip()],
+        "picture": picture(failed[0].get("picture")),
+        "where": [hide(frame, secrets) for frame in failed[0].get("where", [])],
     }
 
 
@@ -173,7 +213,17 @@ def _code(source: str) -> Markup:
 
 def _markdown(source: str) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
-    return Markup('<div class="box">{}</div>').format(Markup(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source)))
+    return Markup('<div class="box">{}</div>').format(_drawn(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source)))
+
+
+@safe.once
+def _drawn(source: str) -> Markup:
+    return Markup(formulas.drawn(source))
+
+
+def _sentence(text: str) -> Markup:
+    """The first line of a check's docstring, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _points(value: float) -> str:

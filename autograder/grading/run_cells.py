@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 import nbformat
 
+from autograder.checking.check import UNWRITTEN
+from autograder.grading import checklist
 from autograder.grading.kernels import ANSI, Kernel, Reply
 from autograder.grading.pictures import picture_of
+from autograder.lessons import properties
 
 
 @dataclass
@@ -33,6 +36,9 @@ MOMENT = 5.0
 #: The status of a cell that was skipped.
 NOT_RUN = "not run"
 
+#: The status of a property that was not tried, because nothing could be learned from it any more.
+NOT_TRIED = "not tried"
+
 
 def run_cells(
     cells: list[nbformat.NotebookNode],
@@ -45,8 +51,9 @@ def run_cells(
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
-    whole notebook took too long. A test also gets `error` (name, text), `where` (the frames in the student's cells) and
-    the `seed` that repeats its failure.
+    whole notebook took too long. A test also gets `properties`: for each property of its exercise, the core first,
+    the `name`, the sentence that it `says`, its `points`, its `status` and, if it failed, `error` (name, text), `where`
+    (the frames in the student's cells) and the `seed` that repeats the failure.
     """
     run = _Run(new_kernel, limits)
     try:
@@ -56,20 +63,55 @@ def run_cells(
             if cell.id in skip:
                 cell.metadata.setdefault("autograder", nbformat.NotebookNode()).status = NOT_RUN
                 continue
-            reply = run.step(cell)
-            cell.outputs, cell.execution_count = reply.outputs, reply.execution_count
             ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
-            ours.update(status=reply.status, error=list(reply.error))
-            if reply.why:
-                ours.why = reply.why
-            if reply.seed is not None and reply.status != "ok":
-                ours.seed = str(reply.seed)  # as text: JavaScript would round it
-            if reply.status == "error":
-                ours.where = run.own_frames(reply)
-                if drawn := picture_of(reply.raised):
-                    ours.picture = drawn
+            if is_test(cell):
+                _run_test(run, cell, ours)
+                continue
+            reply = run.step(cell, cell.source)
+            cell.outputs, cell.execution_count = reply.outputs, reply.execution_count
+            ours.update(_outcome(run, reply))
     finally:
         run.kernel.stop()
+
+
+def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNode) -> None:
+    """Try an exercise's properties one after another, each by itself, and write down what became of each.
+
+    After one that ended the kernel or the time, no other is tried; and none is where nothing is written yet.
+    """
+    sentences = {check.__name__: checklist.sentence_of(check) for check in checklist.checks_called_by(test.source)}
+    test.outputs, test.execution_count, ours.properties, hopeless = [], None, [], False
+    for one in properties.of_test(test):
+        found = nbformat.from_dict({"name": one.name, "says": sentences.get(one.name, ""), "points": one.points})
+        ours.properties.append(found)
+        if hopeless:
+            found.status = NOT_TRIED
+            continue
+        reply = run.step(test, one.source)
+        test.outputs += reply.outputs
+        found.update(_outcome(run, reply))
+        hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
+    ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
+
+
+def _outcome(run: _Run, reply: Reply) -> dict:
+    """What is written down about a cell, or about a property."""
+    found: dict = {"status": reply.status, "error": list(reply.error)}
+    if reply.why:
+        found["why"] = reply.why
+    if reply.seed is not None and reply.status != "ok":
+        found["seed"] = str(reply.seed)  # as text: JavaScript would round it
+    if reply.status == "error":
+        found["where"] = run.own_frames(reply)
+        if drawn := picture_of(reply.raised):
+            found["picture"] = drawn
+    return found
+
+
+def is_unwritten(outcome: dict) -> bool:
+    """Did a property fail because its exercise is not written yet?"""
+    name, text = outcome.get("error") or ("", "")
+    return name == "NotImplementedError" or (name == "CheckFailed" and text == UNWRITTEN)
 
 
 class _Run:
@@ -83,13 +125,13 @@ class _Run:
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
 
-    def step(self, cell: nbformat.NotebookNode) -> Reply:
-        """Run one cell, in a kernel that has seen the cells before it."""
+    def step(self, cell: nbformat.NotebookNode, source: str) -> Reply:
+        """Run one cell, or the part of a test that is given, in a kernel that has seen the cells before it."""
         retried = False
         while time.monotonic() < self.deadline:
             if self.fresh and not self._replay(list(self.seen)):
                 continue
-            reply = self._run(cell)
+            reply = self._run(cell, source)
             if reply.status == "unstarted" and not retried:
                 # The kernel had ended before the cell began, or at once: a fresh one shows whether the cell can run.
                 retried = True
@@ -137,17 +179,17 @@ class _Run:
         self.kernel.start()
         self.fresh, self.counts = False, set()
         for cell in cells:
-            if self._run(cell).status not in ("ok", "error"):
+            if self._run(cell, cell.source).status not in ("ok", "error"):
                 self._drop(cell)
                 return False
         self.since = time.monotonic()
         return True
 
-    def _run(self, cell: nbformat.NotebookNode) -> Reply:
+    def _run(self, cell: nbformat.NotebookNode, source: str) -> Reply:
         limit = self.limits.test if is_test(cell) else self.limits.cell
         left = max(0.0, self.deadline - time.monotonic())
         run = self.kernel.run_test if is_test(cell) else self.kernel.run
-        reply = run(cell.source, min(limit, left))
+        reply = run(source, min(limit, left))
         if reply.status == "timeout" and left < limit:
             reply.status = "out of time"
         if reply.execution_count and not is_test(cell):

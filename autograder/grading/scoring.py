@@ -1,6 +1,6 @@
-"""Scores: full points if and only if the test cell ran to its end, else none, and one sentence that says why.
+"""Scores: the points of the properties that hold, none without the core, and for each other one why it does not hold.
 
-An exercise that fails only because of an error in another one has its points, too (`carried`).
+A property that fails only because of an error in another exercise has its points, too (`carried`).
 
 nbgrader looks at the outputs instead: anything on stderr costs all points, and a displayed number earns some.
 """
@@ -13,47 +13,90 @@ import nbformat
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from autograder.checking.check import UNWRITTEN
 from autograder.grading.restore import answer_of
-from autograder.grading.run_cells import is_test
+from autograder.grading.run_cells import NOT_TRIED, is_test, is_unwritten
+from autograder.lessons import properties
 
-#: A message is cut after this many characters.
+#: The message about a property is cut after this many characters.
 MAX_MESSAGE = 2000
 
 #: The end of a syntax error's text: the kernel's name for the cell, and the line.
 CELL = re.compile(r" \((?:\d+\.py|<ipython-input-[^>]*>), line (\d+)\)$")
 
 
+def outcomes_of(test: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """What became of each property of an exercise, the core first; none if its test was not run."""
+    return test.metadata.autograder.get("properties", [])
+
+
+def holds(outcome: dict) -> bool:
+    """Does this property hold, perhaps in a second run without the errors of other exercises (`carried`)?"""
+    return outcome.get("status") == "ok" or bool(outcome.get("carried"))
+
+
 def passed(test: nbformat.NotebookNode) -> bool:
-    """Did this test cell run to its end, perhaps in a second run without the errors of other exercises (`carried`)?"""
-    ours = test.metadata.autograder
-    return ours.get("status") == "ok" or bool(ours.get("carried"))
+    """Do all properties of an exercise hold?"""
+    return bool(outcomes_of(test)) and all(map(holds, outcomes_of(test)))
+
+
+def score(test: nbformat.NotebookNode) -> float:
+    """The points for the properties that hold; none without the core."""
+    outcomes = outcomes_of(test)
+    right = [(one.name, one.points) for one in outcomes if holds(one)]
+    return properties.earned(outcomes[0].name, right) if outcomes else 0.0
 
 
 def reason(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
-    """Why a test has no points, for the student; '' if it passed. problem: why the notebook was not run."""
+    """Why a test lacks points, for the student; '' if all properties hold. problem: why the notebook was not run."""
     if problem:
         return problem
-    ours = test.metadata.autograder
-    if ours.get("carried"):
-        return _only_because_of(ours.carried)
-    if passed(test):
-        return ""
-    status = ours.get("status", "out of time")
-    name, text = ours.get("error") or ("", "")
+    failures = [text for _, text in reasons(test, answer)]
+    return "\n\n".join([*failures, *remarks(test)])
+
+
+def reasons(
+    test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None
+) -> list[tuple[list[nbformat.NotebookNode], str]]:
+    """Why properties do not hold: those that failed with the same message, and that message."""
+    found: dict[str, list[nbformat.NotebookNode]] = {}
+    about, unwritten = _about_answer(answer), bool(test.metadata.autograder.get("unwritten"))
+    for one in outcomes_of(test):
+        if not holds(one) and one.status != NOT_TRIED:
+            found.setdefault(_why(one, about, unwritten)[:MAX_MESSAGE], []).append(one)
+    return [(failed, text if number == 0 or text == about else text.removeprefix(f"{about} "))
+            for number, (text, failed) in enumerate(found.items())]  # fmt: skip
+
+
+def remarks(test: nbformat.NotebookNode) -> list[str]:
+    """What there is to say of an exercise besides the properties that do not hold, a sentence each."""
+    outcomes = outcomes_of(test)
+    carried = sorted({name for one in outcomes for name in one.get("carried", [])})
+    if carried and passed(test):
+        return [f"Right: it failed only because of {_numbered(carried)}"]
+    said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
+    if outcomes and not holds(outcomes[0]) and any(map(holds, outcomes)):
+        said.append("Without the core of the exercise, what is right has no points.")
+    return said
+
+
+def _why(outcome: nbformat.NotebookNode, about: str, unwritten: bool) -> str:
+    """Why a property does not hold. about: what became of the answer's cell itself. unwritten: it holds the stub."""
+    status = outcome.status
+    name, text = outcome.get("error") or ("", "")
     if name in ("CheckFailed", "AssertionError") and text:
         why = text
     elif name == "AssertionError":
         why = "One of the assertions in the test cell does not hold."
-    elif status == "error" and (ours.get("unwritten") or name == "NotImplementedError"):
-        return "This exercise is not written yet."
+    elif status == "error" and (unwritten or is_unwritten(outcome)):
+        return UNWRITTEN
     elif status == "error":
         why = f"The test stopped with {name}: {text}" if text else f"The test stopped with {name}."
     else:
-        why = STOPPED[status].format(what="the test", What="The test") + _known_cause(ours)
-    about = _about_answer(answer)
+        why = STOPPED[status].format(what="the test", What="The test") + _known_cause(outcome)
     if name == "NameError" and about.endswith(LEFT_OUT):
         return about  # which explains the error
-    return f"{about} {why}".strip()[:MAX_MESSAGE]
+    return f"{about} {why}".strip()
 
 
 STOPPED = {
@@ -69,17 +112,16 @@ LEFT_OUT = " It was left out."
 FAILED = "The autograder failed on this notebook; please ask your instructor."
 
 
-def _only_because_of(exercises: list[str]) -> str:
-    """The sentence for an exercise that has its marks although its test failed at first."""
+def _numbered(exercises: list[str]) -> str:
+    """The end of a sentence on what failed at first only because of these exercises."""
     numbers = [re.sub(r"^\d+-ex(\d+)-.*", r"\1", name) for name in exercises]
     if len(numbers) == 1:
-        return f"Right: it failed only because of exercise {numbers[0]}. Mend that first."
-    listed = f"{', '.join(numbers[:-1])} and {numbers[-1]}"
-    return f"Right: it failed only because of exercises {listed}. Mend those first."
+        return f"exercise {numbers[0]}. Mend that first."
+    return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}. Mend those first."
 
 
-def _known_cause(ours: dict) -> str:
-    why = str(ours.get("why") or "")
+def _known_cause(outcome: dict) -> str:
+    why = str(outcome.get("why") or "")
     return f" It was ended because {why}." if why else ""
 
 
@@ -126,7 +168,7 @@ def save(
     comments = {comment.name: comment for comment in submission.comments}
     for grade in submission.grades:
         test = tests[grade.name]
-        grade.auto_score = grade.max_score if passed(test) else 0.0
+        grade.auto_score = min(score(test), grade.max_score)
         grade.needs_manual_grade = False
         comment = comments.get(answer_of(grade.name))
         if comment is not None:

@@ -20,7 +20,7 @@ from autograder.grading import carried
 from autograder.grading.kernels import Kernel, LocalKernel
 from autograder.grading.run_cells import Limits, run_cells
 from autograder.grading.submission_files import companion_files, lesson_notebook, submitted_files
-from autograder.lessons import skippable
+from autograder.lessons import properties, skippable
 
 
 class RunCells(NbGraderPreprocessor):
@@ -67,6 +67,7 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
 
     how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task.
     """
+    properties.copy_weights(cells, lesson)
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel:
         run_cells(cells, new_kernel, how.limits, skip)

@@ -173,8 +173,9 @@ def _autograded(path: Path) -> tuple[str, dict[str, list[str]], dict[str, str]]:
             exercise = cell["metadata"].get("nbgrader", {}).get("grade_id", "").removesuffix("-test")
             if ours.get("notes"):
                 notes[exercise] = list(map(str, ours["notes"]))
-            if ours.get("seed"):
-                seeds[exercise] = str(ours["seed"])
+            for one in reversed(ours.get("properties", [])):  # of several, the first
+                if one.get("seed"):
+                    seeds[exercise] = str(one["seed"])
         return str(nb["metadata"].get("autograder", {}).get("problem", "")), notes, seeds
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return "", {}, {}  # missing because the autograder failed, as the comments then say, or edited by hand

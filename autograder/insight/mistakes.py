@@ -93,12 +93,12 @@ def mutants_of(lesson: str, mark: Mark) -> list[Answer]:
     by_hint = {
         " ".join(mutant.hint.split()): mutant for mutant in mutants.of_lesson(lesson) if mutant.cell == mark.exercise
     }
-    pieces = " ".join(mark.comment.split()).split("Hint: ")[1:]
-    found = [by_hint[piece.strip()] for piece in pieces if piece.strip() in by_hint]
-    if pieces and len(found) < len(pieces) and len(mark.comment) >= scoring.MAX_MESSAGE:  # a long comment is cut
-        found += [mutant for hint, mutant in by_hint.items() if len(pieces[-1]) >= 20 and hint.startswith(pieces[-1])][
-            :1
-        ]
+    pieces = [" ".join(piece.split()) for piece in re.findall(r"Hint: (.*(?:\n(?!\n|Hint: ).+)*)", mark.comment)]
+    found = [by_hint[piece] for piece in dict.fromkeys(pieces) if piece in by_hint]
+    if len(mark.comment) >= scoring.MAX_MESSAGE:  # a long message is cut
+        for piece in pieces:
+            if piece not in by_hint and len(piece) >= 20:
+                found += [mutant for hint, mutant in by_hint.items() if hint.startswith(piece)][:1]
     return found
 
 

@@ -7,6 +7,7 @@ equals its nbgrader `grade_id` where it has one. A lesson's functions need only 
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import io
 import linecache
@@ -23,9 +24,15 @@ from typing import Any
 
 import nbformat
 
+from autograder.lessons import properties
+
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
+
+
+#: Names that a kernel defines before the first cell.
+IPYTHON = ("__name__", "get_ipython", "display", "In", "Out")
 
 
 class UnknownLessonError(ValueError):
@@ -89,11 +96,20 @@ def is_setup(cell: nbformat.NotebookNode) -> bool:
 
 @dataclass
 class Outcome:
-    """The result of each graded cell: `points[cell]` of `max_points[cell]`, and in `messages[cell]` why not more."""
+    """The result of each graded cell: `points[cell]` of `max_points[cell]`.
+
+    broken: cell → each check that fails → why; '' stands for the visible part of the test. Where a check of the core
+    fails, nothing else is tried.
+    """
 
     points: dict[str, float] = field(default_factory=dict)
     max_points: dict[str, float] = field(default_factory=dict)
-    messages: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> dict[str, str]:
+        """For each cell, why it lost marks; "" if it lost none."""
+        return {cell: "\n\n".join(found.values()) for cell, found in self.broken.items()}
 
     @property
     def failed(self) -> set[str]:
@@ -140,8 +156,25 @@ def names_read_by(table: symtable.SymbolTable) -> set[str]:
     return mine.union(*(names_read_by(child) for child in table.get_children()))
 
 
+def undefined_names(nb: nbformat.NotebookNode) -> list[tuple[str, str]]:
+    """(cell, name) for each name that an answer or a test reads and that no cell of the notebook defines.
+
+    None is found where it cannot be known: next to `import *` and to a cell that is not Python (a magic command).
+    """
+    code = [cell for cell in nb.cells if cell.cell_type == "code"]
+    try:
+        names = {cell.id: names_of(cell) for cell in code}
+    except (SyntaxError, ValueError):
+        return []
+    if any("import *" in cell.source for cell in code):
+        return []
+    known = {*vars(builtins), *IPYTHON}.union(*(defined for defined, _ in names.values()))
+    graded = [cell.id for cell in nb.cells if nbgrader_role(cell) and cell.cell_type == "code"]
+    return [(cell, name) for cell in graded for name in sorted(names[cell][1] - known)]
+
+
 def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:
-    """Run a notebook's setup, solution and grade cells in this process and give full or no marks for each.
+    """Run a notebook's setup, solution and grade cells in this process and mark each property of each exercise.
 
     swap: cell id → other source. only: the grade cells to run; the others are not in the outcome. Demonstrations
     are left out, because a known wrong answer may break them. A cell that raises loses its own marks only; the later
@@ -154,12 +187,28 @@ def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: s
             graded = nbgrader_role(cell) == "grade" and cell.cell_type == "code"
             if not is_setup(cell) and not (graded and (only is None or cell.id in only)):
                 continue
-            error = _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
-            if graded:
-                outcome.max_points[cell.id] = float(cell.metadata.nbgrader.points)
-                outcome.points[cell.id] = 0.0 if error else outcome.max_points[cell.id]
-                outcome.messages[cell.id] = error
+            if not graded:
+                _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
+                continue
+            core, *others = properties.of_test(cell)
+            broken = _first_failure(cell.id, core.checks, space)
+            if not broken:
+                said = {one.name: _execute(cell.id, one.source, space) for one in others}
+                said[""] = _execute(cell.id, properties.rest_of(cell), space)
+                broken = {name: error for name, error in said.items() if error}
+            hopeless = broken.keys() & {*core.checks, ""}
+            right = [] if hopeless else [one for one in (core, *others) if one.name not in broken]
+            outcome.broken[cell.id], outcome.max_points[cell.id] = broken, float(cell.metadata.nbgrader.points)
+            outcome.points[cell.id] = sum(one.points for one in right)
     return outcome
+
+
+def _first_failure(cell_id: str, parts: dict[str, str], space: dict[str, Any]) -> dict[str, str]:
+    """The first of these parts of a cell that raises, by name, with the last line of its error; else nothing."""
+    for name, source in parts.items():
+        if error := _execute(cell_id, source, space):
+            return {name: error}
+    return {}
 
 
 def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """`python -m autograder audit`: is the grading itself right?
 
-Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets
-none; every known wrong answer loses its marks in exactly the grade cells that it says it breaks, and the
-message shows its hint; every other known right answer keeps full marks. A grade cell that does not depend on the cell
-that an answer replaces is not run again for that answer: the solution has shown its outcome. Each process of an audit
-draws its inputs once, and every audit draws new ones (`check.share_inputs`).
+Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets none; every
+known wrong answer loses marks in exactly the grade cells that it says it breaks, in its own exercise by exactly the
+checks that it says it fails, and the message shows its hint; every other known right answer keeps full marks. A grade
+cell that does not depend on the cell that an answer replaces is not run again for that answer: the solution has shown
+its outcome. Each process of an audit draws its inputs once, and every audit draws new ones (`check.share_inputs`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from autograder.checking import hints
 from autograder.checking.check import share_inputs
 from autograder.lessons import keys, notebook
 from autograder.lessons.files import write_whole
+from autograder.soundness import matrix
 
 #: Where the cases that have held are recorded, one file per exercise.
 VERDICTS = notebook.ROOT / "_build" / "audit"
@@ -84,6 +85,8 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     with hints.only_for(answer.cell, None if thorough else answer.name):
         outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
     complaints = _differences(outcome, should_fail)
+    if answer.breaks:
+        complaints += matrix.differences(nb, answer, outcome.broken[own_test])
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
         complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
     return Verdict(case, tuple(complaints))
@@ -206,11 +209,14 @@ def _main(arguments: argparse.Namespace) -> int:
         for complaint in verdict.complaints:
             print(f"  {complaint}")
     print(f"\n{len(verdicts) - len(wrong)} of {len(verdicts)} cases hold")
-    return 1 if wrong else 0
+    unneeded = [line for lesson in lessons for line in matrix.complaints(lesson)]
+    for line in unneeded:
+        print(line)
+    return 1 if wrong or unneeded else 0
 
 
 def _print_matrix(lessons: list[str], verdicts: list[Verdict]) -> None:
-    """One row per lesson: how many cases of each kind hold."""
+    """One row per lesson: how many cases of each kind hold; then, for each property, which wrong answers fail it."""
     print(f"{'lesson':<18}{'solution':>12}{'unedited':>12}{'mutants':>12}{'variants':>12}")
     for lesson in lessons:
         row = f"{lesson:<18}"
@@ -218,3 +224,5 @@ def _print_matrix(lessons: list[str], verdicts: list[Verdict]) -> None:
             of_kind = [v for v in verdicts if (v.case.lesson, v.case.kind) == (lesson, kind)]
             row += f"{f'{sum(not v.complaints for v in of_kind)}/{len(of_kind)}':>12}"
         print(row)
+    for lesson in lessons:
+        print(f"\n{matrix.text(lesson)}")

@@ -5,8 +5,8 @@ Run it when a lesson, a mutant or a variant changes (after `make notebooks`):
     .venv/bin/python examples/class/make.py
 
 Each submission is the released notebook with answers put in, and then what that student did to it. The
-expected points follow from that: an exercise has no points where a mutant is put in, or where the student left, lost
-or looped it. Everything else has all of its points, also what builds on one of these.
+expected points follow from that: an exercise loses the points of the properties that a mutant in it says it fails, and
+has none where the student left, lost or looped it. Everything else has all of its points, also what builds on these.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from autograder.answers import mutants, variants
-from autograder.lessons import notebook
+from autograder.lessons import notebook, properties
 
 HERE = Path(__file__).resolve().parent
 
 
 @dataclass
 class Paper:
-    """One student's notebook while it is made. lost: the test cells that will have no points."""
+    """One student's notebook while it is made. lost: the test cells that will have no points. fails: test cell → the
+    properties that will have none, where the others keep theirs."""
 
     lesson: str
     nb: nbformat.NotebookNode
     solution: nbformat.NotebookNode
     lost: set[str] = field(default_factory=set)
+    fails: dict[str, tuple[str, ...]] = field(default_factory=dict)
     broken: bool = False
 
     @property
@@ -72,7 +74,18 @@ class Paper:
         """Put in the mutant of this name."""
         mutant = next(mutant for mutant in mutants.of_lesson(self.lesson) if mutant.name == name)
         self.cell(mutant.cell).source = mutant.source.rstrip("\n")
-        self.leave(mutant.cell)
+        if mutant.fails:
+            self.fails[f"{mutant.cell}-test"] = mutant.fails
+        else:
+            self.leave(mutant.cell)
+
+    def points(self, test: nbformat.NotebookNode) -> float:
+        """What a test cell will give."""
+        core, *others = properties.of_test(test)
+        fails = set(self.fails.get(test.id, ()))
+        if test.id in self.lost or fails & core.checks.keys():
+            return 0.0
+        return core.points + sum(one.points for one in others if one.name not in fails)
 
 
 def all_right(paper: Paper) -> None:
@@ -244,8 +257,7 @@ def make(folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text[: len(text) // 2] if paper.broken else text, encoding="utf-8")
             for test in paper.tests:
-                points = 0 if test.id in paper.lost else test.metadata.nbgrader.points
-                rows.append([student, lesson, test.id.removesuffix("-test"), points])
+                rows.append([student, lesson, test.id.removesuffix("-test"), f"{paper.points(test):g}"])
     with open(folder / "expected.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["student_id", "assignment", "exercise", "score"])

@@ -23,7 +23,8 @@ same cell (`base`)::
 Where many mistakes start from another spelling than the solution's, that spelling is written once, with `@right` and
 a name that begins with an underscore: it is a base, and no mutant.
 
-`breaks` lists every grade cell that loses its marks: the exercise itself and those that build on it.
+`breaks` lists every grade cell that loses marks: the exercise itself and those that build on it. `fails` lists the
+checks of its own exercise that a mutant fails; one without it fails the core, and then nothing else is tried.
 `make audit` checks that these fail, that no other does, and that the message shows this very hint. No two mutants of
 an exercise have the same hint: a class's mistakes are counted by it.
 """

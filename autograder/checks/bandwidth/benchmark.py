@@ -10,7 +10,14 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import as_array, expect_close, expect_unchanged, fail
+from autograder.checking.expect import (
+    as_array,
+    count_of_ranks,
+    digits_that_differ,
+    expect_close,
+    expect_unchanged,
+    fail,
+)
 from autograder.checking.stage import run_ranks
 from autograder.checks.bandwidth.common import GATHERS, count_kept, residual_step
 
@@ -61,8 +68,8 @@ def _expect_exchange(case: str, outcomes: list, expected: np.ndarray, sent: floa
             wrong = np.abs(mean - expected[step])
             if not wrong.max() <= bound:
                 at = int(np.argmax(wrong))
-                text = f"the mean's entry {at} is {mean[at]:.6g}, expected {expected[step][at]:.6g}"
-                fail(f"{where}: {text}", case, got)
+                one, other = digits_that_differ(mean[at], expected[step][at])
+                fail(f"{where}: the mean's entry {at} is {one}, expected {other}", case, got)
             if not math.isclose(nbytes, sent, rel_tol=1e-9):
                 fail(f"{where}: {nbytes} bytes reported, the formula gives {sent}", case, got)
             if not unchanged:
@@ -78,7 +85,7 @@ def all_reduce_exchange_is_a_mean(AllReduceExchange, *, rng):  # noqa: N803
         for kind, wire in wires:
             grads = rng.normal(size=(world_size, 2, 20)).astype(kind)
             cases.append(({"dtype": wire} if wire else {}, grads))
-            names.append(f"{world_size} ranks, {kind} gradients" + (f", {wire}" if wire else ""))
+            names.append(f"{count_of_ranks(world_size)}, {kind} gradients" + (f", {wire}" if wire else ""))
         outcomes, messages = _exchanged(names, AllReduceExchange, world_size, cases)
         for case, (keywords, grads), mine, sent in zip(names, cases, outcomes, messages, strict=True):
             wire = keywords.get("dtype")
@@ -104,7 +111,8 @@ def top_k_exchange_is_a_mean_of_what_was_sent(TopKExchange, *, rng):  # noqa: N8
             cases.append(
                 ({"ratio": ratio, "feedback": feedback}, rng.normal(size=(world_size, 4, 20)).astype(kind) + 0.2)
             )
-            names.append(f"{world_size} ranks, {kind}, ratio {ratio}, {'with' if feedback else 'without'} feedback")
+            how = "with" if feedback else "without"
+            names.append(f"{count_of_ranks(world_size)}, {kind}, ratio {ratio}, {how} feedback")
         cases = [(keywords, np.asarray(grads, grads.dtype)) for keywords, grads in cases]
         outcomes, messages = _exchanged(names, TopKExchange, world_size, cases)
         for case, (keywords, grads), mine, sent in zip(names, cases, outcomes, messages, strict=True):
@@ -214,14 +222,15 @@ def _number(case: str, row: dict, key: str) -> float:
 def benchmark_trains_as_it_says(benchmark, *, rng):
     """Rank r's exchange gets the gradient of rows r::N at w; w starts at 0 for each strategy; `steps` updates."""
     for world_size, steps, lr in [(2, 1, 0.5), (3, 7, 0.25), (1, 4, 1.0)]:
-        case = f"{world_size} ranks, {steps} steps, lr {lr}"
+        case = f"{count_of_ranks(world_size)}, {steps} steps, lr {lr}"
         x, y = _problem(rng)
         given = x.copy(), y.copy()
         rows = _rows(case, benchmark({"a": _Weighted, "b": _Weighted}, *given, world_size, steps, lr), ["a", "b"])
         expected = _trained(x, y, world_size, steps, lr)
         for row in rows:
             # Gradients rounded to float32, 2⁻²⁴ of numbers of order 1, in at most 7 steps of lr ≤ 1.
-            expect_close(case, row["weights"], expected, what=f"strategy {row['name']}: weights", rtol=1e-5, atol=1e-6)
+            what = f"strategy {row['name']}: the vector of weights"
+            expect_close(case, row["weights"], expected, what=what, rtol=1e-5, atol=1e-6)
             speed = _number(case, row, "steps_per_second")
             if not (math.isfinite(speed) and speed > 0):
                 fail(f"steps_per_second is {speed}", case, "no speed")
@@ -235,7 +244,7 @@ def benchmark_reports_bytes_and_loss(benchmark, *, rng):
     x, y = _problem(rng)
     best = _least_loss(x, y)
     for world_size, steps in [(3, 4), (2, 9)]:
-        case = f"{world_size} ranks, {steps} steps"
+        case = f"{count_of_ranks(world_size)}, {steps} steps"
         got = benchmark({"weighted": _Weighted}, x.copy(), y.copy(), world_size, steps, 0.4)
         (row,) = _rows(case, got, ["weighted"])
         weights = as_array(case, row["weights"], "weights").astype(np.float64)
@@ -250,7 +259,8 @@ def benchmark_reports_bytes_and_loss(benchmark, *, rng):
         for key, number in numbers.items():
             # The smallest loss is known to about 1e-10; sums of 211 numbers round by less.
             if not abs(number - expected[key]) <= 1e-8:
-                text = f"{key} is {number:.8g}, expected {expected[key]:.8g}"
+                one, other = digits_that_differ(number, expected[key])
+                text = f"{key} is {one}, expected {other}"
                 fail(text + (" for these weights on all rows" if key != "bytes_per_step" else ""), case, numbers)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, fail
+from autograder.checking.expect import count_of_ranks, digits_that_differ, expect_close, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.bandwidth.common import GATHERS, count_kept, residual_step
 
@@ -119,7 +119,7 @@ def _hook_runs(rng, top_k_hook, world_size: int, ratio: float, cap: float, dtype
 def hook_follows_one_process(top_k_hook, *, rng):
     """Six steps with N ranks give the gradients of one process with N residuals, with one bucket and with many."""
     for world_size, cap, ratio in [(2, 25, 0.0625), (3, 0.05, 0.25), (1, 0.05, 0.125), (2, 0.05, 2.0**-13)]:
-        case = f"{world_size} ranks, bucket_cap_mb = {cap}, ratio {ratio}"
+        case = f"{count_of_ranks(world_size)}, bucket_cap_mb = {cap}, ratio {ratio}"
         (seed, x, *_), results = _hook_runs(rng, top_k_hook, world_size, ratio, cap, torch.float64)
         expected = _expected_gradients(seed, x, ratio, torch.float64)
         places = [place for place, grad in enumerate(expected[0]) if grad is not None]
@@ -141,7 +141,8 @@ def hook_follows_one_process(top_k_hook, *, rng):
                     bound = 1e-10 * np.abs(wanted).max()
                     if mean.shape != wanted.shape or np.abs(mean - wanted).max() > bound:
                         at = np.unravel_index(np.argmax(np.abs(mean - wanted)), wanted.shape)
-                        values = f"is {mean[at]:.6g} at {tuple(map(int, at))}, expected {wanted[at]:.6g}"
+                        one, other = digits_that_differ(mean[at], wanted[at])
+                        values = f"is {one} at {tuple(map(int, at))}, expected {other}"
                         fail(f"step {step}, rank {rank}: the gradient of parameter {place} {values}", case, [step, got])
 
 
@@ -149,7 +150,7 @@ def hook_follows_one_process(top_k_hook, *, rng):
 def hook_sends_only_what_it_must(top_k_hook, *, rng):
     """At most the values and indices of each parameter go into all-gathers, and nothing else is called."""
     for world_size, ratio in [(2, 0.0625), (3, 2.0**-13)]:
-        case = f"{world_size} ranks, ratio {ratio}"
+        case = f"{count_of_ranks(world_size)}, ratio {ratio}"
         for dtype in (torch.float32, torch.float64):
             (seed, *_), results = _hook_runs(rng, top_k_hook, world_size, ratio, 0.05, dtype, steps=3)
             trained = [param for param in _net(seed, dtype).parameters() if param.requires_grad]
@@ -169,7 +170,7 @@ def hook_sends_only_what_it_must(top_k_hook, *, rng):
 def hook_that_sends_everything_is_plain_ddp(top_k_hook, *, rng):
     """With ratio 1 the gradients are those of DDP without a hook, in float32 within 1e-6 of the largest."""
     for world_size in (1, 2):
-        case = f"{world_size} ranks, ratio 1"
+        case = f"{count_of_ranks(world_size)}, ratio 1"
         seed = rng.bit_generator.state
         _, hooked = _hook_runs(rng, top_k_hook, world_size, 1.0, 25, torch.float32, steps=3)
         rng.bit_generator.state = seed

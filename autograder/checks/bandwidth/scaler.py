@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, fail
+from autograder.checking.expect import digits_that_differ, expect_close, fail
 from autograder.checking.stage import call_inside
 from autograder.checks.bandwidth.feedback import copied
 
@@ -124,7 +124,8 @@ def _walk(case, rng, LossScaler, settings, make, grads_of, steps, dtype=torch.fl
             # fp32: dividing by the factor and multiplying by its reciprocal differ by an ulp a step.
             if not np.allclose(got, wanted, rtol=1e-5, atol=1e-6):
                 at = np.unravel_index(int(np.argmax(np.abs(got - wanted))), got.shape)
-                fail(f"{what} is {got[at]:.6g}, expected {wanted[at]:.6g}", case, history)
+                one, other = digits_that_differ(got[at], wanted[at])
+                fail(f"{what} is {one}, expected {other}", case, history)
             if not torch.equal(param, torch.from_numpy(got).to(dtype)):
                 fail(f"{what} and the parameter do not agree: it must be the master, rounded", case, history)
             if not torch.equal(grads[number], handed[number]) and finite:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, fail
+from autograder.checking.expect import count_of_ranks, expect_close, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.bandwidth.common import HEADER, PATIENCE, laid_out, shares_memory
 
@@ -154,7 +154,7 @@ def sync_server_is_one_process(parameter_server, *, rng):
         (4, (2, 3), "transposed", "float64", _late_first),
         (3, (40,), "", "float32", _no_gate),
     ]:
-        case = f"sync, {world_size} ranks, shape {shape}, {dtype}"
+        case = f"sync, {count_of_ranks(world_size)}, shape {shape}, {dtype}"
         start, steps, lr = np.asarray(rng.normal(size=shape), dtype), 3, 0.3
         arguments = (start, layout, steps, lr, "sync", gate)
         weights, log, seen, _, ledger = _serve(case, parameter_server, world_size, *arguments)
@@ -164,7 +164,7 @@ def sync_server_is_one_process(parameter_server, *, rng):
             grads = [_slope(seen[worker, step], worker, step).astype(np.float64) for worker in workers]
             for worker in workers:
                 if not np.allclose(seen[worker, step], w, rtol=1e-12 if dtype == "float64" else 1e-5, atol=1e-6):
-                    text = f"round {step}: worker {worker} did not get the weights after {step} rounds"
+                    text = f"round {step}: worker {worker} did not get the weights with which it begins"
                     fail(text, case, [seen[worker, step], step, worker])
             w = w - lr * np.mean(grads, axis=0)
         expected = [(worker, step, 0) for step in range(steps) for worker in workers]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from autograder.checking import stage
-from autograder.checking.expect import as_array, expect_close, fail
+from autograder.checking.expect import as_array, digits_that_differ, expect_close, fail
 from autograder.lessons import notebook
 
 LESSON = "17_capstone"
@@ -143,7 +143,8 @@ def expect_described(case: str, rank: int, parameters: np.ndarray, norm: Any, di
     if not isinstance(norm, float):
         fail(f"the norm should be a float, it is a {type(norm).__name__}", case, ["norm", type(norm).__name__])
     if not math.isclose(norm, true, rel_tol=1e-5) and math.isfinite(true):
-        fail(f"rank {rank}: the norm of the parameters is {true:.6f}, got {norm:.6f}", case, ["norm", norm])
+        got, expected = digits_that_differ(norm, true)
+        fail(f"rank {rank}: the norm of the parameters is {expected}, got {got}", case, ["norm", norm])
     if digest != hashlib.sha256(parameters.tobytes()).hexdigest():
         fail(f"rank {rank}: the digest is not the SHA-256 of the parameters' bytes", case, ["digest", rank])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import digits_that_differ, fail
 from autograder.checks.capstone.common import LOSS_ERROR, corpus_of, equip, run_ranks, train_alone, what_it_says
 
 
@@ -29,9 +29,8 @@ def split_attention_trains_alike(train_tensor_parallel, make_corpus, *, rng):
                 fail(f"rank {rank} returned no list of {steps} floats", case, str(type(losses)))
             for step, (ours, theirs) in enumerate(zip(losses, want, strict=True), start=1):
                 if not abs(ours - theirs) <= LOSS_ERROR:
-                    fail(
-                        f"rank {rank}, step {step}: the loss is {ours:.6f}, one process has {theirs:.6f}", case, losses
-                    )
+                    one, other = digits_that_differ(ours, theirs)
+                    fail(f"rank {rank}, step {step}: the loss is {one}, one process has {other}", case, losses)
             sent = [(m.call, m.bytes) for m in results.ledger.of(rank)]
             if world_size > 1 and sent != [("all_reduce", 4 * 4 * 16 * 32)] * (4 * steps):
                 kinds = sorted({call for call, _ in sent})

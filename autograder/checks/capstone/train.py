@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import digits_that_differ, fail
 from autograder.checks.capstone.common import (
     LISTS,
     LOSS_ERROR,
@@ -96,8 +96,8 @@ def _expect_run(case: str, whole: list[dict], want: dict, steps: int, exact: boo
     for name, bound, relative in (("losses", LOSS_ERROR, False), ("grad_norms", NORM_ERROR, True)):
         for place, (ours, theirs) in enumerate(zip(whole[0][name], want[name], strict=True)):
             if exact and not abs(ours - theirs) <= bound * (theirs if relative else 1):
-                text = f"{name} at step {place + 1}: {ours:.6f}, one process has {theirs:.6f}"
-                fail(text, case, [name, list(whole[0][name])])
+                one, other = digits_that_differ(ours, theirs)
+                fail(f"{name} at step {place + 1}: {one}, one process has {other}", case, [name, list(whole[0][name])])
     for step in range(1, steps):
         if not losses[step - 1] - losses[step] >= MARGIN:
             fail(

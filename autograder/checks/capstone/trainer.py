@@ -9,7 +9,7 @@ import numpy as np
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import digits_that_differ, fail
 from autograder.checks.capstone.common import (
     LOSS_ERROR,
     NORM_ERROR,
@@ -95,10 +95,11 @@ def _expect_trainer(case, ours, corpus, seed, micro_batches, lr, factors) -> Non
         if len(set(losses)) > 1 or len(set(norms)) > 1:
             fail(f"the ranks report other losses or norms: {losses}, {norms}", where, [losses, norms])
         if abs(losses[0] - want["losses"][place]) > LOSS_ERROR:
-            fail(f"the loss is {losses[0]:.6f}, one process has {want['losses'][place]:.6f}", where, losses[0])
+            one, other = digits_that_differ(losses[0], want["losses"][place])
+            fail(f"the loss is {one}, one process has {other}", where, losses[0])
         if abs(norms[0] / want["grad_norms"][place] - 1) > NORM_ERROR:
-            text = f"the norm of the mean gradient is {norms[0]:.6f}, one process has {want['grad_norms'][place]:.6f}"
-            fail(text, where, norms[0])
+            one, other = digits_that_differ(norms[0], want["grad_norms"][place])
+            fail(f"the norm of the mean gradient is {one}, one process has {other}", where, norms[0])
         for rank, row in enumerate(rows):
             if not row["unchanged"]:
                 fail("gradients changed the parameters", where, "changed")

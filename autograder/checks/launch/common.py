@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.expect import fail
+from autograder.checking.expect import digits_that_differ, fail
 from autograder.checking.stage import call_inside
 
 LESSON = "06_launch"
@@ -222,5 +222,6 @@ def expect_result(got: dict, expected: tuple[list[float], dict], rank: int, case
             fail(text + off, case, evidence)
     for epoch, (mine, loss) in enumerate(zip(got["losses"], losses, strict=True)):
         if not abs(mine - loss) <= 1e-9 * max(1.0, abs(loss)):
-            text = f"rank {rank}'s loss of epoch {epoch + 1} is {mine:.6g}, the mean over all examples is {loss:.6g}"
+            one, other = digits_that_differ(mine, loss)
+            text = f"rank {rank}'s loss of epoch {epoch + 1} is {one}, the mean over all examples is {other}"
             fail(f"{text}; the parameters are right", case, evidence)

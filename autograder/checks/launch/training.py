@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import count_of_ranks, fail
 from autograder.checking.instruments.pickles import Bomb
 from autograder.checking.stage import run_ranks
 from autograder.checks.launch.common import (
@@ -67,7 +67,7 @@ def training_equals_one_process(train_ddp, *, rng):
                 expect_result(mine[number], one_process(data_seed, world_size, **case), rank, name)
                 _expect_lines(mine[number], range(case["epochs"]) if rank == 0 else (), rank, name)
         if not all(seen["up"] for mine in results for seen in mine):
-            fail("the process group is no longer up after train_ddp", f"{world_size} ranks", "ended")
+            fail("the process group is no longer up after train_ddp", count_of_ranks(world_size), "ended")
 
 
 def _expect_lines(seen: dict, epochs: Any, rank: int, case: str) -> None:
@@ -179,7 +179,7 @@ def training_resumes(train_ddp, *, rng):
 
 
 def _expect_one_writer(results: list[dict], world_size: int) -> None:
-    case = f"{world_size} ranks with a checkpoint"
+    case = f"{count_of_ranks(world_size)} with a checkpoint"
     for rank, seen in enumerate(results):
         if rank and seen["events"]:
             fail(f"rank {rank} has written files too; only rank 0 saves", case, "another rank writes")

@@ -267,7 +267,7 @@ accumulate_expects_a_gradient_everywhere = edit(
 )
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_drops_what_was_there"])
 def accumulate_adds_to_old_gradients():
     """You did not clear the old gradients: backward() adds to what is in .grad. Clear them before the first
     micro-batch."""
@@ -294,6 +294,7 @@ accumulate_multiplies_old_gradients_by_zero = edit(
     ("model.zero_grad()", "for p in model.parameters():\n        if p.grad is not None:\n            p.grad *= 0"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_drops_what_was_there"],
 )
 
 accumulate_clears_between_micro_batches = edit(
@@ -307,7 +308,7 @@ accumulate_clears_between_micro_batches = edit(
 )
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_keeps_one_graph"])
 def accumulate_calls_backward_once():
     """You added up the losses and called backward() once, at the end. The numbers are right, but until then the graph
     of every micro-batch stays alive, in as much memory as the big batch takes. Call backward() for each micro-batch."""
@@ -325,7 +326,7 @@ def accumulate_calls_backward_once():
         return loss.item()
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_keeps_one_graph"])
 def accumulate_lets_losses_wait_in_a_list():
     """You kept the losses in a list until the total count was known. Each of them holds the graph of its micro-batch,
     so all graphs are alive at once. Count without a graph first, or divide the gradients at the end."""
@@ -352,10 +353,11 @@ accumulate_retains_the_graph = edit(
     ("loss_sum.backward()", "loss_sum.backward(retain_graph=True)"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_keeps_one_graph"],
 )
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_keeps_one_graph"])
 def accumulate_counts_with_a_graph():
     """You counted in a pass of its own, but without torch.no_grad(). That pass builds graphs that nothing needs, and
     the last one is still alive when the next forward pass begins."""
@@ -378,7 +380,7 @@ def accumulate_counts_with_a_graph():
         return total / counted
 
 
-@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
+@mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_keeps_one_graph"])
 def accumulate_joins_the_micro_batches():
     """You joined the micro-batches and ran the model on all of them at once. That is the big batch that did not fit
     into memory. Run the model on one micro-batch at a time."""
@@ -402,6 +404,7 @@ accumulate_switches_to_eval = edit(
     ("model.zero_grad()", "model.eval()\n    model.zero_grad()"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_leaves_model_and_data_alone"],
 )
 
 accumulate_switches_to_train = edit(
@@ -420,6 +423,7 @@ accumulate_takes_a_step = edit(
     ("    return total / counted", "            p.data -= 0.1 * p.grad\n    return total / counted"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_leaves_model_and_data_alone"],
 )
 
 accumulate_lets_nothing_through_silently = edit(
@@ -432,6 +436,7 @@ accumulate_lets_nothing_through_silently = edit(
     ("total / counted", "total / max(counted, 1)"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_refuses_what_has_no_mean"],
 )
 
 accumulate_only_refuses_an_empty_list = edit(
@@ -441,4 +446,5 @@ accumulate_only_refuses_an_empty_list = edit(
     ('    if counted == 0:\n        raise ValueError("the count is 0")\n', ""),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_refuses_what_has_no_mean"],
 )

@@ -219,6 +219,7 @@ shards_that_seed_the_world = edit(
     ),
     base=_shards,
     breaks=tests_of(SHARDS),
+    fails=["shards_are_dealt_without_side_effects"],
 )
 
 shards_made_of_tensors = edit(
@@ -261,6 +262,7 @@ shards_for_any_rank = edit(
     ),
     base=_shards,
     breaks=tests_of(SHARDS),
+    fails=["shards_refuse_what_cannot_be_dealt"],
 )
 
 shards_for_rank_n = edit(
@@ -269,6 +271,7 @@ shards_for_rank_n = edit(
     ("rank < world_size", "rank <= world_size"),
     base=_shards,
     breaks=tests_of(SHARDS),
+    fails=["shards_refuse_what_cannot_be_dealt"],
 )
 
 shards_of_a_negative_length = edit(
@@ -280,4 +283,5 @@ shards_of_a_negative_length = edit(
     ("randperm(length", "randperm(max(length, 0)"),
     base=_shards,
     breaks=tests_of(SHARDS),
+    fails=["shards_refuse_what_cannot_be_dealt"],
 )

@@ -94,6 +94,11 @@ staleness_counts_the_own_update = edit(
     ("update + 1", "update"),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=[
+        "async_with_one_worker_is_one_process",
+        "async_makes_no_worker_wait_for_another",
+        "async_log_replays_to_the_weights",
+    ],
 )
 
 staleness_counts_since_the_start = edit(
@@ -103,6 +108,7 @@ staleness_counts_since_the_start = edit(
     ("update - version[worker]", "update - pushes[worker]"),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=["async_makes_no_worker_wait_for_another", "async_log_replays_to_the_weights"],
 )
 
 staleness_counts_a_push_itself = edit(
@@ -112,6 +118,11 @@ staleness_counts_a_push_itself = edit(
     ("[worker], update - version[worker]", "[worker], update + 1 - version[worker]"),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=[
+        "async_with_one_worker_is_one_process",
+        "async_makes_no_worker_wait_for_another",
+        "async_log_replays_to_the_weights",
+    ],
 )
 
 server_answers_everybody = edit(
@@ -129,6 +140,7 @@ server_answers_everybody = edit(
     ),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=["async_makes_no_worker_wait_for_another", "async_log_replays_to_the_weights"],
 )
 
 server_takes_turns = edit(
@@ -138,6 +150,7 @@ server_takes_turns = edit(
     ("worker = dist.recv(grad)", "worker = workers[update % len(workers)]\n        dist.recv(grad, src=worker)"),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=["async_makes_no_worker_wait_for_another"],
 )
 
 server_is_never_asynchronous = edit(
@@ -147,6 +160,7 @@ server_is_never_asynchronous = edit(
     ('if mode == "sync":', "if mode:"),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=["async_makes_no_worker_wait_for_another", "async_log_replays_to_the_weights"],
 )
 
 server_divides_single_pushes = edit(
@@ -156,6 +170,7 @@ server_divides_single_pushes = edit(
     ("weights -= lr * grad", "weights -= lr * grad / len(workers)"),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=["async_makes_no_worker_wait_for_another", "async_log_replays_to_the_weights"],
 )
 
 server_trains_what_it_was_given = edit(
@@ -211,4 +226,5 @@ server_takes_any_mode = edit(
     ),
     base=_server,
     breaks=tests_of(SERVER),
+    fails=["server_refuses_what_cannot_work"],
 )

@@ -70,6 +70,7 @@ corpus_shuffled_anew_in_each_cycle = edit(
         "    return torch.cat([torch.randperm(VOCAB, generator=g) for _ in range(total_tokens // VOCAB)])",
     ),
     breaks=tests_of(BATCHES, TRAIN, TRAINER, VERIFY, WATCH, GUARD),
+    fails=["corpus_is_one_cycle_repeated"],
 )
 
 corpus_from_the_global_generator = edit(
@@ -81,6 +82,7 @@ corpus_from_the_global_generator = edit(
         "torch.manual_seed(seed)\n    cycle = torch.randperm(VOCAB)",
     ),
     breaks=tests_of(BATCHES),
+    fails=["corpus_is_one_cycle_repeated"],
 )
 
 
@@ -187,6 +189,7 @@ trainer_reduces_twice = edit(
         "        dist.all_reduce(total)\n",
     ),
     breaks=tests_of(TRAINER),
+    fails=["steps_send_the_gradient_once"],
 )
 
 
@@ -237,6 +240,7 @@ verified_against_itself = edit(
     matching digest goes unnoticed. Compare with the state that was to be saved.""",
     ("described(loaded) == described(state)", "described(loaded) == described(load_sharded(path)[0])"),
     breaks=tests_of(INVARIANTS, TRAIN),
+    fails=["checkpoints_are_read_back"],
 )
 
 verified_alone = edit(
@@ -244,6 +248,7 @@ verified_alone = edit(
     """The rank that reads a wrong byte raises alone, while the others go on. Let all ranks know first.""",
     ("    if not all(everyone):", "    if not everyone[dist.get_rank()]:"),
     breaks=tests_of(INVARIANTS, TRAIN),
+    fails=["checkpoints_are_read_back"],
 )
 
 verified_without_plain_values = edit(
@@ -251,6 +256,7 @@ verified_without_plain_values = edit(
     """You compared only the tensors. The step count and the learning rate belong to the state as well.""",
     ("values, tensors_digest(tensors)", "tensors_digest(tensors)"),
     breaks=tests_of(INVARIANTS),
+    fails=["checkpoints_are_read_back"],
 )
 
 
@@ -318,6 +324,7 @@ train_unchecked = edit(
     """You never check the invariants, so a fault in a step goes unnoticed. Call check_step after every update.""",
     ("        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n", ""),
     breaks=tests_of(TRAIN),
+    fails=["broken_invariants_stop_every_rank"],
 )
 
 train_checks_on_rank_0 = edit(
@@ -334,6 +341,7 @@ train_checks_the_loss_in_spite_of_the_spike = edit(
     then.""",
     ("falling, losses = spike_step is None,", "falling, losses = True,"),
     breaks=tests_of(TRAIN, WATCH),
+    fails=["broken_invariants_stop_every_rank"],
 )
 
 train_saves_unverified = edit(
@@ -345,6 +353,7 @@ train_saves_unverified = edit(
         '            history.checkpoints.append({**entry, "path": str(save_sharded(state, checkpoint_dir, step))})',
     ),
     breaks=tests_of(TRAIN),
+    fails=["broken_invariants_stop_every_rank"],
 )
 
 train_saves_every_so_many_steps = edit(
@@ -380,4 +389,24 @@ train_keeps_rejected_steps = edit(
     """After a rollback your lists still hold the steps that were taken back. Call history.forget_after(to, rank).""",
     ("            history.forget_after(to, rank)\n", ""),
     breaks=tests_of(GUARD),
+)
+
+
+# ---- borders ----
+
+trainer_takes_what_divides = edit(
+    TRAINER,
+    """You ask only whether the number divides the batch. A negative number does, and no batch has a negative number of
+    pieces: refuse whatever is below 1 as well.""",
+    ("if micro_batches < 1 or BATCH % micro_batches:", "if not micro_batches or BATCH % micro_batches:"),
+    breaks=tests_of(TRAINER),
+    fails=["trainer_refuses_odd_micro_batches"],
+)
+
+train_takes_any_number_of_steps = edit(
+    TRAIN,
+    """You accept a number of steps below 1 and do nothing. Refuse it, on every rank, as the statement asks.""",
+    ('    if steps < 1:\n        raise ValueError(f"steps must be at least 1, got {steps}")\n', ""),
+    breaks=tests_of(TRAIN),
+    fails=["train_refuses_what_makes_no_sense"],
 )

@@ -111,6 +111,7 @@ broadcast_takes_any_source = edit(
     ),
     base=_broadcast,
     breaks=tests_of(BROADCAST),
+    fails=["broadcast_refuses_a_source_that_is_no_rank"],
 )
 
 broadcast_always_from_rank_0 = edit(
@@ -309,6 +310,19 @@ reduce_scatter_everybody_sends_first = edit(
 # ---- 3 · all_gather ----
 
 
+reduce_scatter_takes_any_shape = edit(
+    REDUCE_SCATTER,
+    """You accepted a tensor that is not 1-D and cut it along its first axis. A chunk is then no run of numbers: raise
+    the ValueError before anything is sent.""",
+    (
+        '    if tensor.dim() != 1:\n        raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")\n',
+        "",
+    ),
+    breaks=tests_of(REDUCE_SCATTER),
+    fails=["reduce_scatter_refuses_what_is_not_1d"],
+)
+
+
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_labels_chunks_one_too_far():
     """All the chunks arrived, but each one place off. In step s the chunk from the left neighbor is the one that
@@ -417,7 +431,7 @@ def all_gather_passes_the_whole_vector():
         return whole
 
 
-@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER))
+@mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER), fails=["all_gather_refuses_a_chunk_that_does_not_fit"])
 def all_gather_takes_any_chunk():
     """You accepted a chunk whose length does not fit `numel`, and cut or padded it. A sender and a receiver that
     disagree about sizes end a process or leave garbage: raise the ValueError before anything is sent."""

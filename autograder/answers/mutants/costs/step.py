@@ -29,6 +29,7 @@ two_operations_only = edit(
     ("6.0", "2.0"),
     base=_step,
     breaks=tests_of(STEP, TOKENS),
+    fails=["computation_takes_six_operations"],
 )
 
 backward_like_forward = edit(
@@ -38,6 +39,7 @@ backward_like_forward = edit(
     ("6.0", "4.0"),
     base=_step,
     breaks=tests_of(STEP, TOKENS),
+    fails=["computation_takes_six_operations"],
 )
 
 eight_with_recomputation = edit(
@@ -47,6 +49,7 @@ eight_with_recomputation = edit(
     ("6.0", "8.0"),
     base=_step,
     breaks=tests_of(STEP, TOKENS),
+    fails=["computation_takes_six_operations"],
 )
 
 peak_is_reached = edit(
@@ -55,6 +58,7 @@ peak_is_reached = edit(
     ("(flops * mfu)", "flops"),
     base=_step,
     breaks=tests_of(STEP, TOKENS),
+    fails=["computation_takes_six_operations"],
 )
 
 mfu_upside_down = edit(
@@ -64,6 +68,7 @@ mfu_upside_down = edit(
     ("/ (flops * mfu)", "/ flops * mfu"),
     base=_step,
     breaks=tests_of(STEP, TOKENS),
+    fails=["computation_takes_six_operations"],
 )
 
 mfu_of_zero_is_allowed = edit(
@@ -73,6 +78,7 @@ mfu_of_zero_is_allowed = edit(
     ("if not 0 < mfu <= 1:", "if not 0 <= mfu <= 1:"),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["shares_outside_their_range_are_refused"],
 )
 
 mfu_in_percent = edit(
@@ -81,6 +87,7 @@ mfu_in_percent = edit(
     ("if not 0 < mfu <= 1:", "if not 0 < mfu < 1:"),
     base=_step,
     breaks=tests_of(STEP, TOKENS),
+    fails=["computation_takes_six_operations"],
 )
 
 any_mfu_will_do = edit(
@@ -94,6 +101,7 @@ any_mfu_will_do = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["shares_outside_their_range_are_refused"],
 )
 
 no_tokens_no_question = edit(
@@ -108,6 +116,7 @@ no_tokens_no_question = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["shares_outside_their_range_are_refused"],
 )
 
 whole_seconds = edit(
@@ -184,6 +193,7 @@ any_overlap_will_do = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["shares_outside_their_range_are_refused"],
 )
 
 overlap_strictly_inside = edit(

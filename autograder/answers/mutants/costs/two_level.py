@@ -180,4 +180,5 @@ refuses_no_count = edit(
     ),
     base=_two_levels,
     breaks=tests_of(TWO),
+    fails=["two_levels_refuse_nonsense"],
 )

@@ -181,6 +181,7 @@ ddp_asks_who_used_what_before_the_buckets = edit(
         "",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_counts_unused_parameters_as_zeros"],
 )
 
 ddp_asks_only_itself_who_used_what = edit(
@@ -194,6 +195,7 @@ ddp_asks_only_itself_who_used_what = edit(
         "",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_counts_unused_parameters_as_zeros"],
 )
 
 ddp_gives_zeros_to_what_nobody_used = edit(
@@ -211,6 +213,7 @@ ddp_gives_zeros_to_what_nobody_used = edit(
         "",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_counts_unused_parameters_as_zeros"],
 )
 
 ddp_drops_what_unused_parameters_had = edit(
@@ -222,6 +225,7 @@ ddp_drops_what_unused_parameters_had = edit(
         "for p in self._reducer.missing():\n            p.grad = None\n        self._reducer.finish()",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_counts_unused_parameters_as_zeros"],
 )
 
 ddp_skips_a_rank_without_gradients = edit(
@@ -233,6 +237,7 @@ ddp_skips_a_rank_without_gradients = edit(
         "if not self._open or (self.find_unused_parameters and len(self._reducer.missing()) == len(self._params)):",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_counts_unused_parameters_as_zeros"],
 )
 
 ddp_syncs_in_finish_whatever_no_sync_said = edit(
@@ -245,6 +250,7 @@ ddp_syncs_in_finish_whatever_no_sync_said = edit(
     ),
     ("        if not self._open:\n", "        if not self._sync:\n"),
     breaks=tests_of(DDP),
+    fails=["ddp_syncs_once_for_many_micro_batches"],
 )
 
 ddp_lets_no_grad_forwards_decide = edit(
@@ -256,6 +262,7 @@ ddp_lets_no_grad_forwards_decide = edit(
         "        self._open = self._sync and torch.is_grad_enabled()\n",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_syncs_once_for_many_micro_batches"],
 )
 
 ddp_no_sync_without_finally = edit(
@@ -267,6 +274,7 @@ ddp_no_sync_without_finally = edit(
         "        yield\n        self._sync = before\n",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_syncs_once_for_many_micro_batches"],
 )
 
 ddp_no_sync_always_ends_in_sync = edit(
@@ -276,6 +284,7 @@ ddp_no_sync_always_ends_in_sync = edit(
     ("        before, self._sync = self._sync, False\n", "        self._sync = False\n"),
     ("            self._sync = before\n", "            self._sync = True\n"),
     breaks=tests_of(DDP),
+    fails=["ddp_syncs_once_for_many_micro_batches"],
 )
 
 ddp_no_sync_does_nothing = edit(
@@ -284,6 +293,11 @@ ddp_no_sync_does_nothing = edit(
     Inside no_sync() nothing is sent, and the gradients add up on each rank.""",
     ("        before, self._sync = self._sync, False\n", "        before = self._sync\n"),
     breaks=tests_of(DDP),
+    fails=[
+        "ddp_syncs_once_for_many_micro_batches",
+        "ddp_counts_unused_parameters_as_zeros",
+        "ddp_never_leaves_a_mystery",
+    ],
 )
 
 ddp_hooks_on_tensors = edit(
@@ -312,6 +326,7 @@ ddp_without_hooks = edit(
     ),
     ("self._reducer.missing()", "self._params if p.grad is None"),
     breaks=tests_of(DDP),
+    fails=["ddp_sends_each_bucket_once_while_backward_runs", "ddp_never_leaves_a_mystery"],
 )
 
 ddp_counts_unused_as_zeros_without_the_flag = edit(
@@ -327,6 +342,7 @@ ddp_counts_unused_as_zeros_without_the_flag = edit(
         "",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_never_leaves_a_mystery"],
 )
 
 ddp_does_not_name_the_unused = edit(
@@ -340,6 +356,7 @@ ddp_does_not_name_the_unused = edit(
         'raise RuntimeError(f"{len(unused)} parameters got no gradient")',
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_never_leaves_a_mystery"],
 )
 
 ddp_names_all_parameters = edit(
@@ -348,6 +365,7 @@ ddp_names_all_parameters = edit(
     parameters apart.""",
     ("() if id(p) in unused", "()"),
     breaks=tests_of(DDP),
+    fails=["ddp_never_leaves_a_mystery"],
 )
 
 ddp_raises_after_sending_the_rest = edit(
@@ -359,6 +377,7 @@ ddp_raises_after_sending_the_rest = edit(
         "        if unused and not self.find_unused_parameters:\n            self._reducer.finish()\n",
     ),
     breaks=tests_of(DDP),
+    fails=["ddp_never_leaves_a_mystery"],
 )
 
 ddp_without_a_broadcast = edit(
@@ -378,6 +397,11 @@ ddp_broadcasts_in_every_forward = edit(
         "            self._open = self._sync\n        broadcast_parameters(self.module)\n",
     ),
     breaks=tests_of(DDP),
+    fails=[
+        "ddp_sends_each_bucket_once_while_backward_runs",
+        "ddp_syncs_once_for_many_micro_batches",
+        "ddp_counts_unused_parameters_as_zeros",
+    ],
 )
 
 ddp_hooks_on_frozen_parameters = edit(
@@ -394,6 +418,7 @@ ddp_hands_on_positional_arguments_only = edit(
     ("    def forward(self, *args, **kwargs):\n", "    def forward(self, *args):\n"),
     ("        return self.module(*args, **kwargs)\n", "        return self.module(*args)\n"),
     breaks=tests_of(DDP),
+    fails=["ddp_sends_each_bucket_once_while_backward_runs"],
 )
 
 ddp_stays_open_after_finish = edit(
@@ -402,6 +427,7 @@ ddp_stays_open_after_finish = edit(
     or complained about missing gradients. Close the step when it is finished.""",
     ("        self._open = False\n", ""),
     breaks=tests_of(DDP),
+    fails=["ddp_syncs_once_for_many_micro_batches"],
 )
 
 average_fills_in_float32 = edit(
@@ -434,4 +460,5 @@ ddp_takes_a_missing_grad_for_an_unused_parameter = edit(
     is not a gradient of this step: ask the reducer which parameters have not been marked.""",
     ("self._reducer.missing()", "self._params if p.grad is None"),
     breaks=tests_of(DDP),
+    fails=["ddp_never_leaves_a_mystery"],
 )

@@ -192,6 +192,7 @@ the_originals_are_kept = edit(
         "        self.whole, self.compute, self.params = None, unit.forward, params\n",
     ),
     breaks=tests_of(UNIT, FSDP),
+    fails=["unit_is_freed_after_its_forward"],
 )
 
 the_places_are_not_emptied = edit(

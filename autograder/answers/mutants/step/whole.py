@@ -42,7 +42,7 @@ def corrects_the_average():
         return (decay * ema + (1 - decay) * w) / (1 - decay if decay < 1 else 1)
 
 
-@mutant(EMA, breaks=tests_of(EMA))
+@mutant(EMA, breaks=tests_of(EMA), fails=["ema_is_computed_in_float64"])
 def averages_weights_in_their_dtype():
     """You calculated in the dtype of the inputs. A moving average adds tiny shares of the new weights to a large past,
     and float32 rounds them away. Convert ema and w to float64 first, and return float64."""
@@ -51,7 +51,7 @@ def averages_weights_in_their_dtype():
         return decay * ema + (1 - decay) * w
 
 
-@mutant(EMA, breaks=tests_of(EMA))
+@mutant(EMA, breaks=tests_of(EMA), fails=["ema_leaves_its_inputs_alone"])
 def decays_in_place():
     """Your function changed the average that it was given: `np.asarray` copies only when it must, so `*=` and `+=`
     write into the caller's array. Return a new array and leave ema alone."""
@@ -63,7 +63,7 @@ def decays_in_place():
         return ema
 
 
-@mutant(EMA, breaks=tests_of(EMA))
+@mutant(EMA, breaks=tests_of(EMA), fails=["ema_leaves_its_inputs_alone"])
 def returns_the_input_at_the_ends():
     """For a decay of 0 or 1 you returned one of the inputs itself. Writing to the result then changes the weights, or
     the old average: return a copy."""
@@ -267,7 +267,11 @@ stacks_the_parts = edit(
 )
 
 
-@mutant(STEP, breaks=tests_of(STEP))
+@mutant(
+    STEP,
+    breaks=tests_of(STEP),
+    fails=["step_keeps_to_its_types", "step_leaves_its_inputs_alone", "step_rejects_what_does_not_fit"],
+)
 def needs_arrays():
     """Your step works with arrays but not with lists of arrays, which have no `shape` and no `dtype`. Convert worker_xs
     and worker_ys to arrays first; numpy stacks a list for you."""
@@ -297,6 +301,7 @@ truncates_the_result = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_keeps_to_its_types"],
 )
 
 the_common_dtype_of_numpy = edit(
@@ -309,6 +314,7 @@ the_common_dtype_of_numpy = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_keeps_to_its_types"],
 )
 
 rounds_the_gradient_first = edit(
@@ -318,6 +324,7 @@ rounds_the_gradient_first = edit(
     ("strict=True)])", "strict=True)]).astype(dtype)"),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_keeps_to_its_types"],
 )
 
 averages_rounded_weights = edit(
@@ -327,6 +334,7 @@ averages_rounded_weights = edit(
     ("ema_update(ema_weights, w, decay)", "ema_update(ema_weights, w.astype(dtype), decay)"),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_keeps_to_its_types"],
 )
 
 never_returns_float32 = edit(
@@ -339,6 +347,7 @@ never_returns_float32 = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_keeps_to_its_types"],
 )
 
 narrows_for_the_examples = edit(
@@ -348,10 +357,11 @@ narrows_for_the_examples = edit(
     ("all(a.dtype == np.float32 for a in (xs, ys, *state))", "xs.dtype == ys.dtype == np.float32"),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_keeps_to_its_types"],
 )
 
 
-@mutant(STEP, breaks=tests_of(STEP))
+@mutant(STEP, breaks=tests_of(STEP), fails=["step_leaves_its_inputs_alone"])
 def writes_into_the_state():
     """You wrote the new state into the arrays that you were given. The caller may still need the old one, to compare or
     to go back: return the new state and leave the old alone."""
@@ -383,6 +393,7 @@ empties_the_lists = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_leaves_its_inputs_alone"],
 )
 
 never_checks_t = edit(
@@ -392,6 +403,7 @@ never_checks_t = edit(
     ("if t < 1 or not fits:", "if not fits:"),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_rejects_what_does_not_fit"],
 )
 
 never_checks_shapes = edit(
@@ -407,6 +419,7 @@ never_checks_shapes = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_rejects_what_does_not_fit"],
 )
 
 checks_only_the_examples = edit(
@@ -417,6 +430,7 @@ checks_only_the_examples = edit(
     ("worker_xs, worker_ys, weights, ema_weights, m or v", "worker_xs or worker_ys"),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_rejects_what_does_not_fit"],
 )
 
 checks_sizes_for_shapes = edit(
@@ -429,4 +443,5 @@ checks_sizes_for_shapes = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
+    fails=["step_rejects_what_does_not_fit"],
 )

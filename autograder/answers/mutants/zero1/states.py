@@ -83,6 +83,7 @@ step_count_starts_anew = edit(
     after loading are far too long.""",
     ("            return torch.tensor(float(value))", "            return torch.tensor(0.0)"),
     breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 moments_are_forgotten = edit(
@@ -91,6 +92,7 @@ moments_are_forgotten = edit(
     differs from the first one on: restore that state, too.""",
     ("        self.optimizer.state[self.master] = restored\n", ""),
     breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 old_moments_survive = edit(
@@ -99,6 +101,7 @@ old_moments_survive = edit(
     step, the old moments and step count are still there: replace the whole entry.""",
     ("[self.master] = restored", "[self.master].update(restored)"),
     breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 parameters_are_not_gathered = edit(
@@ -107,6 +110,7 @@ parameters_are_not_gathered = edit(
     numbers. Gather after loading.""",
     ("        self.gather_parameters()\n", ""),
     breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 learning_rate_is_forgotten = edit(
@@ -115,6 +119,7 @@ learning_rate_is_forgotten = edit(
     continue with the saved one.""",
     ('        self.param_groups[0]["lr"] = state["lr"]\n', ""),
     breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 step_is_saved_as_a_tensor = edit(
@@ -132,6 +137,7 @@ what_was_reduced_outlives_the_load = edit(
     self.gradient.""",
     ("        self.gradient = None\n", ""),
     breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 a_wrong_length_is_cut = edit(
@@ -144,6 +150,7 @@ a_wrong_length_is_cut = edit(
         '        if state["master"].shape != (end - start,):\n',
     ),
     breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 

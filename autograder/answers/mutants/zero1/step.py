@@ -88,6 +88,7 @@ bounds_accept_any_rank = edit(
     ),
     base=_bounds,
     breaks=tests_of(BOUNDS),
+    fails=["bounds_refuse_what_makes_no_sense"],
 )
 
 
@@ -148,10 +149,11 @@ unflatten_replaces_the_data = edit(
     ("p.copy_(piece.view(p.shape))", "p.data = piece.view(p.shape)"),
     base=_flatten,
     breaks=tests_of(FLATTEN),
+    fails=["unflatten_writes_in_place"],
 )
 
 
-@mutant(FLATTEN, breaks=tests_of(FLATTEN))
+@mutant(FLATTEN, breaks=tests_of(FLATTEN), fails=["unflatten_writes_in_place"])
 def unflatten_ignores_the_length():
     """You wrote a flat vector of the wrong length as far as it went. That hides a mistake in the shards: raise a
     ValueError that names flat, before you write anything."""
@@ -182,6 +184,7 @@ masters_are_read_back_from_the_parameters = edit(
         "        self.master.grad = self.reduced_gradient()\n",
     ),
     breaks=tests_of(STEP),
+    fails=["masters_keep_what_bf16_loses"],
 )
 
 gradients_are_summed = edit(
@@ -230,6 +233,7 @@ the_first_gradient_is_kept = edit(
     reduced gradient up: set it to None there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.master.grad = None\n"),
     breaks=tests_of(*ON_STEP[::2]),
+    fails=["gradient_is_reduced_once", "state_is_a_shard"],
 )
 
 the_master_keeps_its_gradient = edit(
@@ -238,6 +242,7 @@ the_master_keeps_its_gradient = edit(
     The step uses the gradient up: set it to None there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.gradient = None\n"),
     breaks=tests_of(STEP),
+    fails=["gradient_is_reduced_once", "state_is_a_shard"],
 )
 
 missing_gradients_are_filled_in = edit(
@@ -263,6 +268,7 @@ the_master_is_a_view = edit(
         "        self.master = nn.Parameter(whole[start : start + self.size])\n",
     ),
     breaks=tests_of(STEP),
+    fails=["state_is_a_shard"],
 )
 
 the_full_vector_stays = edit(
@@ -274,6 +280,7 @@ the_full_vector_stays = edit(
         "        unflatten_into(self.params, full[: self.numel])\n        self.full = full\n",
     ),
     breaks=tests_of(STEP),
+    fails=["state_is_a_shard"],
 )
 
 missing_gradients_close_the_gap = edit(
@@ -330,4 +337,5 @@ state_bytes_counts_all_parameters = edit(
     """Your state_bytes() reports the whole model's state. Count what this rank holds: the tensors of its own shard.""",
     ("sum(t.nbytes for", "sum(4 * self.numel for"),
     breaks=tests_of(STEP),
+    fails=["state_is_a_shard"],
 )

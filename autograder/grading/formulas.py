@@ -1,0 +1,81 @@
+"""Formulas of a page as MathML, which browsers draw by themselves: the page needs no script and no font.
+
+A formula can be a student's. The converter does not escape texts, and can be asked for links, styles and macros that
+double at each step. So the tree that it makes is written out here: known elements, known attributes, escaped texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+from xml.etree.ElementTree import Element
+
+#: Text between tags; what stands in these elements is code.
+TAG = re.compile(r"(<[^>]*>)")
+CODE = re.compile(r"<(/?)(?:code|pre)\b")
+#: A formula on a line of its own, and one in a line.
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(?![\s$])([^$]+?)(?<![\s\\])\$(?!\d)", re.DOTALL)
+#: A longer formula stays as it is written, and so does one that defines commands.
+MAX_LENGTH, MAX_ELEMENTS = 1000, 2000
+DEFINES = re.compile(r"\\(?:re)?newcommand|\\\w*def\b|\\let\b|\\providecommand|\\newenvironment|\\require")
+
+ELEMENTS = {
+    "math", "menclose", "mfrac", "mi", "mmultiscripts", "mn", "mo", "mover", "mpadded", "mphantom", "mroot", "mrow",
+    "ms", "mspace", "msqrt", "mstyle", "msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder",
+    "munderover",
+}  # fmt: skip
+ATTRIBUTES = {
+    "accent", "accentunder", "columnalign", "columnlines", "columnspacing", "display", "displaystyle", "fence", "form",
+    "largeop", "linethickness", "lspace", "mathvariant", "maxsize", "minsize", "movablelimits", "notation", "rowlines",
+    "rowspacing", "rspace", "scriptlevel", "separator", "stretchy", "symmetric", "width",
+}  # fmt: skip
+
+
+def drawn(page: str) -> str:
+    """Clean HTML with its formulas, `$…$` and `$$…$$` outside code, as MathML. What cannot be converted stays."""
+    parts, inside = TAG.split(page), 0
+    for number, part in enumerate(parts):
+        if number % 2:
+            if mark := CODE.match(part):
+                inside = max(0, inside + (-1 if mark[1] else 1))
+        elif not inside:
+            parts[number] = _with_formulas(html.unescape(part))
+    return "".join(parts)
+
+
+def _with_formulas(text: str) -> str:
+    pieces, end = [], 0
+    for match in FORMULA.finditer(text):
+        found = mathml(match[1] or match[2], block=bool(match[1]))
+        pieces += [html.escape(text[end : match.start()]), found or html.escape(match[0])]
+        end = match.end()
+    return "".join([*pieces, html.escape(text[end:])])
+
+
+@functools.lru_cache(2000)
+def mathml(formula: str, block: bool = False) -> str:
+    """A formula as MathML; '' if it cannot be converted."""
+    from latex2mathml import converter
+
+    if len(formula) > MAX_LENGTH or DEFINES.search(formula):
+        return ""
+    try:
+        tree = converter.convert_to_element(formula, display="block" if block else "inline")
+        return _written(tree) if sum(1 for _ in tree.iter()) <= MAX_ELEMENTS else ""
+    except Exception:  # of the converter's own kinds, and whatever else a student's formula makes of it
+        return ""
+
+
+def _written(element: Element) -> str:
+    if element.tag not in ELEMENTS:
+        return "".join([_text(element.text), *map(_written, element)])
+    kept = {name: value for name, value in element.attrib.items() if name in ATTRIBUTES}
+    attributes = "".join(f' {name}="{html.escape(value)}"' for name, value in kept.items())
+    inner = "".join([_text(element.text), *(_written(child) + _text(child.tail) for child in element)])
+    return f"<{element.tag}{attributes}>{inner}</{element.tag}>"
+
+
+def _text(text: str | None) -> str:
+    """A text of the tree; the converter writes signs as numeric entities."""
+    return html.escape(html.unescape(text or ""))

@@ -1,0 +1,117 @@
+"""The matrix: the properties of each exercise, and which known wrong answers fail which.
+
+A property that no known wrong answer fails alone may be one that no student needs, or one that another check tries as
+well. Where that cannot be otherwise, it stands in `SHARED`, with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import nbformat
+
+from autograder.answers import mutants
+from autograder.answers.answer import Answer
+from autograder.lessons import notebook, properties
+
+#: Lessons whose known wrong answers do not say yet what they fail. Nothing is claimed of them.
+UNNAMED = ("06_launch",)
+
+FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
+NO_OTHER = "what is wrong here is wrong in the core's cases, too"
+
+#: Checks that no known wrong answer fails alone → why.
+SHARED = {
+    "broadcast_needs_nothing_but_its_messages": FORGED,
+    "reduce_scatter_needs_nothing_but_its_messages": FORGED,
+    "all_gather_needs_nothing_but_its_messages": FORGED,
+    "all_reduce_needs_nothing_but_its_messages": FORGED,
+    "tree_needs_nothing_but_its_messages": FORGED,
+    "step_does_not_depend_on_the_deal": NO_OTHER,
+    "feedback_keeps_keys_and_objects_apart": NO_OTHER,
+    "hook_that_sends_everything_is_plain_ddp": NO_OTHER,
+    "a_layer_keeps_what_its_formula_says": NO_OTHER,
+    "what_a_kill_leaves_loads": "it tries saving, `latest` and loading together, and each has a check of its own",
+    "async_with_one_worker_is_one_process": "a wrong staleness is wrong with several workers, too",
+    "async_log_replays_to_the_weights": "what the log hides, the check of the waiting sees as well",
+    "feedback_ends_nearer": "an exchange without feedback, and a wrong gap, have checks of their own",
+    "gradient_is_reduced_once": "a gradient that is kept is memory that is held",
+    "compute_dtype_halves_the_bytes": "a wrong compute dtype shows in the module's inputs or in the saved state, too",
+    "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
+    "the_device_keeps_the_output_alone": "what stays on the device is not on the host, or was fetched too early",
+    "gradients_add_up_in_float32": "sums in 16 bits are wrong on several ranks, too",
+    "leftovers_of_a_killed_save_are_cleared": "a save that fails leaves the same things behind",
+    "a_killed_save_leaves_the_last_checkpoint": "it kills what the check of the commit watches",
+}
+
+
+class Row(NamedTuple):
+    """A check: its exercise, its weight, the known wrong answers that fail it, and those of them that fail it alone.
+
+    Where one of the core's checks fails, nothing else counts: such an answer fails that check alone.
+    """
+
+    exercise: str
+    check: str
+    weight: str
+    failing: list[str]
+    alone: list[str]
+
+
+def of_lesson(lesson: str) -> list[Row]:
+    """The matrix of a lesson, from what its known wrong answers say that they fail."""
+    rows, nb = [], notebook.read(lesson)
+    for exercise, found in _properties(nb).items():
+        core = found[0]
+        wrong = {answer.name: answer.fails or (core.name,) for answer in mutants.of_exercise(exercise)}
+        weights = {one.name: f"{one.points:g}" for one in found}
+        for check in (name for one in found for name in one.checks):
+            failing = [name for name, fails in wrong.items() if check in fails]
+            alone = [name for name in failing if len(wrong[name]) == 1]
+            rows.append(Row(exercise, check, weights.get(check, "core"), failing, alone))
+    return rows
+
+
+def differences(nb: nbformat.NotebookNode, answer: Answer, broken: dict[str, str]) -> list[str]:
+    """In which checks of its exercise an answer differs from what it says that it fails, a sentence each.
+
+    broken: the checks that it failed, as `notebook.grade` tells them.
+    """
+    if answer.lesson in UNNAMED:
+        return []
+    core = _properties(nb)[answer.cell][0]
+    said, failed = set(answer.fails or (core.name,)), broken.keys() - {""}
+    return [
+        *(f"it says that it fails {name}, but it does not" for name in sorted(said - failed)),
+        *(f"it fails {name}, but does not say so: {broken[name]}" for name in sorted(failed - said)),
+    ]
+
+
+def complaints(lesson: str) -> list[str]:
+    """A line for each check that no known wrong answer fails alone, and for each needless reason in SHARED."""
+    rows = [] if lesson in UNNAMED else of_lesson(lesson)
+    return [
+        *(f"{row.check}: no known wrong answer to {row.exercise} fails it alone"
+          for row in rows if not row.alone and row.check not in SHARED),
+        *(f"{row.check}: {row.alone[0]} fails it alone: remove it from SHARED"
+          for row in rows if row.alone and row.check in SHARED),
+    ]  # fmt: skip
+
+
+def text(lesson: str) -> str:
+    """The matrix as a table: for each check its weight, and how many known wrong answers fail it, and alone."""
+    if lesson in UNNAMED:
+        return f"{lesson}: the known wrong answers do not say yet which properties they fail"
+    lines, last = [f"{lesson:<64}{'points':>8}{'wrong answers':>16}{'alone':>8}"], ""
+    for row in of_lesson(lesson):
+        lines += [row.exercise] if row.exercise != last else []
+        last = row.exercise
+        lines.append(f"  {row.check:<62}{row.weight:>8}{len(row.failing):>16}{len(row.alone):>8}")
+    return "\n".join(lines)
+
+
+def _properties(nb: nbformat.NotebookNode) -> dict[str, list[properties.Property]]:
+    """Exercise → its properties, the core first, for the exercises whose tests call checks."""
+    tests = [cell for cell in nb.cells if notebook.nbgrader_role(cell) == "grade"]
+    found = {cell.id.removesuffix("-test"): properties.of_test(cell) for cell in tests}
+    return {exercise: of_test for exercise, of_test in found.items() if of_test[0].name}

@@ -1,0 +1,73 @@
+"""Formulas on the feedback page: drawn where they are formulas, harmless whatever a student writes."""
+
+import re
+import time
+
+import nbformat
+import pytest
+
+from autograder.grading import feedback, safe
+from autograder.lessons import notebook
+from tests.helpers.hostile_markup import assert_harmless
+
+
+def shown(source: str) -> str:
+    """What the page shows of a Markdown cell."""
+    return str(feedback._markdown(safe.markdown(source)))
+
+
+def test_formulas_become_mathml():
+    page = shown("A mean $g = \\frac1N \\sum_r g_r$ of\n\n$$\nv \\leftarrow \\beta_2 v\n$$\n")
+    assert page.count("<math") == 2 and 'display="block"' in page and "$" not in page
+    assert "<mfrac><mn>1</mn><mi>N</mi></mfrac>" in page and "<mo>←</mo>" in page
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        ("`$x$` and\n\n```\n$y$\n```\n", ["<code>&#36;x&#36;</code>", "<code>&#36;y&#36;"]),
+        ("It costs $5, or $6.", ["$5, or $6."]),
+        ("$\\newcommand{\\a}{xx}\\a$", ["$\\newcommand{\\a}{xx}\\a$"]),
+        (f"${'x' * 2000}$", [f"${'x' * 2000}$"]),
+        ("$\\left( x$", ["$\\left( x$"]),
+        ("a < b and c > d & e", ["a &lt; b and c &gt; d &amp; e"]),
+    ],
+)
+def test_what_is_no_formula_stays_as_it_is(source, kept):
+    page = shown(source)
+    assert "<math" not in page and all(text in page for text in kept)
+
+
+HOSTILE = [
+    r"$\text{<script>document.title='planted'</script>}$",
+    r"$\text{</math><img src=x onerror=alert(1)>}$",
+    r"$\href{javascript:alert(1)}{x}$",
+    r"$\style{position:fixed;top:0}{x}$",
+    r"$\class{x}{y} \color{red} z \cssId{a}{b}$",
+    r"$&lt;script&gt;alert(1)&lt;/script&gt;$",
+    r"$\mathrm{&lt;img src=x onerror=alert(1)&gt;}$",
+]
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_a_hostile_formula_is_harmless(source):
+    page = shown(source)
+    assert "<math" in page
+    assert_harmless(page, formulas=True)
+    assert not re.search(r"<(?!/?(?:div|p|m[a-z]+)\b)", page), page
+
+
+def test_formulas_that_grow_or_nest_cost_no_time():
+    for formula in ("{" * 900, "\\frac{" * 150, "x^{" * 300 + "}" * 300, "\\sqrt{" * 160 + "x" + "}" * 160):
+        started = time.perf_counter()
+        shown(f"${formula}$")
+        assert time.perf_counter() - started < 2
+
+
+def test_every_formula_of_the_lessons_is_drawn():
+    for lesson in notebook.lessons():
+        path = notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb"
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "markdown":
+                outside = re.sub(r"<(code|pre)\b.*?</\1>", "", shown(cell.source), flags=re.DOTALL)
+                assert "$" not in outside and "\\" not in outside, f"{cell.id}: {outside}"

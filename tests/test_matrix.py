@@ -1,0 +1,61 @@
+"""The matrix of properties and known wrong answers: each property is needed, and nobody loses more than is said."""
+
+import dataclasses
+
+import pytest
+
+from autograder.answers import mutants
+from autograder.lessons import notebook
+from autograder.soundness import audit, matrix
+
+STEP, ADAM = "03_step", "03-ex3-adam-update"
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_each_property_is_the_only_one_that_some_wrong_answer_fails(lesson):
+    assert matrix.complaints(lesson) == []
+
+
+def test_exceptions_are_checks_and_lessons_that_exist():
+    known = {row.check for lesson in notebook.lessons() for row in matrix.of_lesson(lesson)}
+    assert matrix.SHARED.keys() <= known and set(matrix.UNNAMED) <= set(notebook.lessons())
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_wrong_answers_name_checks_of_their_own_exercise_and_not_the_core_next_to_others(lesson):
+    rows = {(row.exercise, row.check): row.weight for row in matrix.of_lesson(lesson)}
+    for mutant in mutants.of_lesson(lesson):
+        assert all((mutant.cell, name) in rows for name in mutant.fails), mutant.name
+        weights = [rows[mutant.cell, name] for name in mutant.fails]
+        assert "core" not in weights or len(weights) == 1, mutant.name
+
+
+def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
+    kept = [mutant for mutant in mutants.of_lesson(STEP) if "adam_leaves_its_inputs_alone" not in mutant.fails]
+    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: kept)
+    assert matrix.complaints(STEP) == [f"adam_leaves_its_inputs_alone: no known wrong answer to {ADAM} fails it alone"]
+    monkeypatch.setitem(matrix.SHARED, "adam_follows_torch", "no reason")
+    (line, _) = sorted(matrix.complaints(STEP), key=len)
+    assert line.startswith("adam_follows_torch: ") and line.endswith(" fails it alone: remove it from SHARED")
+
+
+@pytest.mark.parametrize("fails", [(), ("adam_is_computed_in_float64",)])
+def test_the_audit_notices_an_answer_that_fails_something_else(monkeypatch, fails):
+    mutant = next(one for one in mutants.of_exercise(ADAM) if one.fails == ("adam_leaves_its_inputs_alone",))
+    case = audit.Case(STEP, "mutant", mutant.name)
+    assert audit.examine(case, thorough=False).complaints == ()
+    changed = dataclasses.replace(mutant, fails=fails)
+    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: [changed])
+    said, other = audit.examine(case, thorough=False).complaints
+    assert said == f"it says that it fails {fails[0] if fails else 'adam_follows_torch'}, but it does not"
+    assert other.startswith("it fails adam_leaves_its_inputs_alone, but does not say so: ")
+
+
+def test_the_table_has_a_line_for_each_property():
+    lines = matrix.text(STEP).split("\n")
+    assert lines[0].split() == ["03_step", "points", "wrong", "answers", "alone"]
+    assert len(lines) == 1 + 5 + len(matrix.of_lesson(STEP))
+    rows = {row.check: row for row in matrix.of_lesson(STEP)}
+    line = next(line for line in lines if "adam_follows_torch" in line)
+    assert line.split()[1:] == ["4", *[str(len(rows["adam_follows_torch"].failing))] * 2]
+    assert matrix.text(matrix.UNNAMED[0]).endswith("do not say yet which properties they fail")
