@@ -167,16 +167,15 @@ class OneRank:
         """This rank does not do what it should. message: a clause; the rank is named in front of it."""
         fail(f"on rank {self.rank}, {message}", self.case, self.evidence if evidence is None else evidence)
 
-    def expect(self, holds: Any, message: str) -> None:
+    def expect(self, holds: Any, message: str, evidence: Any = None) -> None:
         """`holds` must be true; message: a clause that says what is wrong where it is not."""
         if not holds:
-            self.fail(message)
+            self.fail(message, evidence)
 
-    def expect_equal(self, got: Any, expected: Any, *, what: str, because: str = "") -> None:
-        """As `expect_equal`, on this rank."""
-        expect_equal(
-            self.case, got, expected, what=f"{what} on rank {self.rank}", because=because, evidence=self.evidence
-        )
+    def expect_equal(self, got: Any, expected: Any, *, what: str, because: str = "", evidence: Any = None) -> None:
+        """As `expect_equal`, on this rank; evidence: of all ranks if not given."""
+        seen = self.evidence if evidence is None else evidence
+        expect_equal(self.case, got, expected, what=f"{what} on rank {self.rank}", because=because, evidence=seen)
 
     def expect_close(self, got: Any, expected: np.ndarray, *, what: str, rtol: float, **how: Any) -> None:
         """As `expect_close`, on this rank, with the evidence of all ranks."""

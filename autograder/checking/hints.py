@@ -92,7 +92,10 @@ def same_evidence(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(same_evidence(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        a, b = np.asarray(a), np.asarray(b)
+        try:
+            a, b = np.asarray(a), np.asarray(b)
+        except ValueError:  # a list that is no array: its items differ in shape
+            return False
         if a.shape != b.shape or not all(np.issubdtype(x.dtype, np.number) for x in (a, b)):
             return False
         scale = np.max(np.abs(b[np.isfinite(b)]), initial=0.0)

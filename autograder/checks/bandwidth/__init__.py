@@ -1,8 +1,8 @@
 """Lesson 07: what cheaper gradients must still be, and what they may cost.
 
 Compression is compared entry for entry with numpy's sorting; error feedback with the sum of all gradients, in
-small whole numbers bit for bit; DDP with the hook with N residuals kept in one process; the server's log is
-replayed; the loss scaler walks beside `torch.amp.GradScaler`; the benchmark's runs are repeated in one process.
+small whole numbers bit for bit; DDP with the hook, with N residuals kept in one process; the loss scaler with
+`torch.amp.GradScaler`, step by step. The server's log is replayed, the benchmark's runs are repeated in one process.
 
 Asynchronous runs differ from one to the next, so what is kept as evidence of them is what every run shares:
 with one worker everything, and with two workers what a schedule of gates forces.

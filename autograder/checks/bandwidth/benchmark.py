@@ -13,8 +13,9 @@ from autograder.checking.check import check
 from autograder.checking.expect import (
     as_array,
     count_of_ranks,
-    digits_that_differ,
+    each_rank,
     expect_close,
+    expect_equal,
     expect_unchanged,
     fail,
 )
@@ -56,24 +57,15 @@ def _exchanged(case_names, factory, world_size, cases) -> tuple[list, list]:
 
 def _expect_exchange(case: str, outcomes: list, expected: np.ndarray, sent: float, rtol: float) -> None:
     """Every rank's mean in every step, its dtype, the bytes reported, and the input left alone."""
-    got = [[[mean, nbytes] for mean, nbytes, _ in mine] for mine in outcomes]
-    for rank, mine in enumerate(outcomes):
+    wanted = f"{expected.dtype} of shape {expected[0].shape}"
+    for rank, mine in each_rank(case, outcomes, evidence=lambda steps: [[mean, nbytes] for mean, nbytes, _ in steps]):
         for step, (mean, nbytes, unchanged) in enumerate(mine):
-            where = f"rank {rank}, step {step}"
-            if mean is None or mean.dtype != expected.dtype or mean.shape != expected[step].shape:
-                kind = "no tensor" if mean is None else f"{mean.dtype} of shape {mean.shape}"
-                text = f"the mean is {kind}, expected {expected.dtype} of shape {expected[step].shape}"
-                fail(f"{where}: {text}", case, ["kind", kind])
-            bound = rtol * np.abs(expected[step]).max()
-            wrong = np.abs(mean - expected[step])
-            if not wrong.max() <= bound:
-                at = int(np.argmax(wrong))
-                one, other = digits_that_differ(mean[at], expected[step][at])
-                fail(f"{where}: the mean's entry {at} is {one}, expected {other}", case, got)
-            if not math.isclose(nbytes, sent, rel_tol=1e-9):
-                fail(f"{where}: {nbytes} bytes reported, the formula gives {sent}", case, got)
-            if not unchanged:
-                fail(f"{where}: the gradient that was handed in has changed", case, ["changed", step])
+            kind = "no tensor" if mean is None else f"{mean.dtype} of shape {mean.shape}"
+            rank.expect(kind == wanted, f"the mean in step {step} is {kind}, expected {wanted}", ["kind", kind])
+            rank.expect_close(mean, expected[step], what=f"the mean in step {step}", rtol=rtol)
+            right = math.isclose(nbytes, sent, rel_tol=1e-9)
+            rank.expect(right, f"{nbytes} bytes were reported in step {step}, the formula gives {sent}")
+            rank.expect(unchanged, f"the gradient passed in step {step} was changed", ["changed", step])
 
 
 @check("07-ex6-benchmark")
@@ -94,12 +86,10 @@ def all_reduce_exchange_is_a_mean(AllReduceExchange, *, rng):  # noqa: N803
             rtol = {None: 1e-6, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}[wire]
             expected = grads.astype(np.float64).mean(axis=0).astype(grads.dtype)
             _expect_exchange(case, mine, expected, 2 * (world_size - 1) / world_size * 20 * itemsize, rtol)
-            for rank in range(world_size):
-                calls = [[message.call, message.bytes] for message in sent[rank]]
-                alone = world_size == 1 and not calls  # one rank has nothing to send
-                if not alone and calls != [["all_reduce", 20 * itemsize]] * 2:
-                    text = f"in 2 steps rank {rank} called (with bytes) {calls}"
-                    fail(f"{text}, expected one all_reduce of {20 * itemsize} bytes in each", case, calls)
+            called = [[[message.call, message.bytes] for message in mine] for mine in sent]
+            for rank, calls in each_rank(case, called):
+                if calls or world_size > 1:  # one rank alone has nothing to send
+                    rank.expect_equal(calls, [["all_reduce", 20 * itemsize]] * 2, what="[call, bytes] in 2 steps")
 
 
 @check("07-ex6-benchmark")
@@ -108,33 +98,36 @@ def top_k_exchange_is_a_mean_of_what_was_sent(TopKExchange, *, rng):  # noqa: N8
     for world_size in (1, 2, 3):
         names, cases = [], []
         for kind, ratio, feedback in [("float64", 0.125, True), ("float32", 0.25, False), ("float64", 1.0, True)]:
-            cases.append(
-                ({"ratio": ratio, "feedback": feedback}, rng.normal(size=(world_size, 4, 20)).astype(kind) + 0.2)
-            )
+            grads = (rng.normal(size=(world_size, 4, 20)) + 0.2).astype(kind)
+            cases.append(({"ratio": ratio, "feedback": feedback}, grads))
             how = "with" if feedback else "without"
             names.append(f"{count_of_ranks(world_size)}, {kind}, ratio {ratio}, {how} feedback")
-        cases = [(keywords, np.asarray(grads, grads.dtype)) for keywords, grads in cases]
         outcomes, messages = _exchanged(names, TopKExchange, world_size, cases)
         for case, (keywords, grads), mine, sent in zip(names, cases, outcomes, messages, strict=True):
-            k, expected = count_kept(20, keywords["ratio"]), np.zeros_like(grads[0])
-            for rank in range(world_size):
-                residual = np.zeros(20)
-                for step in range(4):
-                    own, rest = residual_step(residual, grads[rank, step].astype(np.float64), k)
-                    residual = rest if keywords["feedback"] else residual
-                    expected[step] += (own / world_size).astype(grads.dtype)
+            k = count_kept(20, keywords["ratio"])
             nbytes = k * (grads.itemsize + 8)
-            _expect_exchange(case, mine, expected, (world_size - 1) * nbytes, 1e-6)
-            for rank in range(world_size):
-                calls = sorted({message.call for message in sent[rank]})
-                total = sum(message.bytes for message in sent[rank])
-                if set(calls) - set(GATHERS) or (world_size > 1 and total != 4 * nbytes):
-                    text = f"in 4 steps rank {rank} put {total} bytes into {', '.join(calls) or 'no call'}"
-                    fail(f"{text}, expected {4 * nbytes} into all-gathers", case, [total, calls])
+            _expect_exchange(case, mine, _mean_of_sent(grads, k, keywords["feedback"]), (world_size - 1) * nbytes, 1e-6)
+            spent = [[sum(m.bytes for m in mine), sorted({m.call for m in mine})] for mine in sent]
+            for rank, (total, calls) in each_rank(case, spent):
+                gathers = set(calls) <= set(GATHERS) and (world_size == 1 or total == 4 * nbytes)
+                put = f"{total} bytes were put into {', '.join(calls) or 'no call'} in 4 steps"
+                rank.expect(gathers, f"{put}, expected {4 * nbytes} into all-gathers")
+
+
+def _mean_of_sent(grads: np.ndarray, k: int, feedback: bool) -> np.ndarray:
+    """The oracle for gradients [rank, step, entry]: the mean over the ranks of what top-k sends, [step, entry]."""
+    mean = np.zeros_like(grads[0])
+    for steps in grads:
+        residual = np.zeros(grads.shape[-1])
+        for step, grad in enumerate(steps):
+            own, rest = residual_step(residual, grad.astype(np.float64), k)
+            residual = rest if feedback else residual
+            mean[step] += (own / len(grads)).astype(grads.dtype)
+    return mean
 
 
 class _Weighted:
-    """A factory of the checker's: a mean that weighs rank r by r + 1, and bytes that depend on rank and step."""
+    """An exchange of the check's own: its mean weighs rank r by r + 1, its bytes depend on rank and step."""
 
     def __init__(self, rank: int, world_size: int):
         self.rank, self.world_size, self.step = rank, world_size, 0
@@ -152,7 +145,7 @@ class _Weighted:
 
 
 def _problem(rng: np.random.Generator, rows: int = 211, d: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Examples that no plane separates: labels drawn by a coin whose bias depends on x. Sorted, so shards matter."""
+    """Examples that no plane separates: each label is a coin toss whose bias depends on x."""
     x = rng.normal(size=(rows, d))
     p = 1 / (1 + np.exp(0.5 - x @ rng.normal(size=d)))
     y = (rng.random(rows) < 0.1 + 0.8 * p).astype(np.float64)
@@ -191,7 +184,7 @@ def _auc(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
 
 
 def _trained(x: np.ndarray, y: np.ndarray, world_size: int, steps: int, lr: float) -> np.ndarray:
-    """One process that does what `_Weighted` makes of the ranks' gradients."""
+    """The weights after `steps` updates in one process, with the ranks' gradients weighed as `_Weighted` does."""
     w, shares = np.zeros(x.shape[1]), np.arange(1, world_size + 1)
     for _ in range(steps):
         grads = [_slope_of_loss(x[r::world_size], y[r::world_size], w) for r in range(world_size)]
@@ -206,15 +199,13 @@ def _rows(case: str, got: Any, names: list[str]) -> list[dict]:
     for row in got:
         if not keys <= set(row):
             fail(f"a row has the keys {sorted(row)}, expected {sorted(keys)}", case, sorted(map(str, row)))
-    if [row["name"] for row in got] != names:
-        fail(f"the names are {[row['name'] for row in got]}, expected {names}", case, [str(row["name"]) for row in got])
+    expect_equal(case, [str(row["name"]) for row in got], names, what="the list of names")
     return got
 
 
 def _number(case: str, row: dict, key: str) -> float:
     value = as_array(case, row[key], key)
-    if value.shape != ():
-        fail(f"{key} should be one number, it has shape {value.shape}", case, [key, value])
+    expect_equal(case, value.shape, (), what=f"the shape of {key}", because="it is one number", evidence=[key, value])
     return float(value)
 
 
@@ -248,8 +239,7 @@ def benchmark_reports_bytes_and_loss(benchmark, *, rng):
         got = benchmark({"weighted": _Weighted}, x.copy(), y.copy(), world_size, steps, 0.4)
         (row,) = _rows(case, got, ["weighted"])
         weights = as_array(case, row["weights"], "weights").astype(np.float64)
-        if weights.shape != (x.shape[1],):
-            fail(f"weights have shape {weights.shape}, expected ({x.shape[1]},)", case, weights)
+        expect_equal(case, weights.shape, (x.shape[1],), what="the shape of weights", evidence=weights)
         numbers = {key: _number(case, row, key) for key in ("bytes_per_step", "loss_gap", "auc")}
         expected = {
             "bytes_per_step": 1000.0 * world_size + (steps + 1) / 2,
@@ -258,10 +248,9 @@ def benchmark_reports_bytes_and_loss(benchmark, *, rng):
         }
         for key, number in numbers.items():
             # The smallest loss is known to about 1e-10; sums of 211 numbers round by less.
-            if not abs(number - expected[key]) <= 1e-8:
-                one, other = digits_that_differ(number, expected[key])
-                text = f"{key} is {one}, expected {other}"
-                fail(text + (" for these weights on all rows" if key != "bytes_per_step" else ""), case, numbers)
+            why = "" if key == "bytes_per_step" else "it is that of these weights on all rows"
+            right = np.asarray(expected[key])
+            expect_close(case, number, right, what=key, rtol=0.0, atol=1e-8, because=why, evidence=numbers)
 
 
 @check("07-ex6-benchmark")

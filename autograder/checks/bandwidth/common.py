@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.expect import fail
+from autograder.checking.expect import expect_equal, fail
 
 GATHERS = ("all_gather", "all_gather_single", "all_gather_into_tensor")
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
-#: Bytes that a message of the server may have beside its numbers: a step number, a request.
+#: Bytes that a message of the server may have in addition to its numbers: a step number, a request.
 HEADER = 16
-#: How long a gated worker waits before it goes on all the same, in seconds.
+#: Seconds that a gated worker waits at most; then it goes on.
 PATIENCE = 5.0
 
 
@@ -55,8 +55,8 @@ def pair_of(case: str, got: Any, dtype: torch.dtype) -> tuple[np.ndarray, np.nda
 def expect_largest(case: str, values: np.ndarray, indices: np.ndarray, flat: np.ndarray, ratio: float) -> None:
     """k distinct places of `flat`, its entries there, and none left that is larger than one that was taken."""
     k, got = count_kept(flat.size, ratio), [values, indices]
-    if len(values) != k:
-        fail(f"{len(values)} of {flat.size} entries with ratio {ratio}, expected {k}", case, got)
+    what = f"the number of entries kept of {flat.size} with ratio {ratio}"
+    expect_equal(case, len(values), k, what=what, evidence=got)
     if not k:
         return
     if indices.min() < 0 or indices.max() >= flat.size or len(set(indices.tolist())) != k:
@@ -72,6 +72,7 @@ def expect_largest(case: str, values: np.ndarray, indices: np.ndarray, flat: np.
 
 
 def shares_memory(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
+    """Whether a tensor lies in the storage of one of the others."""
     taken = {other.untyped_storage().data_ptr() for other in others if other.numel()}
     return bool(tensor.numel()) and tensor.untyped_storage().data_ptr() in taken
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_unchanged, fail
+from autograder.checking.expect import expect_close, expect_equal, expect_type, expect_unchanged, fail
 from autograder.checking.stage import call_inside
 from autograder.checks.bandwidth.common import count_kept, expect_largest, laid_out, pair_of, shares_memory
 
 
 class _Fed:
-    """An ErrorFeedback beside which the gradients that it was given are kept."""
+    """An ErrorFeedback, and the gradients that it was given."""
 
     def __init__(self, ErrorFeedback: Any, ratio: float):  # noqa: N803
         self.feedback, self.given = ErrorFeedback(ratio), []
@@ -32,7 +32,7 @@ class _Fed:
 
 
 def copied(value: Any) -> Any:
-    """Tensors by copies, in the lists, tuples and dicts that they are in; all else as it is."""
+    """A value with its tensors copied, also those inside lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
@@ -43,8 +43,8 @@ def copied(value: Any) -> Any:
 
 
 def _residual_of(case: str, residual: Any, key: Any, grad: torch.Tensor) -> np.ndarray:
-    if not isinstance(residual, dict):
-        fail(f".residual must be a dict, got {type(residual).__name__}", case, type(residual).__name__)
+    """The residual of one key, a tensor like its gradient, as an array."""
+    expect_type(case, residual, dict, what=".residual")
     kept = residual.get(key)
     if not isinstance(kept, torch.Tensor) or kept.shape != grad.shape or kept.dtype != grad.dtype:
         what = f"{tuple(kept.shape)}, {kept.dtype}" if isinstance(kept, torch.Tensor) else type(kept).__name__
@@ -84,23 +84,22 @@ def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
             total += array
             # Six sums of numbers of order 1 in float64 are off by a few 1e-16; whole numbers are exact.
             rest = total.reshape(-1) - sent
-            wrong = np.abs(kept.reshape(-1) - rest) > (0 if whole else 1e-12)
-            if np.any(wrong):
-                at = int(np.flatnonzero(wrong)[0])
-                says = f"{sent[at]:.6g} was sent of entry {at} and {kept.reshape(-1)[at]:.6g} is kept"
-                fail(f"{says}, but the gradients add up to {total.reshape(-1)[at]:.6g}", case, history)
+            bound = {"rtol": 0.0, "atol": 0.0 if whole else 1e-12}
+            why = "the gradients so far must add up to what was sent and what is kept"
+            expect_close(case, kept.reshape(-1), rest, what="the residual", **bound, because=why, evidence=history)
             before = kept
         now, shares = feedback.afterwards("w")
         for array, grad in zip(handed_in, now, strict=True):
             expect_unchanged(case, array, grad, what="a gradient that was handed in")
         if shares:
-            fail("the residual shares its memory with a gradient", case, "shared")
+            fail("the residual shares its memory with a gradient: keep a copy", case, "shared")
 
 
 @check("07-ex2-error-feedback")
 def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
     """Each key and each object has a residual of its own; a key can be anything hashable."""
-    objects = [call_inside(_Fed, ErrorFeedback, ratio) for ratio in (0.25, 0.5)]
+    ratios = (0.25, 0.5)
+    objects = [call_inside(_Fed, ErrorFeedback, ratio) for ratio in ratios]
     keys = {0: (8,), 1: (8,), "layer.weight": (2, 4), (3, "b"): (4,)}
     sums = [{key: np.zeros(shape) for key, shape in keys.items()} for _ in objects]
     history, residuals = [], [{}, {}]
@@ -113,15 +112,13 @@ def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
                 values, indices = pair_of(case, got, grad.dtype)
                 kept = _residual_of(case, residuals[number], key, grad)
                 history += [values, kept]
-                if len(values) != count_kept(grad.numel(), (0.25, 0.5)[number]):
-                    fail(f"{len(values)} entries were sent", case, history)
+                k = count_kept(grad.numel(), ratios[number])
+                expect_equal(case, len(values), k, what="the number of entries sent", evidence=history)
                 total = sums[number][key].reshape(-1)
                 total += grad.numpy().reshape(-1)
                 total[indices] -= values  # what is still to be sent
-                if not np.array_equal(total, kept.reshape(-1)):
-                    text = "what was sent and what is kept do not add up to this key's gradients of this object"
-                    fail(text, case, history)
+                why = "this object's gradients of this key must add up to what was sent and what is kept"
+                how = {"what": "the residual", "rtol": 0.0, "because": why, "evidence": history}
+                expect_close(case, kept.reshape(-1), total, **how)
     for residual in residuals:
-        if set(residual) != set(keys):
-            places = sorted(map(repr, residual))
-            fail(f".residual has the keys {places}", "the keys at the end", places)
+        expect_equal("at the end", sorted(map(repr, residual)), sorted(map(repr, keys)), what="the keys of .residual")

@@ -10,14 +10,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, digits_that_differ, expect_close, fail
+from autograder.checking.expect import count_of_ranks, each_rank, expect_close
 from autograder.checking.stage import run_ranks
 from autograder.checks.bandwidth.common import GATHERS, count_kept, residual_step
 
 
 class _Feedback:
-    """The checker's own error feedback, so that this exercise does not hang on the one before it."""
+    """Error feedback of the check's own, so that this exercise does not depend on the one before it."""
 
     def __init__(self, ratio: float):
         self.ratio, self.residual, self.calls = ratio, {}, []
@@ -110,7 +111,8 @@ def _expected_gradients(seed: int, x: np.ndarray, ratio: float, dtype: torch.dty
 
 
 def _hook_runs(rng, top_k_hook, world_size: int, ratio: float, cap: float, dtype: torch.dtype, steps: int = 6, **kind):
-    seed, x = int(rng.integers(2**31)), rng.normal(size=(world_size, steps, 4, 64))
+    """Train with DDP and the hook: (the arguments that the oracle needs, too; the ranks' results)."""
+    seed, x = inputs.seed(rng), rng.normal(size=(world_size, steps, 4, 64))
     arguments = (seed, x, ratio, cap, dtype)
     return arguments, run_ranks(_drive_hook, world_size, (top_k_hook, *arguments, kind.get("plain", False)))
 
@@ -123,27 +125,23 @@ def hook_follows_one_process(top_k_hook, *, rng):
         (seed, x, *_), results = _hook_runs(rng, top_k_hook, world_size, ratio, cap, torch.float64)
         expected = _expected_gradients(seed, x, ratio, torch.float64)
         places = [place for place, grad in enumerate(expected[0]) if grad is not None]
-        shapes = [tuple(expected[0][place].shape) for place in places]
+        wanted = sorted([(place, expected[0][place].shape) for place in places], key=repr)
         for step in range(x.shape[1]):
-            for rank, result in enumerate(results):
-                calls = [list(call) for call in result["calls"][step]]
-                wanted = sorted([[place, shape] for place, shape in zip(places, shapes, strict=True)], key=repr)
-                if calls != wanted:
-                    keys = [call[0] for call in calls]
-                    text = f"in step {step} rank {rank} compressed with the keys {keys}, expected {places} once each"
-                    fail(text, case, [step, calls])
-            # Every rank's evidence, but only some entries of it: comparing 16,000 in each of 6 steps is slow.
-            got = [[grad.reshape(-1)[:256] for grad in result["steps"][step] if grad is not None] for result in results]
-            for rank, result in enumerate(results):
+            compressed = [result["calls"][step] for result in results]
+            for rank, calls in each_rank(case, compressed, evidence=repr):
+                rank.expect_equal(calls, wanted, what=f"the list of (key, shape of the gradient) in step {step}")
+            # Evidence is the start of each gradient: comparing all 16,000 entries in each of 6 steps is slow.
+            grads = [result["steps"][step] for result in results]
+            for rank, means in each_rank(case, grads, evidence=_starts):
                 for place in places:
                     # float64: six steps of sums over at most 64 products round by less than 1e-12 of the largest.
-                    mean, wanted = result["steps"][step][place], expected[step][place]
-                    bound = 1e-10 * np.abs(wanted).max()
-                    if mean.shape != wanted.shape or np.abs(mean - wanted).max() > bound:
-                        at = np.unravel_index(np.argmax(np.abs(mean - wanted)), wanted.shape)
-                        one, other = digits_that_differ(mean[at], wanted[at])
-                        values = f"is {one} at {tuple(map(int, at))}, expected {other}"
-                        fail(f"step {step}, rank {rank}: the gradient of parameter {place} {values}", case, [step, got])
+                    what = f"the gradient of parameter {place} in step {step}"
+                    rank.expect_close(means[place], expected[step][place], what=what, rtol=1e-10)
+
+
+def _starts(grads: list[np.ndarray | None]) -> list[np.ndarray]:
+    """The first 256 entries of each gradient that is there."""
+    return [grad.reshape(-1)[:256] for grad in grads if grad is not None]
 
 
 @check("07-ex3-top-k-hook")
@@ -155,15 +153,13 @@ def hook_sends_only_what_it_must(top_k_hook, *, rng):
             (seed, *_), results = _hook_runs(rng, top_k_hook, world_size, ratio, 0.05, dtype, steps=3)
             trained = [param for param in _net(seed, dtype).parameters() if param.requires_grad]
             most = 3 * sum(count_kept(param.numel(), ratio) * (param.itemsize + 8) for param in trained)
-            for rank in range(world_size):
-                calls = sorted({m.call for m in results.ledger.of(rank)})
+            messages = [list(results.ledger.of(rank)) for rank in range(world_size)]
+            sent = [[sum(m.bytes for m in mine), sorted({m.call for m in mine})] for mine in messages]
+            for rank, (spent, calls) in each_rank(case, sent):
                 others = [call for call in calls if call not in GATHERS]
-                if others:
-                    fail(f"rank {rank} called {others[0]}, only all-gathers are allowed", case, calls)
-                spent = sum(message.bytes for message in results.ledger.of(rank))
-                if spent > most:
-                    text = f"in 3 steps rank {rank} put {spent} bytes of {dtype} gradients into its all-gathers"
-                    fail(f"{text}, {most} are enough", case, [spent, calls])
+                rank.expect(not others, f"{', '.join(others)} was called, only all-gathers are allowed", calls)
+                put = f"{spent} bytes of {dtype} gradients were put into all-gathers in 3 steps"
+                rank.expect(spent <= most, f"{put}, {most} are enough")
 
 
 @check("07-ex3-top-k-hook")
@@ -175,9 +171,9 @@ def hook_that_sends_everything_is_plain_ddp(top_k_hook, *, rng):
         _, hooked = _hook_runs(rng, top_k_hook, world_size, 1.0, 25, torch.float32, steps=3)
         rng.bit_generator.state = seed
         _, plain = _hook_runs(rng, None, world_size, 1.0, 25, torch.float32, steps=3, plain=True)
-        for rank in range(world_size):
-            for step, grads in enumerate(plain[rank]["steps"]):
+        for rank, result in enumerate(plain):
+            for step, grads in enumerate(result["steps"]):
                 for place, grad in enumerate(grads):
                     if grad is not None:
-                        what = f"rank {rank}, step {step}: the gradient of parameter {place}"
+                        what = f"the gradient of parameter {place} in step {step} on rank {rank}"
                         expect_close(case, hooked[rank]["steps"][step][place], grad, what=what, rtol=1e-6)

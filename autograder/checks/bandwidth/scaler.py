@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import digits_that_differ, expect_close, fail
+from autograder.checking.expect import expect_close, expect_equal, expect_type, fail, same
 from autograder.checking.stage import call_inside
 from autograder.checks.bandwidth.feedback import copied
 
@@ -44,7 +43,7 @@ class _Scaled:
 
 
 def _scale(LossScaler: Any, settings: dict, number: float, dtype: torch.dtype, half: bool) -> tuple:  # noqa: N803
-    """A scaler's factor, what scale makes of a loss `number` in `dtype` or of half of it, the gradient through that."""
+    """A scaler's factor; `scale` of a loss `number` in `dtype`, or of half of it; the gradient through the half."""
     scaler = LossScaler(**settings)
     x = torch.tensor(number, dtype=dtype, requires_grad=True)
     factor = copied(getattr(scaler, "value", None))
@@ -60,14 +59,15 @@ def _start(rng: np.random.Generator, shapes: tuple) -> list[torch.Tensor]:
 
 
 def _value(case: str, value: Any) -> float:
+    """The factor as a float; it may be any kind of number."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    if not isinstance(value, int | float | np.number) or isinstance(value, bool):
-        fail(f".value must be a number, got {type(value).__name__}", case, type(value).__name__)
+    expect_type(case, value, (int, float, np.number), what=".value")
     return float(value)
 
 
 def _stepped(case: str, result: Any) -> bool:
+    """What step returned as a bool; numpy's or torch's will do."""
     if not isinstance(result, bool | np.bool_ | torch.Tensor):
         fail(f"step must return True or False, got {type(result).__name__}", case, ["returned", type(result).__name__])
     return bool(result)
@@ -80,21 +80,19 @@ def scaler_scales_in_fp32(LossScaler, *, rng):  # noqa: N803
         case = f"a loss in {dtype}"
         loss = float(rng.integers(2, 9))
         factor, wide, _ = call_inside(_scale, LossScaler, {}, loss, dtype, False)
-        if _value(case, factor) != 65536.0:
-            fail(f"the factor starts at {factor}, expected 65536", case, ["start", _value(case, factor)])
+        first = _value(case, factor)
+        expect_equal(case, first, 65536.0, what="the factor at the start", evidence=["start", first])
         if not isinstance(wide, torch.Tensor) or wide.dtype != torch.float32 or wide.shape != ():
             fail("scale must return a 0-dim float32 tensor", case, ["kind", str(getattr(wide, "dtype", type(wide)))])
         _, scaled, through = call_inside(_scale, LossScaler, {"init_scale": 4096.0}, loss, dtype, True)
-        got = [wide.item(), scaled.item()]
-        if got != [65536.0 * loss, 2048.0 * loss]:
-            fail(f"the loss {loss} times 65536 came out as {got[0]}", case, got)
-        if through is None or through.item() != 2048.0:
-            got = None if through is None else through.item()
-            fail(f"backward through scale gave {got}, expected 2048", case, ["gradient", repr(got)])
+        what = f"a loss of {loss} times 65536, and half of it times 4096,"
+        expect_equal(case, [wide.item(), scaled.item()], [65536.0 * loss, 2048.0 * loss], what=what)
+        slope = None if through is None else through.item()
+        expect_equal(case, slope, 2048.0, what="the gradient through scale", evidence=["gradient", repr(slope)])
 
 
 def _walk(case, rng, LossScaler, settings, make, grads_of, steps, dtype=torch.float16) -> None:  # noqa: N803
-    """A scaler beside torch's GradScaler on fp32 copies: factors, skips, masters, params and optimizer state."""
+    """A scaler against torch's GradScaler on fp32 copies: factors, skips, masters, params and optimizer state."""
     start = _start(rng, ((3, 2), (4,)))
     twins = [nn.Parameter(master.clone()) for master in start]
     oracle_optimizer = make(twins)
@@ -103,50 +101,35 @@ def _walk(case, rng, LossScaler, settings, make, grads_of, steps, dtype=torch.fl
     oracle.scale(torch.zeros(()))  # makes its scale
     history: list = []
     for step in range(steps):
-        handed = []
+        given = []
         for twin, grad in zip(twins, grads_of(step), strict=True):
-            handed.append(torch.from_numpy(np.asarray(grad * oracle.get_scale(), np.float32)).to(dtype))
-            twin.grad = handed[-1].float()
-        finite = all(bool(grad.isfinite().all()) for grad in handed)
-        result, grads, masters, params, before = scaled.step(handed)
+            given.append(torch.from_numpy(np.asarray(grad * oracle.get_scale(), np.float32)).to(dtype))
+            twin.grad = given[-1].float()
+        finite = all(bool(grad.isfinite().all()) for grad in given)
+        result, grads, masters, params, before = scaled.step(given)
         stepped = _stepped(case, result)
         oracle.step(oracle_optimizer)
         oracle.update()
         value = _value(case, scaled.value())
         history += [stepped, value, *masters, *(_floats(p) for p in params)]
-        if stepped != finite:
-            fail(f"step {step}: returned {stepped}, the gradients are {'' if finite else 'not '}finite", case, history)
-        if not math.isclose(value, oracle.get_scale(), rel_tol=1e-6):
-            fail(f"after step {step} the factor is {value}, expected {oracle.get_scale()}", case, history)
+        why = f"the gradients are {'' if finite else 'not '}finite"
+        expect_equal(case, stepped, finite, what=f"what step {step} returns", because=why, evidence=history)
+        right = np.asarray(oracle.get_scale())
+        expect_close(case, value, right, what=f"the factor after step {step}", rtol=1e-6, evidence=history)
         for number, (param, got, twin) in enumerate(zip(params, masters, twins, strict=True)):
-            what = f"after step {step}, master {number}"
-            wanted = twin.detach().numpy()
+            what = f"master {number} after step {step}"
             # fp32: dividing by the factor and multiplying by its reciprocal differ by an ulp a step.
-            if not np.allclose(got, wanted, rtol=1e-5, atol=1e-6):
-                at = np.unravel_index(int(np.argmax(np.abs(got - wanted))), got.shape)
-                one, other = digits_that_differ(got[at], wanted[at])
-                fail(f"{what} is {one}, expected {other}", case, history)
+            expect_close(case, got, twin.detach().numpy(), what=what, rtol=1e-5, atol=1e-6, evidence=history)
             if not torch.equal(param, torch.from_numpy(got).to(dtype)):
-                fail(f"{what} and the parameter do not agree: it must be the master, rounded", case, history)
-            if not torch.equal(grads[number], handed[number]) and finite:
-                fail(f"step {step}: the gradient of parameter {number} was changed", case, history)
-        if not finite and not _same(before, scaled.state()):
-            text = f"step {step} was to be skipped, but masters, params or the optimizer's state have changed"
-            fail(text, case, history)
+                fail(f"{what} and its parameter do not agree: a parameter is its master, rounded", case, history)
+            if finite and not torch.equal(grads[number], given[number]):
+                fail(f"step {step} changed the gradient of parameter {number}", case, history)
+        if not finite and not same(before, scaled.state()):
+            fail(f"step {step} must be skipped, but masters, params or optimizer state changed", case, history)
 
 
 def _floats(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().float().numpy().copy()
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(_same, a, b))
-    return a == b
 
 
 @check("07-ex5-loss-scaler")
@@ -213,11 +196,12 @@ def scaler_skips_whatever_is_not_finite(LossScaler, *, rng):  # noqa: N803
         stepped = _stepped(name, result)
         value = _value(name, scaled.value())
         evidence = [stepped, value, *got]
-        if stepped != finite or value != (65536.0 if finite else 32768.0):
-            fail(f"{name}: step returned {stepped}, and the factor is then {value}", name, evidence)
-        for mine, wanted in zip(got, expected, strict=True):
-            if not np.allclose(mine, wanted.numpy(), rtol=1e-6, atol=1e-7):
-                fail(f"{name}: the masters are {mine.tolist()}, expected {wanted.tolist()}", name, evidence)
+        factor = 65536.0 if finite else 32768.0
+        expect_equal(name, stepped, finite, what="what step returns", evidence=evidence)
+        expect_equal(name, value, factor, what="the factor after the step", evidence=evidence)
+        for number, (mine, wanted) in enumerate(zip(got, expected, strict=True)):
+            how = {"rtol": 1e-6, "atol": 1e-7, "evidence": evidence}
+            expect_close(name, mine, wanted.numpy(), what=f"master {number}", **how)
 
 
 @check("07-ex5-loss-scaler")
@@ -238,5 +222,5 @@ def scaler_passes_none_on(LossScaler, *, rng):  # noqa: N803
             if not stepped:
                 fail("the step was skipped, although every gradient that is there is finite", case, got)
             if step and not np.array_equal(before, got[2]):
-                fail("the master of the parameter without a gradient has changed", case, got)
+                fail("the master of the parameter without a gradient was changed", case, got)
             before = masters[1]

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, expect_close, fail
+from autograder.checking.expect import count_of_ranks, each_rank, expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.bandwidth.common import HEADER, PATIENCE, laid_out, shares_memory
 
 
 def _slope(w: np.ndarray, worker: int, step: int) -> np.ndarray:
-    """A gradient that depends on everything it is given, and on w by a curve."""
+    """A gradient that depends on the worker and the step, and on w along a curve."""
     return (np.tanh(w * worker) + 0.25 * np.cos(step + np.arange(w.size).reshape(w.shape) * worker)).astype(w.dtype)
 
 
 class _Gates:
-    """Marks that ranks set and wait for, as files; a wait that was in vain is remembered."""
+    """Files that ranks create and wait for. gave_up: whether a wait ended after PATIENCE without its file."""
 
     def __init__(self, folder: str):
         self.folder, self.gave_up = Path(folder), False
@@ -44,7 +44,7 @@ def _no_gate(gates: _Gates, worker: int, step: int, steps: int, workers: int) ->
 
 
 def _late_first(gates: _Gates, worker: int, step: int, steps: int, workers: int) -> None:
-    """Worker 1 is slower than worker 2, who is slower than worker 3: gradients arrive in falling order."""
+    """Worker 1 is slower than worker 2, which is slower than worker 3: gradients arrive in falling order."""
     time.sleep(0.04 * (workers - worker))
 
 
@@ -98,36 +98,42 @@ def _plain(result: Any) -> Any:
 
 
 def _serve(case, parameter_server, world_size, start, layout, steps, lr, mode, gate) -> tuple:
-    """Run the server; (weights, log, calls of all workers, gave up) after what must hold in every mode."""
+    """Run the server, and check what must hold in every mode.
+
+    Returns (rank 0's weights, its log, the weights that gradient was called with by (worker, step), whether a gate was
+    waited for in vain, the ledger).
+    """
     with tempfile.TemporaryDirectory(prefix="gates-") as folder:
         arguments = (parameter_server, start, layout, steps, lr, mode, gate, folder)
         results = run_ranks(_drive_server, world_size, arguments)
     _expect_only_messages(case, results.ledger)
-    for rank, result in enumerate(results):
-        if result["error"]:
-            fail(f"rank {rank} raised ValueError: {result['error']}", case, ["raised", rank, result["error"]])
-        if rank and result["result"] is not None:
-            fail(f"rank {rank} is a worker and must return None, got {result['result']}", case, ["returned", rank])
-    gave_up = any(result["gave up"] for result in results)
-    if isinstance(results[0]["result"], str | None) or isinstance(results[0]["result"][0], str):
+    weights, log = _expect_returned(case, results, start)
+    calls = [[call[:2] for call in result["calls"]] for result in results]
+    for number, (rank, made) in enumerate(each_rank(case, calls)):
+        wanted = [(number, step) for step in range(steps)] if number else []
+        rank.expect(made == wanted, f"gradient was called with (worker, step) = {made}, expected {wanted}")
+    for rank, result in each_rank(case, results, evidence=lambda result: [result["changed"], result["shared"]]):
+        rank.expect(not result["changed"], "the weights that were passed in were changed: work on a copy")
+        rank.expect(not result["shared"], "the weights that were passed in were returned: work on a copy")
+    seen = {call[:2]: call[2] for result in results for call in result["calls"]}
+    return weights, log, seen, any(result["gave up"] for result in results), results.ledger
+
+
+def _expect_returned(case: str, results: Any, start: np.ndarray) -> tuple[np.ndarray, list]:
+    """Rank 0's (weights, log): a tensor like `start` and a list. The workers returned None."""
+    for number, (rank, result) in enumerate(each_rank(case, results, evidence=lambda result: result["error"])):
+        rank.expect(not result["error"], f"a ValueError was raised: {result['error']}")
+        if number:
+            rank.expect_equal(result["result"], None, what="what a worker returns", evidence=["returned", number])
+    returned = results[0]["result"]
+    if isinstance(returned, str | None) or isinstance(returned[0], str):
         fail("rank 0 must return (weights, log), a tensor and a list", case, ["returned", 0])
-    weights, log = results[0]["result"]
+    weights, log = returned
     if isinstance(log, str):
         fail(f"the log is {log}", case, ["log", log])
-    if weights.shape != start.shape or weights.dtype != start.dtype:
-        fail(f"the weights are {weights.dtype} of shape {weights.shape}", case, [str(weights.dtype), weights.shape])
-    calls = [[call[:2] for call in result["calls"]] for result in results]
-    for rank, made in enumerate(calls):
-        wanted = [(rank, step) for step in range(steps)] if rank else []
-        if made != wanted:
-            text = f"rank {rank} called gradient with (worker, step) = {made}, expected {wanted}"
-            fail(text, case, ["calls", calls])
-    for rank, result in enumerate(results):
-        if result["changed"] or result["shared"]:
-            what = "changed" if result["changed"] else "handed back as the result"
-            fail(f"rank {rank}'s weights were {what}: work on a copy", case, ["weights", what])
-    seen = {call[:2]: call[2] for result in results for call in result["calls"]}
-    return weights, log, seen, gave_up, results.ledger
+    got, wanted = [[str(array.dtype), array.shape] for array in (weights, start)]
+    expect_equal(case, got, wanted, what="[dtype, shape] of the weights")
+    return weights, log
 
 
 def _expect_only_messages(case: str, ledger: Any) -> None:
@@ -138,11 +144,11 @@ def _expect_only_messages(case: str, ledger: Any) -> None:
 
 def _expect_server_bytes(case: str, ledger: Any, steps: int, nbytes: int) -> None:
     """A worker sends `steps` gradients, the server at most one more than that to each worker."""
-    sent, workers = ledger.bytes_sent(), ledger.world_size - 1
-    for rank, spent in enumerate(sent):
+    workers = ledger.world_size - 1
+    for rank, spent in enumerate(ledger.bytes_sent()):
         most = (steps if rank else workers * (steps + 1)) * (nbytes + HEADER)
         if spent > most:
-            # Who sent too much is the same in every run; how much need not be.
+            # Which rank sent too much is the same in every run; how much need not be.
             fail(f"rank {rank} sent {spent} bytes, {most} are enough", case, ["bytes", rank])
 
 
@@ -158,14 +164,14 @@ def sync_server_is_one_process(parameter_server, *, rng):
         start, steps, lr = np.asarray(rng.normal(size=shape), dtype), 3, 0.3
         arguments = (start, layout, steps, lr, "sync", gate)
         weights, log, seen, _, ledger = _serve(case, parameter_server, world_size, *arguments)
-        workers = range(1, world_size)
+        workers, rtol = range(1, world_size), 1e-12 if dtype == "float64" else 1e-5
         w = start.astype(np.float64)
         for step in range(steps):
-            grads = [_slope(seen[worker, step], worker, step).astype(np.float64) for worker in workers]
             for worker in workers:
-                if not np.allclose(seen[worker, step], w, rtol=1e-12 if dtype == "float64" else 1e-5, atol=1e-6):
-                    text = f"round {step}: worker {worker} did not get the weights with which it begins"
-                    fail(text, case, [seen[worker, step], step, worker])
+                used, what = seen[worker, step], f"what worker {worker} computes with in round {step}"
+                why = f"all workers compute with the weights after {step} rounds"
+                expect_close(case, used, w, what=what, rtol=rtol, atol=1e-6, because=why, evidence=[used, step, worker])
+            grads = [_slope(seen[worker, step], worker, step).astype(np.float64) for worker in workers]
             w = w - lr * np.mean(grads, axis=0)
         expected = [(worker, step, 0) for step in range(steps) for worker in workers]
         if log != expected:
@@ -173,7 +179,6 @@ def sync_server_is_one_process(parameter_server, *, rng):
             shuffled = sorted(log) == sorted(expected)
             got = "in another order" if shuffled else [list(entry) for entry in log]
             fail(f"the log is {log}, expected {expected}", case, got)
-        rtol = 1e-12 if dtype == "float64" else 1e-5
         expect_close(case, weights, w, what="the result", rtol=rtol, because="it is w − lr · mean in each round")
         _expect_server_bytes(case, ledger, steps, start.nbytes)
 
@@ -200,8 +205,9 @@ def _expect_replay(case, start, weights, log, seen, steps, lr, world_size, evide
             text = f"entry {number} says staleness {staleness}, but {says} than those of {staleness} updates before"
             fail(text, case, ["weights used", evidence])
         versions.append(versions[-1] - lr * _slope(used, worker, step))
-    if not np.allclose(weights, versions[-1], rtol=1e-12, atol=1e-12):
-        fail("replaying the log, w ← w − lr · g for each entry, ends at other weights", case, ["end", evidence])
+    why = "replaying the log, w ← w − lr · g for each entry, ends there"
+    how = {"rtol": 1e-12, "atol": 1e-12, "because": why, "evidence": ["end", evidence]}
+    expect_close(case, weights, versions[-1], what="the weights at the end", **how)
 
 
 @check("07-ex4-parameter-server")
@@ -225,7 +231,7 @@ def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
     run = _serve(case, parameter_server, 3, start, "", steps, lr, "async", _one_waits)
     weights, log, seen, gave_up, ledger = run
     if gave_up:
-        text = "a worker waited in vain for the other one to go on: the server made one wait for the other's push"
+        text = "the server made one worker wait for the other one's push"
         fail(text, case, ["lock-step"])
     # The gates force all but the order of the last two pushes, and with it the staleness of these two.
     forced = log[:-2]
@@ -253,12 +259,11 @@ def server_refuses_what_cannot_work(parameter_server, *, rng):
     """One rank alone, or another mode, is a ValueError that names the argument, on every rank, before any message."""
     start = rng.normal(size=3)
     for world_size, mode, name in [(1, "sync", "world_size"), (1, "async", "world_size"), (3, "lazy", "mode")]:
-        case = f"{world_size} rank{'s' * (world_size > 1)}, mode {mode!r}"
+        case = f"{count_of_ranks(world_size)}, mode {mode!r}"
         results = run_ranks(_drive_server, world_size, (parameter_server, start, "", 1, 0.1, mode, _no_gate, "."))
-        for rank, result in enumerate(results):
-            if not result["error"]:
-                fail(f"rank {rank} raised no ValueError", case, "nothing raised")
-            if name not in result["error"]:
-                fail(f"the ValueError should name {name!r}, it says {result['error']!r}", case, "not named")
+        for rank, result in each_rank(case, results, evidence=lambda result: bool(result["error"])):
+            error = result["error"]
+            rank.expect(error, "no ValueError was raised", "nothing raised")
+            rank.expect(name in error, f"the ValueError should name {name!r}, it says {error!r}", "not named")
         if results.ledger:
             fail("messages were sent before the ValueError", case, "sent first")

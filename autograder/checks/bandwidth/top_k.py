@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, expect_raises, expect_unchanged, fail
+from autograder.checking.expect import expect_close, expect_equal, expect_raises, expect_unchanged, fail
 from autograder.checks.bandwidth.common import (
     DTYPES,
     distinct_numbers,
@@ -34,7 +34,7 @@ def top_k_takes_the_largest(top_k_compress, *, rng):
             expect_largest(case, values, indices, array.reshape(-1), ratio)
             expect_unchanged(case, array, grad.numpy(), what="grad")
             if shares_memory(got[0], [grad]) or shares_memory(got[1], [grad]):
-                fail("values share their memory with grad: whoever changes one changes the other", case, "shared")
+                fail("values share their memory with grad, so a change of one changes the other", case, "shared")
     ties = np.asarray(rng.permutation([2.0, -2.0, 2.0, 1.0, -1.0, 0.0, 0.0, 2.0]))
     for ratio in (0.25, 0.5, 0.75, 1.0):
         case = f"entries of the same magnitude, ratio {ratio}"
@@ -69,8 +69,9 @@ def decompress_puts_values_back(top_k_decompress, *, rng):
         got = top_k_decompress(values, indices, torch.Size(shape) if k % 2 else shape)
         expected = np.zeros(numel, dtype)
         expected[indices.numpy()] = values.numpy()
-        if isinstance(got, torch.Tensor) and got.dtype != values.dtype:
-            fail(f"the result is {got.dtype}, expected {values.dtype}, as the values", case, str(got.dtype))
+        if isinstance(got, torch.Tensor):
+            why = "that of the values is kept"
+            expect_equal(case, str(got.dtype), str(values.dtype), what="the dtype of the result", because=why)
         expect_close(case, got, expected.reshape(shape), what="the decompressed tensor", rtol=0.0)
         for name, before, after in zip(("values", "indices"), inputs, (values, indices), strict=True):
             expect_unchanged(case, before.numpy(), after.numpy(), what=name)

@@ -16,15 +16,15 @@ import torch
 from torch import nn
 
 from autograder.checking import stage
-from autograder.checking.expect import as_array, digits_that_differ, expect_close, fail
+from autograder.checking.expect import OneRank, as_array, ceil_div, expect_close, expect_type, fail
 from autograder.lessons import notebook
 
 LESSON = "17_capstone"
 TOKENS, NUMEL = 64, 29_888
 LOSS_ERROR, NORM_ERROR, PARAMETER_ERROR = 1e-5, 1e-4, 1e-4
-#: So many of the parameters may be further off.
+#: At most this many of the parameters may be further off.
 STRAYS = 10
-#: The loss falls by at least so much in every step: measured over seeds and learning rates.
+#: The loss falls by at least this much in every step: measured over seeds and learning rates.
 MARGIN = 0.01
 LISTS = ("steps", "losses", "grad_norms", "norms", "hashes", "state_bytes", "seconds")
 
@@ -83,7 +83,7 @@ def window(corpus: np.ndarray, step: int, rank: int, world_size: int) -> tuple[n
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """As in a rank: for tensors this small more threads are slower, by far where others use the machine too."""
+    """One thread, as in a rank: for tensors this small more threads are slower, above all on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -119,7 +119,8 @@ def flat_parameters(model: nn.Module) -> np.ndarray:
 
 
 def bytes_of_state(world_size: int) -> int:
-    return 12 * -(NUMEL // -world_size)
+    """Bytes that one rank's optimizer holds: a master and two moments, 4 bytes each, of its share of the numbers."""
+    return 12 * ceil_div(NUMEL, world_size)
 
 
 def corpus_of(make_corpus: Any, seed: int) -> np.ndarray:
@@ -140,8 +141,7 @@ def expect_parameters(case: str, rank: int, got: np.ndarray, want: np.ndarray) -
 def expect_described(case: str, rank: int, parameters: np.ndarray, norm: Any, digest: Any) -> None:
     """The norm and the digest are those of these parameters."""
     true = float(np.linalg.norm(parameters.astype(np.float64)))
-    if not isinstance(norm, float):
-        fail(f"the norm should be a float, it is a {type(norm).__name__}", case, ["norm", type(norm).__name__])
+    expect_type(case, norm, float, what="the norm")
     if not math.isclose(norm, true, rel_tol=1e-5) and math.isfinite(true):
         got, expected = digits_that_differ(norm, true)
         fail(f"rank {rank}: the norm of the parameters is {expected}, got {got}", case, ["norm", norm])
@@ -150,6 +150,7 @@ def expect_described(case: str, rank: int, parameters: np.ndarray, norm: Any, di
 
 
 def try_values(rank: int, world_size: int, subject: Any, values: list, kind: str) -> list[tuple]:
+    """Inside a rank: (case, kind, text) of what each value makes a Trainer (kind "trainer") or train raise."""
     equip(subject)
     if kind == "trainer":
         return [
@@ -166,12 +167,14 @@ def try_values(rank: int, world_size: int, subject: Any, values: list, kind: str
 
 
 def expect_refused(results: Any, *names: str) -> None:
-    for rank, rows in enumerate(results):
+    """On every rank each value was refused by a ValueError that names its argument, before any message."""
+    for number, rows in enumerate(results):
         for case, kind, text in rows:
             name = case.split(" =")[0]
-            if kind != "ValueError" or name not in text:
-                said = f"{kind}: {text}" if kind else "nothing"
-                fail(f"expected a ValueError that names {name} on rank {rank}, got {said}", case, [kind, name in text])
+            said = f"{kind}: {text}" if kind else "nothing"
+            rank = OneRank(number, case, [kind, name in text])
+            refused = kind == "ValueError" and name in text
+            rank.expect(refused, f"expected a ValueError that names {name}, got {said}")
     if any(results.ledger):
         fail("something was sent before the ValueError", "messages", "sent")
 
@@ -183,8 +186,8 @@ def expect_told(case: str, said: list[tuple], word: str, culprit: int | None, st
         if not word and kind:
             fail(f"nothing is wrong, but rank {rank} raised {kind}: {text}", case, kinds)
         if word and kind != "RuntimeError":
-            told = f"raised {kind}: {text}" if kind else "raised nothing"
-            fail(f"every rank must raise a RuntimeError about the {word}; rank {rank} {told}", case, kinds)
+            did = f"raised {kind}: {text}" if kind else "raised nothing"
+            fail(f"every rank must raise a RuntimeError about the {word}; rank {rank} {did}", case, kinds)
     for rank, (_, text) in enumerate(said if word else []):
         wanted = [word, f"rank {rank if culprit is None else culprit}", f"step {step}"]
         missing = [part for part in wanted if part not in text]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import each_rank, expect_equal, fail
 from autograder.checks.capstone.common import PIECES, equip, run_ranks, strict_or_fail, tensor_bytes, what_it_says
 
 
@@ -84,23 +84,21 @@ def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
         "even numbers of losses": [4.0, 2.0, 4.6, 2.0, 1.0, math.nan, 1.0, 99.0],
     }  # fmt: skip
     results = run_ranks(_drive_guards, 2, (Guard, list(sequences.values())))
-    for rank, outcomes in enumerate(results):
-        everything = [got["said"] for got in outcomes]
-        for (case, losses), got in zip(sequences.items(), outcomes, strict=True):
-            want = _verdicts(losses)
-            if got["said"] != want:
-                text = f"of the losses {losses} rank {rank} accepts {got['said']}, expected {want}"
-                fail(text, case, everything)
-            if any(back != [0, True] for back in got["backs"]):
-                off = next(back[0] for back in got["backs"] if back != [0, True])
-                text = "the step returned is wrong" if off else "the state restored is not that of before the step"
-                fail(f"rank {rank}: {text}", case, [got["backs"]])
-            for when in ("early", "fourth"):
+    for number, (case, losses) in enumerate(sequences.items()):
+        seen = [outcomes[number] for outcomes in results]
+        everything = [got["said"] for got in results[0]]
+        for rank, got in each_rank(case, seen, evidence=lambda got: got["backs"]):
+            what = f"what accepts says of the losses {losses}"
+            rank.expect_equal(got["said"], _verdicts(losses), what=what, evidence=everything)
+            for off, restored in got["backs"]:
+                rank.expect(off == 0, "roll_back returned the wrong step")
+                rank.expect(restored, "the state that roll_back restored is not that of before the step")
+            for when, why in (("early", "before any loss was accepted"), ("fourth", "the fourth time")):
                 kind, text = got[when]
-                if kind != "RuntimeError" or "rollback" not in text:
-                    why = "before any loss was accepted" if when == "early" else "the fourth time"
-                    said = f"{kind}: {text}" if kind else "nothing"
-                    fail(f"roll_back {why}: expected a RuntimeError about the rollback, got {said}", case, [when, kind])
+                said = f"{kind}: {text}" if kind else "nothing"
+                refused = kind == "RuntimeError" and "rollback" in text
+                wanted = f"roll_back {why}: expected a RuntimeError about the rollback, got {said}"
+                rank.expect(refused, wanted, [when, kind])
 
 
 def _drive_spikes(rank: int, world_size: int, train: Any, root: str, spikes: list[tuple], seed: int) -> dict:
@@ -135,15 +133,18 @@ def spikes_are_taken_back(train, *, rng):
 
 
 def _expect_taken_back(case: str, rank: int, at: int, plain: dict, run: dict, log: list[dict]) -> None:
-    told = [[entry.get("step", -99) - at, entry.get("to", -99) - at] for entry in run["rollbacks"]]
-    if told != [[1, -1]]:
-        steps = [(entry.get("step"), entry.get("to")) for entry in run["rollbacks"]]
-        fail(f"expected one rollback, from step {at + 1} to {at - 1}; rank {rank} has {steps}", case, told)
+    """One rollback, to the step before the spike; then the run without a spike, also in its checkpoint and metrics."""
+    steps = [(entry.get("step", -99), entry.get("to", -99)) for entry in run["rollbacks"]]
+    if steps != [(at + 1, at - 1)]:
+        shifts = [[step - at, to - at] for step, to in steps]
+        fail(f"expected one rollback, from step {at + 1} to {at - 1}; rank {rank} has {steps}", case, shifts)
     loss = run["rollbacks"][0].get("loss", 0.0)
     if math.isfinite(loss) and loss < 5:
         fail(f"the rollback's loss is {loss}", case, "loss")
-    if run["steps"] != plain["steps"]:
-        fail(f"rank {rank}'s steps are {run['steps']}", case, ["steps", [step - at for step in run["steps"]]])
+    shifts = [step - at for step in run["steps"]]
+    expect_equal(
+        case, run["steps"], plain["steps"], what=f"the list of rank {rank}'s steps", evidence=["steps", shifts]
+    )
     for name in ("losses", "hashes", "grad_norms", "norms", "state_bytes"):
         for step, ours, theirs in zip(run["steps"], run[name], plain[name], strict=True):
             if ours != theirs:
@@ -155,7 +156,7 @@ def _expect_taken_back(case: str, rank: int, at: int, plain: dict, run: dict, lo
     events = [line for line in log if "event" in line]
     finite = loss if math.isfinite(loss) else None
     if events != [{"event": "rollback", "step": at + 1, "to": at - 1, "loss": finite}]:
-        fail(f"the metrics tell of the rollback: {events}", case, ["events", len(events)])
+        fail(f"the metrics hold the events {events}, expected this one rollback", case, ["events", len(events)])
     steps = [line["step"] for line in log if "event" not in line]
     if steps != [*range(1, at + 1), *range(at, 6)]:
         fail(f"the metrics hold the steps {steps}", case, ["logged", [step - at for step in steps]])
@@ -180,11 +181,7 @@ def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[str, str]:
 def a_hopeless_run_is_given_up(train, *, rng):
     """A loss that stays nan is rolled back three times and then ends the run, on every rank."""
     results = run_ranks(_drive_hopeless, 2, (train,))
-    for rank, (kind, text) in enumerate(results):
-        if kind != "RuntimeError" or "rollback" not in text:
-            said = f"{kind}: {text}" if kind else "nothing"
-            fail(
-                f"rank {rank}: expected a RuntimeError about the rollbacks, got {said}",
-                "the loss stays nan",
-                list(results),
-            )
+    for rank, (kind, text) in each_rank("the loss stays nan", results):
+        said = f"{kind}: {text}" if kind else "nothing"
+        refused = kind == "RuntimeError" and "rollback" in text
+        rank.expect(refused, f"expected a RuntimeError about the rollbacks, got {said}")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import each_rank, expect_equal
 from autograder.checks.capstone.common import PIECES, equip, expect_told, run_ranks, spoil, tensor_bytes, what_it_says
 
 
@@ -124,9 +124,8 @@ def checkpoints_are_read_back(save_verified, *, rng):
             rows = [mine[number] for mine in results]
             case = f"{how} differs on rank {culprit} after {where}" if where else how
             if how == "again":
-                kinds = [row["said"][0] for row in rows]
-                if kinds != ["CheckpointError"] * 3:
-                    fail(f"step 3 is there already: expected the CheckpointError, got {kinds}", case, kinds)
+                kinds, why = [row["said"][0] for row in rows], "the checkpoint of step 3 is there already"
+                expect_equal(case, kinds, ["CheckpointError"] * 3, what="the list of errors by rank", because=why)
             elif where:
                 expect_told(case, [row["said"] for row in rows], "checkpoint", culprit, 3 + number)
             else:
@@ -135,13 +134,13 @@ def checkpoints_are_read_back(save_verified, *, rng):
 
 
 def _expect_entry(case: str, rows: list[dict], root: str) -> None:
-    for rank, row in enumerate(rows):
-        if set(row["entry"]) != {"step", "path", "sha256"}:
-            found = sorted(row["entry"]) or row["kind"]
-            fail(f"rank {rank} returned {found}, expected step, path (a string) and sha256", case, ["keys", found])
-        if row["entry"]["step"] != 3 or Path(row["entry"]["path"]) != Path(root, "step_00000003"):
-            fail(f"step or path of {row['entry']} is wrong", case, ["place", row["entry"]["step"]])
-        if row["entry"]["sha256"] != row["sha256"]:
-            fail(
-                f"rank {rank}: sha256 is not that of its own tensors, in the order of their names", case, ["sha", rank]
-            )
+    """Each rank returned the step, the path, and the digest of its own tensors."""
+    for number, (rank, row) in enumerate(each_rank(case, rows, evidence=lambda row: row["kind"])):
+        entry = row["entry"]
+        found = sorted(entry) or row["kind"]
+        right = set(entry) == {"step", "path", "sha256"}
+        rank.expect(right, f"save_verified returned {found}, expected step, path (a string), sha256", ["keys", found])
+        place = entry["step"] == 3 and Path(entry["path"]) == Path(root, "step_00000003")
+        rank.expect(place, f"step or path of {entry} is wrong", ["place", entry["step"]])
+        own = entry["sha256"] == row["sha256"]
+        rank.expect(own, "sha256 is not that of its own tensors, in the order of their names", ["sha", number])

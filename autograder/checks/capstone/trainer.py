@@ -9,7 +9,7 @@ import numpy as np
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import digits_that_differ, fail
+from autograder.checking.expect import each_rank, expect_close, expect_equal, expect_type
 from autograder.checks.capstone.common import (
     LOSS_ERROR,
     NORM_ERROR,
@@ -71,46 +71,46 @@ def steps_follow_one_process(Trainer, make_corpus, *, rng):  # noqa: N803
 
 
 def _expect_trainer(case, ours, corpus, seed, micro_batches, lr, factors) -> None:
+    """All ranks start alike, make the oracle's steps, and leave the learning rate as it was."""
     finite = all(map(math.isfinite, factors.values()))
     want = train_alone(corpus, len(ours), len(factors), seed, lr, factors)
-    for rank, mine in enumerate(ours):
-        if mine["seeds"] != [seed + rank]:
-            fail(
-                f"rank {rank} built its model under {mine['seeds']}, expected seed + rank",
-                case,
-                [number - seed for number in mine["seeds"]],
-            )
-        if mine["numel"] != NUMEL:
-            fail(f"numel is {mine['numel']}", case, mine["numel"])
-        if not np.array_equal(mine["start"], want["parameters"][0]):
-            fail(f"rank {rank} does not start with rank 0's parameters", case, ["start", rank])
-        if not np.array_equal(mine["corpus"], np.resize(corpus[:64], len(mine["corpus"]))):
-            fail(f"rank {rank}'s corpus is not make_corpus(seed, …)", case, ["corpus", rank])
+    _expect_start(case, ours, corpus, seed, want["parameters"][0])
     for place in range(len(factors)):
-        rows = [mine["rows"][place] for mine in ours]
-        where = f"{case}, step {place + 1}"
-        losses, norms = [row["loss"] for row in rows], [row["grad_norm"] for row in rows]
-        if not all(isinstance(value, float) for value in losses + norms):
-            fail("loss and grad_norm should be floats", where, [type(v).__name__ for v in (losses[0], norms[0])])
-        if len(set(losses)) > 1 or len(set(norms)) > 1:
-            fail(f"the ranks report other losses or norms: {losses}, {norms}", where, [losses, norms])
-        if abs(losses[0] - want["losses"][place]) > LOSS_ERROR:
-            one, other = digits_that_differ(losses[0], want["losses"][place])
-            fail(f"the loss is {one}, one process has {other}", where, losses[0])
-        if abs(norms[0] / want["grad_norms"][place] - 1) > NORM_ERROR:
-            one, other = digits_that_differ(norms[0], want["grad_norms"][place])
-            fail(f"the norm of the mean gradient is {one}, one process has {other}", where, norms[0])
-        for rank, row in enumerate(rows):
-            if not row["unchanged"]:
-                fail("gradients changed the parameters", where, "changed")
-            if row["shapes"] != [(4 // micro_batches, 16)] * micro_batches:
-                fail(f"rank {rank}'s model saw batches of {row['shapes']}", where, [list(s) for s in row["shapes"]])
+        rows, where = [mine["rows"][place] for mine in ours], f"{case}, step {place + 1}"
+        _expect_numbers(where, rows, want["losses"][place], want["grad_norms"][place])
+        batches = [(4 // micro_batches, 16)] * micro_batches
+        for number, (rank, row) in enumerate(each_rank(where, rows, evidence=lambda row: row["shapes"])):
+            rank.expect(row["unchanged"], "gradients changed the parameters", "changed")
+            rank.expect_equal(row["shapes"], batches, what="the list of shapes that the model was called with")
             if finite or place == 0:
-                expect_parameters(where, rank, row["parameters"], want["parameters"][place + 1])
-            expect_described(where, rank, row["parameters"], row["norm"], row["digest"])
-    rates = [mine["lr"] for mine in ours]
-    if rates != [lr] * len(ours):
-        fail(f"afterwards the learning rate is {rates[0]}, not {lr}", case, rates)
+                expect_parameters(where, number, row["parameters"], want["parameters"][place + 1])
+            expect_described(where, number, row["parameters"], row["norm"], row["digest"])
+    for rank, rate in each_rank(case, [mine["lr"] for mine in ours]):
+        rank.expect(rate == lr, f"the learning rate is {rate} afterwards, expected {lr}")
+
+
+def _expect_start(case: str, ours: list[dict], corpus: np.ndarray, seed: int, start: np.ndarray) -> None:
+    """Each rank builds the model with a seed of its own, and starts with rank 0's parameters and the same corpus."""
+    for number, (rank, mine) in enumerate(each_rank(case, ours, evidence=lambda mine: mine["numel"])):
+        shifts = [used - seed for used in mine["seeds"]]
+        rank.expect(shifts == [number], f"build_model was called with {mine['seeds']}, expected seed + rank", shifts)
+        rank.expect(mine["numel"] == NUMEL, f"numel is {mine['numel']}, expected {NUMEL}")
+        rank.expect(np.array_equal(mine["start"], start), "the parameters are not rank 0's", ["start", number])
+        right = np.array_equal(mine["corpus"], np.resize(corpus[:64], len(mine["corpus"])))
+        rank.expect(right, "the corpus is not make_corpus(seed, …)", ["corpus", number])
+
+
+def _expect_numbers(case: str, rows: list[dict], loss: float, norm: float) -> None:
+    """All ranks report the same loss and the same norm of the gradient: those of one process."""
+    losses, norms = [row["loss"] for row in rows], [row["grad_norm"] for row in rows]
+    expect_type(case, losses[0], float, what="the loss")
+    expect_type(case, norms[0], float, what="grad_norm")
+    evidence = [losses, norms]
+    expect_equal(case, losses, losses[:1] * len(rows), what="the list of all ranks' losses", evidence=evidence)
+    expect_equal(case, norms, norms[:1] * len(rows), what="the list of all ranks' norms", evidence=evidence)
+    how = {"because": "one process has that", "evidence": evidence}
+    expect_close(case, losses[0], np.array(loss), what="the loss", rtol=0.0, atol=LOSS_ERROR, **how)
+    expect_close(case, norms[0], np.array(norm), what="the norm of the mean gradient", rtol=NORM_ERROR, **how)
 
 
 @check("17-ex2-trainer")
@@ -118,13 +118,14 @@ def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
     """One reduce-scatter and one all-gather a step; everything else is small."""
     cases = [(4, 3e-3, {1: 1.0, 2: 1.0}), (1, 3e-3, {1: 1.0})]
     results = run_ranks(_drive_trainer, 3, (Trainer, 0, cases))
-    for rank in range(3):
-        parts = results.ledger.of(rank).between_barriers()
-        sent = [[m.call for m in part if m.bytes > 1024] for part in (parts[2], parts[4], parts[7])]
-        kinds = [sorted(call.split("_single")[0].split("_tensor")[0] for call in calls) for calls in sent]
-        for calls, kind in zip(sent, kinds, strict=True):
-            if len(kind) != 2 or not kind[0].startswith("all_gather") or not kind[1].startswith("reduce_scatter"):
-                fail(f"rank {rank} sent in one step: {calls}", "communication of a step", kinds)
+    large = []
+    for number in range(3):
+        parts = results.ledger.of(number).between_barriers()
+        large.append([sorted(m.call for m in part if m.bytes > 1024) for part in (parts[2], parts[4], parts[7])])
+    for rank, steps in each_rank("communication of a step", large):
+        for calls in steps:
+            two = len(calls) == 2 and calls[0].startswith("all_gather") and calls[1].startswith("reduce_scatter")
+            rank.expect(two, f"one step sent {calls}, expected one reduce-scatter and one all-gather")
 
 
 @check("17-ex2-trainer")

@@ -12,7 +12,7 @@ import numpy as np
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import each_rank
 from autograder.checks.capstone.common import LISTS, PIECES, equip, run_ranks, tensor_bytes, what_it_says
 
 
@@ -39,7 +39,7 @@ def _drive_verify(rank: int, world_size: int, verify_resume: Any, train: Any, ro
 
 
 def _change(rank: int, world_size: int, told: list[dict], culprit: int | None, change: Any, root: str) -> None:
-    """Change what is told of rank `culprit`'s run, or of everybody's (None)."""
+    """Change what is reported of rank `culprit`'s run, or of every rank's (None)."""
     if change == "other checkpoint":  # whole, with a right digest, and of other parameters
         state, _ = PIECES.load_sharded(told[rank]["checkpoints"][0]["path"])
         state["master"] += 1e-3
@@ -119,24 +119,25 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
         results = run_ranks(_drive_verify, 3, arguments)
     for number, (case, _, wanted) in enumerate(cases):
         rows = [mine["outcomes"][number] for mine in results]
-        shown = [[said[0], str(verdict["ok"]), _words(verdict["first_difference"])] for said, verdict in rows]
-        for rank, ((kind, text), verdict) in enumerate(rows):
-            if kind:
-                fail(f"rank {rank} raised {kind}: {text}", case, shown)
+        for (rank, ((kind, text), verdict)), words in zip(each_rank(case, rows, evidence=_seen), wanted, strict=True):
+            rank.expect(not kind, f"{kind} was raised: {text}")
             ok, difference = verdict["ok"], verdict["first_difference"]
-            if ok is not (not wanted[rank]) or (difference is None) != ok:
-                fail(f"rank {rank} says ok: {ok}, first_difference: {difference!r}", case, shown)
-            missing = [word for word in wanted[rank] if word not in str(difference)]
-            if missing:
-                fail(f"rank {rank}'s first_difference should name {missing}, it is {difference!r}", case, shown)
+            right = ok is (not words) and (difference is None) == ok
+            rank.expect(right, f"ok is {ok} and first_difference is {difference!r}, expected ok = {not words}")
+            missing = [word for word in words if word not in str(difference)]
+            rank.expect(not missing, f"first_difference should name {missing}, it is {difference!r}")
     kept = {"of-0", "of-1", "of-2", "other", "step_00000004"}
-    for mine in results:
-        if set(mine["there"]) - kept:
-            fail(
-                f"something was saved: {sorted(set(mine['there']) - kept)}", "files", sorted(set(mine["there"]) - kept)
-            )
+    for rank, saved in each_rank("files", [sorted(set(mine["there"]) - kept) for mine in results]):
+        rank.expect(not saved, f"verify_resume saved {saved}, but it should save nothing")
+
+
+def _seen(row: tuple) -> list:
+    """The evidence in one rank's outcome: the kind of error, ok, and what the difference names."""
+    (kind, _), verdict = row
+    return [kind, str(verdict["ok"]), _words(verdict["first_difference"])]
 
 
 def _words(text: Any) -> list[str]:
+    """The words among these that a text names."""
     found = ("sha256", "checkpoint", "losses", "hashes", "grad_norms", " norms", "state_bytes", "parameters", "steps")
     return [word for word in (*found, *(f"step {n}" for n in range(1, 8))) if word in f" {text}"]

@@ -12,7 +12,7 @@ import numpy as np
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import each_rank, expect_equal, expect_type, fail
 from autograder.checking.stage import call_inside
 from autograder.checks.capstone.common import equip, run_ranks, strict, strict_or_fail
 
@@ -37,7 +37,7 @@ def metrics_are_strict_json(append_metrics, *, rng):
                     fail("the row was changed", case, "changed")
                 if not text.endswith("\n") or text.count("\n") != number:
                     shown = [text.endswith("\n"), text.count("\n")]
-                    fail(f"after {number} rows the file should hold as many lines", case, shown)
+                    fail(f"after {number} rows the file should hold {number} lines", case, shown)
                 try:
                     got = [strict(line) for line in text.splitlines()]
                 except ValueError as error:
@@ -88,7 +88,7 @@ def plots_show_each_step_once(plot_metrics, *, rng):
     if kind:
         fail("expected a ranks.Figure with an alt text", case, kind)
     if len(axes) < 2:
-        fail(f"expected two axes, found {len(axes)}", case, len(axes))
+        fail(f"the figure has {len(axes)} axes, expected 2", case, len(axes))
     for place, (name, ax) in enumerate(zip(("loss", "grad_norm"), axes, strict=False)):
         drawn = ax["lines"]
         want = [np.array(sorted(wanted), float), np.array([wanted[step][place] for step in sorted(wanted)])]
@@ -108,9 +108,8 @@ def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[t
         now = [50.0 * rank]
         cadence, said = cadence_class(seconds, clock=lambda now=now: now[0]), []
         for time in times:
-            now[0] = (
-                time if rank == 0 else 50.0 * rank + {1: 0.0, 2: 10 * time}[rank]
-            )  # one stands still, one runs ahead
+            # Rank 1's clock stands still, rank 2's runs ahead.
+            now[0] = {0: time, 1: 50.0, 2: 100.0 + 10 * time}[rank]
             said.append(cadence.due())
         outcomes.append([value if isinstance(value, bool) else repr(value) for value in said])
         dist.barrier()
@@ -132,12 +131,11 @@ def one_clock_decides_for_all(Cadence, *, rng):  # noqa: N803
         for number, (seconds, times, wanted) in enumerate([*cases, (0.0, [], [1, 0])]):
             case = f"N = {world_size}, every {seconds:g} s" if times else f"N = {world_size}, time.monotonic"
             got = [mine[number] for mine in results]
-            for rank, said in enumerate(got):
-                if said != [bool(value) for value in wanted]:
-                    text = (
-                        f"at {times} rank {rank} says {said}" if times else f"rank {rank}: 0 and 1000 s are due: {said}"
-                    )
-                    fail(text, "every 5 s" if number == 0 else case, got)
+            what = (
+                f"the list of what due() says at {times}" if times else "what due() says, every 0 s and every 1000 s,"
+            )
+            for rank, said in each_rank("every 5 s" if number == 0 else case, got):
+                rank.expect_equal(said, [bool(value) for value in wanted], what=what)
 
 
 def _drive_watched(rank: int, world_size: int, train: Any, root: str) -> list[dict]:
@@ -173,24 +171,20 @@ def training_is_watched_and_saved_by_the_clock(train, *, rng):
             "every 0 s, no folder",
             "no folder",
         )
-        for case, got, want in zip(names, saved, wanted, strict=True):
-            if got != want:
-                fail(
-                    f"saved after steps {got}, expected {want}", f"{case}, resumed" if case != names[0] else case, saved
-                )
+        for number, (name, got, want) in enumerate(zip(names, saved, wanted, strict=True)):
+            case = f"{name}, resumed" if number else name
+            expect_equal(case, got, want, what="the list of steps that were saved", evidence=saved)
         path = Path(root, "metrics.jsonl")
         if not path.is_file():
             fail("metrics_path was not written", "metrics", "no file")
         lines = [strict_or_fail(line) for line in path.read_text().splitlines()]
     steps = [line.get("step") for line in lines]
     want = [step for run in results[0] for step in run["steps"]]
-    if steps != want:
-        fail(f"the metrics hold the steps {steps}, expected {want}", "metrics", steps)
+    expect_equal("metrics", steps, want, what="the list of steps in the metrics")
     values = {"loss": "losses", "grad_norm": "grad_norms", "step_seconds": "seconds"}
     rows = [{key: run[name][i] for key, name in values.items()} for run in results[0] for i in range(len(run["steps"]))]
     for line, row in zip(lines, rows, strict=True):
         row = {key: value if math.isfinite(value) else None for key, value in row.items()}
         if set(line) != {"step", *values} or any(line[key] != row[key] for key in ("loss", "grad_norm")):
-            fail(f"the line {line} does not tell what train returned: {row}", "metrics", [sorted(line), line["step"]])
-        if not isinstance(line["step_seconds"], (int, float)):
-            fail(f"step_seconds is {line['step_seconds']!r}", "metrics", "seconds")
+            fail(f"the line {line} differs from what train returned: {row}", "metrics", [sorted(line), line["step"]])
+        expect_type("metrics", line["step_seconds"], (int, float), what="step_seconds")
