@@ -16,7 +16,15 @@ import torch
 from torch import nn
 
 from autograder.checking import stage
-from autograder.checking.expect import OneRank, as_array, ceil_div, expect_close, expect_type, fail
+from autograder.checking.expect import (
+    OneRank,
+    as_array,
+    ceil_div,
+    digits_that_differ,
+    expect_close,
+    expect_type,
+    fail,
+)
 from autograder.lessons import notebook
 
 LESSON = "17_capstone"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank
+from autograder.checking.expect import digits_that_differ, each_rank
 from autograder.checks.capstone.common import LOSS_ERROR, corpus_of, equip, run_ranks, train_alone, what_it_says
 
 
@@ -29,7 +29,8 @@ def split_attention_trains_alike(train_tensor_parallel, make_corpus, *, rng):
             floats = isinstance(losses, list) and [type(loss) for loss in losses] == [float] * steps
             rank.expect(floats, f"no list of {steps} floats was returned", str(type(losses)))
             for step, (ours, theirs) in enumerate(zip(losses, want, strict=True), start=1):
-                difference = f"the loss of step {step} is {ours:.6f}, one process has {theirs:.6f}"
+                one, other = digits_that_differ(ours, theirs)
+                difference = f"the loss of step {step} is {one}, one process has {other}"
                 rank.expect(abs(ours - theirs) <= LOSS_ERROR, difference)
         sent = [[(m.call, m.bytes) for m in results.ledger.of(rank)] for rank in range(world_size)]
         for rank, calls in each_rank(case, sent, evidence=lambda calls: [len(calls), _kinds(calls)]):
