@@ -124,7 +124,7 @@ $(STAMPS)/inputs: FORCE
 	@mkdir -p $(STAMPS)
 	@printf '%s\n' $(INPUTS) | cmp -s - $@ || printf '%s\n' $(INPUTS) > $@
 
-$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/grading/checklist.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder release
 	@touch $@

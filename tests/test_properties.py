@@ -197,7 +197,7 @@ SAYS = {
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
     """sentence → (what became of it, its points), of the table in an exercise's section."""
-    found = re.findall(r"<td>([^<]*)</td><td>([^<]*)</td><td class=\"number\">([^<]*)</td>", text)
+    found = re.findall(r"<td>([^<]*)</td><td>(.*?)</td><td class=\"number\">([^<]*)</td>", text)
     assert [says.endswith(" This is the core.") for _, says, _ in found] == [True, *[False] * (len(found) - 1)]
     return {says.removesuffix(" This is the core."): (result, worth) for result, says, worth in found}
 

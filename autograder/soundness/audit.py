@@ -85,7 +85,7 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
     with hints.only_for(answer.cell, None if thorough else answer.name):
         outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
     complaints = _differences(outcome, should_fail)
-    if answer.breaks:
+    if answer.breaks and own_test in outcome.failed:
         complaints += matrix.differences(nb, answer, outcome.broken[own_test])
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
         complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
