@@ -6,6 +6,8 @@ import csv
 import io
 from typing import Any, NamedTuple
 
+from autograder.grading.limits import csv_cell
+
 
 class Row(NamedTuple):
     """One exercise of one submission."""
@@ -77,7 +79,7 @@ def csv_of(rows: list[Row]) -> str:
     writer.writerow(["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))])
     for (student, lesson), (score, most) in sorted(totals_of(rows).items()):
         points = [f"{value:g}" for _, value in sorted(exercises[student, lesson])]
-        writer.writerow([_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
+        writer.writerow([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
     return text.getvalue()
 
 
@@ -93,8 +95,3 @@ def table_of(rows: list[Row]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     texts = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([texts[0], "  ".join("─" * width for width in widths), *texts[1:]])
-
-
-def _cell(text: str) -> str:
-    """A name, with an apostrophe in front where a spreadsheet would take it for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 
+from autograder.grading.limits import csv_cell
 from autograder.insight.marks import ClassMarks, Student
-
-FORMULA = re.compile(r"'*\s*[=+\-@\t\r]")
 
 
 def canvas(marks: ClassMarks) -> str:
@@ -60,12 +58,8 @@ def quoted(marks: ClassMarks) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """A text, with an apostrophe in front if a spreadsheet might take it for a formula.
-
-    To get the text back, remove one apostrophe where apostrophes are followed by one of = + - @: a text that has some
-    itself gets one more.
-    """
-    return f"'{text}" if FORMULA.match(text) else text
+    """A text as grades.csv has it: one that might be a formula is quoted (`limits.csv_cell`)."""
+    return csv_cell(text)
 
 
 def number(value: float) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 
 from autograder.grading import jail as package
 from autograder.grading.jail import MISSING, wire
+from autograder.grading.limits import unbound_memory
 
 HERE = Path(__file__).resolve().parent
 
@@ -84,7 +85,7 @@ class Jail:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=functools.partial((self.fence / "cgroup.procs").write_text, "0") if self.fence else None,
+            preexec_fn=functools.partial(_begin, self.fence),
         )
         theirs.close()
         self._expect_ready(self.process)
@@ -347,6 +348,13 @@ def _fence(processes: int) -> Path | None:
             with contextlib.suppress(OSError):
                 group.rmdir()
     return None
+
+
+def _begin(fence: Path | None) -> None:
+    """In the process that becomes bubblewrap: its limits are those of the jail, not those of a worker."""
+    if fence:
+        (fence / "cgroup.procs").write_text("0")
+    unbound_memory()
 
 
 def _sweep(root: Path) -> None:
