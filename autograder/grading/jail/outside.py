@@ -164,6 +164,8 @@ class Inmate:
         self.jail, self.connection, self.pid, self.folder = jail, connection, pid, folder
         self.deadline = time.monotonic() + 60
         self.why_ended = ""
+        #: The process of the same submission that has taken the place of this one.
+        self.successor: Inmate | None = None
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._keep_limits, daemon=True)
         first = self._receive()
@@ -223,6 +225,11 @@ class Inmate:
                 if found and found[1].split() == [str(pid), str(self.pid)]:  # its numbers outside and in the jail
                     return Path(f"/proc/{pid}/net/dev")
         return Path(os.devnull)
+
+    @property
+    def latest(self) -> Inmate:
+        """The process that has taken the place of this one, or this one."""
+        return self if self.successor is None else self.successor.latest
 
     def end(self) -> None:
         """End it and everything that it started. May be called again."""
@@ -306,7 +313,7 @@ def _bubblewrap() -> list[str]:
     ranks = importlib.util.find_spec("ranks")
     assert ranks is not None and ranks.origin is not None
     command += ["--ro-bind", str(Path(ranks.origin).parent), "/jail/ranks"]
-    for name in ("__init__.py", "wire.py", "namespace.py", "inside.py"):
+    for name in ("__init__.py", "wire.py", "namespace.py", "calls.py", "inside.py"):
         command += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
     command += ["--setenv", "PYTHONPATH", "/jail", "--setenv", "HOME", "/tmp", "--setenv", "OMP_NUM_THREADS", "1"]
     command += ["--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--setenv", "RANKS_INSIDE", "jail"]
