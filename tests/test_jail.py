@@ -571,9 +571,11 @@ def test_a_grade_cell_has_its_time_limit(kernel):
 
 ELSEWHERE = """
 from autograder.checking.stage import apart, run_ranks
+assert [remember(1), remember(2)] == [[1], [1, 2]]
 other = apart(remember)
-assert [remember(1), remember(2), other(3)] == [[1], [1, 2], [3]], "each process has memory of its own"
+assert other(3) == [3], "each process has memory of its own"
 assert list(run_ranks(worker, 2, (other,))) == [[3, 0], [3, 1]], "ranks are forked from there"
+assert remember(4) == [3, 4], "the other process has taken the place of the first"
 assert apart(worker) is worker, "what is not the submission's stays what it is"
 """
 
@@ -594,6 +596,29 @@ def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail
     finally:
         kernel.stop()
     assert not any(folder.exists() for folder in folders)
+
+
+def test_the_first_process_has_ended_before_the_second_starts(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
+    kernel.start()
+    first, seen = kernel.running, []
+    begin = jail.start
+
+    def start(*args):
+        seen.append(outside._descendants(jail.pid))
+        return begin(*args)
+
+    try:
+        kernel.run("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\ndef f(x): return x", 20)
+        jail.start = start
+        assert (
+            kernel.run_test("from autograder.checking.stage import apart\nassert apart(f)(1) == 1", 20).status == "ok"
+        )
+        assert len(seen) == 1 and len(seen[0]) <= outside._OWN, "nothing of the first process is left"
+        assert kernel.running is first.latest is not first
+    finally:
+        del jail.start
+        kernel.stop()
 
 
 def test_cells_that_run_again_take_nothing_of_the_time_of_a_test(jail):
