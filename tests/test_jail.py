@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -21,7 +22,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
 import ranks
-from autograder.grading.jail import calls, handles, outside, wire
+from autograder.grading.jail import calls, fence, handles, outside, wire
 from autograder.grading.jail import kernel as kernels
 
 pytestmark = pytest.mark.jail
@@ -692,17 +693,44 @@ def test_what_a_network_has_carried_is_that_of_one_submission(jail, inmate):
 
 
 def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
-    mine = outside._fence(10)
-    if mine is None:
+    fences = [fence.Fence(10, 2**30)]
+    if not fences[0].groups:
         pytest.skip("control groups cannot be made here")
+    mine = fences[0].groups[0]
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = mine.with_name(f"autograder-{gone.pid}-1")
     left.mkdir()
-    outside._take_down(outside._fence(10))
+    fence.Fence(10, 2**30).take_down()
     assert mine.exists() and not left.exists()
-    outside._take_down(mine)
+    fences[0].take_down()
     assert not mine.exists()
+
+
+@pytest.mark.parametrize("files", [("pids.max", "memory.max", "memory.swap.max"), ("pids.max",), ()])
+def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
+    """Plain files in the place of the system's."""
+    (tmp_path / "cgroup.procs").touch()
+    monkeypatch.setattr(fence, "ROOTS", {"processes": (tmp_path,), "memory": (tmp_path,)})
+    made = Path.mkdir
+
+    def mkdir(path, *args, **kwargs):
+        made(path, *args, **kwargs)
+        for name in files:
+            (path / name).touch()
+
+    def rmdir(path):
+        shutil.rmtree(path)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    mine = fence.Fence(10, 2**30)
+    kinds = {"pids.max": "processes", "memory.max": "memory", "memory.swap.max": "swap"}
+    assert mine.holds == [kinds[name] for name in files]
+    assert all((mine.groups[0] / name).read_text() for name in files)
+    mine.take_down()
+    line = fence.limits_here(10, 2**30)
+    assert all((kind in line.split("only watched")[0]) == (name in files) for name, kind in kinds.items()), line
 
 
 # --- the calls of the system ----------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_source_within_the_limits_is_colored():
 
 
 def die(_):
-    os.abort()
+    os.kill(os.getpid(), 9)
 
 
 def wait(_):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any, NamedTuple
 
-from autograder.grading.limits import csv_cell
+from autograder.grading.limits import csv_cell, csv_text
 
 
 class Row(NamedTuple):
@@ -74,13 +72,11 @@ def csv_of(rows: list[Row]) -> str:
     for row in rows:
         exercises.setdefault((row.student, row.lesson), []).append((row.exercise, row.score))
     width = max(map(len, exercises.values()), default=0)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))])
+    lines = [["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))]]
     for (student, lesson), (score, most) in sorted(totals_of(rows).items()):
         points = [f"{value:g}" for _, value in sorted(exercises[student, lesson])]
-        writer.writerow([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
-    return text.getvalue()
+        lines.append([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
+    return csv_text(lines)
 
 
 def table_of(rows: list[Row]) -> str:

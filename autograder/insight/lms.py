@@ -15,10 +15,7 @@ that a student has not handed in is left empty: the instructor decides whether i
 
 from __future__ import annotations
 
-import csv
-import io
-
-from autograder.grading.limits import csv_cell
+from autograder.grading.limits import csv_cell, csv_text
 from autograder.insight.marks import ClassMarks, Student
 
 
@@ -28,7 +25,7 @@ def canvas(marks: ClassMarks) -> str:
     header = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *map(cell, lessons)]
     points = ["    Points Possible", "", "", "", "", *(number(marks.most(lesson)) for lesson in lessons)]
     rows = [[*_canvas_student(student), *_scores(marks, student, "")] for student in marks.students]
-    return _csv([header, points, *rows])
+    return csv_text([header, points, *rows])
 
 
 def _canvas_student(student: Student) -> list[str]:
@@ -49,7 +46,7 @@ def moodle(marks: ClassMarks) -> str:
     columns = {name: values for name, values in columns.items() if any(values)}
     header = [*columns, *map(cell, marks.lessons)]
     scores = [_scores(marks, student, "-") for student in marks.students]
-    return _csv([header, *([*ids, *row] for *ids, row in zip(*columns.values(), scores, strict=True))])
+    return csv_text([header, *([*ids, *row] for *ids, row in zip(*columns.values(), scores, strict=True))])
 
 
 def quoted(marks: ClassMarks) -> list[str]:
@@ -79,9 +76,3 @@ def _scores(marks: ClassMarks, student: Student, nothing: str) -> list[str]:
         if one.student == student.id and (one.student, one.lesson) not in marks.waiting
     }
     return [number(found[lesson]) if lesson in found else nothing for lesson in marks.lessons]
-
-
-def _csv(rows: list[list[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()

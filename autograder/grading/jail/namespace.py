@@ -55,6 +55,8 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
         _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
     _mount("proc", "/proc", None)
+    with open("/proc/self/oom_score_adj", "w") as score:  # if memory runs out, the system ends it and not the jail
+        score.write("500")
     _loopback_up()
     for folder in ("/", "/dev", "/proc"):  # shared by all submissions; /proc has settings of the system
         _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY, None))

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading import jail as package
-from autograder.grading.jail import MISSING, wire
+from autograder.grading.jail import MISSING, fence, wire
 from autograder.grading.limits import unbound_memory
 
 HERE = Path(__file__).resolve().parent
@@ -74,7 +74,7 @@ class Jail:
         ours, theirs = socket.socketpair()
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
         command = [*_bubblewrap(), sys.executable, "-c", python, str(theirs.fileno())]
-        self.fence = _fence(self.limits.processes)
+        self.fence = fence.Fence(self.limits.processes, self.limits.total)
         self.process: subprocess.Popen[bytes] | None = None
         self.requests = ours
         _jails.add(self)
@@ -144,8 +144,7 @@ class Jail:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             self.process.wait()
-        if self.fence:
-            _take_down(self.fence)
+        self.fence.take_down()
 
     def __enter__(self) -> Jail:
         return self
@@ -337,49 +336,10 @@ def _own_packages() -> list[str]:
     return [str(library / name) for name in ("autograder", "solutions") if (library / name).is_dir()]
 
 
-def _fence(processes: int) -> Path | None:
-    """A control group that bounds the number of processes; None if this user cannot make one.
-
-    The limit that `namespace` sets does not hold for root's processes, which the system does not count.
-    """
-    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
-        group = root / f"autograder-{os.getpid()}-{time.monotonic_ns()}"
-        if not (root / "cgroup.procs").exists():
-            continue
-        _sweep(root)
-        try:
-            group.mkdir()
-            (group / "pids.max").write_text(str(processes))
-            return group
-        except OSError:
-            with contextlib.suppress(OSError):
-                group.rmdir()
-    return None
-
-
-def _begin(fence: Path | None) -> None:
+def _begin(mine: fence.Fence) -> None:
     """In the process that becomes bubblewrap: its limits are those of the jail, not those of a worker."""
-    if fence:
-        (fence / "cgroup.procs").write_text("0")
+    mine.enter()
     unbound_memory()
-
-
-def _sweep(root: Path) -> None:
-    """Remove control groups left by killed graders; the system refuses to remove one that is in use."""
-    for group in root.glob("autograder-*"):
-        if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
-            with contextlib.suppress(OSError):
-                group.rmdir()
-
-
-def _take_down(group: Path) -> None:
-    """Remove a control group as soon as all its processes are gone, within 10 seconds."""
-    until = time.monotonic() + 10
-    while group.exists() and time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-            return
-        time.sleep(0.01)
 
 
 def _descendants(pid: int, most: int = 5000) -> list[int]:
