@@ -146,7 +146,7 @@ class Helper:
         return value
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self.connection, theirs = context.Pipe()
         self.process, self.owner = context.Process(target=_serve, args=(theirs, self.memory), daemon=True), os.getpid()
         ours = self.connection

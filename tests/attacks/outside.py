@@ -119,7 +119,7 @@ ATTACKS = [
         "qint8",
         "Sends a tensor of a quantized type, at which torch ends the process that reads it.",
         _first(QUANTIZED),
-        WITHOUT_EX1,
+        {"ex1": 0.0, "ex2": 2.0, "ex3": 0.0},
         lesson=ARRAYS,
     ),
     _outside(
