@@ -5,6 +5,8 @@ import dataclasses
 import json
 import os
 import platform
+import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -20,7 +22,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
 import ranks
-from autograder.grading.jail import handles, outside, wire
+from autograder.grading.jail import calls, fence, handles, outside, wire
 from autograder.grading.jail import kernel as kernels
 
 pytestmark = pytest.mark.jail
@@ -570,9 +572,11 @@ def test_a_grade_cell_has_its_time_limit(kernel):
 
 ELSEWHERE = """
 from autograder.checking.stage import apart, run_ranks
+assert [remember(1), remember(2)] == [[1], [1, 2]]
 other = apart(remember)
-assert [remember(1), remember(2), other(3)] == [[1], [1, 2], [3]], "each process has memory of its own"
+assert other(3) == [3], "each process has memory of its own"
 assert list(run_ranks(worker, 2, (other,))) == [[3, 0], [3, 1]], "ranks are forked from there"
+assert remember(4) == [3, 4], "the other process has taken the place of the first"
 assert apart(worker) is worker, "what is not the submission's stays what it is"
 """
 
@@ -585,7 +589,7 @@ def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail
         kernel.run("import time; time.sleep(0.5); kept = []\ndef remember(x): kept.append(x); return kept", 20)
         worker = "def worker(rank, n, remember): return remember(rank)\n"
         assert kernel.run_test(worker + ELSEWHERE, 10).error == ("", "")
-        folders.append(Path(kernel.second.folder))
+        folders.append(Path(kernel.inmate.folder))
         kernel.run("later = int(open('n.txt').read())\ndef read(x): return later + x", 20)
         late = "from autograder.checking.stage import apart\nassert apart(read)(1) == 5, 'later cells have run, too'"
         assert kernel.run_test(late, 10).error == ("", "")
@@ -593,6 +597,29 @@ def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail
     finally:
         kernel.stop()
     assert not any(folder.exists() for folder in folders)
+
+
+def test_the_first_process_has_ended_before_the_second_starts(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
+    kernel.start()
+    first, seen = kernel.running, []
+    begin = jail.start
+
+    def start(*args):
+        seen.append(outside._descendants(jail.pid))
+        return begin(*args)
+
+    try:
+        kernel.run("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\ndef f(x): return x", 20)
+        jail.start = start
+        assert (
+            kernel.run_test("from autograder.checking.stage import apart\nassert apart(f)(1) == 1", 20).status == "ok"
+        )
+        assert len(seen) == 1 and len(seen[0]) <= outside._OWN, "nothing of the first process is left"
+        assert kernel.running is first.latest is not first
+    finally:
+        del jail.start
+        kernel.stop()
 
 
 def test_cells_that_run_again_take_nothing_of_the_time_of_a_test(jail):
@@ -666,14 +693,137 @@ def test_what_a_network_has_carried_is_that_of_one_submission(jail, inmate):
 
 
 def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
-    mine = outside._fence(10)
-    if mine is None:
+    fences = [fence.Fence(10, 2**30)]
+    if not fences[0].groups:
         pytest.skip("control groups cannot be made here")
+    mine = fences[0].groups[0]
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = mine.with_name(f"autograder-{gone.pid}-1")
     left.mkdir()
-    outside._take_down(outside._fence(10))
+    fence.Fence(10, 2**30).take_down()
     assert mine.exists() and not left.exists()
-    outside._take_down(mine)
+    fences[0].take_down()
     assert not mine.exists()
+
+
+@pytest.mark.parametrize("files", [("pids.max", "memory.max", "memory.swap.max"), ("pids.max",), ()])
+def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
+    """Plain files in the place of the system's."""
+    (tmp_path / "cgroup.procs").touch()
+    monkeypatch.setattr(fence, "ROOTS", {"processes": (tmp_path,), "memory": (tmp_path,)})
+    made = Path.mkdir
+
+    def mkdir(path, *args, **kwargs):
+        made(path, *args, **kwargs)
+        for name in files:
+            (path / name).touch()
+
+    def rmdir(path):
+        shutil.rmtree(path)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    mine = fence.Fence(10, 2**30)
+    kinds = {"pids.max": "processes", "memory.max": "memory", "memory.swap.max": "swap"}
+    assert mine.holds == [kinds[name] for name in files]
+    assert all((mine.groups[0] / name).read_text() for name in files)
+    mine.take_down()
+    line = fence.limits_here(10, 2**30)
+    assert all((kind in line.split("only watched")[0]) == (name in files) for name, kind in kinds.items()), line
+
+
+# --- the calls of the system ----------------------------------------------------------------------------
+
+REFUSED = """
+import ctypes, fcntl, os, socket, struct
+libc = ctypes.CDLL(None, use_errno=True)
+
+def refused(call, *args):
+    try:
+        call(*args)
+        return False
+    except OSError as error:
+        return error.errno in (1, 38)
+
+def direct(number, *args):
+    return libc.syscall(number, *args) == -1 and ctypes.get_errno() in (1, 38)
+
+def library(name, *args):
+    return getattr(libc, name)(*args) == -1 and ctypes.get_errno() in (1, 38)
+
+here = open("/tmp/own", "w+b")
+shared = open(os.__file__, "rb")
+lock = struct.pack("hhlli", 0, 0, 0, 1, 0)
+print([name for name, found in {
+    "lock": refused(fcntl.fcntl, shared, fcntl.F_SETLK, lock),
+    "lock seen": refused(fcntl.fcntl, shared, fcntl.F_GETLK, lock),
+    "lock by file": refused(fcntl.fcntl, shared, 37, lock),
+    "lease": refused(fcntl.fcntl, shared, fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    "notify": refused(fcntl.fcntl, os.open("/usr", os.O_RDONLY), fcntl.F_NOTIFY, 1),
+    "memfd": refused(os.memfd_create, "x"),
+    "shm": library("shmget", 0, 1 << 20, 0o1600),
+    "sem": library("semget", 0, 1, 0o1600),
+    "msg": library("msgget", 0, 0o1600),
+    "inotify": library("inotify_init1", 0),
+    "mincore": library("mincore", 0, 4096, None),
+    "ptrace": library("ptrace", 0, 0, 0, 0),
+    "vsock": refused(socket.socket, 40, socket.SOCK_STREAM),
+    "fadvise": refused(os.posix_fadvise, here.fileno(), 0, 0, 4),
+    "uring": direct(425, 1, bytes(120)),
+    "bpf": direct(BPF, 0, bytes(120), 120),
+    "perf": direct(PERF, bytes(120), 0, -1, -1, 0),
+    "read of a process": direct(READV, os.getpid(), bytes(64), 1, bytes(64), 1, 0),
+    "x32": direct(0x40000000 + 39),
+}.items() if not found])
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the numbers of the calls")
+def test_calls_that_reach_beyond_a_submission_are_refused(inmate):
+    intel = {"BPF": 321, "PERF": 298, "READV": 310}
+    numbers = intel if platform.machine() == "x86_64" else {"BPF": 280, "PERF": 241, "READV": 270}
+    source = REFUSED
+    for name, number in numbers.items():
+        source = source.replace(f"direct({name}", f"direct({number}")
+    assert run(inmate, source) == ("[]\n", None)
+
+
+def test_the_numbers_of_the_calls_are_those_of_the_system():
+    header = Path(f"/usr/include/{platform.machine()}-linux-gnu/asm/unistd_64.h")
+    if platform.machine() != "x86_64" or not header.exists():
+        pytest.skip("the system's own list is not installed")
+    known = dict(re.findall(r"#define __NR_(\w+) (\d+)", header.read_text()))
+    mine = calls.numbers("x86_64")
+    assert {name for name in mine if name in known and int(known[name]) != mine[name]} == set()
+    assert len(mine.keys() & known.keys()) > 190
+    generic = Path("/usr/include/asm-generic/unistd.h").read_text()
+    known = dict(re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", generic)) | {"newfstatat": 79}
+    mine = calls.numbers("aarch64")
+    assert {name for name in mine if name in known and int(known[name]) != mine[name]} == set()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
+    def verdict(number, arguments=(0,) * 6, kind=calls.MACHINES[machine][0]):
+        data = struct.pack("=IIQ6Q", number, kind, 0, *arguments)
+        steps, place, loaded = calls.program(machine), 0, 0
+        while True:
+            code, yes, no, value = steps[place]
+            place += 1
+            if code == 0x20:
+                loaded = struct.unpack_from("=I", data, value)[0]
+            elif code == 0x06:
+                return value == 0x7FFF0000
+            else:
+                holds = {0x15: loaded == value, 0x25: loaded > value, 0x35: loaded >= value}[code]
+                place += yes if holds else no
+
+    allowed = calls.numbers(machine)
+    special = {allowed["fcntl"], allowed["socket"]}
+    for number in range(600):
+        assert number in special or verdict(number) == (number in allowed.values()), number
+    assert not verdict(0x40000000 + allowed["read"]) and not verdict(allowed["read"], kind=0x40000003)
+    commands = [command for command in range(1100) if verdict(allowed["fcntl"], (3, command, 0, 0, 0, 0))]
+    assert commands == [0, 1, 2, 3, 4, 1030, 1031, 1032]
+    assert [family for family in range(60) if verdict(allowed["socket"], (family, 1, 0, 0, 0, 0))] == [1, 2, 10, 16]

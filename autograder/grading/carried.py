@@ -74,7 +74,7 @@ def builds_on(
             continue
         try:
             own, read = notebook.names_of(cell)
-        except (SyntaxError, ValueError):  # not Python: what the lesson's cell reads has to do
+        except notebook.UNPARSABLE:  # not Python: what the lesson's cell reads has to do
             continue
         reads.setdefault(cell.id, set()).update(read - own)
         defines.setdefault(cell.id, set()).update(set() if is_test(cell) else own)

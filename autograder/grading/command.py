@@ -47,6 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
         where = folder_of(arguments) / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
         print(f"Nothing to grade: put each notebook at {where} and run this again.")
         return 0
+    _say_limits(course)
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
     print(gradebook.table_of(course.rows()))
     folder = folder_of(arguments)
@@ -74,6 +75,15 @@ def workers_of(arguments: argparse.Namespace) -> dict:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}")
     return {"jobs": arguments.jobs, "scheduler": arguments.scheduler or ""}
+
+
+def _say_limits(course: Course) -> None:
+    """On the error stream, next to the progress: which limits hold on this machine."""
+    from autograder.grading.jail import fence, outside
+
+    if course.jail:
+        most = outside.Limits()
+        print(fence.limits_here(most.processes, most.total), file=sys.stderr)
 
 
 def _example(arguments: argparse.Namespace) -> int:

@@ -95,7 +95,7 @@ class Course:
             if force or done.get("/".join(job)) != state or job not in final
         }  # fmt: skip
         needed = sorted({lesson for _, lesson in todo}) if solutions else []
-        with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail) as pool:
+        with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
             self.try_solutions(needed, pool)
             problems = self._grade(todo, pool)
         for problem in problems:
@@ -211,7 +211,8 @@ class Course:
         """Grade one submission in this process; '' or, in one line, why that was not possible."""
         from autograder.grading import workers
 
-        outcome = next(workers.Workers(1).run([self.task(student, lesson)]))
+        with workers.Workers(1, jail=self.jail) as pool:
+            outcome = next(iter(pool.run([self.task(student, lesson)])))
         return self.write_grade(student, lesson, *outcome[1:])
 
     def write_grade(self, student: str, lesson: str, executed: str, error: Exception | None = None) -> str:

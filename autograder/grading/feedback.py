@@ -14,7 +14,7 @@ from nbconvert.exporters import Exporter
 from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
-from autograder.grading import formulas, safe, scoring
+from autograder.grading import formulas, limits, safe, scoring
 from autograder.grading.restore import answer_of, visible_part
 from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
 
@@ -32,7 +32,24 @@ class FeedbackExporter(Exporter):
     ) -> tuple[Any, dict]:
         """The page as text, and the resources."""
         nb, resources = super().from_notebook_node(nb, resources, **kwargs)
-        return page(nb, resources["nbgrader"]), resources
+        return bounded_page(nb, resources["nbgrader"]), resources
+
+
+_helper = limits.Helper(limits.PAGE_MEMORY, limits.PAGE_SECONDS)
+
+
+def bounded_page(nb: nbformat.NotebookNode, info: dict) -> str:
+    """`page`, made in a process that may die of it; then the page says why it has no more than the points."""
+    try:
+        return str(_helper.call(page, nb, info))
+    except limits.OutOfLimitsError as error:
+        bare = nbformat.from_dict(nb)
+        bare.cells = [cell for cell in bare.cells if is_test(cell)]
+        for cell in bare.cells:
+            cell.outputs, cell.metadata["autograder"] = [], {}
+        why = f"This page shows the points only, since the notebook's texts are too large to be shown: {error}."
+        bare.metadata.autograder = {"problem": why}
+        return page(bare, info)
 
 
 def page(nb: nbformat.NotebookNode, info: dict) -> str:
@@ -203,11 +220,15 @@ def _box(content: Markup) -> Markup:
 
 def _terminal(text: str, secrets: list[str], kind: str) -> Markup:
     # ansi2html escapes the text and turns colors into spans.
+    if text.count("\x1b") > limits.COLORED:
+        return Markup('<pre class="output {}">{}</pre>').format(kind, hide(text, secrets))
     return Markup('<pre class="output {}">{}</pre>').format(kind, Markup(ansi2html(hide(text, secrets))))
 
 
 @safe.once
 def _code(source: str) -> Markup:
+    if limits.is_plain(source):
+        return Markup('<div class="highlight"><pre>{}</pre></div>').format(source)
     return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
 
 

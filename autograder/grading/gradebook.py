@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any, NamedTuple
+
+from autograder.grading.limits import csv_cell, csv_text
 
 
 class Row(NamedTuple):
@@ -72,13 +72,11 @@ def csv_of(rows: list[Row]) -> str:
     for row in rows:
         exercises.setdefault((row.student, row.lesson), []).append((row.exercise, row.score))
     width = max(map(len, exercises.values()), default=0)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))])
+    lines = [["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))]]
     for (student, lesson), (score, most) in sorted(totals_of(rows).items()):
         points = [f"{value:g}" for _, value in sorted(exercises[student, lesson])]
-        writer.writerow([_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
-    return text.getvalue()
+        lines.append([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
+    return csv_text(lines)
 
 
 def table_of(rows: list[Row]) -> str:
@@ -93,8 +91,3 @@ def table_of(rows: list[Row]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     texts = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([texts[0], "  ".join("─" * width for width in widths), *texts[1:]])
-
-
-def _cell(text: str) -> str:
-    """A name, with an apostrophe in front where a spreadsheet would take it for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text

@@ -22,10 +22,8 @@ from jupyter_client import BlockingKernelClient, KernelManager
 from nbformat.v4 import new_output
 
 from autograder.checking.check import SEED, fresh_seed
+from autograder.grading import limits
 from autograder.grading.restore import well_formed
-
-#: A cell's outputs are cut after this many characters: an endless loop may print forever.
-MAX_OUTPUT = 2_000_000
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -155,12 +153,16 @@ class LocalKernel:
 
 
 class Outputs:
-    """Collects a cell's output messages: streams joined, display updates applied, everything bounded."""
+    """Collects a cell's output messages: streams joined, display updates applied, everything bounded.
 
-    def __init__(self) -> None:
+    most: characters of all of them. `size` counts what came, errors and what was cleared or replaced included.
+    """
+
+    def __init__(self, most: int = limits.CELL_OUTPUT) -> None:
+        self.most = min(most, limits.CELL_OUTPUT)
         self.outputs: list[nbformat.NotebookNode] = []
         self.displays: dict[str, nbformat.NotebookNode] = {}
-        self.size, self.clear_next = 0, False
+        self.size, self.late_errors, self.clear_next = 0, 0, False
 
     def add_untrusted(self, kind: str, content: dict) -> None:
         """Add one message from a jail, whose content can be anything."""
@@ -181,10 +183,16 @@ class Outputs:
             return
         if self.clear_next:
             self._clear()
+        if self.size > self.most:
+            if kind == "error" and self.late_errors < limits.LATE_ERRORS:
+                self.late_errors += 1
+                texts = {key: well_formed(str(content.get(key, ""))[:1000]) for key in ("ename", "evalue")}
+                self.outputs.append(new_output("error", **texts, traceback=[]))
+            return
         self.size += len(str(content))
-        if self.size > MAX_OUTPUT and kind != "error":
-            if self.size - len(str(content)) <= MAX_OUTPUT:
-                self.outputs.append(new_output("stream", text="\n… the rest of the output was cut.\n"))
+        if self.size > self.most:
+            self.outputs.append(new_output("stream", text="\n… the rest of the output was cut.\n"))
+            self.add(message)
             return
         shown = content.get("transient", {}).get("display_id")
         if kind == "update_display_data":
@@ -213,7 +221,7 @@ class Outputs:
         """The outputs that were collected."""
         for output in self.outputs:
             if output.output_type == "stream":  # a progress bar leaves its last state
-                output.text = re.sub(r"[^\n]*\r(?!\n)", "", output.text)
+                output.text = limits.last_states(output.text)
         return self.outputs
 
     def _clear(self) -> None:

@@ -22,6 +22,8 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
+from autograder.grading import limits
+
 #: A larger file is not read: a lesson with all its figures stays far below.
 MAX_CHARACTERS = 50_000_000
 
@@ -100,7 +102,7 @@ def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
         return None
     items = metadata.items() if isinstance(metadata, dict) else ()
     kept = {key: value for key, value in items if key in ("nbgrader", "autograder") and isinstance(value, dict)}
-    fresh = new_cell(kind, well_formed(source), kept)
+    fresh = new_cell(kind, limits.source(well_formed(source), kind), kept)
     if re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", str(cell.get("id", ""))):
         fresh.id = str(cell.id)
     return fresh

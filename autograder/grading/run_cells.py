@@ -13,10 +13,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import nbformat
+from nbformat.v4 import new_output
 
 from autograder.checking.check import UNWRITTEN
 from autograder.grading import checklist
 from autograder.grading.kernels import ANSI, Kernel, Reply
+from autograder.grading.limits import ALL_OUTPUT
 from autograder.grading.pictures import picture_of
 from autograder.lessons import properties
 
@@ -68,7 +70,7 @@ def run_cells(
                 _run_test(run, cell, ours)
                 continue
             reply = run.step(cell, cell.source)
-            cell.outputs, cell.execution_count = reply.outputs, reply.execution_count
+            cell.outputs, cell.execution_count = run.bounded(reply.outputs), reply.execution_count
             ours.update(_outcome(run, reply))
     finally:
         run.kernel.stop()
@@ -88,7 +90,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
             found.status = NOT_TRIED
             continue
         reply = run.step(test, one.source)
-        test.outputs += reply.outputs
+        test.outputs += run.bounded(reply.outputs)
         found.update(_outcome(run, reply))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
@@ -123,6 +125,7 @@ class _Run:
         self.kernel, self.fresh = new_kernel(), True
         self.since = time.monotonic()  # when the live kernel had seen the cells before
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
+        self.shown = 0  # characters of all outputs so far
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
 
     def step(self, cell: nbformat.NotebookNode, source: str) -> Reply:
@@ -147,6 +150,14 @@ class _Run:
                     continue
             return reply
         return Reply("out of time")
+
+    def bounded(self, outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+        """A cell's outputs, or a line in their place when those of all cells are too long together."""
+        size = sum(len(str(output)) for output in outputs)
+        if size and self.shown + size > ALL_OUTPUT:
+            return [new_output("stream", text="… this output was cut: the notebook shows too much.\n")]
+        self.shown += size
+        return outputs
 
     def _leave_out_what_kills_later(self, lived: float) -> bool:
         """After a kernel has ended: was it ended by something that an earlier cell started, such as a timer?

@@ -23,7 +23,7 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import steps
+from autograder.grading import limits, steps
 from autograder.grading.run_cells import Limits
 
 #: A worker takes seconds to start: for fewer submissions than this, another one saves no time.
@@ -63,8 +63,14 @@ def execute(task: Task) -> str:
         _share_inputs()
         nb = nbformat.reads(task.cells, as_version=4)
         lesson = nbformat.reads(task.lesson, as_version=4)
-        steps.run_submission(nb.cells, lesson, task.files, task)
+        with limits.bounded_time(limits.WORKER_SECONDS) if _is_worker() else contextlib.nullcontext():
+            steps.run_submission(nb.cells, lesson, task.files, task)
         return nbformat.writes(nb)
+
+
+def _is_worker() -> bool:
+    """Is this a process that may die, and in whose main thread tasks run?"""
+    return multiprocessing.parent_process() is not None and threading.current_thread() is threading.main_thread()
 
 
 @functools.cache
@@ -79,15 +85,16 @@ Outcome = tuple[Task, str, Exception | None]
 
 
 class Workers:
-    """Where tasks run: in this process, in `jobs` others, or on a Dask cluster. To be used in a `with`.
+    """Where tasks run: in `jobs` other processes, on a Dask cluster, or in this process. To be used in a `with`.
 
     expected: how many tasks there will be. scheduler: address of a Dask scheduler, to use its workers instead.
-    jail: whether the other processes start a jail at once, while this process still prepares the tasks.
+    jail: the tasks run in jails. Then even one worker is another process: a submission may be the end of it. It starts
+    its jail at once, while this process still prepares the tasks.
     """
 
     def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", jail: bool = False):
         self.scheduler = scheduler
-        self.jobs = min(jobs, -(-expected // WORTH_A_WORKER))
+        self.jobs = max(1, min(jobs, -(-expected // WORTH_A_WORKER)))
         self.jail = jail
         self.pool: concurrent.futures.ProcessPoolExecutor | None = None
         self.client: Any = None
@@ -95,7 +102,7 @@ class Workers:
     def __enter__(self) -> Workers:
         if self.scheduler:
             self.client = _client(self.scheduler)
-        elif self.jobs > 1:
+        elif self.jobs > 1 or self.jail:
             self._start_pool()
         return self
 
@@ -109,7 +116,7 @@ class Workers:
         """Each task with its executed notebook, or with '' and the error, in the order in which they end."""
         if self.client is not None:
             yield from self._on_cluster(tasks)
-        elif self.jobs < 2:
+        elif self.pool is None:
             yield from map(_attempt, tasks)
         else:
             yield from self._in_processes(tasks)
@@ -197,6 +204,7 @@ def _begin(jail: bool) -> None:
     if sys.platform == "linux":
         processes.fork_server()  # before there are threads
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    limits.bound_memory(limits.WORKER_MEMORY)
     if jail:
         from autograder.grading.jail import outside
 

@@ -15,13 +15,8 @@ that a student has not handed in is left empty: the instructor decides whether i
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-
+from autograder.grading.limits import csv_cell, csv_text
 from autograder.insight.marks import ClassMarks, Student
-
-FORMULA = re.compile(r"'*\s*[=+\-@\t\r]")
 
 
 def canvas(marks: ClassMarks) -> str:
@@ -30,7 +25,7 @@ def canvas(marks: ClassMarks) -> str:
     header = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *map(cell, lessons)]
     points = ["    Points Possible", "", "", "", "", *(number(marks.most(lesson)) for lesson in lessons)]
     rows = [[*_canvas_student(student), *_scores(marks, student, "")] for student in marks.students]
-    return _csv([header, points, *rows])
+    return csv_text([header, points, *rows])
 
 
 def _canvas_student(student: Student) -> list[str]:
@@ -51,7 +46,7 @@ def moodle(marks: ClassMarks) -> str:
     columns = {name: values for name, values in columns.items() if any(values)}
     header = [*columns, *map(cell, marks.lessons)]
     scores = [_scores(marks, student, "-") for student in marks.students]
-    return _csv([header, *([*ids, *row] for *ids, row in zip(*columns.values(), scores, strict=True))])
+    return csv_text([header, *([*ids, *row] for *ids, row in zip(*columns.values(), scores, strict=True))])
 
 
 def quoted(marks: ClassMarks) -> list[str]:
@@ -60,12 +55,8 @@ def quoted(marks: ClassMarks) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """A text, with an apostrophe in front if a spreadsheet might take it for a formula.
-
-    To get the text back, remove one apostrophe where apostrophes are followed by one of = + - @: a text that has some
-    itself gets one more.
-    """
-    return f"'{text}" if FORMULA.match(text) else text
+    """A text as grades.csv has it: one that might be a formula is quoted (`limits.csv_cell`)."""
+    return csv_cell(text)
 
 
 def number(value: float) -> str:
@@ -85,9 +76,3 @@ def _scores(marks: ClassMarks, student: Student, nothing: str) -> list[str]:
         if one.student == student.id and (one.student, one.lesson) not in marks.waiting
     }
     return [number(found[lesson]) if lesson in found else nothing for lesson in marks.lessons]
-
-
-def _csv(rows: list[list[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()

@@ -29,6 +29,8 @@ from autograder.lessons import properties
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
+#: What parsing a source may raise: it is no Python, or nested too deeply or too large for the parser.
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 #: Names that a kernel defines before the first cell.
@@ -138,7 +140,7 @@ def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
 def names_of(cell: nbformat.NotebookNode) -> tuple[set[str], set[str]]:
     """The names that a code cell defines for its notebook, and those that it reads from it.
 
-    SyntaxError or ValueError for a cell that is not Python.
+    One of UNPARSABLE for a cell that is not Python, or that is nested too deeply for Python's parser.
     """
     table = symtable.symtable(cell.source, cell.id, "exec")
     return names_defined_by(table), names_read_by(table)

@@ -37,7 +37,7 @@ def skippable_cells(cells: Iterable[nbformat.NotebookNode], lesson: nbformat.Not
         return set()
     try:
         names = {cell.id: notebook.names_of(cell) for cell in code}
-    except (SyntaxError, ValueError):  # not Python, a magic command perhaps: the names that it reads are unknown
+    except notebook.UNPARSABLE:  # not Python, a magic command perhaps: the names that it reads are unknown
         return set()
     defines = {name: defined for name, (defined, _) in names.items()}
     reads = {name: read for name, (_, read) in names.items()}

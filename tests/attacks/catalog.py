@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks import kernel, ledger, notebook, reads, system, values, wire
+from tests.attacks import kernel, ledger, notebook, outside, reads, system, values, wire
 from tests.attacks.lessons import RING
 
 ATTACKS = [
@@ -13,6 +13,7 @@ ATTACKS = [
     *notebook.ATTACKS,
     *ledger.ATTACKS,
     *wire.ATTACKS,
+    *outside.ATTACKS,
 ]
 #: Those on single functions, and those on ranks, which take a few seconds each.
 QUICK = [attack for attack in ATTACKS if attack.lesson != RING]

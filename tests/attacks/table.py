@@ -22,14 +22,31 @@ PAGE = STOCK.parent.parent.parent / "book" / "start" / "attacks.md"
 
 HEAD = """# What attacks get
 
-{attacks} hostile submissions, each of which answers all exercises but one honestly and tries something for that one,
-or against somebody else. *Here* is what it gets from this repository's grader, which is what its honest part is worth.
-`make test`, and `make thorough` for attacks on ranks, grade them as one class with honest students and check it.
-*nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail of its own for each
-({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have). Where ranks are
-attacked, the tests are those of lesson 01 in both, and it is these that most of them fall to.
-`tests/attacks/table.py` makes this page and repeats both measurements. [For the instructor](instructor.md) says what
-the jail does not promise.
+The grader makes three promises. Every submission ends with a grade and its reasons. No submission changes or reads
+another. No submission gains points that its answers are not worth.
+
+The table measures them: {attacks} hostile submissions, each of which answers all exercises but one honestly and tries
+something for that one, or against somebody else. *Here* is what it gets from this repository's grader, which is what
+its honest part is worth. `make test`, and `make thorough` for attacks on ranks, grade them as one class with honest
+students and check it. *nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail
+of its own for each ({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have).
+Where ranks are attacked, the tests are those of lesson 01 in both, and it is these that most of them fall to.
+`tests/attacks/table.py` makes this page and repeats both measurements. `tests/test_fuzz.py` sends long, deep, odd and
+broken input to each place outside the jail that takes a submission's text or data.
+
+Some of it cannot be promised:
+
+- A flaw in the Linux kernel can open every jail on the machine. Keep the system up to date.
+- Submissions that are graded at the same time share the machine's processors, its memory and the files of Python. One
+  can notice what another makes slow, and two accomplices can talk to each other that way, or by `flock` on such a file,
+  which torch needs for files of its own. With `--jobs 1`, only one is graded at a time.
+- What a process leaves in the page cache outlives it. The calls that tell what is in the cache are refused; how long a
+  read takes tells it, too.
+- A function can hide from its test that it changed an argument. A copy would have done as well.
+- Limits on all processes of a jail together are the system's only where this user can write control groups. Elsewhere
+  the grader looks five times a second. The command says in one line which limits hold.
+
+[For the instructor](instructor.md) says what else the jail does not promise.
 
 | attack | what it tries | nbgrader | here |
 |---|---|---|---|

@@ -3,11 +3,13 @@
     wire.py      messages between the two: plain data, nothing that runs
     inside.py    the half in the jail: a Python with torch loaded, forked once for each submission
     namespace.py how a forked process locks itself in: its own processes, network, files, limits
+    calls.py     the calls of the system that it may make
     outside.py   starts bubblewrap, starts and ends the submissions in it
+    fence.py     control groups, which bound all processes of a jail together
     handles.py   a student's function as the grade cells see it: a call is a message to the jail
     kernel.py    one notebook: its cells run in the jail, its grade cells outside
 
-The jail sees the first three files of this package and no others.
+The jail sees the first four files of this package and no others.
 """
 
 from __future__ import annotations

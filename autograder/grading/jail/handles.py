@@ -33,10 +33,18 @@ _run_outside = ranks.run
 
 
 class Handle:
-    """A function, class or object of a submission. `type(handle).__name__` is the name of its type in the jail."""
+    """A function, class or object of a submission. `type(handle).__name__` is the name of its type in the jail.
+
+    When another process takes the place of the one in which the object was, a name finds the one of that process;
+    an object without a name is lost (DiedError).
+    """
 
     def __init__(self, inmate: outside.Inmate, reference: str | int):
-        vars(self).update(_inmate=inmate, _reference=reference)
+        vars(self).update(_first=inmate, _reference=reference)
+
+    @property
+    def _inmate(self) -> outside.Inmate:
+        return self._first.latest if isinstance(self._reference, str) else self._first
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it in the jail."""
@@ -206,7 +214,7 @@ def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inm
 
 
 def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
-    """The object of the same name in another process of the submission."""
+    """The object of the same name in another process of the submission, which takes the place of the first."""
     if not isinstance(subject, Handle):
         return subject
     if not isinstance(subject._reference, str):

@@ -54,17 +54,17 @@ class JailedKernel:
         self.jail, self.lesson, self.files = jail, lesson, files
         self.answers = answers_of(lesson)
         self.inmate: outside.Inmate | None = None
-        #: A second process that runs the same cells, started when a test asks for it.
-        self.second: outside.Inmate | None = None
-        #: The cells that the second process has not run yet; the seconds that all cells took in the first one.
-        self.not_in_second: list[str] = []
+        #: Processes that have ended because a test asked for another one that runs the same cells.
+        self.former: list[outside.Inmate] = []
+        #: The cells that have run, and the seconds that they took.
+        self.cells: list[str] = []
         self.took = 0.0
         #: The process no longer answers as it should, and has to be replaced.
         self.broken = False
 
     def start(self) -> None:
         """Start a fresh process, in which nothing has run."""
-        self.not_in_second, self.took, self.broken = [], 0.0, False
+        self.cells, self.took, self.broken = [], 0.0, False
         self.inmate = self._new_inmate()
 
     @property
@@ -80,21 +80,29 @@ class JailedKernel:
 
     def stop(self) -> None:
         """End the submission and every process it started; does nothing if none runs."""
-        for inmate in (self.inmate, self.second):
+        for inmate in (*self.former, self.inmate):
             if inmate is not None:
                 inmate.end()
                 shutil.rmtree(inmate.folder, ignore_errors=True)
                 _folders.discard(inmate.folder)
-        self.inmate = self.second = None
+        self.inmate, self.former = None, []
 
     def other(self) -> outside.Inmate:
-        """The second process, after it has run all cells so far. The test's timer is paused while it runs them."""
-        with _clock_stopped(self.running):
-            second = self.second = self.second or self._new_inmate()
+        """Another process that has run all cells so far; the first one ends before this one starts.
+
+        Two processes at a time could pass each other what a test has given to one of them. From now on, the other
+        process takes the place of the first for all that follows. The test's timer is paused while it runs the cells.
+        """
+        first = self.running
+        with _clock_stopped(first):
+            first.end()
+            self.former.append(first)
+            second = first.successor = self.inmate = self._new_inmate()
             second.deadline = time.monotonic() + max(60, 3 * self.took)
-            while self.not_in_second:
-                second.ask("cell", source=self.not_in_second.pop(0))
-        second.deadline = self.running.deadline
+            for source in self.cells:
+                second.ask("cell", source=source)
+        second.deadline = first.deadline
+        tempfile.tempdir = second.folder  # until the test has ended
         return second
 
     def run(self, source: str, timeout: float) -> Reply:
@@ -120,7 +128,7 @@ class JailedKernel:
                 frames = raised.get("frames")
                 reply.traceback = [_text(frame) for frame in frames[-5:]] if isinstance(frames, list) else []
             reply.execution_count = count if type(count) is int and 0 < count < 10**9 else None
-            self.not_in_second.append(source)
+            self.cells.append(source)
             self.took += time.monotonic() - began
         reply.outputs = collected.finished()
         return reply

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading import jail as package
-from autograder.grading.jail import MISSING, wire
+from autograder.grading.jail import MISSING, fence, wire
+from autograder.grading.limits import unbound_memory
 
 HERE = Path(__file__).resolve().parent
 
@@ -73,7 +74,7 @@ class Jail:
         ours, theirs = socket.socketpair()
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
         command = [*_bubblewrap(), sys.executable, "-c", python, str(theirs.fileno())]
-        self.fence = _fence(self.limits.processes)
+        self.fence = fence.Fence(self.limits.processes, self.limits.total)
         self.process: subprocess.Popen[bytes] | None = None
         self.requests = ours
         _jails.add(self)
@@ -84,7 +85,7 @@ class Jail:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=functools.partial((self.fence / "cgroup.procs").write_text, "0") if self.fence else None,
+            preexec_fn=functools.partial(_begin, self.fence),
         )
         theirs.close()
         self._expect_ready(self.process)
@@ -143,8 +144,7 @@ class Jail:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             self.process.wait()
-        if self.fence:
-            _take_down(self.fence)
+        self.fence.take_down()
 
     def __enter__(self) -> Jail:
         return self
@@ -163,6 +163,8 @@ class Inmate:
         self.jail, self.connection, self.pid, self.folder = jail, connection, pid, folder
         self.deadline = time.monotonic() + 60
         self.why_ended = ""
+        #: The process of the same submission that has taken the place of this one.
+        self.successor: Inmate | None = None
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._keep_limits, daemon=True)
         first = self._receive()
@@ -222,6 +224,11 @@ class Inmate:
                 if found and found[1].split() == [str(pid), str(self.pid)]:  # its numbers outside and in the jail
                     return Path(f"/proc/{pid}/net/dev")
         return Path(os.devnull)
+
+    @property
+    def latest(self) -> Inmate:
+        """The process that has taken the place of this one, or this one."""
+        return self if self.successor is None else self.successor.latest
 
     def end(self) -> None:
         """End it and everything that it started. May be called again."""
@@ -305,7 +312,7 @@ def _bubblewrap() -> list[str]:
     ranks = importlib.util.find_spec("ranks")
     assert ranks is not None and ranks.origin is not None
     command += ["--ro-bind", str(Path(ranks.origin).parent), "/jail/ranks"]
-    for name in ("__init__.py", "wire.py", "namespace.py", "inside.py"):
+    for name in ("__init__.py", "wire.py", "namespace.py", "calls.py", "inside.py"):
         command += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
     command += ["--setenv", "PYTHONPATH", "/jail", "--setenv", "HOME", "/tmp", "--setenv", "OMP_NUM_THREADS", "1"]
     command += ["--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--setenv", "RANKS_INSIDE", "jail"]
@@ -329,42 +336,10 @@ def _own_packages() -> list[str]:
     return [str(library / name) for name in ("autograder", "solutions") if (library / name).is_dir()]
 
 
-def _fence(processes: int) -> Path | None:
-    """A control group that bounds the number of processes; None if this user cannot make one.
-
-    The limit that `namespace` sets does not hold for root's processes, which the system does not count.
-    """
-    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
-        group = root / f"autograder-{os.getpid()}-{time.monotonic_ns()}"
-        if not (root / "cgroup.procs").exists():
-            continue
-        _sweep(root)
-        try:
-            group.mkdir()
-            (group / "pids.max").write_text(str(processes))
-            return group
-        except OSError:
-            with contextlib.suppress(OSError):
-                group.rmdir()
-    return None
-
-
-def _sweep(root: Path) -> None:
-    """Remove control groups left by killed graders; the system refuses to remove one that is in use."""
-    for group in root.glob("autograder-*"):
-        if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
-            with contextlib.suppress(OSError):
-                group.rmdir()
-
-
-def _take_down(group: Path) -> None:
-    """Remove a control group as soon as all its processes are gone, within 10 seconds."""
-    until = time.monotonic() + 10
-    while group.exists() and time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-            return
-        time.sleep(0.01)
+def _begin(mine: fence.Fence) -> None:
+    """In the process that becomes bubblewrap: its limits are those of the jail, not those of a worker."""
+    mine.enter()
+    unbound_memory()
 
 
 def _descendants(pid: int, most: int = 5000) -> list[int]:

@@ -29,7 +29,14 @@ MAX_TREE = 64 * 2**20
 
 _HEADER = struct.Struct("!QI")  # bytes of the whole message after this header, bytes of its JSON
 
-DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+#: What arrays and tensors on the wire may hold. Others stay where they are: `torch.frombuffer` ends its process at a
+#: quantized dtype, and numpy makes elements of no size, of other arrays or of objects where their names say so.
+_TORCH = (
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex32 complex64 "
+    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz"
+)
+DTYPES = {name: getattr(torch, name) for name in _TORCH.split() if hasattr(torch, name)}
+_NUMPY = "biufcSUmM"
 CONTAINERS = {kind.__name__: kind for kind in (collections.OrderedDict, collections.Counter, collections.deque)}
 
 
@@ -72,13 +79,13 @@ def receive(connection: socket.socket, classes: dict[str, type] | None = None, d
     size, length = _HEADER.unpack(_exactly(connection, _HEADER.size, deadline))
     if size > MAX_MESSAGE or length > min(size, MAX_TREE):
         raise WireError("a message is too long")
-    body = _exactly(connection, size, deadline)
     try:
+        body = _exactly(connection, size, deadline)
         tree = json.loads(body[:length])
         return _Reader(memoryview(body)[length:], classes or {}).decode(tree)
-    except WireError:
+    except (WireError, EOFError, OSError):
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise WireError(f"a message cannot be read: {type(error).__name__}") from None
 
 
@@ -147,13 +154,14 @@ class _Writer:
             return ["q", [self.encode(item, depth + 1) for item in value]]
         if isinstance(value, bytearray):
             return ["B", self._buffer(bytes(value))]
-        if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject and value.dtype.names is None:
+        if isinstance(value, (np.ndarray, np.generic)) and _is_plain(value.dtype):
             return self._array(np.asarray(value), isinstance(value, np.generic))
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu":
+        dense = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+        if dense and value.dtype in DTYPES.values():
             return self._tensor(value)
-        if isinstance(value, torch.dtype):
+        if isinstance(value, torch.dtype) and value in DTYPES.values():
             return ["y", str(value).removeprefix("torch.")]
-        if isinstance(value, np.dtype) and not value.hasobject and value.names is None:
+        if isinstance(value, np.dtype) and _is_plain(value):
             return ["Y", value.str]
         if type(value) is complex:
             return ["c", [self.encode(value.real), self.encode(value.imag)]]
@@ -194,6 +202,17 @@ def _permutation(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
     if any(size == 0 for size in shape):
         return list(axes)
     return sorted(axes, key=lambda axis: (-abs(strides[axis]) if shape[axis] > 1 else -math.inf, axis))
+
+
+def _is_plain(dtype: np.dtype) -> bool:
+    return dtype.kind in _NUMPY and dtype.names is None and dtype.subdtype is None
+
+
+def _dtype(name: Any) -> np.dtype:
+    dtype = np.dtype(name) if isinstance(name, str) and len(name) <= 20 else None
+    if dtype is None or not _is_plain(dtype):
+        raise WireError("an array does not hold numbers")
+    return dtype
 
 
 class _Reader:
@@ -239,10 +258,8 @@ class _Reader:
         return bytearray(data) if kind == "B" else data
 
     def _read_array(self, kind: str, depth: int, name: str, shape: list, order: list, place: list) -> Any:
-        dtype = np.dtype(str(name))
+        dtype = _dtype(name)
         self._check_shape(shape)
-        if dtype.hasobject or dtype.names is not None:
-            raise WireError("an array does not hold numbers")
         dense = np.frombuffer(bytearray(self._slice(place)), dtype).reshape([shape[axis] for axis in order])
         array = dense.transpose(np.argsort(order)) if order else dense
         return array[()] if kind == "A" else array
@@ -263,7 +280,7 @@ class _Reader:
         if kind == "y":
             return DTYPES[value]
         if kind == "Y":
-            return np.dtype(str(value))
+            return _dtype(value)
         if kind == "p":
             return pathlib.Path(str(value))
         if kind == "c":

@@ -1,0 +1,175 @@
+"""What the outside does with a submission's text and data at most: one place for every number of it.
+
+The jail bounds what a submission does inside. The numbers here bound what parsing, cutting, comparing, drawing and
+showing its text and data may take outside. Each holds many times what honest work needs.
+
+One rule covers what still takes too long or too much: it happens in a process that may die (a worker, a `Helper`). Such
+a process has a limit of memory and one of time, and takes only the submission's own part with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+#: Characters of one cell's source. Python's parser takes about 375 bytes of memory for each.
+SOURCE = 200_000
+#: What stands in place of a cell that is longer.
+TOO_LONG = (
+    f"raise ValueError('this cell has more than {SOURCE:,} characters and was not run: keep data out of the source')"
+)
+
+#: Characters that one cell may show, its errors included, and all cells of a notebook together.
+CELL_OUTPUT, ALL_OUTPUT = 2_000_000, 10_000_000
+#: Errors of a cell that are still shown, without their tracebacks, when its output has been cut.
+LATE_ERRORS = 3
+#: Characters of one line, and of one source, that are colored on the feedback page; lines of that source.
+COLORED_LINE, COLORED, COLORED_LINES = 2_000, 20_000, 1_000
+
+#: Bytes of address space and seconds for a process that makes one feedback page.
+PAGE_MEMORY, PAGE_SECONDS = 4 * 2**30, 120.0
+#: Bytes of address space of a worker beyond what it begins with, and its seconds of computing for one submission.
+WORKER_MEMORY, WORKER_SECONDS = 6 * 2**30, 1_800.0
+
+
+class OutOfLimitsError(Exception):
+    """A process that worked on a submission's text or data has ended without a result."""
+
+
+def source(text: str, kind: str = "code") -> str:
+    """A cell's text as it is graded: of one that is too long, only a sentence that says so; a code cell raises it."""
+    if len(text) <= SOURCE:
+        return text
+    return TOO_LONG if kind == "code" else f"(This cell had more than {SOURCE:,} characters and is left out.)"
+
+
+def last_states(text: str) -> str:
+    """`text` as a terminal shows it: of a line with carriage returns, what comes after the last one.
+
+    A carriage return at the end of a line is a part of the line's end. Takes time in proportion to the text.
+    """
+    *lines, last = text.split("\n")
+    kept = [line[line.rfind("\r", 0, -1 if line.endswith("\r") else None) + 1 :] for line in lines]
+    return "\n".join([*kept, last[last.rfind("\r") + 1 :]])
+
+
+def is_plain(text: str) -> bool:
+    """Is this text too long, or are its lines too many or too long, to be colored?"""
+    lines = text.split("\n")
+    return len(text) > COLORED or len(lines) > COLORED_LINES or max(map(len, lines)) > COLORED_LINE
+
+
+def csv_cell(text: str) -> str:
+    """A text for a CSV file, with an apostrophe in front where a spreadsheet might take it for a formula.
+
+    Blanks and line breaks before the sign do not help it. To get the text back, remove one apostrophe where apostrophes
+    are followed by one of = + - @: a text that has some itself gets one more.
+    """
+    rest = text.lstrip("'")
+    begins = rest.lstrip()
+    return f"'{text}" if begins[:1] in tuple("=+-@") or rest[:1] in ("\t", "\r", "\n") else text
+
+
+def csv_text(rows: Iterable[Iterable[str]]) -> str:
+    """A CSV file. Fields with commas, quotes or line breaks are quoted.
+
+    Python's own writer leaves a carriage return unquoted before 3.13, at which other programs end the row.
+    """
+
+    def quoted(field: str) -> str:
+        return '"' + field.replace('"', '""') + '"' if any(sign in field for sign in ',"\r\n') else field
+
+    return "".join(",".join(map(quoted, row)) + "\n" for row in rows)
+
+
+def bound_memory(size: int) -> None:
+    """From now on, this process may have `size` bytes of address space more; beyond, it gets a MemoryError."""
+    if sys.platform == "linux":
+        with contextlib.suppress(ValueError, OSError), open("/proc/self/statm", encoding="ascii") as file:
+            now = int(file.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (now + size, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def unbound_memory() -> None:
+    """Take `bound_memory` back: for programs that a worker starts and that have limits of their own."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+@contextlib.contextmanager
+def bounded_time(seconds: float) -> Iterator[None]:
+    """Inside, this process ends once it has computed for so long, even in the middle of a call that is not Python's."""
+    previous = signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
+
+
+class Helper:
+    """A process that calls functions for this one and may die. It is forked when needed and kept for further calls.
+
+    memory: bytes of address space beyond what this process has. seconds: for one call.
+    """
+
+    def __init__(self, memory: int, seconds: float):
+        self.memory, self.seconds = memory, seconds
+        self.process: Any = None
+        self.connection: Any = None
+        self.owner = 0
+
+    def call(self, function: Callable, *args: Any) -> Any:
+        """`function(*args)`. OutOfLimitsError if the process dies of it, takes too long, or raises an exception."""
+        if self.process is None or self.owner != os.getpid() or not self.process.is_alive():
+            self._start()
+        try:
+            self.connection.send((function, args))
+            if not self.connection.poll(self.seconds):
+                raise OutOfLimitsError(f"it took more than {self.seconds:g} seconds")
+            good, value = self.connection.recv()
+        except (EOFError, OSError):
+            self._end()
+            raise OutOfLimitsError("its process ended") from None
+        except OutOfLimitsError:
+            self._end()
+            raise
+        if not good:
+            raise OutOfLimitsError(value)
+        return value
+
+    def _start(self) -> None:
+        context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self.connection, theirs = context.Pipe()
+        self.process, self.owner = context.Process(target=_serve, args=(theirs, self.memory), daemon=True), os.getpid()
+        ours = self.connection
+        os.register_at_fork(after_in_child=lambda: ours.closed or ours.close())
+        self.process.start()
+        theirs.close()
+
+    def _end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+        self.process = None
+
+
+def _serve(connection: Any, memory: int) -> None:
+    bound_memory(memory)
+    while True:
+        try:
+            function, args = connection.recv()
+        except (EOFError, OSError):  # the other side has ended
+            return
+        try:
+            answer = True, function(*args)
+        except Exception as error:
+            answer = False, f"{type(error).__name__}: {error}"[:500]
+        connection.send(answer)

@@ -1,0 +1,200 @@
+"""What a submission's text and data may take outside the jail: each limit, and what lies beyond it."""
+
+import os
+import random
+import re
+import time
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+from nbformat.v4 import new_code_cell, new_notebook
+
+from autograder.checking.expect import CheckFailed, expect_close, expect_raises
+from autograder.checks import step
+from autograder.grading import feedback, limits, pictures, restore
+from autograder.grading.jail import wire
+from autograder.grading.kernels import Outputs
+from autograder.lessons import skippable
+from ranks.ledger import Ledger, Message
+
+
+def within(seconds):
+    """A context that fails when it takes longer."""
+    return _Clock(seconds)
+
+
+class _Clock:
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __enter__(self):
+        self.began = time.process_time()
+
+    def __exit__(self, kind, *_):
+        assert kind is not None or time.process_time() - self.began < self.seconds
+
+
+def stream(text):
+    return {"msg_type": "stream", "content": {"name": "stdout", "text": text}}
+
+
+def test_the_last_state_of_a_line_is_what_the_expression_kept():
+    chance = random.Random(1)
+    for _ in range(2000):
+        text = "".join(chance.choices("ab\r\n", k=chance.randrange(12)))
+        assert limits.last_states(text) == re.sub(r"[^\n]*\r(?!\n)", "", text), repr(text)
+
+
+def test_one_long_line_is_cut_in_time():
+    collected = Outputs()
+    collected.add(stream("x" * 1_900_000))
+    with within(1):
+        assert len(collected.finished()[0].text) == 1_900_000
+
+
+def test_errors_without_end_are_cut():
+    collected = Outputs()
+    for _ in range(2000):
+        collected.add(
+            {"msg_type": "error", "content": {"ename": "E", "evalue": "x" * 10_000, "traceback": ["y" * 9999]}}
+        )
+    shown = collected.finished()
+    assert sum(len(str(output)) for output in shown) < limits.CELL_OUTPUT + 100_000
+    assert "was cut" in str(shown) and shown[-1].output_type == "error", "the last error is still named"
+
+
+def test_a_cell_that_is_too_long_says_so_and_is_not_parsed():
+    nb = new_notebook(cells=[new_code_cell("x = 1\n" * limits.SOURCE, id="long"), new_code_cell("y = 1", id="short")])
+    cells = restore.read_submission(__import__("io").StringIO(nbformat.writes(nb))).cells
+    assert "200,000 characters" in cells[0].source and cells[1].source == "y = 1"
+    with pytest.raises(ValueError, match="keep data out of the source"):
+        exec(cells[0].source, {})
+
+
+def test_what_no_parser_reads_makes_every_cell_run():
+    lesson = new_notebook(cells=[new_code_cell("import math", id="s", metadata={"tags": ["setup"]})])
+    lesson.cells.append(new_code_cell("print(1)", id="demo"))
+    deep = new_code_cell("a" + ".a" * 90_000, id="own")
+    assert skippable.skippable_cells(lesson.cells, lesson) == {"demo"}
+    assert skippable.skippable_cells([*lesson.cells, deep], lesson) == set()
+
+
+def read(tree, data=b""):
+    return wire._Reader(memoryview(bytearray(data)), {}).decode(tree)
+
+
+@pytest.mark.parametrize("name", ["qint8", "quint8", "qint32", "quint4x2", "quint2x4"])
+def test_a_quantized_tensor_does_not_cross(name):
+    assert name not in wire.DTYPES
+    with pytest.raises(KeyError):
+        read(["T", name, [4], [0], [0, 4], [False, False]], b"1234")
+
+
+@pytest.mark.parametrize("name", ["O", "V0", "V8", "T", "(1000000000,)f8", "f8,f8", "i4,(2,)O", "x" * 1000])
+def test_an_array_of_something_else_than_numbers_texts_and_dates_does_not_cross(name):
+    with pytest.raises((wire.WireError, TypeError, ValueError)):
+        read(["a", name, [1], [0], [0, 8]], b"12345678")
+
+
+def test_dtypes_that_do_not_cross_stay_where_they_are():
+    kept = []
+    writer = wire._Writer(lambda value: kept.append(value) or 7)
+    assert writer.encode(torch.qint8)[0] == "o"
+    assert writer.encode(np.zeros(2, "V3"))[0] == "o"
+    assert len(kept) == 2
+
+
+def test_evidence_of_many_elements_is_short():
+    many = np.full(1_000_000, np.nan, np.float16)
+    with within(1):
+        evidence = step._evidence(many)
+    assert len(evidence) == 2_049 and evidence[0] == "(1000000,)"
+
+
+def test_a_forged_ledger_gives_no_picture_whatever_it_raises():
+    class Forged(Ledger):
+        def sends(self):
+            raise ZeroDivisionError
+
+    error = ValueError("x")
+    error.ledger = Forged([Message(0, "send", 1, 1e308, 0.0, 0.0)], 2)
+    assert pictures.picture_of(error) == {}
+    error.ledger = Ledger([Message(0, "send", 10**30, -(10**400), 0.0, 1e308)], 2)
+    assert pictures.picture_of(error) == {} or pictures.picture_of(error)["png"]
+
+
+@pytest.mark.parametrize(
+    "source", [" \n" * 4_000, "x" * 2_001, "#" * 20_001, "\n" * 1_001], ids=["blanks", "line", "long", "lines"]
+)
+def test_source_that_would_take_long_to_color_is_escaped_plainly(source):
+    with within(0.5):
+        page = feedback._code(source + "<b>")
+    assert "&lt;b&gt;" in page and "<span" not in page
+
+
+def test_source_within_the_limits_is_colored():
+    assert "<span" in feedback._code("x = 1\n" * 900)
+
+
+def die(_):
+    os.kill(os.getpid(), 9)
+
+
+def wait(_):
+    time.sleep(60)
+
+
+def take(size):
+    return len(bytearray(size))
+
+
+def test_a_helper_may_die_and_the_next_call_works():
+    helper = limits.Helper(2**30, 2.0)
+    assert helper.call(take, 5) == 5
+    first = helper.process.pid
+    assert helper.call(take, 6) == 6 and helper.process.pid == first, "it is kept"
+    with pytest.raises(limits.OutOfLimitsError, match="ended"):
+        helper.call(die, 0)
+    with pytest.raises(limits.OutOfLimitsError, match="MemoryError"):
+        helper.call(take, 3 * 2**30)
+    with pytest.raises(limits.OutOfLimitsError, match="2 seconds"):
+        helper.call(wait, 0)
+    assert helper.call(take, 7) == 7
+    helper._end()
+
+
+def test_a_page_that_cannot_be_made_shows_the_points(monkeypatch):
+    monkeypatch.setattr(feedback, "_helper", limits.Helper(2**30, 0.0))
+    role = {"grade": True, "solution": False, "points": 2, "score": 1.0, "grade_id": "07-ex2-square-test"}
+    nb = new_notebook(cells=[new_code_cell("assert x", id="07-ex2-square-test", metadata={"nbgrader": role})])
+    info = {"notebook": "07_toy", "student": "ada", "score": 1.0, "max_score": 2.0}
+    page = feedback.bounded_page(nb, info)
+    assert "the points only" in page and "1 / 2" in page
+
+
+@pytest.mark.parametrize("text", ["=1+1", " =1+1", "\n=1", "\t+1", "'=1", "@x", "-2", " \r\n -2", "\ntext"])
+def test_what_a_spreadsheet_might_run_is_quoted(text):
+    assert limits.csv_cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["ada", "", "a=1", "'s", "3"])
+def test_other_cells_of_a_csv_file_stay_as_they_are(text):
+    assert limits.csv_cell(text) == text
+
+
+def test_a_message_must_have_a_name_as_a_word():
+    def raises(text):
+        raise ValueError(text)
+
+    expect_raises("c", raises, "t must be positive", error=ValueError, mentions="t")
+    with pytest.raises(CheckFailed):
+        expect_raises("c", raises, "not that way", error=ValueError, mentions="t")
+
+
+def test_spans_of_time_are_no_numbers_and_imaginary_parts_count():
+    with pytest.raises(CheckFailed, match="numbers"):
+        expect_close("c", np.array([1, 2], "m8[s]"), np.array([1.0, 2.0]), what="x", rtol=0.1)
+    with pytest.raises(CheckFailed, match="wrong"):
+        expect_close("c", np.array([1 + 5j]), np.array([1.0]), what="x", rtol=0.1)
