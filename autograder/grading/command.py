@@ -47,11 +47,11 @@ def command(arguments: argparse.Namespace) -> int:
         where = folder_of(arguments) / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
         print(f"Nothing to grade: put each notebook at {where} and run this again.")
         return 0
-    _say_limits(course)
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
     print(gradebook.table_of(course.rows()))
     folder = folder_of(arguments)
     print(f"\nFeedback pages are in {folder / 'feedback'}, all points in {folder / 'grades.csv'}.")
+    _say_limits(course)
     return 1 if problems else 0
 
 
@@ -78,12 +78,12 @@ def workers_of(arguments: argparse.Namespace) -> dict:
 
 
 def _say_limits(course: Course) -> None:
-    """On the error stream, next to the progress: which limits hold on this machine."""
+    """Which limits on a jail as a whole hold on this machine."""
     from autograder.grading.jail import fence, outside
 
     if course.jail:
         most = outside.Limits()
-        print(fence.limits_here(most.processes, most.total), file=sys.stderr)
+        print(fence.limits_here(most.processes, most.total))
 
 
 def _example(arguments: argparse.Namespace) -> int:
