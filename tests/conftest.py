@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import jail
+from autograder.grading import jail, workers
 from tests.helpers import browser
 
 SKIPPED = pytest.StashKey[dict]()
@@ -84,6 +84,18 @@ def book() -> Path:
     if made.returncode:
         pytest.fail("the book does not build:\n" + made.stderr[-3000:], pytrace=False)
     return root / "_build" / "html"
+
+
+#: Where workers are what is tested.
+OWN_WORKERS = {"test_workers", "test_limits", "test_fuzz", "test_attacks"}
+
+
+@pytest.fixture(autouse=True)
+def one_worker_is_this_process(request, monkeypatch):
+    """A single worker is the test's own process, which keeps its jail: starting another one takes seconds each time."""
+    if request.path.stem not in OWN_WORKERS:
+        start = workers.Workers._start_pool
+        monkeypatch.setattr(workers.Workers, "_start_pool", lambda self: start(self) if self.jobs > 1 else None)
 
 
 @pytest.fixture
