@@ -9,11 +9,12 @@ from autograder.__main__ import main
 from autograder.lessons import keys, notebook, run_solutions
 from tests.helpers import tiny_lesson as tiny
 
-#: Each solution's other numbers of ranks: without the test cells, which choose their own.
-OTHER_WORLD_SIZES = (2, 3)
 WITH_RANKS = [
     lesson for lesson in notebook.lessons() if "WORLD_SIZE" in run_solutions.parameters_of(notebook.read(lesson))
 ]
+#: Each solution's other numbers of ranks, without the test cells, which choose their own: three for all, which divides
+#: hardly anything, and two where a ring and its neighbors are the subject.
+OTHER_WORLD_SIZES = [*((lesson, 3) for lesson in WITH_RANKS), ("01_collectives", 2), ("05_ddp", 2)]
 #: Seconds that a solution notebook may take. With two quiet cores of its own the longest takes 90; here other tests run
 #: next to it, and ranks that wait for one another slow down by more than their share of the cores.
 MOST_SECONDS = 4 * 90
@@ -41,8 +42,7 @@ def test_the_solution_runs(lesson):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.apart
-@pytest.mark.parametrize("world_size", OTHER_WORLD_SIZES)
-@pytest.mark.parametrize("lesson", WITH_RANKS)
+@pytest.mark.parametrize(("lesson", "world_size"), OTHER_WORLD_SIZES)
 def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, tmp_path):
     done = run_solutions.run(lesson, {"WORLD_SIZE": world_size}, progress=False, folder=tmp_path, tests=False)
     assert code_of(done)
