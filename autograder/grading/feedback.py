@@ -62,6 +62,8 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
     tests = [cell for cell in nb.cells if is_test(cell)]
     run = [cell for cell in nb.cells if cell.metadata.get("autograder", {}).get("status") != NOT_RUN]
     answers = {cell.id: cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("solution")}
+    ours = nb.metadata.get("autograder", {})
+    problem = ours.get("problem", "")
     return (
         _environment()
         .get_template("feedback.html.j2")
@@ -71,17 +73,9 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             score=info["score"],
             max_score=info["max_score"],
             late_penalty=info.get("late_penalty") or 0,
-            problem=nb.metadata.get("autograder", {}).get("problem", ""),
-            left_out=nb.metadata.get("autograder", {}).get("left_out", []),
-            exercises=[
-                exercise(
-                    test,
-                    answers.get(answer_of(test.id)),
-                    secrets,
-                    bool(nb.metadata.get("autograder", {}).get("problem")),
-                )
-                for test in tests
-            ],
+            problem=problem,
+            left_out=ours.get("left_out", []),
+            exercises=[exercise(test, answers.get(answer_of(test.id)), secrets, bool(problem)) for test in tests],
             cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
             all_run=len(run) == len(nb.cells),
             light=_colors("default"),
