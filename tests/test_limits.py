@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import signal
 import time
 
 import nbformat
@@ -163,6 +164,19 @@ def test_a_helper_may_die_and_the_next_call_works():
         helper.call(wait, 0)
     assert helper.call(take, 7) == 7
     helper._end()
+
+
+def test_a_helper_ends_when_terminated_though_its_parent_handles_the_signal():
+    previous = signal.signal(signal.SIGTERM, lambda *_: None)  # as a Jupyter server does; it hung at its end
+    try:
+        helper = limits.Helper(2**30, 5.0)
+        helper.call(take, 5)
+        helper.process.terminate()
+        helper.process.join(5)
+        assert helper.process.exitcode == -signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        helper._end()
 
 
 def test_a_page_that_cannot_be_made_shows_the_points(monkeypatch):

@@ -162,6 +162,10 @@ class Helper:
 
 
 def _serve(connection: Any, memory: int) -> None:
+    # A Jupyter server handles SIGTERM in its event loop. No loop runs in the fork, which would outlive its `terminate`,
+    # and write to the loop of the parent, with which it shares the file that wakes it.
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     bound_memory(memory)
     while True:
         try:
