@@ -266,3 +266,16 @@ def test_the_variants_are_not_the_solution():
     for lesson in notebook.lessons():
         sources = {c.id: c.source for c in notebook.read(lesson).cells}
         assert all(variant.source.strip() != sources[variant.cell].strip() for variant in variants.of_lesson(lesson))
+
+
+def test_a_lesson_goes_by_its_number_and_an_exercise_by_the_start_of_its_name():
+    assert audit.named(["03"]) == audit.named(["03_step"]) == [("03_step", name) for name in audit.batches("03_step")]
+    assert audit.named(["08-ex3"]) == audit.named(["08-ex3-step"]) == [("08_zero1", "08-ex3-step")]
+    assert len(audit.named(["03", "03-ex1"])) == len(audit.named(["03"]))
+    assert {lesson for lesson, _ in audit.named([])} == set(notebook.lessons())
+
+
+@pytest.mark.parametrize("name", ["08-ex9", "08-ex3-ste", "98-ex1"])
+def test_an_unknown_exercise_is_one_line(capsys, name):
+    assert main(["audit", name]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -48,17 +48,22 @@ def lessons(folder: Path | None = None) -> list[str]:
 
 
 def pick(names: Iterable[str] | None, folder: Path | None = None) -> list[str]:
-    """These lessons, or all if none is named. UnknownLessonError names the lessons that exist."""
+    """These lessons, or all if none is named; "03" stands for "03_step".
+
+    UnknownLessonError names the lessons that exist.
+    """
     known = lessons(folder)
-    for name in names or ():
+    by_number = {lesson.split("_")[0]: lesson for lesson in known}
+    picked = [by_number.get(name, name) for name in names or known]
+    for name in picked:
         if name not in known:
             raise UnknownLessonError(f"no lesson {name!r}; there are: {', '.join(known)}")
-    return list(names or known)
+    return picked
 
 
 def solution_path(lesson: str) -> Path:
     """Where a lesson's solution notebook is. UnknownLessonError names the lessons that exist."""
-    pick([lesson])
+    (lesson,) = pick([lesson])
     return SOLUTIONS / lesson / f"{lesson}.ipynb"
 
 

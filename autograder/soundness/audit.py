@@ -169,13 +169,34 @@ class Held:
             return {}
 
 
-def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, force: bool = False) -> list[Verdict]:
-    """Examine the cases of the lessons, `jobs` batches at a time. Each worker loads torch once."""
+def named(names: list[str]) -> list[tuple[str, str]]:
+    """The batches of these lessons ("03_step", "03") and exercises ("08-ex3", "08-ex3-step"); all, if none is named.
+
+    UnknownLessonError for a name that is neither.
+    """
+    exercises = [name for name in names if re.match(r"\d\d-ex\d", name)]
+    lessons = [name for name in names if name not in exercises]
+    found = [
+        (lesson, batch) for lesson in notebook.pick(lessons) if lessons or not exercises for batch in batches(lesson)
+    ]
+    for name in exercises:
+        lesson = notebook.lesson_of(name)
+        of_exercise = [(lesson, batch) for batch in batches(lesson) if f"{batch}-".startswith(f"{name}-")]
+        if not of_exercise:
+            known = ", ".join(batch for batch in batches(lesson) if "-ex" in batch)
+            raise notebook.UnknownLessonError(f"no exercise {name!r}; there are: {known}")
+        found += of_exercise
+    return list(dict.fromkeys(found))
+
+
+def audit(todo: list[tuple[str, str]], jobs: int = 2, thorough: bool = True, force: bool = False) -> list[Verdict]:
+    """Examine the cases of these batches (lesson, name), `jobs` batches at a time. Each worker loads torch once."""
     from tqdm import tqdm
 
-    todo = [(lesson, name) for lesson in lessons for name in batches(lesson)]
-    todo.sort(key=lambda batch: -len(batches(batch[0])[batch[1]]))  # long ones first, so that all workers end together
-    total = sum(len(cases(lesson)) for lesson in lessons)
+    size = {(lesson, name): len(batches(lesson)[name]) for lesson, name in todo}
+    todo = sorted(todo, key=lambda batch: -size[batch])  # long ones first, so that all workers end together
+    total = sum(size.values())
+    lessons = sorted({lesson for lesson, _ in todo})
     verdicts: list[Verdict] = []
     context = multiprocessing.get_context("spawn")
     with (
@@ -191,17 +212,20 @@ def audit(lessons: list[str], jobs: int = 2, thorough: bool = True, force: bool 
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """`audit [LESSON…] [--jobs N]`."""
+    """`audit [LESSON or EXERCISE…] [--jobs N]`."""
     parser = subparsers.add_parser("audit", help="grade all known wrong and right answers, to test the checks")
-    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="a lesson (08_zero1) or an exercise (08-ex3); default: all"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="batches graded at once (default: 2)")
     parser.add_argument("--force", action="store_true", help="try even the cases that have held with the same code")
     parser.set_defaults(run=_main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    lessons = notebook.pick(arguments.lessons)
-    verdicts = audit(lessons, arguments.jobs, force=arguments.force)
+    todo = named(arguments.names)
+    verdicts = audit(todo, arguments.jobs, force=arguments.force)
+    lessons = list(dict.fromkeys(lesson for lesson, _ in todo))
     _print_matrix(lessons, verdicts)
     wrong = [verdict for verdict in verdicts if verdict.complaints]
     for verdict in wrong:
