@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import digits_that_differ, fail
+from autograder.checking.expect import OneRank, digits_that_differ, each_rank, fail
 from autograder.checks.capstone.common import (
     LISTS,
     LOSS_ERROR,
@@ -74,48 +75,59 @@ def training_follows_one_process(train, make_corpus, *, rng):
 
 
 def _expect_run(case: str, whole: list[dict], want: dict, steps: int, exact: bool) -> None:
-    """All lists of all ranks are plain, long enough, equal where they must be, and right."""
-    world_size = len(whole)
-    keys = {*LISTS, "parameters", "numel", "checkpoints", "rollbacks"}
-    for rank, mine in enumerate(whole):
-        if not isinstance(mine, dict) or not keys <= set(mine):
-            missing = sorted(keys - set(mine)) if isinstance(mine, dict) else "all"
-            fail(f"what rank {rank} returned lacks {missing}", case, ["keys", missing])
-        if list(mine["steps"]) != list(range(1, steps + 1)):
-            fail(f"rank {rank}'s steps are {mine['steps']}", case, ["steps", list(mine["steps"])])
-        for name in LISTS:
-            kinds = {type(value) for value in mine[name]}
-            if len(mine[name]) != steps or not kinds <= {int, float, str}:
-                fail(f"{name} should be {steps} plain values", case, [name, len(mine[name]), len(kinds)])
+    """What all ranks returned is whole, the same where it must be, and what one process computes."""
+    for rank, mine in each_rank(case, whole):
+        _expect_lists(rank, mine, steps)
     for name in ("losses", "grad_norms", "norms", "hashes"):
-        for rank, mine in enumerate(whole):
-            if mine[name] != whole[0][name]:
-                place = next(i for i in range(steps) if mine[name][i] != whole[0][name][i])
-                fail(f"{name} of rank {rank} differ from rank 0's at step {place + 1}", case, [name, rank])
+        for rank, mine in each_rank(case, whole):
+            differ = [step for step in range(steps) if mine[name][step] != whole[0][name][step]]
+            rank.expect(not differ, f"{name} differ from rank 0's at step {[*differ, 0][0] + 1}", [name, rank.rank])
+    if exact:
+        _expect_near(case, "losses", whole[0]["losses"], want["losses"], [LOSS_ERROR] * steps)
+        norms = want["grad_norms"]
+        _expect_near(case, "grad_norms", whole[0]["grad_norms"], norms, [NORM_ERROR * norm for norm in norms])
     losses = whole[0]["losses"]
-    for name, bound, relative in (("losses", LOSS_ERROR, False), ("grad_norms", NORM_ERROR, True)):
-        for place, (ours, theirs) in enumerate(zip(whole[0][name], want[name], strict=True)):
-            if exact and not abs(ours - theirs) <= bound * (theirs if relative else 1):
-                one, other = digits_that_differ(ours, theirs)
-                fail(f"{name} at step {place + 1}: {one}, one process has {other}", case, [name, list(whole[0][name])])
-    for step in range(1, steps):
-        if not losses[step - 1] - losses[step] >= MARGIN:
-            fail(
-                f"from step {step} to {step + 1} the loss goes from {losses[step - 1]} to {losses[step]}", case, losses
-            )
-    for rank, mine in enumerate(whole):
-        if set(mine["state_bytes"]) != {bytes_of_state(world_size)}:
-            fail(f"rank {rank} reports {mine['state_bytes'][0]} bytes of state", case, ["bytes", mine["state_bytes"]])
-        if not all(0 <= seconds < 60 for seconds in mine["seconds"]):
-            fail(f"rank {rank}'s seconds are {mine['seconds']}", case, "seconds")
-        parameters = mine["parameters"]
-        if not isinstance(parameters, np.ndarray) or parameters.dtype != np.float32 or mine["numel"] != NUMEL:
-            fail("parameters should be a float32 array, numel its length", case, ["parameters", str(type(parameters))])
-        if exact:
-            expect_parameters(case, rank, parameters, want["parameters"][-1])
-        expect_described(case, rank, parameters, mine["norms"][-1], mine["hashes"][-1])
-        if mine["rollbacks"] != []:
-            fail(f"there was nothing to roll back: {mine['rollbacks']}", case, "rollbacks")
+    for step, (before, after) in enumerate(itertools.pairwise(losses), start=1):
+        if not before - after >= MARGIN:
+            fail(f"from step {step} to {step + 1} the loss goes from {before} to {after}", case, losses)
+    for rank, mine in each_rank(case, whole):
+        _expect_end(rank, mine, len(whole), want["parameters"][-1] if exact else None)
+
+
+def _expect_lists(rank: OneRank, mine: dict, steps: int) -> None:
+    """A dict with all entries; its lists have one plain value per step."""
+    keys = {*LISTS, "parameters", "numel", "checkpoints", "rollbacks"}
+    missing = sorted(keys - set(mine)) if isinstance(mine, dict) else "all"
+    rank.expect(not missing, f"what train returned lacks {missing}", ["keys", missing])
+    made = list(mine["steps"])
+    rank.expect(made == list(range(1, steps + 1)), f"the steps are {mine['steps']}", ["steps", made])
+    for name in LISTS:
+        kinds = {type(value) for value in mine[name]}
+        plain = len(mine[name]) == steps and kinds <= {int, float, str}
+        rank.expect(plain, f"{name} should be {steps} plain values", [name, len(mine[name]), len(kinds)])
+
+
+def _expect_near(case: str, name: str, ours: list, theirs: Any, bounds: Any) -> None:
+    """Step by step, the number of rank 0 is within its bound of the number of one process."""
+    for step, (one, other, bound) in enumerate(zip(ours, theirs, bounds, strict=True), start=1):
+        if not abs(one - other) <= bound:
+            got, expected = digits_that_differ(one, other)
+            fail(f"{name} at step {step}: {got}, one process has {expected}", case, [name, list(ours)])
+
+
+def _expect_end(rank: OneRank, mine: dict, world_size: int, parameters: np.ndarray | None) -> None:
+    """What a rank holds at the end: its share of the state, the parameters (of one process, if given), no rollback."""
+    held = mine["state_bytes"]
+    rank.expect(set(held) == {bytes_of_state(world_size)}, f"state_bytes starts with {held[0]}", ["bytes", held])
+    seconds = mine["seconds"]
+    rank.expect(all(0 <= each < 60 for each in seconds), f"the seconds are {seconds}", "seconds")
+    ours = mine["parameters"]
+    whole = isinstance(ours, np.ndarray) and ours.dtype == np.float32 and mine["numel"] == NUMEL
+    rank.expect(whole, "parameters should be a float32 array, numel its length", ["parameters", str(type(ours))])
+    if parameters is not None:
+        expect_parameters(rank.case, rank.rank, ours, parameters)
+    expect_described(rank.case, rank.rank, ours, mine["norms"][-1], mine["hashes"][-1])
+    rank.expect(mine["rollbacks"] == [], f"there was nothing to roll back: {mine['rollbacks']}", "rollbacks")
 
 
 def _expect_checkpoint(case: str, whole: list[dict], corpus: np.ndarray, seed: int, at: int, root: str) -> None:
@@ -143,18 +155,19 @@ def _expect_checkpoint(case: str, whole: list[dict], corpus: np.ndarray, seed: i
 
 
 def _expect_resumed(case: str, whole: list[dict], rest: list[dict], at: int) -> None:
-    for rank, (mine, again) in enumerate(zip(whole, rest, strict=True)):
-        if again["steps"] != mine["steps"][at:]:
-            fail(f"resumed after step {at}, rank {rank} ran steps {again['steps']}", case, ["resumed", again["steps"]])
+    """Every number of a resumed run is, bit for bit, that of the run which never stopped."""
+    for rank, (mine, again) in each_rank(case, zip(whole, rest, strict=True), evidence=lambda pair: pair[1]["steps"]):
+        made = again["steps"]
+        rank.expect(made == mine["steps"][at:], f"resumed after step {at}, the steps are {made}", ["resumed", made])
         for name in ("losses", "hashes", "grad_norms", "norms", "state_bytes"):
-            for step, before, after in zip(again["steps"], mine[name][at:], again[name], strict=True):
-                if before != after:
-                    evidence = [name, step] if name == "hashes" else [name, step, again["losses"]]
-                    fail(f"resumed, {name} at step {step} is {after}, without a stop {before}", case, evidence)
-        if again["parameters"].tobytes() != mine["parameters"].tobytes():
-            fail("resumed, the parameters at the end are others", case, "parameters")
-        if again["checkpoints"] != []:
-            fail("with checkpoint_step = None nothing should be saved", case, "saved")
+            for step, before, after in zip(made, mine[name][at:], again[name], strict=True):
+                seen = [name, step] if name == "hashes" else [name, step, again["losses"]]
+                what = f"resumed, {name} at step {step} is {after}, without a stop {before}"
+                rank.expect(before == after, what, seen)
+        same = again["parameters"].tobytes() == mine["parameters"].tobytes()
+        rank.expect(same, "resumed, the parameters at the end are others", "parameters")
+        saved = again["checkpoints"]
+        rank.expect(saved == [], "resumed with checkpoint_step = None, a checkpoint was saved", "saved")
 
 
 class _Faulty(PIECES.ZeroOptimizer):
@@ -211,10 +224,12 @@ def broken_invariants_stop_every_rank(train, *, rng):
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults]))
     for number, (kind, at, culprit, options, word, named, step) in enumerate(faults):
-        what = {"loss": "the loss rises", "parameters": f"rank {culprit}'s parameters change"}.get(kind, "")
-        what = (
-            what or {"bytes": f"rank {culprit} keeps a tensor", "checkpoint": f"rank {culprit} reads a wrong bit"}[kind]
-        )
+        what = {
+            "loss": "the loss rises",
+            "parameters": f"rank {culprit}'s parameters change",
+            "bytes": f"rank {culprit} keeps a tensor",
+            "checkpoint": f"rank {culprit} reads a wrong bit",
+        }[kind]
         case = f"{what} in step {at}" + (", with a spike_step" if "spike_step" in options else "")
         expect_told(case, [mine[number] for mine in results], word, named, step)
 
