@@ -30,7 +30,7 @@ TESTS = (
     (r"autograder/answers/answer\.py", "test_audit"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
     (r"autograder/soundness/", "test_audit test_packages"),
-    (r"autograder/grading/jail/", "test_jail test_packages"),
+    (r"autograder/grading/jail/", "test_wire test_jail test_handles test_jail_kernel test_calls test_packages"),
     (
         r"autograder/grading/",
         "test_grading test_workers test_nbgrader_traps test_carried test_checklist test_retry test_packages",

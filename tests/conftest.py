@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import jail, workers
+from autograder.grading import workers
+from autograder.grading.jail import missing
 from tests.helpers import browser
+from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
 
 SKIPPED = pytest.StashKey[dict]()
 NEEDS = {
@@ -59,7 +61,7 @@ def _skip_what_cannot_run(config, items):
     if os.environ.get("CI"):
         return
     skipped = config.stash.setdefault(SKIPPED, {})
-    for marker, there in (("browser", browser.find()), ("jail", not jail.missing())):
+    for marker, there in (("browser", browser.find()), ("jail", not missing())):
         for item in items:
             if not there and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"needs {NEEDS[marker][0]}"))

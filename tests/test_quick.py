@@ -32,7 +32,7 @@ def test_a_file_leads_to_its_lesson(file, lessons):
     [
         ("ranks/hang.py", "test_hangs"),
         ("autograder/checking/expect.py", "test_check"),
-        ("autograder/grading/jail/wire.py", "test_jail"),
+        ("autograder/grading/jail/wire.py", "test_wire"),
         ("autograder/insight/lms.py", "test_lms"),
         ("tests/test_costs.py", "test_costs"),
     ],

@@ -1,0 +1,32 @@
+"""A jail for tests, a submission in it, and a way to run a cell there."""
+
+import os
+import tempfile
+import time
+
+import pytest
+
+from autograder.grading.jail import outside
+
+
+@pytest.fixture(scope="module")
+def jail():
+    with outside.Jail(outside.Limits(memory=2**30, total=2 * 2**30, files=64 * 2**20, processes=150)) as jail:
+        yield jail
+
+
+@pytest.fixture
+def inmate(jail):
+    folder = tempfile.mkdtemp(dir="/tmp")
+    inmate = jail.start(folder, {"data/numbers.txt": b"1 2"})
+    yield inmate
+    inmate.end()
+    os.rmdir(folder)
+
+
+def run(inmate, source, seconds=30):
+    """Run a cell; what it printed, and the name of what it raised."""
+    printed = []
+    inmate.deadline = time.monotonic() + seconds
+    reply = inmate.ask("cell", lambda kind, content: printed.append(str(content.get("text", ""))), source=source)
+    return "".join(printed), (reply["raised"] or {}).get("name")

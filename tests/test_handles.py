@@ -1,0 +1,120 @@
+"""Functions and objects of a submission, as the tests outside the jail see and call them."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ranks
+from autograder.grading.jail import handles, wire
+from tests.helpers.inmates import run
+
+pytestmark = pytest.mark.jail
+
+
+def handle(inmate, source, name):
+    assert run(inmate, source)[1] is None
+    return handles.Handle(inmate, name)
+
+
+def test_a_function_is_called_there_with_copies(inmate):
+    function = handle(inmate, "def f(x, *, by=2):\n    return {'twice': x * by, 'at': [1, (2,)]}", "f")
+    got = function(np.arange(3), by=4)
+    assert np.array_equal(got["twice"], [0, 4, 8]) and got["at"] == [1, (2,)]
+    assert function.__name__ == "f"
+
+
+def test_what_it_changes_in_place_is_changed_here(inmate):
+    function = handle(inmate, "def f(a, others):\n    a += 1\n    others[0].zero_()\n    return None", "f")
+    array, tensor, untouched = np.ones(3), torch.ones(2), torch.ones(2)
+    assert function(array, [tensor, untouched]) is None
+    assert array.tolist() == [2, 2, 2] and tensor.tolist() == [0, 0] and untouched.tolist() == [1, 1]
+
+
+def test_a_view_of_an_argument_is_one_here(inmate):
+    function = handle(inmate, "def f(a):\n    return a[1:]", "f")
+    array = np.zeros(3)
+    function(array)[:] = 5
+    assert array.tolist() == [0, 5, 5]
+    tensor = torch.zeros(3)
+    function(tensor).fill_(4)
+    assert tensor.tolist() == [0, 4, 4]
+    copy = handle(inmate, "def g(a):\n    return a[1:].copy()", "g")
+    copy(array)[:] = 7
+    assert array.tolist() == [0, 5, 5]
+
+
+def test_what_it_raises_is_raised_here_with_its_place(inmate):
+    source = "class Odd(ValueError): pass\ndef f(kind):\n    raise [ValueError, Odd, SystemExit, KeyError][kind]('why')"
+    function = handle(inmate, source, "f")
+    for kind, name, kin in ((0, "ValueError", ValueError), (1, "Odd", ValueError), (2, "SystemExit", Exception)):
+        with pytest.raises(kin, match="why") as caught:
+            function(kind)
+        assert type(caught.value).__name__ == name
+        assert "raise" in caught.value.frames[-1]
+    with pytest.raises(Exception, match="why"):
+        function(3)
+
+
+def test_workers_that_mention_a_handle_run_there(inmate):
+    function = handle(inmate, "def f(rank):\n    return (rank, __name__)", "f")
+
+    def worker(rank, world_size, g):
+
+        return g(rank), os.path.exists("/jail")
+
+    with handles.in_jail():
+        inmate.deadline = time.monotonic() + 30
+        assert list(ranks.run(worker, 2, (function,), echo=False)) == [((0, "__main__"), True), ((1, "__main__"), True)]
+        assert list(ranks.run(lambda rank, n: rank, 2, echo=False)) == [0, 1]
+        assert not any(there for _, there in ranks.run(worker, 1, (lambda rank: rank,), echo=False))
+
+
+def test_ranks_that_fail_or_hang_there_are_told_here(inmate):
+    function = handle(inmate, "import torch.distributed as dist\ndef f(rank):\n    1 / rank", "f")
+    with handles.in_jail(), pytest.raises(ranks.RankError, match="rank 0 raised ZeroDivisionError") as caught:
+        ranks.run(lambda rank, n, g: g(rank), 2, (function,), echo=False)
+    assert caught.value.rank == 0
+    stuck = handle(inmate, "import torch\ndef h(rank):\n    dist.recv(torch.zeros(1), 1 - rank)", "h")
+    with handles.in_jail(), pytest.raises(ranks.HangError) as hung:
+        ranks.run(lambda rank, n, g: g(rank), 2, (stuck,), echo=False)
+    assert len(hung.value.waits) == 2 and "recv" in str(hung.value)
+
+
+def test_files_cross_as_plain_files(inmate):
+    source = """
+    import os
+    def f(folder):
+        os.symlink("/etc/hostname", folder + "/link")
+        os.makedirs(folder + "/a")
+        open(folder + "/a/b", "w").write(open(folder + "/in").read() * 2)
+    """
+    function = handle(inmate, source, "f")
+    Path(inmate.folder, "in").write_text("xy")
+    function(inmate.folder)
+    assert Path(inmate.folder, "a", "b").read_text() == "xyxy"
+    assert not Path(inmate.folder, "link").exists() and not Path(inmate.folder, "link").is_symlink()
+    for name in ("in", "a/b"):
+        Path(inmate.folder, name).unlink()
+    Path(inmate.folder, "a").rmdir()
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a\0b", "x" * 300])
+def test_a_file_cannot_be_put_elsewhere(tmp_path, name):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    with pytest.raises(wire.WireError):
+        wire.write_folder(str(folder), {name: b"x"})
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"]
+
+
+def test_an_object_stays_there_and_its_methods_are_called_there(inmate):
+    source = "class Counter:\n    def __init__(self): self.n = 0\n    def add(self, k): self.n += k; return self.n"
+    counter = handle(inmate, source, "Counter")()
+    assert type(counter).__name__ == "Counter"
+    assert (counter.add(2), counter.add(3), counter.n) == (2, 5, 5)
+    with pytest.raises(AttributeError):
+        _ = counter.nothing

@@ -1,0 +1,195 @@
+"""A grade cell runs outside the jail and calls what the submission defines inside."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from autograder.grading.jail import kernel as kernels
+from autograder.grading.jail import outside
+
+pytestmark = pytest.mark.jail
+
+
+SUBMISSION = """
+import torch, numpy as np
+def views(a, b): return a, b[1:], a + b
+def lists(l): l.sort(); l.append(99); return l
+def dicts(d): d["new"] = 1; d["old"].pop(); return d["old"]
+def replaces(xs): xs[0] = xs[0] * 2; return xs[1]
+def tensors(t): return (t, t[1:], t.view(-1)[::2].clone()), [t.view(2, 2)]
+"""
+
+GRADE_CELLS = {
+    "a returned view, also in a tuple, is a view of the argument here": """
+        a, b = np.arange(4.0), np.arange(4.0)
+        x, y, z = views(a, b)
+        assert x is a and np.shares_memory(y, b) and not np.shares_memory(z, a)
+        t = torch.arange(4.0)
+        (u, v, w), [m] = tensors(t)
+        same = [one.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for one in (v, m, w)]
+        assert u is t and same == [True, True, False]
+    """,
+    "lists and dicts that are changed there are changed here": """
+        l, d, xs = [3, 1, 2], {"old": [1, 2]}, [np.ones(2), np.zeros(2)]
+        first, second = xs
+        lists(l), dicts(d)
+        assert l == [1, 2, 3, 99] and d == {"old": [1], "new": 1}
+        assert replaces(xs) is second and xs[1] is second and xs[0] is not first and xs[0][0] == 2
+    """,
+    "call_inside runs there what does not cross": """
+        from autograder.checking.stage import call_inside
+
+        class Counts:
+            def __init__(self, function):
+                self.function, self.count = function, 0
+
+            def go(self, x):
+                self.count += 1
+                return self.count, self.function([x])
+
+        counts = call_inside(Counts, lists)
+        assert (counts.go(1), counts.go(2)) == ((1, [1, 99]), (2, [2, 99]))
+        assert call_inside(lambda: 5) == 5
+    """,
+    "the lesson's own setup counts, not the submission's": "assert np.pi > 3 and CONSTANT == 1",
+}
+
+
+@pytest.fixture(scope="module")
+def kernel(jail):
+    setup = new_code_cell("import numpy as np\nimport torch\nCONSTANT = 1", metadata={"tags": ["setup"]})
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[setup]), {})
+    kernel.start()
+    assert kernel.run(SUBMISSION + "CONSTANT = 2\nnp.pi = 0", 20).status == "ok"
+    yield kernel
+    kernel.stop()
+
+
+@pytest.mark.parametrize("cell", GRADE_CELLS)
+def test_a_grade_cell_sees_what_it_would_without_a_jail(kernel, cell):
+    reply = kernel.run_test(textwrap.dedent(GRADE_CELLS[cell]), 20)
+    assert (reply.status, reply.error) == ("ok", ("", ""))
+
+
+def test_a_grade_cell_that_fails_says_why(kernel):
+    reply = kernel.run_test("assert views(np.ones(1), np.ones(1))[0] == 2, 'one is not two'", 20)
+    assert (reply.status, reply.error) == ("error", ("AssertionError", "one is not two"))
+    assert kernel.run_test("nothing_of_that_name(1)", 20).error[0] == "NameError"
+
+
+def test_a_grade_cell_has_its_time_limit(kernel):
+    assert kernel.run_test("while True: pass", 0.5).status == "timeout"
+
+
+ELSEWHERE = """
+from autograder.checking.stage import apart, run_ranks
+assert [remember(1), remember(2)] == [[1], [1, 2]]
+other = apart(remember)
+assert other(3) == [3], "each process has memory of its own"
+assert list(run_ranks(worker, 2, (other,))) == [[3, 0], [3, 1]], "ranks are forked from there"
+assert remember(4) == [3, 4], "the other process has taken the place of the first"
+assert apart(worker) is worker, "what is not the submission's stays what it is"
+"""
+
+
+def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {"n.txt": b"4"})
+    kernel.start()
+    folders = [Path(kernel.inmate.folder)]
+    try:
+        kernel.run("import time; time.sleep(0.5); kept = []\ndef remember(x): kept.append(x); return kept", 20)
+        worker = "def worker(rank, n, remember): return remember(rank)\n"
+        assert kernel.run_test(worker + ELSEWHERE, 10).error == ("", "")
+        folders.append(Path(kernel.inmate.folder))
+        kernel.run("later = int(open('n.txt').read())\ndef read(x): return later + x", 20)
+        late = "from autograder.checking.stage import apart\nassert apart(read)(1) == 5, 'later cells have run, too'"
+        assert kernel.run_test(late, 10).error == ("", "")
+        assert all(folder.exists() for folder in folders) and folders[0] != folders[1]
+    finally:
+        kernel.stop()
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_the_first_process_has_ended_before_the_second_starts(jail):
+    before = set(outside._descendants(jail.pid))  # another test's submission may still be there
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
+    kernel.start()
+    first, seen = kernel.running, []
+    begin = jail.start
+
+    def start(*args):
+        seen.append(outside._descendants(jail.pid))
+        return begin(*args)
+
+    try:
+        kernel.run("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\ndef f(x): return x", 20)
+        jail.start = start
+        assert (
+            kernel.run_test("from autograder.checking.stage import apart\nassert apart(f)(1) == 1", 20).status == "ok"
+        )
+        assert len(seen) == 1 and set(seen[0]) <= before, "nothing of the first process is left"
+        assert kernel.running is first.latest is not first
+    finally:
+        del jail.start
+        kernel.stop()
+
+
+def test_cells_that_run_again_take_nothing_of_the_time_of_a_test(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
+    kernel.start()
+    try:
+        kernel.run("import time; time.sleep(3)\ndef f(x): return x", 20)
+        cell = "from autograder.checking.stage import apart\nimport time\nassert apart(f)(1) == 1\ntime.sleep({})"
+        assert kernel.run_test(cell.format(0), 2.5).error == ("", "")
+        assert kernel.run_test(cell.format(4), 1).status == "timeout"
+    finally:
+        kernel.stop()
+
+
+def test_a_second_process_that_dies_ends_the_test(jail):
+    kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
+    kernel.start()
+    try:
+        kernel.run("import os\ndef f(x): os._exit(1)", 20)
+        assert kernel.run_test("from autograder.checking.stage import apart\napart(f)(1)", 20).status == "died"
+    finally:
+        kernel.stop()
+
+
+# Workers of two ranks that should each send 5 MB to the other: what they send, and what they write down.
+SENDERS = """
+import torch, torch.distributed as dist
+
+def exchange(rank, world_size):
+    x = torch.ones(5 * 2**18)
+    work = dist.isend(x, 1 - rank)
+    dist.recv(torch.empty_like(x), 1 - rank)
+    work.wait()
+
+def honest(rank, world_size):
+    dist.new_group([0, 1])  # is no message, and costs some bytes
+    exchange(rank, world_size)
+
+def recorder():
+    cells = [cell.cell_contents for cell in dist.send.__closure__]
+    return next(one for one in cells if type(one).__name__ == "_Recorder")
+
+def silent(rank, world_size):
+    with recorder():
+        exchange(rank, world_size)
+
+def invented(rank, world_size):
+    number = recorder().call("send", True, peer=1 - rank, bytes=5 * 2**20, dtype="torch.float32", tag=0)
+    recorder().write(e="done", i=number)
+"""
+
+
+def test_the_ledger_is_compared_with_what_the_network_has_carried(kernel):
+    assert kernel.run(SENDERS, 20).status == "ok"
+    tried = "from autograder.checking.stage import run_ranks\nrun_ranks({}, 2, (), recorded=True)"
+    assert kernel.run_test(tried.format("honest"), 20).error == ("", "")
+    for worker, sent in (("silent", 0), ("invented", 10 * 2**20)):
+        kind, text = kernel.run_test(tried.format(worker), 20).error
+        assert kind == "CheckFailed" and f"the ledger says that the ranks sent {sent} bytes" in text
