@@ -98,21 +98,26 @@ def rows(text):
     return re.findall(r"^\| (\d\d) \| (.*?) \|.*\| (\S+) \|$", text, re.MULTILINE)
 
 
+def assignment(folder, lesson):
+    return f"[assignment]({'' if folder else '../'}notebooks/{lesson}/{lesson}.ipynb)"
+
+
 @pytest.mark.parametrize(("page", "folder"), new_lesson.TABLES.items())
 def test_a_new_row_stands_after_the_number_before_it(root, page, folder):
     before, after = (root / page).read_text(), new_lesson.plan(root, "18_tiny")[page]
-    assert rows(after) == [*rows(before), ("18", f"[Tiny]({folder}18_tiny.md)", "**here**")]
+    assert rows(after) == [*rows(before), ("18", f"[Tiny]({folder}18_tiny.md)", assignment(folder, "18_tiny"))]
     assert len(after.splitlines()) == len(before.splitlines()) + 1
 
 
 @pytest.mark.parametrize(("page", "folder"), new_lesson.TABLES.items())
 def test_a_planned_row_is_replaced_and_keeps_its_title(root, page, folder):
-    text = "| 09 | [A](09_a.md) | a | **here** |\n| 10 | Big memory | what it holds | planned |\n"
+    text = "| 09 | [A](09_a.md) | a | [assignment](09) |\n| 10 | Big memory | what it holds | planned |\n"
     for name in new_lesson.TABLES:
         (root / name).write_text(text)
     texts = new_lesson.plan(root, "10_memory")
-    assert rows(texts[page])[1] == ("10", f"[Big memory]({folder}10_memory.md)", "**here**")
-    assert "| what it holds | **here** |" in texts[page] and texts[page].count("\n") == 2
+    link = assignment(folder, "10_memory")
+    assert rows(texts[page])[1] == ("10", f"[Big memory]({folder}10_memory.md)", link)
+    assert f"| what it holds | {link} |" in texts[page] and texts[page].count("\n") == 2
     assert "\n# Big memory\n" in texts["book/10_memory.md"]
 
 

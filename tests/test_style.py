@@ -160,19 +160,22 @@ def test_the_cells_of_a_lesson_can_be_taken_in_at_a_glance(lesson):
 
 
 def lesson_rows(page):
-    """The rows of the table of lessons: number → (name, link or None, whether it is there)."""
-    rows = re.findall(r"^\| (\d\d) \| (?:\[(.*?)\]\((.*?)\)|(.*?)) \| .* \| (.*?) \|$", page.read_text(), re.MULTILINE)
-    return {number: (linked or plain, link, state == "**here**") for number, linked, link, plain, state in rows}
+    """The rows of the table of lessons: number → (name, its chapter or "", its assignment or "")."""
+    row = r"^\| (\d\d) \| (?:\[(.*?)\]\((.*?)\)|(.*?)) \| .* \| (?:\[assignment\]\((.*?)\)|planned) \|$"
+    rows = re.findall(row, page.read_text(), re.MULTILINE)
+    return {number: (linked or plain, link, assignment) for number, linked, link, plain, assignment in rows}
 
 
 def test_both_tables_of_lessons_say_what_is_there():
     home, readme = lesson_rows(ROOT / "book" / "index.md"), lesson_rows(ROOT / "README.md")
     assert list(home) == sorted(home)
     there = {lesson.split("_")[0]: lesson for lesson in LESSONS}
-    for number, (name, link, here) in home.items():
-        assert readme[number] == (name, f"book/{link}" if link else "", here)
-        assert here == (number in there), f"{number}: the table of lessons is out of date"
-        assert link == (f"{there[number]}.md" if here else "")
+    assert set(there) <= set(home)
+    for number, (name, link, assignment) in home.items():
+        assert readme[number] == (name, f"book/{link}" if link else "", assignment.removeprefix("../"))
+        lesson = there.get(number)
+        expected = (f"{lesson}.md", f"../notebooks/{lesson}/{lesson}.ipynb") if lesson else ("", "")
+        assert (link, assignment) == expected, f"{number}: the table of lessons is out of date"
 
 
 def test_the_book_holds_every_lesson_and_its_notebook():

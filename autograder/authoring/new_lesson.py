@@ -125,13 +125,14 @@ def in_table(text: str, name: str, lesson: str, title: str, folder: str) -> str:
 
     name: the page, for messages. folder: where its links to chapters begin.
     """
-    number = lesson[:2]
+    number, root = lesson[:2], "" if folder else "../"
     rows = list(_ROW.finditer(text))
     if not rows:
         raise ValueError(f"{name} has no table of the lessons, with rows as in | 01 | … | … | … |")
     planned = [row for row in rows if row["number"] == number]
     what = planned[0]["what"] if planned else WHAT
-    row = f"| {number} | [{title}]({folder}{lesson}.md) | {what} | **here** |\n"
+    assignment = f"[assignment]({root}notebooks/{lesson}/{lesson}.ipynb)"
+    row = f"| {number} | [{title}]({folder}{lesson}.md) | {what} | {assignment} |\n"
     if planned:
         return text[: planned[0].start()] + row + text[planned[0].end() :]
     return _inserted(text, row, [(row["number"], *row.span()) for row in rows], number)

@@ -18,12 +18,14 @@ indented to the item's text. Paragraphs, code blocks and figures between the que
 to the question. Math, code, links and citations work everywhere. Several options may be right.
 
 Each option becomes an HTML `<details>`, which opens with a click, a tap or Enter, is announced by screen
-readers, and needs no script. A question without a text, with fewer than two options, without a right one, or
-with an option that lacks feedback causes a warning, which stops the build.
+readers, and needs no script. With scripts, `progress.js` remembers the option that was opened first, under the
+question's id, which is made from its text. A question without a text, with fewer than two options, without a
+right one, or with an option that lacks feedback causes a warning, which stops the build.
 """
 
 from __future__ import annotations
 
+import hashlib
 from string import ascii_uppercase
 
 from docutils import nodes
@@ -33,7 +35,7 @@ MARKS = {"[x] ": True, "[X] ": True, "[ ] ": False}
 
 
 class quiz(nodes.General, nodes.Element):  # noqa: N801 (docutils names its nodes so)
-    """One question with its options."""
+    """One question with its options. Attribute: name, the id of the paragraph with the question."""
 
 
 class quiz_option(nodes.General, nodes.Element):  # noqa: N801
@@ -62,7 +64,8 @@ class Quiz(Directive):
         self.set_source_info(node)
         title = self.arguments[0] if self.arguments else ""
         children, messages = self.state.inline_text(title, self.lineno)
-        question = nodes.paragraph("", "", *children, classes=["quiz-question"])
+        node["name"] = f"question-{hashlib.sha256(title.encode()).hexdigest()[:8]}"
+        question = nodes.paragraph("", "", *children, classes=["quiz-question"], ids=[node["name"]])
         self.set_source_info(question)
         node += question
         body = nodes.Element()
@@ -129,7 +132,7 @@ def _problems(title: str, node: quiz) -> list[str]:
 
 
 def _visit_quiz(self, node):
-    self.body.append('<div class="quiz" role="group" aria-label="Quiz question">\n')
+    self.body.append(f'<div class="quiz" role="group" aria-labelledby="{node["name"]}">\n')
 
 
 def _depart_quiz(self, node):
@@ -137,7 +140,8 @@ def _depart_quiz(self, node):
 
 
 def _visit_option(self, node):
-    self.body.append(f'<details class="quiz-option" data-right="{str(bool(node["right"])).lower()}">')
+    right = str(bool(node["right"])).lower()
+    self.body.append(f'<details class="quiz-option" data-letter="{node["letter"]}" data-right="{right}">')
 
 
 def _depart_option(self, node):

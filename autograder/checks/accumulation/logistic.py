@@ -56,9 +56,10 @@ def local_gradient_is_computed_in_float64(local_gradient, *, rng):
     x, y, w = _examples(rng, 50, 4)
     for dtype in ("int64", "uint8"):
         _expect_gradient(f"float64 x and w, {dtype} y", local_gradient, x, y.astype(dtype), w)
-    single = [a.astype(np.float32) for a in (x + 100, y, w)]
+    # Large x whose logits are small: they cancel, which float32 does badly. Logits that are large have another check.
+    single = [a.astype(np.float32) for a in (x + 100, y, w - w.mean())]
     _expect_gradient("all float32", local_gradient, *single)
-    x, w = rng.integers(-5, 6, (9, 3)), rng.integers(-2, 3, 3)
+    x, w = rng.integers(-3, 4, (9, 3)), rng.integers(-1, 2, 3)
     _expect_gradient("all int64", local_gradient, x, rng.integers(0, 2, 9), w)
 
 
