@@ -166,6 +166,15 @@ def test_links_resolve(book):
     assert not broken, "\n".join(broken)
 
 
+def test_next_and_previous_name_chapters_by_number_and_assignments_as_such(book):
+    first, second = notebook.lessons()[:2]
+    names = [tag.get_text() for tag in soup(book / "notebooks" / first / f"{first}.html").select(".prev-next-title")]
+    titles = [soup(page).select_one("h1").find(string=True) for page in chapters(book)[:2]]
+    assert names == [f"{lesson[:2]} · {title}" for lesson, title in zip((first, second), titles, strict=True)]
+    names = [tag.get_text() for tag in soup(book / "book" / f"{second}.html").select(".prev-next-title")]
+    assert names == [f"Assignment {first[:2]}", f"Assignment {second[:2]}"]
+
+
 def test_no_markup_is_left_raw(book):
     """A table that was not recognized, a fence, a role: readers would see its signs."""
     raw = []

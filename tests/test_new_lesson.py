@@ -125,16 +125,19 @@ PARTS = """parts:
   - caption: Part I
     chapters:
       - file: book/01_a
+        title: 01 · A
         sections:
           - file: notebooks/01_a/01_a
             title: The assignment
       - file: book/09_b
+        title: 09 · B
         sections:
           - file: notebooks/09_b/09_b
             title: The assignment
   - caption: Part II
     chapters:
       - file: book/17_c
+        title: 17 · C
         sections:
           - file: notebooks/17_c/17_c
             title: The assignment
@@ -144,15 +147,16 @@ PARTS = """parts:
 
 @pytest.mark.parametrize(("name", "before"), [("02_new", "01_a"), ("10_new", "09_b"), ("18_new", "17_c")])
 def test_the_books_pages_list_it_in_the_part_of_its_neighbor(name, before):
-    made = new_lesson.in_toc(PARTS, name)
+    made = new_lesson.in_toc(PARTS, name, "New")
     entry = next(piece for piece in PARTS.split("      - file: book/") if piece.startswith(before))
     entry = entry.split("  - caption")[0]
-    assert f"      - file: book/{entry}      - file: book/{entry.replace(before, name)}" in made
-    assert made.replace(f"      - file: book/{entry.replace(before, name)}", "") == PARTS
+    new = re.sub(r"title: \d\d · .", f"title: {name[:2]} · New", entry.replace(before, name))
+    assert f"      - file: book/{entry}      - file: book/{new}" in made
+    assert made.replace(f"      - file: book/{new}", "") == PARTS
 
 
 def test_a_lesson_before_all_others_is_the_first(root):
-    made = new_lesson.in_toc("  - file: book/02_b\n    sections:\n      - file: b\n", "01_a")
+    made = new_lesson.in_toc("  - file: book/02_b\n    sections:\n      - file: b\n", "01_a", "A")
     assert made.index("01_a") < made.index("02_b")
 
 

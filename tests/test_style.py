@@ -179,9 +179,10 @@ def test_both_tables_of_lessons_say_what_is_there():
 
 
 def test_the_book_holds_every_lesson_and_its_notebook():
-    toc = (ROOT / "_toc.yml").read_text()
+    toc, names = (ROOT / "_toc.yml").read_text(), lesson_rows(ROOT / "book" / "index.md")
     for lesson in LESSONS:
-        assert f"file: book/{lesson}\n" in toc
+        number = lesson[:2]
+        assert re.search(rf"file: book/{lesson}\n *title: {number} · {re.escape(names[number][0])}\n", toc), lesson
         assert f"file: notebooks/{lesson}/{lesson}\n" in toc
     for name in re.findall(r"file: (\S+)", toc):
         assert (ROOT / f"{name}.md").is_file() or (ROOT / f"{name}.ipynb").is_file(), name

@@ -102,7 +102,7 @@ def plan(root: Path, lesson: str) -> dict[str, str]:
     for template, place in FILES.items():
         text = (TEMPLATES / template).read_text(encoding="utf-8")
         texts[place.format(lesson=lesson, topic=topic)] = fill(text, number, topic, title)
-    texts[TOC] = in_toc((root / TOC).read_text(encoding="utf-8"), lesson)
+    texts[TOC] = in_toc((root / TOC).read_text(encoding="utf-8"), lesson, title)
     for name, folder in TABLES.items():
         texts[name] = in_table((root / name).read_text(encoding="utf-8"), name, lesson, title, folder)
     return texts
@@ -138,7 +138,7 @@ def in_table(text: str, name: str, lesson: str, title: str, folder: str) -> str:
     return _inserted(text, row, [(row["number"], *row.span()) for row in rows], number)
 
 
-def in_toc(text: str, lesson: str) -> str:
+def in_toc(text: str, lesson: str, title: str) -> str:
     """The list of the book's pages with the lesson's chapter and notebook after those of the number before it."""
     chapters = list(_CHAPTER.finditer(text))
     if not chapters:
@@ -146,6 +146,7 @@ def in_toc(text: str, lesson: str) -> str:
     indent = chapters[0][1]
     lines = [
         f"- file: book/{lesson}",
+        f"  title: {lesson[:2]} · {title}",
         "  sections:",
         f"    - file: notebooks/{lesson}/{lesson}",
         "      title: The assignment",

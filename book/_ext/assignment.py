@@ -1,10 +1,12 @@
 """Adds a block to every page of a released notebook that says what the page is and offers the file.
 
-The block is added while the book is built, so that the files in `notebooks/` stay exactly as nbgrader made them.
+The block is added while the book is built, so that the files in `notebooks/` stay exactly as nbgrader made them. A
+notebook has the title of its chapter; where a page leads to the next or the previous one, it is called an assignment.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 from docutils import nodes
@@ -52,7 +54,18 @@ class OfferNotebook(SphinxTransform):
         title.parent.insert(title.parent.index(title) + 1, block)
 
 
+def _name_neighbors(app, pagename, templatename, context, doctree) -> None:
+    """Call a notebook "Assignment 01" in the links to the next and the previous page."""
+    for neighbor in (context.get("prev"), context.get("next")):
+        number = re.search(rf"{FOLDER}(\d\d)_", neighbor["link"]) if neighbor else None
+        if number:
+            neighbor["title"] = f"Assignment {number[1]}"
+        elif neighbor and (chapter := re.search(r"(\d\d)_\w+\.html$", neighbor["link"])):
+            neighbor["title"] = f"{chapter[1]} · {neighbor['title']}"
+
+
 def setup(app):
-    """Register the transform."""
+    """Register the transform, and the names of neighbors."""
     app.add_transform(OfferNotebook)
+    app.connect("html-page-context", _name_neighbors)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -176,7 +176,7 @@
     const text = chapter.finished ? "✓" : answers ? `${answers}/${chapter.questions}` : "";
     if (!text) return;
     const meaning = chapter.finished ? "finished" : `${answers} of ${count(chapter.questions, "question")} answered`;
-    row.cells[0].append(element("span", { class: "progress-mark", title: meaning, "aria-label": meaning, role: "img" }, text));
+    link.after(element("span", { class: "progress-mark", title: meaning, "aria-label": meaning, role: "img" }, text));
   }
 
   // "01_collectives" for the address of that chapter's page; undefined for other addresses.
