@@ -352,6 +352,22 @@ def test_only_declared_files_are_taken_and_the_others_are_named(course):
     assert "math.py: not asked for" in page and "b.csv: a link" in page and "a.csv:" not in page
 
 
+def test_what_the_exchange_needs_to_return_the_feedback_goes_with_it(course):
+    """`nbgrader release_feedback` reads both files in the feedback's folder."""
+    folder = course.hand_in("dan", submission()).parent
+    (folder / "timestamp.txt").write_text("2026-11-22 10:00:00.000000 UTC")
+    (folder / "submission_secret.txt").write_text("ab12")
+    assert not course.course.grade_one("dan", LESSON)
+    back = course.root / "feedback" / "dan" / LESSON
+    assert (back / "submission_secret.txt").read_text() == "ab12"
+    assert (back / "timestamp.txt").read_text().startswith("2026-11-22")
+    assert "submission_secret" not in course.page("dan"), "it is not among the files that were left out"
+    (folder / "submission_secret.txt").unlink()
+    (folder / "submission_secret.txt").symlink_to("/etc/hostname")
+    assert not course.course.grade_one("dan", LESSON)
+    assert not (back / "submission_secret.txt").exists(), "a link is not followed"
+
+
 def test_a_notebook_that_is_a_link_is_not_followed(course):
     path = course.hand_in("eve", None)
     path.symlink_to(course.root / "submitted" / "ada" / LESSON / f"{LESSON}.ipynb")
