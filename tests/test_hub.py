@@ -81,7 +81,7 @@ def fetch(tab: Tab, folder: Path) -> None:
 def solve(tab: Tab, server: str, path: Path, beginning: str) -> None:
     """Open the notebook, put right answers into the cells that begin like this, run all cells, and save."""
     tab.page.goto(f"{server}/lab/tree/{LESSON}/{LESSON}.ipynb", timeout=60_000)
-    tab.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
+    tab.wait_for_kernel()
     answers = answers_of(beginning)
     for source in answers:
         cell = tab.page.locator(".jp-Notebook .jp-CodeCell", has_text=source.split("\n")[0]).first
