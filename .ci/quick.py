@@ -25,7 +25,7 @@ LESSON_FILES = (
 
 #: Pattern of a changed file → the test files for it.
 TESTS = (
-    (r"ranks/", "test_ranks test_hangs test_packages"),
+    (r"ranks/", "test_ranks test_hangs test_progress test_packages"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
     (r"autograder/answers/answer\.py", "test_audit"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
@@ -33,7 +33,7 @@ TESTS = (
     (r"autograder/grading/jail/", "test_jail test_packages"),
     (
         r"autograder/grading/",
-        "test_grading test_workers test_nbgrader_traps test_carried test_checklist test_retry test_packages",
+        "test_grading test_workers test_nbgrader_traps test_carried test_checklist test_retry test_bar test_packages",
     ),
     (r"autograder/insight/", "test_report test_lms test_regrade"),
     (r"autograder/authoring/", "test_where test_new_lesson test_packages"),
