@@ -152,7 +152,7 @@ def test_grade_writes_table_csv_and_feedback_and_regrades_only_what_changed(cour
     assert main(["grade", "--course", str(course.root)]) == 0
     out, err = capsys.readouterr()
     assert re.search(r"ada +6/6\nbob +4/6", out)
-    assert err.count("2/2") >= 1
+    assert err.count("3/3") >= 1, "two submissions and the solution of the lesson"
     rows = list(csv.DictReader((course.root / "grades.csv").open()))
     assert rows[1] == {
         "student_id": "bob", "assignment": LESSON, "score": "4", "max_score": "6", "ex1": "1", "ex2": "0", "ex3": "3",
