@@ -108,7 +108,7 @@ class Hub:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=400,  # grading on a busy machine
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
