@@ -32,6 +32,7 @@ def proxy() -> Path:
     done = _PROXY / "node_modules" / ".package-lock.json"
     lock = RECIPE / "proxy" / "package-lock.json"
     if not done.is_file() or (_PROXY / "package-lock.json").read_bytes() != lock.read_bytes():
+        assert shutil.which("npm"), INSTALL
         shutil.copytree(lock.parent, _PROXY, dirs_exist_ok=True)
         command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
         made = subprocess.run(command, cwd=_PROXY, capture_output=True, text=True, timeout=300)
