@@ -26,7 +26,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: all book lab notebooks run grade report audit check lock quick test thorough clean help browser jail FORCE
+.PHONY: all book lab notebooks run grade report audit check lock quick test thorough clean help browser jail npm FORCE
 
 all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## set up, run the solutions, build the book, grade the example class
 	@echo
@@ -86,7 +86,7 @@ test: .venv/.ready browser jail ## run the tests of the code, all solutions, a s
 quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
 
-thorough: .venv/.ready browser jail ## run the other tests: the built book, all known answers, the whole example class, all attacks
+thorough: .venv/.ready browser jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 
@@ -110,6 +110,10 @@ browser: .venv/.ready
 # Submissions are graded in a jail that bubblewrap makes; without it, grading works only with --no-jail.
 jail: .venv/.ready
 	@command -v bwrap >/dev/null || $(call apt,bubblewrap)
+
+# The test of a class on JupyterHub installs the hub's proxy below _build, with npm.
+npm: .venv/.ready
+	@command -v npm >/dev/null || $(call apt,npm)
 
 .venv/.ready: requirements.txt requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) is not installed; Python 3.11 or newer is needed (make PYTHON=/path/to/python3)" >&2; exit 1; }

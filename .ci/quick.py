@@ -25,7 +25,7 @@ LESSON_FILES = (
 
 #: Pattern of a changed file → the test files for it.
 TESTS = (
-    (r"ranks/", "test_ranks test_hangs test_packages"),
+    (r"ranks/", "test_ranks test_hangs test_progress test_packages"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
     (r"autograder/answers/answer\.py", "test_audit"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
@@ -33,12 +33,13 @@ TESTS = (
     (r"autograder/grading/jail/", "test_wire test_jail test_handles test_jail_kernel test_calls test_packages"),
     (
         r"autograder/grading/",
-        "test_grading test_workers test_nbgrader_traps test_carried test_checklist test_retry test_packages",
+        "test_grading test_workers test_nbgrader_traps test_carried test_checklist test_retry test_bar test_packages",
     ),
     (r"autograder/insight/", "test_report test_lms test_regrade"),
     (r"autograder/authoring/", "test_where test_new_lesson test_packages"),
     (r"solutions/|autograder/(checks|answers)/|_toc\.yml|README\.md|book/index\.md", "test_lessons"),
     (r"book/(figures|_ext)/", "test_figures"),
+    (r"examples/hub/", "test_hub"),
     (r"tests/(test_\w+)\.py", r"\1"),
 )
 

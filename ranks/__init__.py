@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ranks import processes
+from ranks import processes, progress
 from ranks.errors import HangError, RankError
 from ranks.launch import Results, run
 from ranks.ledger import Ledger, Message, Span
@@ -37,3 +37,4 @@ def __getattr__(name: str) -> Any:
 
 
 processes.start_server()
+progress.watch_cells()

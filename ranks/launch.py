@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ranks import hang, processes, source
+from ranks import hang, processes, progress, source
 from ranks.errors import HangError, RankError
 from ranks.ledger import Ledger, Record, ledger_of, read_records
 
@@ -99,7 +99,9 @@ def run(
             "sys_path": list(sys.path),
             "environment": {**os.environ, "RANKS_INSIDE": "rank", "OMP_NUM_THREADS": "1"},
         }
-        return _Run(started, job, echo).follow()
+        following = _Run(started, job, echo)
+        with progress.doing(following.so_far):
+            return following.follow()
     finally:
         if started is not None:
             started.end()
@@ -137,6 +139,10 @@ class _Run:
         self._release()
         records = self._records()
         return Results(values, ledger_of(records), [output.text() for output in self.output])
+
+    def so_far(self) -> str:
+        """How far the run is, in a few words."""
+        return f"{len(self.answers)} of {self.world_size} ranks finished"
 
     def _await_start(self) -> None:
         """Wait until the ranks have been forked: the run's time begins then, not while a new server imports torch."""

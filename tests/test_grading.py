@@ -152,7 +152,7 @@ def test_grade_writes_table_csv_and_feedback_and_regrades_only_what_changed(cour
     assert main(["grade", "--course", str(course.root)]) == 0
     out, err = capsys.readouterr()
     assert re.search(r"ada +6/6\nbob +4/6", out)
-    assert err.count("2/2") >= 1
+    assert err.count("3/3") >= 1, "two submissions and the solution of the lesson"
     rows = list(csv.DictReader((course.root / "grades.csv").open()))
     assert rows[1] == {
         "student_id": "bob", "assignment": LESSON, "score": "4", "max_score": "6", "ex1": "1", "ex2": "0", "ex3": "3",
@@ -350,6 +350,22 @@ def test_only_declared_files_are_taken_and_the_others_are_named(course):
     assert course.points("dan") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
     page = course.page("dan")
     assert "math.py: not asked for" in page and "b.csv: a link" in page and "a.csv:" not in page
+
+
+def test_what_the_exchange_needs_to_return_the_feedback_goes_with_it(course):
+    """`nbgrader release_feedback` reads both files in the feedback's folder."""
+    folder = course.hand_in("dan", submission()).parent
+    (folder / "timestamp.txt").write_text("2026-11-22 10:00:00.000000 UTC")
+    (folder / "submission_secret.txt").write_text("ab12")
+    assert not course.course.grade_one("dan", LESSON)
+    back = course.root / "feedback" / "dan" / LESSON
+    assert (back / "submission_secret.txt").read_text() == "ab12"
+    assert (back / "timestamp.txt").read_text().startswith("2026-11-22")
+    assert "submission_secret" not in course.page("dan"), "it is not among the files that were left out"
+    (folder / "submission_secret.txt").unlink()
+    (folder / "submission_secret.txt").symlink_to("/etc/hostname")
+    assert not course.course.grade_one("dan", LESSON)
+    assert not (back / "submission_secret.txt").exists(), "a link is not followed"
 
 
 def test_a_notebook_that_is_a_link_is_not_followed(course):

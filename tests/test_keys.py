@@ -137,8 +137,8 @@ def test_a_hint_grades_one_lesson_again(copy, monkeypatch):
     monkeypatch.setattr(course, "prepare", lambda lesson: None)
     monkeypatch.setattr(course, "final", lambda: set(course.jobs()))
     monkeypatch.setattr(course, "rows", lambda: [])
-    monkeypatch.setattr(course, "try_solutions", lambda lessons, pool: tried.extend(lessons))
-    monkeypatch.setattr(course, "_grade", lambda todo, pool: graded.extend(todo) or [])
+    monkeypatch.setattr(course, "try_solutions", lambda states, pool, bar: tried.extend(states))
+    monkeypatch.setattr(course, "_grade", lambda todo, pool, bar: graded.extend(todo) or [])
     monkeypatch.setattr(workers, "Workers", lambda *_: contextlib.nullcontext())
     course.grade()
     assert graded == tried == []

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autograder.grading.bar import Bar
 from autograder.grading.gradebook import Row, csv_of, read_rows, scores_of, totals_of
 from autograder.grading.nbgrader_steps import exactly_one
 from autograder.lessons import keys, nbgrader_api, notebook
@@ -84,8 +85,21 @@ class Course:
         from autograder.grading import workers
 
         self._check_setup()
-        jobs = jobs or workers.cores()
+        with Bar(hidden=not self.jobs(lessons)) as bar:
+            problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        write_whole(self.root / "grades.csv", csv_of(self.rows()))
+        return problems
+
+    def _grade_what_changed(
+        self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: Bar
+    ) -> list[str]:
+        """What `grade` does while the bar moves."""
+        from autograder.grading import workers
+
         for lesson in sorted({lesson for _, lesson in self.jobs(lessons)}):
+            bar.say(f"preparing {lesson}")
             self.prepare(lesson)
         done, final = self._read_graded(), self.final()
         # Before anything is graded: a submission that changes meanwhile is graded next time.
@@ -94,14 +108,11 @@ class Course:
             job: state for job, state in states.items()
             if force or done.get("/".join(job)) != state or job not in final
         }  # fmt: skip
-        needed = sorted({lesson for _, lesson in todo}) if solutions else []
+        needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
+        bar.expect(len(todo) + len(needed))
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
-            self.try_solutions(needed, pool)
-            problems = self._grade(todo, pool)
-        for problem in problems:
-            print(problem, file=sys.stderr)
-        write_whole(self.root / "grades.csv", csv_of(self.rows()))
-        return problems
+            self.try_solutions(needed, pool, bar)
+            return self._grade(todo, pool, bar)
 
     def _check_setup(self) -> None:
         """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
@@ -114,27 +125,24 @@ class Course:
         elif jail.missing():
             raise ValueError(jail.MISSING)
 
-    def _grade(self, todo: dict[tuple[str, str], str], pool: Workers) -> list[str]:
+    def _grade(self, todo: dict[tuple[str, str], str], pool: Workers, bar: Bar) -> list[str]:
         """Let workers run these submissions, and write each one's grade as soon as it is known.
 
         todo: (student, lesson) → the fingerprint of what is graded.
         """
-        from tqdm import tqdm
-
         done, problems = self._read_graded(), []
-        tasks = (self.task(*job) for job in todo)
-        bar = tqdm(total=len(todo), desc="grading", unit="notebook", disable=not todo, bar_format=BAR)
-        with bar:
-            for task, executed, error in pool.run(tasks):
-                student, lesson = task.name
-                bar.set_description_str(f"graded {student} {lesson}")
-                problem = self.write_grade(student, lesson, executed, error)
-                if problem:
-                    problems.append(problem)
-                else:
-                    done["/".join(task.name)] = todo[task.name]
-                    write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
-                bar.update()
+        if todo:
+            bar.say("grading")
+        for task, executed, error in pool.run(bar.watched(self.task(*job)) for job in todo):
+            student, lesson = task.name
+            bar.say(f"graded {student} {lesson}")
+            problem = self.write_grade(student, lesson, executed, error)
+            if problem:
+                problems.append(problem)
+            else:
+                done["/".join(task.name)] = todo[task.name]
+                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+            bar.done(task.name)
         return problems
 
     def task(self, student: str, lesson: str) -> Task:
@@ -185,17 +193,23 @@ class Course:
             raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
         write_whole(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
 
-    def try_solutions(self, lessons: list[str], pool: Workers) -> None:
-        """Grade the solutions themselves, again after each change of the lesson or the grader.
+    def _untried(self, lessons: list[str]) -> dict[str, str]:
+        """The lessons whose solutions have to be graded, because the lesson or the grader has changed → fingerprint."""
+        done = self._read_graded()
+        states = {lesson: self._fingerprint("", lesson) for lesson in lessons}
+        return {lesson: state for lesson, state in states.items() if done.get(f"/{lesson}") != state}
+
+    def try_solutions(self, states: dict[str, str], pool: Workers, bar: Bar) -> None:
+        """Grade the solutions of these lessons themselves. states: lesson → fingerprint.
 
         ValueError if one loses a mark: then the tests or the installation are broken, and students must not pay for it.
         """
         from autograder.grading import run_cells, scoring
 
         done = self._read_graded()
-        states = {lesson: self._fingerprint("", lesson) for lesson in lessons}
-        tasks = [self.task("", lesson) for lesson in lessons if done.get(f"/{lesson}") != states[lesson]]
-        for task, executed, error in pool.run(tasks):
+        if states:
+            bar.say(f"the lesson's own solution of {', '.join(states)}")
+        for task, executed, error in pool.run([bar.watched(self.task("", lesson)) for lesson in states]):
             lesson = task.name[1]
             if error is not None:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
@@ -206,6 +220,7 @@ class Course:
                     raise ValueError(text)
             done[f"/{lesson}"] = states[lesson]
             write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+            bar.done(task.name)
 
     def grade_one(self, student: str, lesson: str) -> str:
         """Grade one submission in this process; '' or, in one line, why that was not possible."""
@@ -329,6 +344,3 @@ class Course:
         submission = [self.root / "submitted" / student / lesson] if student else []
         parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), keys.digest(submission))
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
-
-
-BAR = "{percentage:3.0f}%|{bar:24}| {n_fmt}/{total_fmt} [{elapsed}, {remaining} left] {desc}"

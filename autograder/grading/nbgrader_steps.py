@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
+from pathlib import Path
+
+from autograder.grading import submission_files
 
 
 def exactly_one(converter: type) -> type:
@@ -29,12 +33,19 @@ def exactly_one(converter: type) -> type:
             super().start()
 
         def init_assignment(self, assignment_id: str, student_id: str) -> None:
-            """As nbgrader's, but files next to the notebook are not copied: links could lead anywhere."""
+            """As nbgrader's, but of the files next to the notebook only those of the exchange are copied.
+
+            Links could lead anywhere.
+            """
             ignored = self.coursedir.ignore
             self.coursedir.ignore = [*ignored, "*"]
             try:
                 super().init_assignment(assignment_id, student_id)
             finally:
                 self.coursedir.ignore = ignored
+            target = Path(self._format_dest(assignment_id, student_id))
+            target.mkdir(parents=True, exist_ok=True)
+            for path in submission_files.exchange_files(Path(self._format_source(assignment_id, student_id))):
+                shutil.copy(path, target)
 
     return One

@@ -47,10 +47,12 @@ def run_cells(
     new_kernel: Callable[[], Kernel],
     limits: Limits,
     skip: Collection[str] = (),
+    passed: Callable[[], None] = lambda: None,
 ) -> None:
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
+    passed: called after each code cell.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
     whole notebook took too long. A test also gets `properties`: for each property of its exercise, the core first,
@@ -60,20 +62,24 @@ def run_cells(
     run = _Run(new_kernel, limits)
     try:
         for cell in cells:
-            if cell.cell_type != "code":
-                continue
-            if cell.id in skip:
-                cell.metadata.setdefault("autograder", nbformat.NotebookNode()).status = NOT_RUN
-                continue
-            ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
-            if is_test(cell):
-                _run_test(run, cell, ours)
-                continue
-            reply = run.step(cell, cell.source)
-            cell.outputs, cell.execution_count = run.bounded(reply.outputs), reply.execution_count
-            ours.update(_outcome(run, reply))
+            if cell.cell_type == "code":
+                _run_cell(run, cell, skip)
+                passed()
     finally:
         run.kernel.stop()
+
+
+def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> None:
+    """Run one code cell and write down what became of it."""
+    ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
+    if cell.id in skip:
+        ours.status = NOT_RUN
+    elif is_test(cell):
+        _run_test(run, cell, ours)
+    else:
+        reply = run.step(cell, cell.source)
+        cell.outputs, cell.execution_count = run.bounded(reply.outputs), reply.execution_count
+        ours.update(_outcome(run, reply))
 
 
 def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNode) -> None:

@@ -6,6 +6,7 @@ A submission's cells run in a jail, its grade cells outside.
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
-from autograder.grading import carried
+from autograder.grading import bar, carried
 from autograder.grading.kernels import Kernel, LocalKernel
 from autograder.grading.run_cells import Limits, run_cells
 from autograder.grading.submission_files import companion_files, lesson_notebook, submitted_files
@@ -65,12 +66,12 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
 
     Exercises that fail are tried again without the errors of those on which they build (`carried`).
 
-    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task.
+    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`).
     """
     properties.copy_weights(cells, lesson)
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel:
-        run_cells(cells, new_kernel, how.limits, skip)
+        run_cells(cells, new_kernel, how.limits, skip, functools.partial(bar.tick, getattr(how, "progress", "")))
         carried.try_again(cells, lesson, new_kernel, how.limits)
 
 

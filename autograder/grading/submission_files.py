@@ -28,6 +28,16 @@ def companion_files(folder: Path) -> dict[str, bytes]:
     return found
 
 
+#: What nbgrader's exchange puts next to a notebook. Without them it cannot give back the feedback.
+EXCHANGE_FILES = ("timestamp.txt", "submission_secret.txt")
+
+
+def exchange_files(folder: Path) -> list[Path]:
+    """The exchange's own files in a submission's folder. Its student can change them: no links, nothing large."""
+    paths = [] if folder.is_symlink() else [folder / name for name in EXCHANGE_FILES]
+    return [path for path in paths if path.is_file() and not path.is_symlink() and path.stat().st_size <= 1000]
+
+
 #: A declared data file larger than this is not taken, nor are more files than this.
 MAX_DATA_FILE, MAX_DATA_FILES = 20 * 2**20, 50
 
@@ -38,7 +48,8 @@ def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes]
     left_out: list[str] = []
     for path in sorted(folder.rglob("*"))[:1000] if folder.is_dir() and not folder.is_symlink() else []:
         name = str(path.relative_to(folder))
-        if name in (f"{folder.name}.ipynb", AGENTS.name) or any(part.startswith(".") for part in Path(name).parts):
+        expected = (f"{folder.name}.ipynb", AGENTS.name, *EXCHANGE_FILES)
+        if name in expected or any(part.startswith(".") for part in Path(name).parts):
             continue
         if path.is_symlink() or any((folder / parent).is_symlink() for parent in Path(name).parents):
             left_out.append(f"{name}: a link")

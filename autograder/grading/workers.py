@@ -37,7 +37,7 @@ AHEAD = 2
 class Task:
     """One notebook to run. cells, lesson: notebooks as text. files: the other files in its folder, by name.
 
-    limits, jail, demonstrations: as `steps.RunCells` has them.
+    limits, jail, demonstrations: as `steps.RunCells` has them. progress: the file in which its cells are counted.
     """
 
     name: tuple[str, str]
@@ -47,6 +47,7 @@ class Task:
     limits: Limits = field(default_factory=Limits)
     jail: bool = True
     demonstrations: bool = False
+    progress: str = ""
 
     def with_cells(self, cells: str) -> Task:
         """The same task for other cells."""

@@ -105,6 +105,10 @@ class Tab:
         """Wait until an expression is true, also on a page that this one sends us on to."""
         self.page.wait_for_function(expression, timeout=1000 * seconds)
 
+    def wait_for_kernel(self) -> None:
+        """Wait until JupyterLab's status bar says that the notebook's kernel is idle; earlier, it asks for one."""
+        self.wait("document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle')", 120)
+
 
 def main(arguments: list[str]) -> int:
     """The commands above; the exit status."""
