@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.formgrader_server import Server, environment
 from tests.helpers.toy_course import LESSON, Toy, submission
 
-pytestmark = pytest.mark.jail
+pytestmark = [pytest.mark.jail, pytest.mark.thorough]
 
 SCRIPT = "<script>document.title='planted'</script><img src=x onerror=\"document.title='planted'\">"
 NOISY = "import sys\n\ndef double(x):\n    print('noise', file=sys.stderr)\n    return 2 * x\n"
@@ -27,7 +27,6 @@ def toy(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.parametrize("here", [True, False], ids=["in the course", "from elsewhere"])
 def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
     where = [] if here else [f"--course-dir={toy.root}"]

@@ -174,6 +174,7 @@ def page(course, student):
     return course.root / "feedback" / student / LESSON / f"{LESSON}.html"
 
 
+@pytest.mark.thorough
 def test_a_lost_gradebook_is_filled_again(course):
     assert not course.course.grade()
     (course.root / "gradebook.db").unlink()
@@ -181,6 +182,7 @@ def test_a_lost_gradebook_is_filled_again(course):
     assert course.points("bob") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_is_finished_by_the_next(course):
     for number in range(6):
         course.hand_in(f"carol-{number}", submission())
@@ -207,6 +209,7 @@ def change_lesson(course, change):
     nbformat.write(nb, path)
 
 
+@pytest.mark.thorough
 def test_a_lesson_with_other_points_is_graded_anew(course):
     course.course.grade()
     change_lesson(course, lambda nb: cell(nb, "07-ex3-half-test").metadata.nbgrader.update(points=10))
@@ -221,6 +224,7 @@ def add_demonstration(nb):
     return nb
 
 
+@pytest.mark.thorough
 def test_what_the_lesson_shows_is_run_only_on_request(course):
     change_lesson(course, add_demonstration)
     course.hand_in("ada", add_demonstration(submission()))
@@ -238,6 +242,7 @@ def drop_exercise(nb):
     nb.cells = [one for one in nb.cells if not one.id.startswith("07-ex3")]
 
 
+@pytest.mark.thorough
 def test_a_lesson_with_other_exercises_is_graded_anew(course):
     course.course.grade()
     change_lesson(course, drop_exercise)
@@ -257,6 +262,7 @@ def test_points_by_hand_are_never_thrown_away(course, capsys):
     assert course.points("bob")["ex2"] == 1.0
 
 
+@pytest.mark.thorough
 def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(course, capsys, monkeypatch):
     from autograder.grading import workers
     from autograder.grading.jail import kernel
@@ -276,6 +282,7 @@ def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(cour
     assert course.points("ada") == {"ex1": 1.0, "ex2": 2.0, "ex3": 0.0}
 
 
+@pytest.mark.thorough
 def test_a_broken_test_costs_no_student_anything(course, capsys):
     assert not course.course.grade()
     capsys.readouterr()

@@ -250,6 +250,7 @@ def test_a_carried_exercise_is_marked_by_property(course):
     assert [result for result, _ in rows(text).values()] == ["right", "right", "failed"]
 
 
+@pytest.mark.thorough
 @pytest.mark.jail
 def test_all_front_doors_show_the_same_fraction(course):
     grade(course, "eve", "in their own dtype")
@@ -273,6 +274,7 @@ def test_all_front_doors_show_the_same_fraction(course):
     assert (mark.score, mark.lost) == (1.75, True) and "float32 gradients" in mark.comment
 
 
+@pytest.mark.thorough
 def test_without_a_jail_the_marks_are_the_same(course, tmp_path):
     write(tmp_path, lesson())
     other = Course(tmp_path, 20, jail=False)

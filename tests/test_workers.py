@@ -75,6 +75,7 @@ def ends_at_an_empty_task(task):
     return task.cells
 
 
+@pytest.mark.thorough
 def test_workers_end_when_the_grader_is_killed(course):
     command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root), "--jobs", "2"]
     grader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

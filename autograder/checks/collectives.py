@@ -31,8 +31,9 @@ OTHER_DTYPES = ("float32", "int64")
 LENGTHS = (0, 1, 3, 7, 12, 1003, 840)
 #: So many numbers (2.4 MB) that what a network adds to them does not count.
 MEGABYTES = 300_001
-#: Values of one case are multiples of this, so that float64 is needed to add float64 inputs exactly.
-_FINE = {"float32": 2.0**-8, "float64": 2.0**-40, "int64": 1}
+#: Values are below the first number in size and multiples of the second. Only their own dtype adds them exactly:
+#: float32 is too coarse for the sums of float64, and float64 for those of int64.
+_RANGE = {"float32": (2**12, 2.0**-8), "float64": (2**48, 2.0**-40), "int64": (2**59, 1)}
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ def _run_cases_alone(function: Any, cases: list[Case], rng: np.random.Generator)
 
 def _numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Random numbers whose sum over 8 ranks is exact in `dtype`."""
-    whole = rng.integers(-(2**12), 2**12, shape) if dtype == "float32" else rng.integers(-(2**48), 2**48, shape)
-    return np.asarray(whole * _FINE[dtype], dtype)
+    most, unit = _RANGE[dtype]
+    return np.asarray(rng.integers(-most, most, shape) * unit, dtype)
 
 
 def _vectors(rng: np.random.Generator, world_size: int, numel: int, dtype: str) -> list[np.ndarray]:

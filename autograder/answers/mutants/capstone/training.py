@@ -344,6 +344,36 @@ train_checks_the_loss_in_spite_of_the_spike = edit(
     fails=["broken_invariants_stop_every_rank"],
 )
 
+train_saves_before_it_checks = edit(
+    TRAIN,
+    """You saved the checkpoint before `check_step`. When an invariant is broken in that step, the run ends with the
+    broken state on the disk, ready to be resumed from. Check first.""",
+    (
+        "        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n",
+        "",
+    ),
+    (
+        "            history.checkpoints.append(save_verified(trainer.optimizer, checkpoint_dir, step))\n",
+        "            history.checkpoints.append(save_verified(trainer.optimizer, checkpoint_dir, step))\n"
+        "        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n",
+    ),
+    breaks=tests_of(TRAIN),
+    fails=["broken_invariants_stop_every_rank"],
+)
+
+train_does_not_ask_the_clock_every_step = edit(
+    TRAIN,
+    """In the step that is saved anyway you did not ask `due()`. Its clock then runs on from the save before, and the
+    next save comes too early. Ask in every step.""",
+    ("        due = cadence is not None and cadence.due()\n", ""),
+    (
+        "        if checkpoint_dir is not None and (due or step == checkpoint_step):\n",
+        "        due = step == checkpoint_step or cadence is not None and cadence.due()\n"
+        "        if checkpoint_dir is not None and due:\n",
+    ),
+    breaks=tests_of(TRAIN),
+)
+
 train_saves_unverified = edit(
     TRAIN,
     """You saved the checkpoint without reading it back. Use save_verified.""",

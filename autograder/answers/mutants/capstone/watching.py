@@ -45,6 +45,28 @@ verify_about_equal = edit(
     breaks=tests_of(VERIFY),
 )
 
+verify_parameters_by_value = edit(
+    VERIFY,
+    """You compared the parameters as numbers: 0.0 then equals −0.0, whose bytes differ. Compare the bytes.""",
+    (
+        'again["parameters"].tobytes() != mine["parameters"].tobytes()',
+        'not np.array_equal(again["parameters"], mine["parameters"], equal_nan=True)',
+    ),
+    breaks=tests_of(VERIFY),
+)
+
+verify_losses_first = edit(
+    VERIFY,
+    """You went through the losses of all steps before the other lists, so a later loss hides an earlier update that
+    differs. The earliest step counts, whatever the list.""",
+    (
+        "                if difference is None and again[name][place] != mine[name][done + place]:\n",
+        '                later = again["losses"] != mine["losses"][done:] and name != "losses"\n'
+        "                if difference is None and not later and again[name][place] != mine[name][done + place]:\n",
+    ),
+    breaks=tests_of(VERIFY),
+)
+
 verify_only_the_end = edit(
     VERIFY,
     """You compare only what the runs end with. Compare hashes, losses and norms of all steps as well.""",

@@ -304,6 +304,28 @@ the_old_step_is_replaced = edit(
     fails=["saving_fails_on_all_ranks"],
 )
 
+there_is_judged_by_the_manifest = edit(
+    SAVE,
+    """You took a step for absent because its folder has no manifest. The step is there, damaged, and your rename
+    replaced it or failed with another error. Ask whether the folder exists.""",
+    ("        if final.exists():\n", '        if (final / "manifest.json").exists():\n'),
+    breaks=tests_of(SAVE),
+    fails=["saving_fails_on_all_ranks"],
+)
+
+refused_after_the_folder_was_made = edit(
+    SAVE,
+    """You made the temporary folder before you looked at the arguments, so a save that is refused leaves it there.
+    Raise the ValueError before anything is written.""",
+    (
+        "    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}\n",
+        "    together(lambda: fresh_folder(Path(root), step) if dist.get_rank(group) == 0 else None, group)\n"
+        "    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}\n",
+    ),
+    breaks=tests_of(SAVE),
+    fails=["saving_fails_on_all_ranks"],
+)
+
 any_tensor_is_taken = edit(
     SAVE,
     """You saved a tensor that is not 1-D as if it were a piece. Its shape is lost, and joined with the other ranks'
@@ -469,6 +491,18 @@ not_told_what_to_do = edit(
     LOAD,
     """Your error says that the numbers of ranks differ, but not what to do. Name reshard and both numbers in it.""",
     ('f"{path} is of {saved} ranks, here are {ours}: reshard(path, target_root, {ours})"', '"wrong number of ranks"'),
+    breaks=tests_of(LOAD),
+    fails=["refuses_damage_on_every_rank"],
+)
+
+only_one_number_is_named = edit(
+    LOAD,
+    """Your error names reshard and one of the two numbers of ranks. Name both: how many ranks the checkpoint has, and
+    how many there are.""",
+    (
+        'f"{path} is of {saved} ranks, here are {ours}: reshard(path, target_root, {ours})"',
+        'f"{path} is of another number of ranks: reshard(path, target_root, {ours})"',
+    ),
     breaks=tests_of(LOAD),
     fails=["refuses_damage_on_every_rank"],
 )

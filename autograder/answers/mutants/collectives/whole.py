@@ -120,6 +120,27 @@ def tree_loses_ranks_beyond_a_power_of_two():
 
 
 @mutant(TREE, breaks=tests_of(TREE))
+def tree_adds_integers_in_float64():
+    """You added integers in float64, which holds whole numbers exactly only up to 2⁵³. Beyond, the sum is rounded. Add
+    tensors in their own dtype."""
+
+    def tree_all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        total = tensor.contiguous() if tensor.is_floating_point() else tensor.double().contiguous()
+        incoming = torch.empty_like(total)
+        distance = 1
+        while distance < world_size:
+            if rank % (2 * distance) == distance:
+                dist.send(total, dst=rank - distance)
+            elif rank % (2 * distance) == 0 and rank + distance < world_size:
+                dist.recv(incoming, src=rank + distance)
+                total += incoming
+            distance *= 2
+        broadcast(total, 0)
+        tensor.copy_(total)
+
+
+@mutant(TREE, breaks=tests_of(TREE))
 def tree_all_send_to_the_root():
     """All ranks send to the root, which receives their messages one after the other: N − 1 rounds on the way up. Let
     pairs of ranks add at the same time, then pairs of pairs."""
