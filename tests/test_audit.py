@@ -23,7 +23,7 @@ LEAST = {
     "02_costs": (40, 8),
     "04_accumulation": (40, 8),
     "05_ddp": (40, 5),
-    "06_launch": (30, 5),
+    "06_launch": (40, 6),
     "07_bandwidth": (40, 6),
     "08_zero1": (30, 5),
     "09_fsdp": (40, 6),

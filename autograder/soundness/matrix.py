@@ -14,9 +14,6 @@ from autograder.answers import mutants
 from autograder.answers.answer import Answer
 from autograder.lessons import notebook, properties
 
-#: Lessons whose known wrong answers do not say yet what they fail. Nothing is claimed of them.
-UNNAMED = ("06_launch",)
-
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
 NO_OTHER = "what is wrong here is wrong in the core's cases, too"
 
@@ -77,8 +74,6 @@ def differences(nb: nbformat.NotebookNode, answer: Answer, broken: dict[str, str
 
     broken: the checks that it failed, as `notebook.grade` tells them.
     """
-    if answer.lesson in UNNAMED:
-        return []
     core = _properties(nb)[answer.cell][0]
     said, failed = set(answer.fails or (core.name,)), broken.keys() - {""}
     return [
@@ -89,7 +84,7 @@ def differences(nb: nbformat.NotebookNode, answer: Answer, broken: dict[str, str
 
 def complaints(lesson: str) -> list[str]:
     """A line for each check that no known wrong answer fails alone, and for each needless reason in SHARED."""
-    rows = [] if lesson in UNNAMED else of_lesson(lesson)
+    rows = of_lesson(lesson)
     return [
         *(f"{row.check}: no known wrong answer to {row.exercise} fails it alone"
           for row in rows if not row.alone and row.check not in SHARED),
@@ -100,8 +95,6 @@ def complaints(lesson: str) -> list[str]:
 
 def text(lesson: str) -> str:
     """The matrix as a table: for each check its weight, and how many known wrong answers fail it, and alone."""
-    if lesson in UNNAMED:
-        return f"{lesson}: the known wrong answers do not say yet which properties they fail"
     lines, last = [f"{lesson:<64}{'points':>8}{'wrong answers':>16}{'alone':>8}"], ""
     for row in of_lesson(lesson):
         lines += [row.exercise] if row.exercise != last else []

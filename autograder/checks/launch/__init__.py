@@ -1,40 +1,60 @@
-"""Lesson 06: a script that starts its group, trains, resumes and can be launched.
+"""Lesson 06: what must hold of a run that is restarted, one function for each property.
 
-Most properties are tried inside `ranks.run`: a launcher is nothing but an environment and a store, and both
-can be played there in a tenth of a second. What only the real thing shows is tried with the real thing: one
-run of torchrun's own agent with forked ranks, one real `torchrun` whose rank 1 is killed, one real `mp.spawn`.
-
-Each function is graded alone: for a script, the others come from the solution (`script_with`).
+The oracles know what happened, because they made it happen: an attempt is killed in the middle, a model sends its own
+process a signal, and a job is played whose fault was planted. Training is compared with one process without an
+optimizer object. All ranks are those of `ranks.run`.
 """
 
-from autograder.checks.launch.cleanup import (
-    cleanup_ends_the_group,
+from autograder.checks.launch.batches import (
+    batches_follow_the_step,
+    global_generator_stays,
+)
+from autograder.checks.launch.diagnosis import (
+    differences_are_found,
+    faults_are_named,
+    groups_are_followed,
+    slow_ranks_are_not_hung,
+)
+from autograder.checks.launch.names import (
+    attempts_get_fresh_names,
+    killed_attempts_do_no_harm,
+)
+from autograder.checks.launch.saving import (
+    file_is_complete_at_every_moment,
+    programs_in_a_file_do_not_run,
+    resumed_run_goes_on,
+    start_without_a_file_changes_nothing,
 )
 from autograder.checks.launch.setup import (
     setup_gives_each_attempt_keys_of_its_own,
     setup_refuses_what_cannot_work,
     setup_starts_what_the_environment_describes,
-    setup_survives_a_restart,
 )
-from autograder.checks.launch.spawning import (
-    launching_brings_back_what_rank_0_returns,
-    launching_works_with_fresh_processes,
-)
-from autograder.checks.launch.training import (
-    training_equals_one_process,
-    training_resumes,
-    training_survives_torchrun_and_a_kill,
+from autograder.checks.launch.stopping import (
+    handler_is_put_back,
+    no_rank_returns_before_the_file_is_there,
+    signal_may_come_early,
+    told_run_stops_and_resumes,
 )
 
 __all__ = [
-    "cleanup_ends_the_group",
-    "launching_brings_back_what_rank_0_returns",
-    "launching_works_with_fresh_processes",
+    "attempts_get_fresh_names",
+    "batches_follow_the_step",
+    "differences_are_found",
+    "faults_are_named",
+    "file_is_complete_at_every_moment",
+    "global_generator_stays",
+    "groups_are_followed",
+    "handler_is_put_back",
+    "killed_attempts_do_no_harm",
+    "no_rank_returns_before_the_file_is_there",
+    "programs_in_a_file_do_not_run",
+    "resumed_run_goes_on",
     "setup_gives_each_attempt_keys_of_its_own",
     "setup_refuses_what_cannot_work",
     "setup_starts_what_the_environment_describes",
-    "setup_survives_a_restart",
-    "training_equals_one_process",
-    "training_resumes",
-    "training_survives_torchrun_and_a_kill",
+    "signal_may_come_early",
+    "slow_ranks_are_not_hung",
+    "start_without_a_file_changes_nothing",
+    "told_run_stops_and_resumes",
 ]

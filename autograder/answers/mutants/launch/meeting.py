@@ -1,0 +1,254 @@
+"""Wrong answers to lesson 06, exercises 1 and 2: fresh_name, setup_ddp."""
+
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, mutant, tests_of
+
+NAME, SETUP = "06-ex1-fresh-name", "06-ex2-setup-ddp"
+
+
+# ---- 1 · fresh_name ----
+
+
+answers_one_question_only = edit(
+    NAME,
+    """Rank 0 answers the first question that it finds under a rank's key. That may be the question of a rank of an
+    earlier attempt; the living rank then waits for ever. Go on answering until this rank has confirmed that it has
+    heard your name.""",
+    (
+        """        while not store.check([f"{mine} heard by {other}"]):
+            question = store.get(f"question of {other}").decode()
+            store.set(f"answer to {question}", mine)
+            time.sleep(0.01)
+""",
+        """        question = store.get(f"question of {other}").decode()
+        store.set(f"answer to {question}", mine)
+""",
+    ),
+    breaks=tests_of(NAME),
+)
+
+
+@mutant(NAME, breaks=tests_of(NAME), fails=["killed_attempts_do_no_harm"])
+def tickets_counted_by_the_world():
+    """Each rank draws a ticket, and you divide its number by world_size. An attempt of which some ranks never came has
+    drawn fewer tickets than that, and from then on the ranks of one attempt get different quotients."""
+
+    def fresh_name(store, rank, world_size):
+        return f"attempt {(store.add('tickets', 1) - 1) // world_size}"
+
+
+@mutant(NAME, breaks=tests_of(NAME))
+def proposal_without_a_question():
+    """The ranks confirm the name that they find, and rank 0 then says go. A rank that comes before rank 0 finds the
+    name of the earlier attempt, and its go as well. Nothing in an answer says to which question it belongs."""
+
+    def fresh_name(store, rank, world_size):
+        if rank == 0:
+            name = uuid.uuid4().hex
+            store.set("proposal", name)
+            for other in range(1, world_size):
+                store.get(f"{name} seen by {other}")
+            store.set(f"go {name}", "yes")
+            return name
+        name = store.get("proposal").decode()
+        store.set(f"{name} seen by {rank}", "yes")
+        store.get(f"go {name}")
+        return name
+
+
+@mutant(NAME, breaks=tests_of(NAME))
+def name_under_a_fixed_key():
+    """Rank 0 writes the name under a key that is the same in every attempt. A rank that comes before rank 0 reads what
+    an earlier attempt has left there."""
+
+    def fresh_name(store, rank, world_size):
+        if rank == 0:
+            store.set("name", uuid.uuid4().hex)
+            return store.get("name").decode()
+        return store.get("name").decode()
+
+
+@mutant(NAME, breaks=tests_of(NAME))
+def old_name_deleted_first():
+    """Rank 0 deletes the old name before it writes the new one. That helps only the ranks that come after rank 0;
+    a rank that is there before it has read the old name already."""
+
+    def fresh_name(store, rank, world_size):
+        if rank == 0:
+            store.delete_key("the name")
+            store.set("the name", uuid.uuid4().hex)
+        name = store.get("the name").decode()
+        return "" + name
+
+
+@mutant(NAME, breaks=tests_of(NAME))
+def counter_of_rank_0():
+    """Rank 0 counts the attempts in the store, and the others read the counter. A rank that comes before rank 0 reads
+    the number of the attempt before."""
+
+    def fresh_name(store, rank, world_size):
+        return f"attempt {store.add('attempts', 1 if rank == 0 else 0)}"
+
+
+@mutant(NAME, breaks=tests_of(NAME))
+def count_of_restarts():
+    """TORCHELASTIC_RESTART_COUNT counts the restarts of one agent. When a node leaves or comes, the agents of the
+    others do not count that, and a new agent begins at 0: the ranks get different names, or an old one."""
+
+    def fresh_name(store, rank, world_size):
+        return "attempt_" + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+@mutant(NAME, breaks=tests_of(NAME))
+def name_of_the_run():
+    """The run's id is the same in all its attempts, so a later attempt gets a name that has been used."""
+
+    def fresh_name(store, rank, world_size):
+        return "run_" + os.environ.get("TORCHELASTIC_RUN_ID", "0")
+
+
+@mutant(NAME, breaks=tests_of(NAME))
+def name_from_the_clock():
+    """The clock tells the ranks nothing about each other: they come seconds apart, and two attempts can come in one
+    second. Names have to be agreed on in the store."""
+
+    def fresh_name(store, rank, world_size):
+        return f"minute_{int(time.time()) // 3600}"
+
+
+each_its_own_name = edit(
+    NAME,
+    """Each rank returns a name that it has made up itself. They are fresh, but the ranks do not share them: the others
+    have to take the name of rank 0.""",
+    ('        name = store.get(f"answer to {mine}").decode()\n', "        name = mine\n"),
+    ('        store.set(f"{name} heard by {rank}", "yes")\n', ""),
+    ("    for other in range(1, world_size):\n", "    for other in range(0):\n"),
+    breaks=tests_of(NAME),
+)
+
+bytes_for_a_name = edit(
+    NAME,
+    """store.get returns bytes, and you pass them on on some ranks. A text is asked for: decode() makes one.""",
+    (
+        """        store.set(f"{name} heard by {rank}", "yes")
+        return name
+""",
+        """        store.set(f"{name} heard by {rank}", "yes")
+        return name.encode()
+""",
+    ),
+    breaks=tests_of(NAME),
+)
+
+alone_is_always_alone = edit(
+    NAME,
+    """A single rank has nobody to ask, but its attempts follow each other on one store like all others. Give it a fresh
+    name, too.""",
+    ("    mine = uuid.uuid4().hex\n", '    mine = uuid.uuid4().hex if world_size > 1 else "alone"\n'),
+    breaks=tests_of(NAME),
+)
+
+
+# ---- 2 · setup_ddp ----
+
+
+@mutant(SETUP, breaks=tests_of(SETUP), fails=["setup_gives_each_attempt_keys_of_its_own"])
+def setup_leaves_the_store_to_torch():
+    """You let torch make the store from the environment. Under torchrun that is the agent's store, which still holds
+    the addresses of the dead ranks when a second attempt starts. Connect to it yourself and wrap it in a PrefixStore
+    whose prefix is a fresh name."""
+
+    def setup_ddp(rank, world_size):
+        if dist.is_initialized():
+            return
+        backend = check_environment(rank, world_size)
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=60))
+        except dist.DistNetworkError:
+            raise RuntimeError("MASTER_PORT is in use") from None
+
+
+setup_without_a_prefix = edit(
+    SETUP,
+    """Your group uses the store as it is. Under torchrun the store outlives the ranks, and a second attempt would read
+    the addresses that the first has left. Wrap it in a PrefixStore with a fresh name.""",
+    ("    store = dist.PrefixStore(fresh_name(store, rank, world_size), store)\n", ""),
+    breaks=tests_of(SETUP),
+    fails=["setup_gives_each_attempt_keys_of_its_own"],
+)
+
+setup_with_the_count_of_restarts = edit(
+    SETUP,
+    """Your prefix contains TORCHELASTIC_RESTART_COUNT, which each agent counts for itself. Where the counts of two
+    nodes differ, their ranks look for each other under different keys. Use fresh_name.""",
+    (
+        "fresh_name(store, rank, world_size)",
+        'os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")',
+    ),
+    ("seconds=60", "seconds=4"),
+    breaks=tests_of(SETUP),
+    fails=["setup_gives_each_attempt_keys_of_its_own"],
+)
+
+setup_waits_for_half_an_hour = edit(
+    SETUP,
+    """Your group has torch's own timeout, 30 minutes for gloo. When a rank hangs, the others wait that long on
+    machines that cost money. Give init_process_group a timeout of at most 60 seconds.""",
+    ("rank=rank, world_size=world_size, timeout=timeout)", "rank=rank, world_size=world_size)"),
+    breaks=tests_of(SETUP),
+)
+
+setup_looks_at_the_environment_first = edit(
+    SETUP,
+    """You read the environment before you asked whether there is a group. When a group is up already, as in ranks.run,
+    there may be no launcher and no MASTER_ADDR: ask first, and then do nothing.""",
+    ("    if dist.is_initialized():\n        return\n", ""),
+    ("timedelta(seconds=60)\n", "timedelta(seconds=60)\n    if dist.is_initialized():\n        return\n"),
+    breaks=tests_of(SETUP),
+)
+
+setup_falls_back_to_a_port = edit(
+    SETUP,
+    """MASTER_ADDR or MASTER_PORT was not set, and you chose a value yourself. A rank that was started without a
+    launcher then waits alone, or meets another program that uses this port. Leave the environment as it is.""",
+    (
+        "    backend, timeout =",
+        """    os.environ.setdefault("MASTER_ADDR", "localhost")
+    os.environ.setdefault("MASTER_PORT", "0")
+    backend, timeout =""",
+    ),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_shows_torchs_own_error = edit(
+    SETUP,
+    """The port was in use and you let torch's own error through, which is written for torch's authors. The log of a job
+    needs one line that names MASTER_PORT: catch dist.DistNetworkError where the store is made, and raise a RuntimeError
+    of your own, `from None`.""",
+    ("except dist.DistNetworkError:", "except KeyError:"),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_always_takes_gloo = edit(
+    SETUP,
+    """You started gloo without asking check_environment. A job that is meant for GPUs would then run slowly on CPUs
+    without any explanation, and a rank that cannot start would wait. Use the backend that it returns, and let its
+    errors through.""",
+    ("check_environment(rank, world_size), timedelta", '"gloo", timedelta'),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_opens_a_store_on_every_rank = edit(
+    SETUP,
+    """Without an agent's store, each of your ranks tried to open one at the same port. Only one can: rank 0 opens it,
+    and the others are its clients.""",
+    ("opens = rank == 0 and os", "opens = os"),
+    breaks=tests_of(SETUP),
+)

@@ -1,0 +1,235 @@
+"""Lesson 06, exercise 4: save and load."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.checking.check import check
+from autograder.checking.expect import expect_close, expect_equal, fail
+from autograder.checking.instruments.pickles import Bomb
+from autograder.checking.stage import run_ranks
+
+
+class Counted(torch.nn.Module):
+    """Two layers in float64, with a buffer that counts the calls and takes part in the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+        self.register_buffer("calls", torch.zeros(()))
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (B, 3). Returns (B, 1)."""
+        self.calls += 1
+        return self.outer(torch.tanh(self.inner(x))) * (1 + 0.1 * self.calls)
+
+
+def _new(kind: str, seed: int) -> tuple[Counted, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = Counted()
+    if kind == "Adam":
+        return model, torch.optim.Adam(model.parameters(), lr=0.05)
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def _steps(model: Counted, optimizer: torch.optim.Optimizer, times: int) -> None:
+    for _ in range(times):
+        optimizer.zero_grad()
+        model(torch.ones(2, 3, dtype=torch.float64)).square().sum().backward()
+        optimizer.step()
+
+
+def _weights(model: Counted) -> np.ndarray:
+    return torch.cat([value.reshape(-1) for value in model.state_dict().values()]).numpy().copy()
+
+
+def _resume(rank: int, world_size: int, save: Callable, load: Callable, kind: str, seed: int) -> dict:
+    """Three steps, a save, two more; and a fresh model of another seed that loads and takes the two."""
+    with tempfile.TemporaryDirectory(prefix="saving-") as folder:
+        path = os.path.join(folder, "checkpoint")
+        for times, losses in ((1, [0.5]), (2, [0.5, 0.25, 0.125])):  # the second save replaces the first
+            if times == 1:
+                model, optimizer = _new(kind, seed)
+            _steps(model, optimizer, times)
+            save(path, model, optimizer, list(losses))
+        saved = _weights(model)
+        _steps(model, optimizer, 2)
+        if not os.path.exists(path):
+            return {"there": False}
+        again, its_optimizer = _new(kind, seed + 1)
+        got = load(path, again, its_optimizer)
+        loaded = _weights(again)
+        _steps(again, its_optimizer, 2)
+        return {"there": True, "losses": got, "saved": saved, "loaded": loaded, "whole": _weights(model),
+                "resumed": _weights(again)}  # fmt: skip
+
+
+@check("06-ex4-save-load")
+def resumed_run_goes_on(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
+    """A fresh model that loads takes the steps of the one that never stopped, with momentum and with Adam."""
+    seed = int(rng.integers(2**20))
+    for kind in ("SGD with momentum", "Adam"):
+        seen = run_ranks(_resume, 1, (save, load, kind, seed))[0]
+        if not seen["there"]:
+            fail("there is no file at path after save", kind, "no file")
+        expect_equal(kind, seen["losses"], [0.5, 0.25, 0.125], what="what load returns")
+        evidence = [seen["loaded"], seen["resumed"]]
+        names = ("loaded", "saved", "the model's state after load"), ("resumed", "whole", "the state two steps later")
+        for got, expected, what in names:
+            expect_close(kind, seen[got], seen[expected], what=what, rtol=1e-12, evidence=evidence)
+
+
+class _Watch:
+    """Inside a rank: who renames and removes what in a folder."""
+
+    def __init__(self, folder: str):
+        self.folder: str = folder
+        self.events: list[tuple] = []
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple) -> None:
+        if event in ("os.rename", "os.remove"):
+            paths = [os.path.abspath(os.fsdecode(path)) for path in arguments if isinstance(path, (str, bytes, Path))]
+            if any(path.startswith(self.folder) for path in paths):
+                folders = ["here" if os.path.dirname(path) == self.folder else "elsewhere" for path in paths]
+                self.events.append((event, os.path.basename(paths[-1]), *folders))
+
+
+def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: int) -> dict:
+    """Two saves, the second next to a link to the first file; then one that is cut off in torch.save, and one more."""
+    with tempfile.TemporaryDirectory(prefix="saving-") as root:
+        folder = os.path.join(root, "run")
+        os.mkdir(folder)
+        path, kept = os.path.join(folder, "checkpoint"), os.path.join(root, "kept")
+        watch, (model, optimizer) = _Watch(folder), _new("SGD", seed)
+        save(path, model, optimizer, [1.0])
+        os.link(path, kept)
+        before = _content(kept)
+        save(path, model, optimizer, [1.0, 0.5])
+        seen = {"events": list(watch.events), "left": sorted(os.listdir(folder))}
+        seen["whole"] = before == _content(kept) and not os.path.samefile(kept, path)
+        second = _content(path)
+        with _cut_off(), contextlib.suppress(KeyboardInterrupt):
+            save(path, model, optimizer, [1.0, 0.5, 0.25])
+        seen["survives"] = os.path.exists(path) and _content(path) == second
+        try:
+            save(path, model, optimizer, [1.0, 0.5, 0.25])
+            seen["after"] = load(path, model, optimizer)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            seen["after"] = f"{type(error).__name__}"
+        return seen
+
+
+@contextlib.contextmanager
+def _cut_off() -> Any:
+    """torch.save writes half of what it should, and then the process is interrupted."""
+    real = torch.save
+
+    def half(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        real(obj, f, *args, **kwargs)
+        if isinstance(f, (str, os.PathLike)):
+            os.truncate(f, os.path.getsize(f) // 2)
+        raise KeyboardInterrupt
+
+    torch.save = half
+    try:
+        yield
+    finally:
+        torch.save = real
+
+
+def _content(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+@check("06-ex4-save-load")
+def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
+    """The file gets its name by a rename in its folder, when it is complete; nothing else remains, or does harm."""
+    case = "a second save over a first one"
+    seen = run_ranks(_watched, 1, (save, load, int(rng.integers(2**20))))[0]
+    if [event for event in seen["events"] if event[:2] == ("os.remove", "checkpoint")]:
+        text = "the old checkpoint is removed before the new one has its name: for a moment there is none"
+        fail(text, case, "removed")
+    if not seen["whole"]:
+        fail("the file at path is written over while it is the only one", case, "in place")
+    renames = [event for event in seen["events"] if event[:2] == ("os.rename", "checkpoint")]
+    if len(renames) < 2:
+        fail(f"two saves, but only {len(renames)} renames to the checkpoint's name", case, ("renames", len(renames)))
+    if ("os.rename", "checkpoint", "elsewhere", "here") in renames:
+        text = "the new checkpoint is renamed from another folder: across file systems that is a copy, not a rename"
+        fail(text, case, "another folder")
+    if surplus := [name for name in seen["left"] if name != "checkpoint"]:
+        fail(f"other files remain in the folder: {surplus}", case, "left behind")
+    case = "after a save that was cut off"
+    if not seen["survives"]:
+        fail("the last complete checkpoint is gone", case, "gone")
+    if seen["after"] != [1.0, 0.5, 0.25]:
+        fail(f"the next save and load give {seen['after']!r}", case, ["after", str(seen["after"])])
+
+
+def _fresh(rank: int, world_size: int, load: Callable, seed: int) -> dict:
+    with tempfile.TemporaryDirectory(prefix="saving-") as folder:
+        model, optimizer = _new("SGD", seed)
+        before = _weights(model)
+        try:
+            got = load(os.path.join(folder, "checkpoint"), model, optimizer)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            return {"error": type(error).__name__}
+        return {
+            "error": "",
+            "got": got,
+            "same": bool(np.array_equal(before, _weights(model))),
+            "left": os.listdir(folder),
+        }
+
+
+@check("06-ex4-save-load")
+def start_without_a_file_changes_nothing(load: Callable, *, rng: np.random.Generator) -> None:
+    """Without a file, load returns an empty list and changes neither the model nor the folder."""
+    case = "no file at path"
+    seen = run_ranks(_fresh, 1, (load, int(rng.integers(2**20))))[0]
+    if seen["error"]:
+        fail(f"load raised {seen['error']}", case, seen["error"])
+    expect_equal(case, seen["got"], [], what="what load returns")
+    if not seen["same"] or seen["left"]:
+        fail("load has changed something", case, ["changed", seen["same"], seen["left"]])
+
+
+def _plant(rank: int, world_size: int, save: Callable, load: Callable) -> str:
+    """Put a program into a checkpoint and load it: "" if it did not run."""
+    with tempfile.TemporaryDirectory(prefix="saving-") as folder:
+        path, marker = os.path.join(folder, "checkpoint"), os.path.join(folder, "marker")
+        model, optimizer = _new("SGD", 0)
+        save(path, model, optimizer, [1.0])
+        try:
+            saved = torch.load(path, weights_only=True)
+        except Exception:
+            return "cannot be loaded"
+        torch.save({**saved, "bomb": Bomb(marker)} if isinstance(saved, dict) else [*saved, Bomb(marker)], path)
+        with contextlib.suppress(Exception):
+            load(path, model, optimizer)
+        return "ran" if os.path.exists(marker) else ""
+
+
+@check("06-ex4-save-load")
+def programs_in_a_file_do_not_run(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
+    """A program that somebody has put into the checkpoint does not run when it is loaded."""
+    bomb = run_ranks(_plant, 1, (save, load))[0]
+    if bomb:
+        text = "a program hidden in the checkpoint ran when load opened it"
+        fail(text if bomb == "ran" else "the file cannot be loaded with weights_only=True", "a hidden program", bomb)
