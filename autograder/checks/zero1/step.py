@@ -58,7 +58,9 @@ def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
         for case, outcomes, _ in try_cases(ShardedOptimizer, cases, world_size):
             want = [4 * KEPT[case.optimizer] * ceil_div(case.numel, world_size)] * len(case.gradients)
             for rank, seen in each_rank(case.name, outcomes, evidence=lambda o: [o.held, o.said]):
-                rank.expect_equal(seen.held, want, what="the number of bytes held after each step")
+                # With one rank a master may lie in a parameter's own memory; then the object holds less.
+                at_most = all(held <= most for held, most in zip(seen.held, want, strict=True))
+                rank.expect(at_most, f"the bytes held after each step are {seen.held}, expected at most {want}")
                 rank.expect_equal(seen.said, want, what="what state_bytes() says after each step")
 
 

@@ -66,7 +66,7 @@ class Outcome:
     held: list[int]  # bytes found by walking over the object
     said: list[int]  # what state_bytes() returned
     norms: list[float]
-    complaint: str = ""
+    complaint: str = ""  # what a step did to a parameter or its gradient, besides the parameter's numbers
 
 
 def drive(rank: int, world_size: int, optimizer_class: Any, cases: list[Case]) -> list[Outcome]:
@@ -82,6 +82,7 @@ def drive(rank: int, world_size: int, optimizer_class: Any, cases: list[Case]) -
 def _run(rank: int, optimizer_class: Any, case: Case) -> Outcome:
     inner, kwargs = OPTIMIZERS[case.optimizer]
     tensors = case.tensors()
+    before = [(p.dtype, p.requires_grad) for p in tensors]
     given = (tensors[i] for i in [*range(len(tensors)), *case.repeated])
     optimizer, outcome = optimizer_class(given, inner, **kwargs), Outcome([], [], [], [])
     for step, gradients in enumerate(case.gradients):
@@ -100,7 +101,18 @@ def _run(rank: int, optimizer_class: Any, case: Case) -> Outcome:
         kept = [p.grad is None if g is None else torch.equal(p.grad, torch.tensor(g).to(p.dtype)) for p, g in same]
         if not all(kept):
             outcome.complaint = "step() changed a parameter's .grad"
+        now = [(p.dtype, p.requires_grad) for p in tensors]
+        for i, (old, new) in enumerate(zip(before, now, strict=True)):
+            if old != new:
+                outcome.complaint = outcome.complaint or f"parameter {i} {_replaced(old, new)} after step {step + 1}"
     return outcome
+
+
+def _replaced(old: tuple, new: tuple) -> str:
+    """In words: what differs between a parameter's (dtype, requires_grad) before and after a step."""
+    if old[0] != new[0]:
+        return f"is {new[0]}, expected {old[0]} as before,"
+    return f"has requires_grad={new[1]}, expected {old[1]} as before,"
 
 
 def unsharded(case: Case, world_size: int) -> list[list[np.ndarray]]:

@@ -173,6 +173,19 @@ def unflatten_ignores_the_length():
 
 # ---- 3 · ShardedOptimizer ----
 
+parameters_are_pointed_at_the_gathered_vector = edit(
+    STEP,
+    """You let the parameters point into the gathered float32 vector (p.data = …). A bf16 parameter becomes a float32
+    one, its numbers are not rounded, and it takes twice the memory. Write into each parameter's own memory.""",
+    (
+        "        unflatten_into(self.params, full[: self.numel])\n",
+        "        for p, piece in zip(self.params, full[: self.numel].split([p.numel() for p in self.params])):\n"
+        "            p.data = piece.view(p.shape)\n",
+    ),
+    breaks=tests_of(STEP),
+    fails=["masters_keep_what_bf16_loses"],
+)
+
 masters_are_read_back_from_the_parameters = edit(
     STEP,
     """You copied the parameters back into the master shard at each step. In bf16 that throws away updates smaller than
