@@ -32,17 +32,18 @@ def _drive(rank, world_size, diloco, start, arguments) -> dict:
 
 
 def _trained(start: np.ndarray, world_size: int, rounds, inner_steps, lr, outer_lr=1.0, momentum=0.0) -> np.ndarray:
-    """One process with a copy of the weights for each rank; its outer optimizer is torch's."""
-    shared = torch.nn.Parameter(torch.from_numpy(start.astype(np.float64)))
-    outer = torch.optim.SGD([shared], lr=outer_lr, momentum=momentum, nesterov=momentum > 0)
+    """One process with a copy of the weights for each rank; the momentum is summed anew from all rounds so far."""
+    shared, ways = start.astype(np.float64), []
     for number in range(rounds):
-        copies = [shared.detach().numpy().copy() for _ in range(world_size)]
+        copies = [shared.copy() for _ in range(world_size)]
         for rank, copy in enumerate(copies):
             for step in range(number * inner_steps, (number + 1) * inner_steps):
                 copy -= lr * _slope(copy, rank, step)
-        shared.grad = shared.detach() - torch.from_numpy(np.mean(copies, axis=0))
-        outer.step()
-    return shared.detach().numpy()
+        ways.append(shared - np.mean(copies, axis=0))
+        # Nesterov's step: the newest way has the weight 1 + momentum, one that is `age` rounds old momentum^(age + 1).
+        weights = [momentum ** (age + 1) + (age == 0) for age in range(len(ways))]
+        shared = shared - outer_lr * sum(weight * way for weight, way in zip(weights, reversed(ways), strict=True))
+    return shared
 
 
 def _expect_trained(rng: np.random.Generator, diloco, cases: list[tuple]) -> None:
@@ -74,7 +75,7 @@ def rounds_follow_one_process(diloco, *, rng):
 
 @check("07-ex6-diloco")
 def outer_steps_are_nesterov(diloco, *, rng):
-    """With momentum the outer steps are those of torch's SGD with Nesterov momentum."""
+    """With momentum the outer steps are those of SGD with Nesterov momentum."""
     arguments = {"rounds": 4, "inner_steps": 3, "lr": 0.125, "outer_lr": 0.75, "momentum": 0.5}
     _expect_trained(rng, diloco, [(2, (6,), "float64", arguments)])
 
