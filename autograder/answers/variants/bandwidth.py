@@ -81,56 +81,7 @@ def feedback_in_place():
             return values, indices
 
 
-@variant("07-ex3-top-k-hook")
-def hook_with_one_gather_a_bucket():
-    """Joins the values and indices of a bucket, gathers each once, and adds with index_add into a new buffer."""
-
-    def top_k_hook(state, bucket):
-        feedback, params = state
-        n = dist.get_world_size()
-        pieces, offset = [], 0
-        for param, grad in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            key = next(number for number, candidate in enumerate(params) if candidate is param)
-            values, indices = feedback.compress(key, grad)
-            pieces.append((values, indices + offset))
-            offset += grad.numel()
-        values, indices = (torch.cat(part) for part in zip(*pieces, strict=True))
-        all_values, all_indices = values.new_empty(n * len(values)), indices.new_empty(n * len(indices))
-        dist.all_gather_single(all_values, values)
-        dist.all_gather_single(all_indices, indices)
-        mean = torch.zeros_like(bucket.buffer()).index_add_(0, all_indices, all_values / n)
-        future = torch.futures.Future()
-        future.set_result(mean)
-        return future
-
-
-@variant("07-ex3-top-k-hook")
-def hook_that_returns_before_it_is_done():
-    """Starts asynchronous all-gathers, adds up in a callback when they are done, and has type annotations."""
-
-    def top_k_hook(state: tuple, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        feedback, params = state
-        n = dist.get_world_size()
-        parts, futures, views = [], [], list(bucket.gradients())
-        for param, grad in zip(bucket.parameters(), views, strict=True):
-            place = [id(p) for p in params].index(id(param))
-            for own in feedback.compress(place, grad):
-                everybody = [torch.empty_like(own) for _ in range(n)]
-                futures.append(dist.all_gather(everybody, own, async_op=True).get_future())
-                parts.append(everybody)
-
-        def finish(_):
-            for number, grad in enumerate(views):
-                total = torch.zeros_like(grad)
-                for values, indices in zip(parts[2 * number], parts[2 * number + 1], strict=True):
-                    total += top_k_decompress(values, indices, grad.shape)
-                grad.copy_(total).div_(n)
-            return bucket.buffer()
-
-        return torch.futures.collect_all(futures).then(finish)
-
-
-@variant("07-ex4-parameter-server")
+@variant("07-ex5-parameter-server")
 def server_on_request():
     """Workers ask before they get weights, and send their step with the gradient; the server counts nothing."""
 
@@ -179,7 +130,7 @@ def server_on_request():
         return w.view(weights.shape), log
 
 
-@variant("07-ex4-parameter-server")
+@variant("07-ex5-parameter-server")
 def server_that_also_answers_the_last_push():
     """Sends weights by isend, once more after the last push, and makes log entries from lists."""
 
@@ -219,98 +170,97 @@ def server_that_also_answers_the_last_push():
         return state, log
 
 
-@variant("07-ex5-loss-scaler")
-def scaler_in_other_words():
-    """Multiplies by the reciprocal, copies through .data, decides in numpy, and keeps the factor in a property."""
+@variant("07-ex3-power-sgd")
+def power_by_singular_vectors():
+    """Takes singular vectors as the basis, averages before each all-reduce, and sends P as a flat vector."""
 
-    class LossScaler:
-        def __init__(self, init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
-            self._factor, self._up, self._down = float(init_scale), growth_factor, backoff_factor
-            self._every, self._left = growth_interval, growth_interval
+    class PowerSGD:
+        def __init__(self, q):
+            self.start, self.owed = q.detach().numpy().copy(), None
 
-        @property
-        def value(self):
-            return self._factor
-
-        def scale(self, loss):
-            return loss.to(torch.float32).mul(self._factor)
-
-        def step(self, optimizer, params, masters):
-            grads = [None if p.grad is None else p.grad.detach().to(torch.float32) for p in params]
-            if not all(np.isfinite(g.numpy()).all() for g in grads if g is not None):
-                self._factor, self._left = self._factor * self._down, self._every
-                return False
-            optimizer.zero_grad(set_to_none=True)
-            for master, grad in zip(masters, grads, strict=True):
-                if grad is not None:
-                    master.grad = grad * (1.0 / self._factor)
-            optimizer.step()
-            for param, master in zip(params, masters, strict=True):
-                param.data = master.detach().to(param.dtype)
-            self._left -= 1
-            if self._left == 0:
-                self._factor, self._left = self._factor * self._up, self._every
-            return True
+        def mean(self, grad):
+            n, c = dist.get_world_size(), grad.detach().numpy().copy()
+            if self.owed is not None:
+                c += self.owed
+            p = torch.from_numpy(c @ self.start / n).reshape(-1).contiguous()
+            dist.all_reduce(p)
+            basis = np.linalg.svd(p.numpy().reshape(c.shape[0], -1), full_matrices=False)[0]
+            q = torch.from_numpy(np.ascontiguousarray(basis.T @ c) / n)
+            dist.all_reduce(q)
+            self.start = q.numpy().T.copy()
+            result = basis @ q.numpy()
+            self.owed = c - result
+            return torch.from_numpy(result)
 
 
-@variant("07-ex6-benchmark")
-def benchmark_in_one_launch():
-    """Makes one launch for all strategies, uses torch throughout, all_gather_single for top-k, and the median's
-    speed."""
+@variant("07-ex4-int8")
+def int8_by_lists():
+    """Sends lists of chunks, divides by N last, multiplies by 127 over the largest, and clamps."""
 
-    class AllReduceExchange:
-        def __init__(self, rank, world_size, dtype=None):
-            self.n, self.wire = world_size, dtype
+    def quantize(x):
+        largest = float(x.abs().max())
+        if largest == 0.0:
+            return torch.zeros(len(x), dtype=torch.int8), torch.zeros(1)
+        return (x * (127 / largest)).round().clamp(-127, 127).to(torch.int8), torch.tensor([largest / 127])
 
-        def __call__(self, grad):
-            buffer = torch.empty(grad.shape, dtype=self.wire or grad.dtype).copy_(grad)
-            dist.all_reduce(buffer, op=dist.ReduceOp.SUM)
-            mean = buffer.to(grad.dtype).div(self.n)
-            return mean, 2 * buffer.nbytes * (self.n - 1) / self.n
+    def all_reduce_int8(grad):
+        n = dist.get_world_size()
+        pairs = [quantize(part) for part in grad.view(n, -1)]
+        received = []
+        for which in (0, 1):
+            mine = torch.stack([pair[which] for pair in pairs])
+            theirs = torch.empty_like(mine)
+            dist.all_to_all_single(theirs, mine)
+            received.append(theirs)
+        total = torch.zeros(grad.numel() // n)
+        for q, scale in zip(*received, strict=True):
+            total += q.float() * scale
+        q, scale = quantize(total / n)
+        out = []
+        for part in (q, scale):
+            rows = [torch.empty_like(part) for _ in range(n)]
+            dist.all_gather(rows, part)
+            out.append(torch.stack(rows))
+        return (out[0].float() * out[1]).reshape(-1)
 
-    class TopKExchange:
-        def __init__(self, rank, world_size, ratio, feedback=True):
-            self.n, self.ratio, self.memory = world_size, ratio, ErrorFeedback(ratio) if feedback else None
 
-        def __call__(self, grad):
-            pair = self.memory.compress("grad", grad) if self.memory else top_k_compress(grad, self.ratio)
-            mean, spent = torch.zeros_like(grad), 0
-            gathered = []
-            for own in pair:
-                everybody = own.new_empty(self.n * len(own))
-                dist.all_gather_single(everybody, own)
-                gathered.append(everybody)
-                spent += (self.n - 1) * own.nbytes
-            mean.index_add_(0, gathered[1], gathered[0] / self.n)
-            return mean, spent
+@variant("07-ex6-diloco")
+def diloco_with_two_optimizers_of_torch():
+    """Uses torch's SGD for the inner and the outer steps."""
 
-    def benchmark(strategies, x, y, world_size=4, steps=60, lr=0.5):
-        def everything(rank, n):
-            own_x, own_y, out = x[rank::n], y[rank::n], []
-            for make in strategies.values():
-                exchange, w, counts = make(rank, n), torch.zeros(x.shape[1], dtype=torch.float64), []
-                dist.barrier()
-                start = perf_counter()
-                for _ in range(steps):
-                    slope = logistic_gradient(own_x, own_y, w.numpy())
-                    mean, count = exchange(torch.tensor(slope, dtype=torch.float32))
-                    counts.append(count)
-                    w = w - lr * mean.to(torch.float64)
-                out.append((w.numpy(), float(np.mean(counts)), perf_counter() - start))
-            return out
+    def diloco(weights, gradient, rounds, inner_steps, lr, outer_lr=1.0, momentum=0.0):
+        shared = torch.nn.Parameter(weights.detach().clone())
+        outer = torch.optim.SGD([shared], lr=outer_lr, momentum=momentum, nesterov=momentum > 0)
+        step = 0
+        for _ in range(rounds):
+            local = torch.nn.Parameter(shared.detach().clone())
+            inner = torch.optim.SGD([local], lr=lr)
+            for _ in range(inner_steps):
+                local.grad = gradient(local.detach(), step)
+                inner.step()
+                step += 1
+            delta = (shared.detach() - local.detach()) / dist.get_world_size()
+            dist.all_reduce(delta)
+            shared.grad = delta
+            outer.step()
+        return shared.detach()
 
-        per_rank, least, rows = ranks.run(everything, world_size=world_size), converged_loss(x, y), []
-        for number, name in enumerate(strategies):
-            mine = [result[number] for result in per_rank]
-            w = mine[0][0]
-            rows.append(
-                {
-                    "weights": np.array(w),
-                    "auc": np.float64(roc_auc_score(y, x @ w)),
-                    "loss_gap": logistic_loss(x, y, w) - least,
-                    "steps_per_second": float(steps / np.median([result[2] for result in mine])),
-                    "bytes_per_step": max(result[1] for result in mine),
-                    "name": name,
-                }
-            )
-        return rows
+
+@variant("07-ex3-power-sgd")
+def power_owes_against_its_own_product():
+    """Each rank remembers what its own product lacks; the mean of the residuals is the same."""
+
+    class PowerSGD:
+        def __init__(self, q):
+            self.q, self.owed = q.clone(), torch.zeros(1, dtype=q.dtype)
+
+        def mean(self, grad):
+            corrected, n = self.owed + grad, dist.get_world_size()
+            p = corrected @ self.q / n
+            dist.all_reduce(p)
+            basis, _ = torch.linalg.qr(p)
+            own = corrected.T @ basis
+            self.owed = corrected - basis @ own.T
+            self.q = own / n
+            dist.all_reduce(self.q)
+            return basis @ self.q.T

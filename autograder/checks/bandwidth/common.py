@@ -75,12 +75,3 @@ def shares_memory(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
     """Whether a tensor lies in the storage of one of the others."""
     taken = {other.untyped_storage().data_ptr() for other in others if other.numel()}
     return bool(tensor.numel()) and tensor.untyped_storage().data_ptr() in taken
-
-
-def residual_step(residual: np.ndarray, grad: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """What top-k with error feedback sends of the flat `grad`, as a dense vector, and what it keeps."""
-    corrected = residual + grad
-    sent = np.zeros_like(corrected)
-    largest = np.argsort(-np.abs(corrected), kind="stable")[:k]
-    sent[largest] = corrected[largest]
-    return sent, corrected - sent

@@ -1,4 +1,4 @@
-"""Lesson 07, exercise 4: a parameter server, synchronous and asynchronous."""
+"""Lesson 07, exercise 5: a parameter server, synchronous and asynchronous."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _expect_server_bytes(case: str, ledger: Any, steps: int, nbytes: int) -> Non
             fail(f"rank {rank} sent {spent} bytes, {most} are enough", case, ["bytes", rank])
 
 
-@check("07-ex4-parameter-server")
+@check("07-ex5-parameter-server")
 def sync_server_is_one_process(parameter_server, *, rng):
     """Each round is one update with the mean of all workers' gradients at the same weights, logged in their order."""
     for world_size, shape, layout, dtype, gate in [
@@ -210,7 +210,7 @@ def _expect_replay(case, start, weights, log, seen, steps, lr, world_size, evide
     expect_close(case, weights, versions[-1], what="the weights at the end", **how)
 
 
-@check("07-ex4-parameter-server")
+@check("07-ex5-parameter-server")
 def async_with_one_worker_is_one_process(parameter_server, *, rng):
     """With one worker nobody else changes the weights: staleness 0 throughout, and w ← w − lr·g in each step."""
     case, steps, lr, start = "async, 2 ranks, 4 steps", 4, 0.3, rng.normal(size=(3, 2))
@@ -223,7 +223,7 @@ def async_with_one_worker_is_one_process(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("07-ex4-parameter-server")
+@check("07-ex5-parameter-server")
 def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
     """Worker 1's first gradient waits until worker 2 is in its last step: the run ends, and the push is that stale."""
     steps, lr, start = 4, 0.3, rng.normal(size=6)
@@ -244,7 +244,7 @@ def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("07-ex4-parameter-server")
+@check("07-ex5-parameter-server")
 def async_log_replays_to_the_weights(parameter_server, *, rng):
     """Several workers at their own speed: applying the gradients in the order of the log gives the weights."""
     case, steps, lr, start = "async, 4 ranks, 6 steps", 6, 0.3, rng.normal(size=5)
@@ -254,7 +254,7 @@ def async_log_replays_to_the_weights(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("07-ex4-parameter-server")
+@check("07-ex5-parameter-server")
 def server_refuses_what_cannot_work(parameter_server, *, rng):
     """One rank alone, or another mode, is a ValueError that names the argument, on every rank, before any message."""
     start = rng.normal(size=3)

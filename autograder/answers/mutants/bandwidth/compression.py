@@ -1,14 +1,13 @@
-"""Wrong answers to lesson 07, exercises 1 to 3."""
+"""Wrong answers to lesson 07, exercises 1 and 2."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
 
 from __future__ import annotations
 
-from autograder.answers.mutants import edit, mutant, right, tests_of
+from autograder.answers.mutants import edit, mutant, tests_of
 
-TOP_K, FEEDBACK, HOOK = "07-ex1-top-k", "07-ex2-error-feedback", "07-ex3-top-k-hook"
-BENCHMARK = "07-ex6-benchmark"
+TOP_K, FEEDBACK = "07-ex1-top-k", "07-ex2-error-feedback"
 
 
 # ---- 1 · top_k_compress, top_k_decompress ----
@@ -38,7 +37,7 @@ top_k_sends_magnitudes = edit(
         "values, indices = flat.abs().topk(k)\n    return values, indices",
     ),
     base=_top_k,
-    breaks=tests_of(TOP_K, FEEDBACK, BENCHMARK),
+    breaks=tests_of(TOP_K, FEEDBACK),
 )
 
 top_k_hands_out_a_view = edit(
@@ -62,7 +61,7 @@ top_k_rounds_up = edit(
         "k = min(flat.numel(), math.ceil(ratio * flat.numel()))",
     ),
     base=_top_k,
-    breaks=tests_of(TOP_K, BENCHMARK),
+    breaks=tests_of(TOP_K),
 )
 
 top_k_sends_nothing_of_a_small_gradient = edit(
@@ -92,7 +91,7 @@ top_k_takes_the_most_positive = edit(
     one of 100, and you would never send it.""",
     ("flat.abs().topk(k)", "flat.topk(k)"),
     base=_top_k,
-    breaks=tests_of(TOP_K, FEEDBACK, BENCHMARK),
+    breaks=tests_of(TOP_K, FEEDBACK),
 )
 
 top_k_views_its_input = edit(
@@ -109,7 +108,7 @@ top_k_with_short_indices = edit(
     """Your indices are int32. The statement asks for int64, which torch's indexing expects, too.""",
     ("return flat[indices], indices  # indexing with a tensor copies", "return flat[indices], indices.int()"),
     base=_top_k,
-    breaks=tests_of(TOP_K, FEEDBACK, BENCHMARK),
+    breaks=tests_of(TOP_K, FEEDBACK),
 )
 
 top_k_takes_ratio_zero = edit(
@@ -128,7 +127,7 @@ decompress_in_float32 = edit(
     ("flat = values.new_zeros(numel)", "flat = torch.zeros(numel)"),
     ("flat[indices] = values", "flat[indices] = values.float()"),
     base=_top_k,
-    breaks=tests_of(TOP_K, FEEDBACK, HOOK, BENCHMARK),
+    breaks=tests_of(TOP_K, FEEDBACK),
     fails=["decompress_puts_values_back"],
 )
 
@@ -173,7 +172,7 @@ feedback_zeroes_the_gradient = edit(
         "        places = top_k_decompress(torch.ones_like(values), indices, grad.shape)\n"
         "        self.residual[key] = corrected.masked_fill_(places.bool(), 0)\n",
     ),
-    breaks=tests_of(FEEDBACK, BENCHMARK),
+    breaks=tests_of(FEEDBACK),
 )
 
 feedback_forgets_what_is_older = edit(
@@ -181,7 +180,7 @@ feedback_forgets_what_is_older = edit(
     """Your residual is only what this gradient lacks after sending, so the rest from earlier steps is lost. Compute it
     from what you compressed: the gradient plus the old residual.""",
     ("self.residual[key] = corrected", "self.residual[key] = grad"),
-    breaks=tests_of(FEEDBACK, BENCHMARK),
+    breaks=tests_of(FEEDBACK),
 )
 
 feedback_keeps_what_was_sent = edit(
@@ -189,7 +188,7 @@ feedback_keeps_what_was_sent = edit(
     """You kept the part that was sent and forgot the rest; it should be the other way round. In your version the large
     entries are sent again and again, and grow.""",
     ("corrected - top_k_decompress(values, indices, grad.shape)", "top_k_decompress(values, indices, grad.shape)"),
-    breaks=tests_of(FEEDBACK, BENCHMARK),
+    breaks=tests_of(FEEDBACK),
 )
 
 feedback_is_never_added = edit(
@@ -197,7 +196,7 @@ feedback_is_never_added = edit(
     """You store the residual, but never add it to the next gradient: this is plain top-k. Compress the gradient
     together with the residual.""",
     ("corrected = grad + self.residual.get(key, torch.zeros_like(grad))", "corrected = grad.clone()"),
-    breaks=tests_of(FEEDBACK, BENCHMARK),
+    breaks=tests_of(FEEDBACK),
 )
 
 feedback_adds_only_after_choosing = edit(
@@ -208,11 +207,11 @@ feedback_adds_only_after_choosing = edit(
         "        values, indices = top_k_compress(corrected, self.ratio)\n",
         "        _, indices = top_k_compress(grad, self.ratio)\n        values = corrected.reshape(-1)[indices]\n",
     ),
-    breaks=tests_of(FEEDBACK, BENCHMARK),
+    breaks=tests_of(FEEDBACK),
 )
 
 
-@mutant(FEEDBACK, breaks=tests_of(FEEDBACK, BENCHMARK))
+@mutant(FEEDBACK, breaks=tests_of(FEEDBACK))
 def feedback_shared_by_all_objects():
     """All your ErrorFeedback objects use the same dict: an attribute that is assigned in the class body belongs to the
     class. Objects with the same keys then mix their residuals. Make the dict in __init__."""
@@ -238,135 +237,5 @@ feedback_fades = edit(
         "        self.residual[key] = corrected - top_k_decompress(values, indices, grad.shape)\n",
         "        self.residual[key] = 0.9 * (corrected - top_k_decompress(values, indices, grad.shape))\n",
     ),
-    breaks=tests_of(FEEDBACK, BENCHMARK),
-)
-
-
-# ---- 3 · top_k_hook ----
-
-
-hook_keyed_by_bucket = edit(
-    HOOK,
-    """You keyed the residual by the bucket's index and the place within the bucket. DDP rebuilds its buckets after the
-    first step, so from the second step on a parameter gets another one's residual. Use a key that belongs to the
-    parameter: its place in the list that came with the state.""",
-    (
-        "    feedback, params = state\n    place = {id(param): number for number, param in enumerate(params)}\n",
-        "    feedback, _ = state\n"
-        "    place = {id(param): (bucket.index(), number) for number, param in enumerate(bucket.parameters())}\n",
-    ),
-    breaks=tests_of(HOOK),
-)
-
-hook_keyed_by_shape = edit(
-    HOOK,
-    """You looked the parameter up by its shape, so layers of the same shape share a residual. Look for the parameter
-    itself, with `is` or `id`.""",
-    ("    place = {id(param): number for number, param in enumerate(params)}\n", ""),
-    ("place[id(param)]", "[p.shape for p in params].index(param.shape)"),
-    breaks=tests_of(HOOK),
-)
-
-hook_compresses_the_whole_bucket = edit(
-    HOOK,
-    """You compressed the bucket as one long vector. The parameter with the largest gradients then takes all the places,
-    and the residual belongs to a bucket that DDP rebuilds after the first step. Compress each parameter by itself.""",
-    ("for param, grad in zip(bucket.parameters(), bucket.gradients()):", "for grad in [bucket.buffer()]:"),
-    ("place[id(param)]", "place[id(bucket.parameters()[0])]"),
-    breaks=tests_of(HOOK),
-)
-
-hook_lets_the_last_rank_win = edit(
-    HOOK,
-    """Where several ranks sent the same entry, only one rank's value is left: you assigned the values of all ranks into
-    one tensor, so later ones overwrite earlier ones. Add them up.""",
-    (
-        "        parts = zip(all_values, all_indices)\n"
-        "        grad.copy_(sum(top_k_decompress(*part, grad.shape) for part in parts) / world_size)\n",
-        "        total = torch.zeros_like(grad).view(-1)\n"
-        "        total[torch.cat(all_indices)] = torch.cat(all_values)\n"
-        "        grad.copy_(total.view_as(grad) / world_size)\n",
-    ),
-    breaks=tests_of(HOOK),
-)
-
-hook_returns_the_sum = edit(
-    HOOK,
-    """Your hook returns the sum over the ranks instead of the mean. Without a hook DDP divides by the number of ranks;
-    with one it leaves that to the hook.""",
-    ("for part in parts) / world_size)", "for part in parts))"),
-    breaks=tests_of(HOOK),
-)
-
-hook_divides_twice = edit(
-    HOOK,
-    """Your result is too small by a factor of N: you divided what you sent by the number of ranks, and then the sum
-    again. Keep one of the two divisions.""",
-    ("        dist.all_gather(all_values, values)\n", "        dist.all_gather(all_values, values / world_size)\n"),
-    breaks=tests_of(HOOK),
-)
-
-hook_averages_over_the_senders = edit(
-    HOOK,
-    """You divided each entry by the number of ranks that sent it. A rank that did not send an entry counts as 0, and
-    its part follows later from its residual: divide by the number of all ranks.""",
-    (
-        "parts = zip(all_values, all_indices)\n"
-        "        grad.copy_(sum(top_k_decompress(*part, grad.shape) for part in parts) / world_size)",
-        "parts = list(zip(all_values, all_indices))\n"
-        "        senders = sum(top_k_decompress(torch.ones_like(v), i, grad.shape) for v, i in parts)\n"
-        "        grad.copy_(sum(top_k_decompress(*part, grad.shape) for part in parts) / senders.clamp(min=1))",
-    ),
-    breaks=tests_of(HOOK),
-)
-
-
-@right(HOOK)
-def _hook():
-    """Right: the base of the two edits below."""
-
-    def top_k_hook(state, bucket):
-        feedback, params = state
-        place = {id(param): number for number, param in enumerate(params)}
-        world_size = dist.get_world_size()
-        for param, grad in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            values, indices = feedback.compress(place[id(param)], grad)
-            all_values = [torch.empty_like(values) for _ in range(world_size)]
-            all_indices = [torch.empty_like(indices) for _ in range(world_size)]
-            dist.all_gather(all_values, values)
-            dist.all_gather(all_indices, indices)
-            parts = zip(all_values, all_indices, strict=True)
-            grad.copy_(sum(top_k_decompress(*part, grad.shape) for part in parts) / world_size)
-        future = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
-
-
-hook_all_reduces_dense_vectors = edit(
-    HOOK,
-    """Your numbers are right, but you decompressed first and then all-reduced whole gradients, mostly zeros, which
-    saves nothing. Send values and indices, and decompress on arrival.""",
-    (
-        "        all_values = [torch.empty_like(values) for _ in range(world_size)]\n"
-        "        all_indices = [torch.empty_like(indices) for _ in range(world_size)]\n"
-        "        dist.all_gather(all_values, values)\n"
-        "        dist.all_gather(all_indices, indices)\n"
-        "        parts = zip(all_values, all_indices, strict=True)\n"
-        "        grad.copy_(sum(top_k_decompress(*part, grad.shape) for part in parts) / world_size)\n",
-        "        total = top_k_decompress(values, indices, grad.shape)\n"
-        "        dist.all_reduce(total)\n"
-        "        grad.copy_(total / world_size)\n",
-    ),
-    base=_hook,
-    breaks=tests_of(HOOK),
-    fails=["hook_sends_only_what_it_must"],
-)
-
-hook_with_another_second_name = edit(
-    HOOK,
-    """torch looks for a hook parameter named `bucket` and did not find one, so the hook could not be registered. Name
-    the second parameter `bucket`.""",
-    ("(state, bucket):", "(state, grad_bucket):\n    bucket = grad_bucket"),
-    base=_hook,
-    breaks=tests_of(HOOK),
+    breaks=tests_of(FEEDBACK),
 )

@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 07, exercise 4."""
+"""Wrong answers to lesson 07, exercise 5."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, right, tests_of
 
-SERVER = "07-ex4-parameter-server"
+SERVER = "07-ex5-parameter-server"
 
 
-# ---- 4 · parameter_server ----
+# ---- 5 · parameter_server ----
 
 
 @right(SERVER)

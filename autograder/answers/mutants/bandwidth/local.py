@@ -1,0 +1,140 @@
+"""Wrong answers to lesson 07, exercise 6."""
+
+# The names that an answer does not define are the notebook's.
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, tests_of
+
+DILOCO = "07-ex6-diloco"
+
+
+# ---- 6 · diloco ----
+
+
+diloco_steps_with_the_sum = edit(
+    DILOCO,
+    """You stepped with the sum of the ranks' ways, not with their mean: N ranks go N times as far.""",
+    ("        outer /= dist.get_world_size()\n", ""),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_averages_gradients = edit(
+    DILOCO,
+    """Each rank took its inner steps from w, not from where its last step had brought it. The gradients of a round must
+    be taken along the way.""",
+    ("gradient(local, step)", "gradient(shared, step)"),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_never_starts_again = edit(
+    DILOCO,
+    """Your ranks began each round where their own last one had ended. After an exchange all ranks begin at the shared
+    weights again.""",
+    ("    for start in range", "    local = weights.clone()\n    for start in range"),
+    ("        local = shared.clone()\n        for step", "        for step"),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_counts_each_round_anew = edit(
+    DILOCO,
+    """Your steps began at 0 in each round, so a rank sees the same batches again and again. They count through all
+    rounds.""",
+    ("gradient(local, step)", "gradient(local, step - start)"),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_walks_away = edit(
+    DILOCO,
+    """Your outer gradient has the wrong sign: local − w is the way that the ranks went, and a gradient points the other
+    way.""",
+    ("outer = shared - local", "outer = local - shared"),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_ignores_the_outer_rate = edit(
+    DILOCO,
+    """You ignored outer_lr.""",
+    ("shared -= outer_lr * (outer", "shared -= 1.0 * (outer"),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_multiplies_both_rates = edit(
+    DILOCO,
+    """You multiplied the outer gradient by lr once more. The inner learning rate is in it already.""",
+    ("shared -= outer_lr * (outer", "shared -= outer_lr * lr * (outer"),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_returns_its_own_copy = edit(
+    DILOCO,
+    """You returned this rank's copy of the last round, which differs from rank to rank, not the shared weights.""",
+    ("    return shared\n", "    return local\n"),
+    breaks=tests_of(DILOCO),
+)
+
+diloco_with_heavy_ball = edit(
+    DILOCO,
+    """Your momentum is the classical one: you stepped with v. Nesterov's looks one step ahead: Δ + momentum · v.""",
+    ("outer_lr * (outer + momentum * velocity)", "outer_lr * velocity"),
+    breaks=tests_of(DILOCO),
+    fails=["outer_steps_are_nesterov"],
+)
+
+diloco_looks_ahead_with_the_old_velocity = edit(
+    DILOCO,
+    """You stepped before you updated v, so that its part is a round late. Update v first.""",
+    (
+        "        velocity = momentum * velocity + outer\n        shared -= outer_lr * (outer + momentum * velocity)\n",
+        "        shared -= outer_lr * (outer + momentum * velocity)\n        velocity = momentum * velocity + outer\n",
+    ),
+    breaks=tests_of(DILOCO),
+    fails=["outer_steps_are_nesterov"],
+)
+
+diloco_forgets_its_velocity = edit(
+    DILOCO,
+    """Your v began with 0 in each round. It is state of the outer optimizer: keep it from round to round.""",
+    ("velocity = momentum * velocity + outer", "velocity = outer"),
+    breaks=tests_of(DILOCO),
+    fails=["outer_steps_are_nesterov"],
+)
+
+diloco_damps_the_outer_gradient = edit(
+    DILOCO,
+    """You multiplied Δ by 1 − momentum in v. The statement's v adds up the whole Δ.""",
+    ("momentum * velocity + outer", "momentum * velocity + (1 - momentum) * outer"),
+    breaks=tests_of(DILOCO),
+    fails=["outer_steps_are_nesterov"],
+)
+
+diloco_gathers_the_copies = edit(
+    DILOCO,
+    """Your numbers are right, but every rank got every other rank's copy by an all-gather, which costs more with every
+    rank. Only the mean is needed: all-reduce it.""",
+    (
+        "        dist.all_reduce(outer)\n",
+        "        every = [torch.empty_like(outer) for _ in range(dist.get_world_size())]\n"
+        "        dist.all_gather(every, outer)\n"
+        "        outer = sum(every)\n",
+    ),
+    breaks=tests_of(DILOCO),
+    fails=["one_all_reduce_a_round"],
+)
+
+diloco_meets_in_every_step = edit(
+    DILOCO,
+    """Your numbers are right, but your ranks exchange something in every inner step, so nothing is saved. One all-
+    reduce in each round is enough.""",
+    ("gradient(local, step)\n", "gradient(local, step)\n            dist.all_reduce(torch.zeros_like(local))\n"),
+    breaks=tests_of(DILOCO),
+    fails=["one_all_reduce_a_round"],
+)
+
+diloco_trains_what_it_was_given = edit(
+    DILOCO,
+    """You updated the tensor that the caller passed in. It must stay as it was: train a copy.""",
+    ("shared, velocity = weights.clone()", "shared, velocity = weights"),
+    breaks=tests_of(DILOCO),
+    fails=["start_stays_as_it_was"],
+)
