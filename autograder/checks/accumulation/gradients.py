@@ -182,6 +182,8 @@ def _changes(task: Task, model: _Watched, batches: list) -> str:
         return "the model's mode, train() or eval(),"
     if [p.requires_grad for p in model.parameters()] != [p.requires_grad for p in task.model().parameters()]:
         return "requires_grad of a parameter"
+    if any(p.grad is not None for p in model.parameters() if not p.requires_grad):
+        return "the .grad of a parameter with requires_grad=False"
     for (name, p), before in zip(model.named_parameters(), task.build(task.dtype).parameters(), strict=True):
         if not torch.equal(p, before):
             return f"the parameter {name}"

@@ -61,6 +61,10 @@ def local_gradient_is_computed_in_float64(local_gradient, *, rng):
     _expect_gradient("all float32", local_gradient, *single)
     x, w = rng.integers(-3, 4, (9, 3)), rng.integers(-1, 2, 3)
     _expect_gradient("all int64", local_gradient, x, rng.integers(0, 2, 9), w)
+    # Logits between 140 and 254 of either sign, which eight bits cannot hold.
+    x = (rng.integers(70, 128, (8, 2)) * np.array([[1], [-1]] * 4)).astype(np.int8)
+    labels = np.array([0, 1, 1, 0] * 2)
+    _expect_gradient("all int8, logits above 127", local_gradient, x, labels.astype(np.int8), np.ones(2, np.int8))
 
 
 @check("04-ex3-local-gradient")
@@ -134,12 +138,22 @@ def _shards(rng: np.random.Generator, sizes: Sequence[int], d: int) -> tuple[lis
 
 @check("04-ex4-data-parallel-step")
 def step_is_one_step_on_all_rows(data_parallel_step, *, rng):
-    """The new w is w − lr times the gradient over all rows of all shards, be they equal, unequal or empty."""
+    """The new w, in float64, is w − lr times the gradient over all rows of all shards, equal, unequal or empty."""
     for sizes in [*CUTS, LARGE_CUT]:
         xs, ys, w = _shards(rng, sizes, 20 if sizes is LARGE_CUT else 3)
         expected = w - 0.7 * _autograd(np.concatenate(xs), np.concatenate(ys), w)
         case = f"shards of {', '.join(map(str, sizes))} rows"
         got = data_parallel_step([x.copy() for x in xs], [y.copy() for y in ys], w.copy(), 0.7)
+        expect_close(case, got, expected, what="the new w", rtol=1e-12, atol=1e-12)
+    for dtype in ("float32", "int64"):
+        xs, ys, _ = _shards(rng, (2, 0, 4), 3)
+        xs = [0.5 * x for x in xs]
+        w = rng.integers(-1, 2, 3).astype(dtype)  # local_gradient has tests of its own for x in other dtypes
+        case = f"shards of 2, 0, 4 rows, {dtype} w"
+        got = as_array(case, data_parallel_step([*xs], [*ys], w.copy(), 0.3), "the new w")
+        if got.dtype != np.float64:
+            fail(f"the new w is {got.dtype}, expected float64", case, str(got.dtype))
+        expected = w.astype(np.float64) - 0.3 * _autograd(np.concatenate(xs), np.concatenate(ys), w)
         expect_close(case, got, expected, what="the new w", rtol=1e-12, atol=1e-12)
     xs, ys, w = _shards(rng, (2, 3), 2)
     steps = [w]

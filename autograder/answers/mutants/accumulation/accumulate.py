@@ -448,3 +448,17 @@ accumulate_only_refuses_an_empty_list = edit(
     breaks=tests_of(ACCUMULATE),
     fails=["accumulation_refuses_what_has_no_mean"],
 )
+
+accumulate_gives_frozen_parameters_a_gradient = edit(
+    ACCUMULATE,
+    """You set .grad of every parameter, also where requires_grad is False. A frozen parameter gets no gradient: an
+    optimizer with weight decay would move it.""",
+    (
+        "    for p in model.parameters():\n        if p.grad is not None:\n",
+        "    for p in model.parameters():\n        if p.grad is None:\n            p.grad = torch.zeros_like(p)\n"
+        "        if p.grad is not None:\n",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_leaves_model_and_data_alone"],
+)

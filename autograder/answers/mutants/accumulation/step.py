@@ -52,7 +52,7 @@ local_clips_probabilities = edit(
     ("0.5 * (1 + np.tanh(0.5 * (x @ w)))", "np.clip(0.5 * (1 + np.tanh(0.5 * (x @ w))), 1e-7, 1 - 1e-7)"),
     base=_local_p,
     breaks=tests_of(LOCAL),
-    fails=["local_gradient_survives_large_logits"],
+    fails=["local_gradient_is_computed_in_float64", "local_gradient_survives_large_logits"],
 )
 
 local_clips_logits = edit(
@@ -334,7 +334,6 @@ step_writes_into_w = edit(
     (" / rows", " / rows\n    return w"),
     base=_step_at_once,
     breaks=tests_of(STEP),
-    fails=["step_leaves_its_inputs_alone"],
 )
 
 step_empties_the_lists = edit(
@@ -376,3 +375,52 @@ def step_stands_still_without_rows():
         rows = sum(len(x) for x in xs)
         total = sum(len(x) * local_gradient(x, y, w) for x, y in zip(xs, ys, strict=True) if len(x))
         return w - lr * total / max(rows, 1)
+
+
+step_in_the_dtype_of_w = edit(
+    STEP,
+    """Your result has the dtype of w: float32 for a float32 w. Compute the step in float64 and return float64, whatever
+    the inputs are.""",
+    (
+        "    return np.asarray(w, dtype=np.float64) - lr * total / rows\n",
+        "    return (w - lr * total / rows).astype(w.dtype if w.dtype.kind == 'f' else np.float64)\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+step_converts_without_a_copy = edit(
+    STEP,
+    """np.asarray returns the caller's own array when it is float64 already, and your `w -= …` then changes it in place.
+    Return a new array.""",
+    (
+        "    return np.asarray(w, dtype=np.float64) - lr * total / rows\n",
+        "    w = np.asarray(w, dtype=np.float64)\n    w -= lr * total / rows\n    return w\n",
+    ),
+    breaks=tests_of(STEP),
+    fails=["step_leaves_its_inputs_alone"],
+)
+
+step_cuts_integers = edit(
+    STEP,
+    """You wrote the new values into a copy of w. If w holds integers, everything after the point is lost. Compute a new
+    array in float64.""",
+    (
+        "    return np.asarray(w, dtype=np.float64) - lr * total / rows\n",
+        "    new = np.array(w)\n    new[...] = np.asarray(w, dtype=np.float64) - lr * total / rows\n"
+        "    return new.astype(np.float64)\n",
+    ),
+    breaks=tests_of(STEP),
+)
+
+local_multiplies_in_eight_bits = edit(
+    LOCAL,
+    """You multiplied x and w in their own dtype, where eight bits hold nothing above 127: the logits wrap around.
+    Convert to float64 first.""",
+    (
+        "    x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))\n",
+        "    x, y, w = np.asarray(x), np.asarray(y, float), np.asarray(w)\n",
+    ),
+    base=_local,
+    breaks=tests_of(LOCAL),
+    fails=["local_gradient_is_computed_in_float64"],
+)
