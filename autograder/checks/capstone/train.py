@@ -215,7 +215,7 @@ def broken_invariants_stop_every_rank(train, *, rng):
     """A fault in a step ends the run in that step, on all ranks, with the invariant that it breaks."""
     faults = [
         ("loss", 4, 0, {}, "loss", None, 5),
-        ("parameters", 3, 1, {}, "parameters", 1, 3),
+        ("parameters", 3, 1, {"save": 3}, "parameters", 1, 3),
         ("bytes", 2, 2, {}, "bytes", 2, 2),
         ("checkpoint", 2, 1, {"save": 2}, "checkpoint", 1, 2),
         ("loss", 3, 0, {"spike_step": 99}, "", None, 0),
@@ -223,6 +223,7 @@ def broken_invariants_stop_every_rank(train, *, rng):
     ]
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults]))
+        saved = any(Path(root, "parameters-3").glob("step_*"))
     for number, (kind, at, culprit, options, word, named, step) in enumerate(faults):
         what = {
             "loss": "the loss rises",
@@ -232,6 +233,8 @@ def broken_invariants_stop_every_rank(train, *, rng):
         }[kind]
         case = f"{what} in step {at}" + (", with a spike_step" if "spike_step" in options else "")
         expect_told(case, [mine[number] for mine in results], word, named, step)
+        if (kind, at) == ("parameters", 3) and saved:
+            fail("the step that broke the invariant was saved before it was checked", case, "saved")
 
 
 @check("17-ex4-train")

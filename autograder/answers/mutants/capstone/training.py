@@ -361,19 +361,6 @@ train_saves_before_it_checks = edit(
     fails=["broken_invariants_stop_every_rank"],
 )
 
-train_does_not_ask_the_clock_every_step = edit(
-    TRAIN,
-    """In the step that is saved anyway you did not ask `due()`. Its clock then runs on from the save before, and the
-    next save comes too early. Ask in every step.""",
-    ("        due = cadence is not None and cadence.due()\n", ""),
-    (
-        "        if checkpoint_dir is not None and (due or step == checkpoint_step):\n",
-        "        due = step == checkpoint_step or cadence is not None and cadence.due()\n"
-        "        if checkpoint_dir is not None and due:\n",
-    ),
-    breaks=tests_of(TRAIN),
-)
-
 train_saves_unverified = edit(
     TRAIN,
     """You saved the checkpoint without reading it back. Use save_verified.""",

@@ -313,19 +313,6 @@ there_is_judged_by_the_manifest = edit(
     fails=["saving_fails_on_all_ranks"],
 )
 
-refused_after_the_folder_was_made = edit(
-    SAVE,
-    """You made the temporary folder before you looked at the arguments, so a save that is refused leaves it there.
-    Raise the ValueError before anything is written.""",
-    (
-        "    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}\n",
-        "    together(lambda: fresh_folder(Path(root), step) if dist.get_rank(group) == 0 else None, group)\n"
-        "    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}\n",
-    ),
-    breaks=tests_of(SAVE),
-    fails=["saving_fails_on_all_ranks"],
-)
-
 any_tensor_is_taken = edit(
     SAVE,
     """You saved a tensor that is not 1-D as if it were a piece. Its shape is lost, and joined with the other ranks'
