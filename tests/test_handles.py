@@ -118,3 +118,14 @@ def test_an_object_stays_there_and_its_methods_are_called_there(inmate):
     assert (counter.add(2), counter.add(3), counter.n) == (2, 5, 5)
     with pytest.raises(AttributeError):
         _ = counter.nothing
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["/".join("a" * parts) for parts in range(1, 1900)], [str(number) for number in range(20_000)]],
+    ids=["deep", "many"],
+)
+def test_folders_that_are_deep_or_full_are_refused_before_anything_is_written(tmp_path, names):
+    with pytest.raises(wire.WireError):
+        wire.write_folder(str(tmp_path), dict.fromkeys(names))
+    assert not list(tmp_path.iterdir())

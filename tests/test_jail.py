@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -47,6 +48,25 @@ def test_it_can_write_only_in_its_temporary_folder(inmate):
     open("/tmp/mine", "w").write("x")
     """
     assert run(inmate, source) == ("", None)
+
+
+def test_all_mounts_but_its_own_are_read_only_and_devices_keep_their_modes_and_times(inmate):
+    source = """
+    import os
+    mounts = [line.split() for line in open('/proc/self/mountinfo')]
+    own = ('/tmp', '/dev/shm')
+    print(sorted(m[4] for m in mounts if not os.statvfs(m[4]).f_flag & os.ST_RDONLY and m[4] not in own))
+    for name in ('null', 'zero', 'full', 'urandom', 'pts/ptmx'):
+        for call in (lambda p: os.utime(p, ns=(5, 7)), lambda p: os.chmod(p, 0o640)):
+            try:
+                call('/dev/' + name)
+                print(name)
+            except OSError:
+                pass
+    open('/dev/null', 'w').write('x')
+    print(len(os.urandom(4)), len(open('/dev/zero', 'rb').read(3)))
+    """
+    assert run(inmate, textwrap.dedent(source)) == ("[]\n4 3\n", None)
 
 
 def test_nothing_of_one_submission_is_there_for_the_next(jail):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import re
 import resource
 import socket
 import struct
@@ -22,6 +23,8 @@ _NEWNS, _NEWIPC, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x20000000, 0x400000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 0x20
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _READ_ONLY = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC  # this one mount
+#: Options of a mount in /proc/self/mountinfo, as flags.
+_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1 << 10, "nodiratime": 1 << 11, "relatime": 1 << 21}
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -58,8 +61,7 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
     with open("/proc/self/oom_score_adj", "w") as score:  # if memory runs out, the system ends it and not the jail
         score.write("500")
     _loopback_up()
-    for folder in ("/", "/dev", "/proc"):  # shared by all submissions; /proc has settings of the system
-        _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY, None))
+    _read_only_except(("/tmp", "/dev/shm"))  # what is shared by all submissions, device files and /proc included
     for name in ("work", "home"):
         os.mkdir(f"/tmp/{name}")
     os.chdir("/tmp/work")
@@ -73,6 +75,26 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
     _drop_capabilities()
     calls.restrict()
+
+
+def _read_only_except(writable: tuple[str, ...]) -> None:
+    """Remount read-only whatever is mounted, except these mounts and those below them. Devices can still be written to.
+
+    The mode and the times of a device file, such as the host's own /dev/null, can no longer be changed.
+    """
+    with open("/proc/self/mountinfo") as lines:
+        mounts = [line.split()[4:6] for line in lines]
+    for escaped, options in mounts:
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), escaped)
+        if any(point == own or point.startswith(f"{own}/") for own in writable):
+            continue
+        flags = _READ_ONLY if point in ("/", "/dev", "/proc") else _READ_ONLY & ~_MS_NODEV & ~_MS_NOEXEC
+        for option in options.split(","):
+            flags |= _FLAGS.get(option, 0)  # the system refuses to lose one of these
+        _libc.mount(None, os.fsencode(point), None, flags, None)
+        # What is mounted below another mount cannot be reached, and not be remounted either: look at what is reached.
+        if os.path.exists(point) and not os.statvfs(point).f_flag & os.ST_RDONLY:
+            raise OSError(f"{point} cannot be made read-only")
 
 
 def die_with_parent() -> None:

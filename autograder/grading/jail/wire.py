@@ -26,6 +26,8 @@ import torch
 #: Bytes of one message, levels of nesting, entries of one tree: many times what honest answers need.
 MAX_MESSAGE, MAX_DEPTH, MAX_ENTRIES = 512 * 2**20, 40, 2_000_000
 MAX_TREE = 64 * 2**20
+#: Parts of a file's name (shutil.rmtree cannot remove far deeper folders), and files and folders of one message.
+MAX_PARTS, MAX_FILES = 20, 5000
 
 _HEADER = struct.Struct("!QI")  # bytes of the whole message after this header, bytes of its JSON
 
@@ -343,8 +345,11 @@ def read_folder(folder: str) -> dict[str, bytes | None]:
 def write_folder(folder: str, files: Any) -> None:
     """Make a folder hold what `read_folder` returned on the other side, and nothing else.
 
-    WireError for a name outside the folder, or one that the folder cannot hold.
+    WireError for a name outside the folder, or one that the folder cannot hold. WireError, before anything is
+    written, for more than MAX_FILES names, or a name of more than MAX_PARTS parts.
     """
+    if len(files) > MAX_FILES or any(str(name).count("/") >= MAX_PARTS for name in files):
+        raise WireError("a folder has too many files or is too deep")
     os.makedirs(folder, exist_ok=True)
     for entry in os.scandir(folder):
         shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
