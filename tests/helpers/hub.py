@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,13 +23,20 @@ INSTALL = "install npm, which brings the hub's proxy (Debian: apt-get install np
 _PROXY = notebook.ROOT / "_build" / "proxy"
 
 
+class NoRegistryError(RuntimeError):
+    """npm is there and has no network."""
+
+
 def can_have_proxy() -> bool:
     """Is the proxy there, or npm, which installs it?"""
     return shutil.which("npm") is not None or (_PROXY / "node_modules").is_dir()
 
 
 def proxy() -> Path:
-    """The folder with configurable-http-proxy in the version of the recipe, installed now if it is not there."""
+    """The folder with configurable-http-proxy in the version of the recipe, installed now if it is not there.
+
+    NoRegistryError without a network.
+    """
     done = _PROXY / "node_modules" / ".package-lock.json"
     lock = RECIPE / "proxy" / "package-lock.json"
     if not done.is_file() or (_PROXY / "package-lock.json").read_bytes() != lock.read_bytes():
@@ -36,6 +44,8 @@ def proxy() -> Path:
         shutil.copytree(lock.parent, _PROXY, dirs_exist_ok=True)
         command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
         made = subprocess.run(command, cwd=_PROXY, capture_output=True, text=True, timeout=300)
+        if made.returncode and re.search(r"ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|ENETUNREACH|ERR_SOCKET", made.stderr):
+            raise NoRegistryError("npm reaches no registry to install the hub's proxy from")
         assert made.returncode == 0, f"npm cannot install the hub's proxy:\n{made.stderr[-2000:]}"
     return _PROXY / "node_modules" / ".bin"
 
