@@ -57,6 +57,10 @@ def test_a_hostile_formula_is_harmless(source):
     assert not re.search(r"<(?!/?(?:div|p|m[a-z]+)\b)", page), page
 
 
+def test_an_underscore_in_a_name_is_one():
+    assert "<mtext>outer_lr</mtext>" in shown("$\\text{outer\\_lr} \\cdot v$")
+
+
 def test_formulas_that_grow_or_nest_cost_no_time():
     for formula in ("{" * 900, "\\frac{" * 150, "x^{" * 300 + "}" * 300, "\\sqrt{" * 160 + "x" + "}" * 160):
         started = time.perf_counter()

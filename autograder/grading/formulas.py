@@ -77,5 +77,5 @@ def _written(element: Element) -> str:
 
 
 def _text(text: str | None) -> str:
-    """A text of the tree; the converter writes signs as numeric entities."""
-    return html.escape(html.unescape(text or ""))
+    """A text of the tree; the converter writes signs as numeric entities, and leaves `\\_` in \\text as it is."""
+    return html.escape(html.unescape(text or "").replace("\\_", "_"))
