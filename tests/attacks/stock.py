@@ -34,8 +34,8 @@ NOBODY = 65534
 
 
 def available() -> bool:
-    """Can this machine measure?"""
-    return sys.platform == "linux" and bool(shutil.which("bwrap"))
+    """Can this machine measure? It needs bubblewrap, and a /dev/null that a user without rights can open."""
+    return sys.platform == "linux" and bool(shutil.which("bwrap")) and Path("/dev/null").stat().st_mode & 0o006 == 0o006
 
 
 def prepare(folder: Path, lesson: str) -> None:

@@ -68,7 +68,7 @@ def main() -> None:
     chosen = [attack for attack in catalog.ATTACKS if not arguments.names or attack.name in arguments.names]
     if arguments.stock:
         if not stock.available():
-            sys.exit("measuring stock nbgrader needs Linux and bubblewrap")
+            sys.exit("measuring stock nbgrader needs Linux, bubblewrap and a /dev/null that everyone can open")
         stock.measure_all(chosen, lambda name, record: write({name: record}))
     ours = grade(chosen) if arguments.ours else {}
     records = read()
