@@ -129,3 +129,25 @@ def test_folders_that_are_deep_or_full_are_refused_before_anything_is_written(tm
     with pytest.raises(wire.WireError):
         wire.write_folder(str(tmp_path), dict.fromkeys(names))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("strides", [[2**62], [-(2**62)], [16], [8, 8], [2.0], None])
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_a_view_that_is_said_to_reach_outside_its_argument_is_a_copy(inmate, kind, strides):
+    forge = f"from jail import inside\ninside.Watch.aliases_of = lambda self, value: [[0, 0, 0, [5], {strides}]]\n"
+    function = handle(inmate, f"{forge}def f(a):\n    return a * 0 + 3", "f")
+    argument = np.arange(5.0) if kind == "numpy" else torch.arange(5.0)
+    got = function(argument)
+    assert got.tolist() == [3] * 5
+    got += 1
+    assert argument.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_names_of_types_and_exceptions_are_short_and_printable(inmate):
+    source = "class O: pass\nO.__name__ = 'a\\x07\\n' + 'b' * 10_000\ndef f(): return O()\n"
+    source += "class E(Exception): pass\nE.__name__ = 'a\\x07\\n' + 'b' * 10_000\ndef g(): raise E('why')"
+    name = type(handle(inmate, source, "f")()).__name__
+    assert name == "a??" + "b" * 197
+    with pytest.raises(Exception, match="why") as caught:
+        handles.Handle(inmate, "g")()
+    assert type(caught.value).__name__ == name

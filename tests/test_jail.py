@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.jail import fence, outside
+from autograder.grading.jail import fence, outside, wire
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail
@@ -262,3 +262,21 @@ def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
     mine.take_down()
     line = fence.limits_here(10, 2**30)
     assert all((kind in line.split("only watched")[0]) == (name in files) for name, kind in kinds.items()), line
+
+
+def test_a_request_that_is_too_large_or_broken_off_leaves_the_next_submission_a_whole_jail(monkeypatch):
+    folder = tempfile.mkdtemp(dir="/tmp")
+    with outside.Jail() as own:
+        monkeypatch.setattr(wire, "MAX_MESSAGE", 2**20)
+        with pytest.raises(ValueError, match="too large"):
+            own.start(folder, {"much.bin": bytes(2**21)})
+        monkeypatch.undo()
+        inmate = own.start(folder, {"little.bin": b"12"})
+        assert run(inmate, "print(open('little.bin').read())")[0] == "12\n"
+        inmate.end()
+        monkeypatch.setattr(wire, "receive", lambda *_: (_ for _ in ()).throw(TimeoutError))
+        with pytest.raises(TimeoutError):
+            own.start(folder)
+        monkeypatch.undo()
+        assert not own.is_alive(), "its late reply would be taken for that to the next request"
+    os.rmdir(folder)

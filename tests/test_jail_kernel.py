@@ -1,7 +1,9 @@
 """A grade cell runs outside the jail and calls what the submission defines inside."""
 
+import os
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
@@ -193,3 +195,26 @@ def test_the_ledger_is_compared_with_what_the_network_has_carried(kernel):
     for worker, sent in (("silent", 0), ("invented", 10 * 2**20)):
         kind, text = kernel.run_test(tried.format(worker), 20).error
         assert kind == "CheckFailed" and f"the ledger says that the ranks sent {sent} bytes" in text
+
+
+def test_a_submission_that_cannot_start_leaves_no_folder(monkeypatch):
+    def refuse(folder, files):
+        raise ValueError("too large")
+
+    before = set(Path("/tmp").glob("grade-*"))
+    kernel = kernels.JailedKernel(SimpleNamespace(start=refuse), new_notebook(), {})
+    with pytest.raises(ValueError, match="too large"):
+        kernel.start()
+    assert set(Path("/tmp").glob("grade-*")) <= before
+
+
+def test_folders_of_graders_that_were_killed_are_removed_after_some_hours():
+    gone, young, mine = (Path(f"/tmp/grade-{name}-test") for name in (2**22 + 1, 2**22 + 2, os.getpid()))
+    for folder in (gone, young, mine):
+        folder.mkdir()
+    for folder in (gone, mine):
+        os.utime(folder, (0, 0))
+    kernels._sweep(-1)
+    assert [folder.exists() for folder in (gone, young, mine)] == [False, True, True]
+    for folder in (young, mine):
+        folder.rmdir()

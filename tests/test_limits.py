@@ -1,5 +1,7 @@
 """What a submission's text and data may take outside the jail: each limit, and what lies beyond it."""
 
+import io
+import json
 import os
 import random
 import re
@@ -14,11 +16,11 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.checking.expect import CheckFailed, expect_close, expect_raises
 from autograder.checks import step
-from autograder.grading import feedback, limits, pictures, restore
+from autograder.grading import feedback, limits, pictures, restore, submission_files
 from autograder.grading.jail import wire
 from autograder.grading.kernels import Outputs
 from autograder.lessons import skippable
-from ranks.ledger import Ledger, Message
+from ranks.ledger import Ledger, Message, Span
 
 
 def within(seconds):
@@ -68,7 +70,7 @@ def test_errors_without_end_are_cut():
 
 def test_a_cell_that_is_too_long_says_so_and_is_not_parsed():
     nb = new_notebook(cells=[new_code_cell("x = 1\n" * limits.SOURCE, id="long"), new_code_cell("y = 1", id="short")])
-    cells = restore.read_submission(__import__("io").StringIO(nbformat.writes(nb))).cells
+    cells = restore.read_submission(io.StringIO(nbformat.writes(nb))).cells
     assert "200,000 characters" in cells[0].source and cells[1].source == "y = 1"
     with pytest.raises(ValueError, match="keep data out of the source"):
         exec(cells[0].source, {})
@@ -212,3 +214,33 @@ def test_spans_of_time_are_no_numbers_and_imaginary_parts_count():
         expect_close("c", np.array([1, 2], "m8[s]"), np.array([1.0, 2.0]), what="x", rtol=0.1)
     with pytest.raises(CheckFailed, match="wrong"):
         expect_close("c", np.array([1 + 5j]), np.array([1.0]), what="x", rtol=0.1)
+
+
+def test_a_notebook_of_too_many_pieces_is_not_read():
+    def read_back(nb):
+        return restore.read_submission(io.StringIO(json.dumps(nb))).metadata.autograder.problem
+
+    nb = new_notebook(cells=[new_code_cell("x = [1]")])
+    assert read_back(nb) == ""
+    assert "too large" in read_back({**nb, "metadata": {"x": [{}] * limits.PARTS}})
+    many = new_notebook(cells=[new_code_cell("", id=f"c{number}") for number in range(limits.CELLS + 1)])
+    assert "2,001 cells (at most 2,000 are graded)" in read_back(many)
+
+
+def test_a_picture_of_too_many_or_too_long_spans_is_not_drawn():
+    def drawn(*spans):
+        error = ValueError()
+        error.ledger = Ledger([Message(0, "send", 1, 8, 0.0, 1.0, "", 1)], 2, list(spans))
+        return pictures.picture_of(error)
+
+    assert drawn(Span(0, "forward", 0.0, 1.0)).keys() == {"png", "alt"}
+    assert drawn(*[Span(0, "f", 0.0, 1.0)] * (limits.PICTURE_SPANS + 1)) == {}
+    assert drawn(Span(0, "f" * (limits.SPAN_NAME + 1), 0.0, 1.0)) == {}
+
+
+def test_data_files_are_taken_up_to_one_total(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "ALL_DATA", 25)
+    for number in range(3):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(10))
+    taken, left_out = submission_files.submitted_files(tmp_path, ["*.bin"])
+    assert list(taken) == ["0.bin", "1.bin"] and left_out[0].startswith("2.bin: all files together are too large")

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -170,3 +171,37 @@ def test_what_is_no_message_is_an_error_and_nothing_else(message):
             wire.receive(theirs)
         theirs.close()
         sender.join()
+
+
+def test_half_characters_become_question_marks_wherever_they_stand():
+    assert across(["a\ud800", {"\udfff": 1}]) == ["a?", {"?": 1}]
+    reader = wire._Reader(memoryview(b""), {})
+    assert reader.decode(["o", "O\ud800", 3, "m"]).type_name == "O?"
+    assert str(reader.decode(["p", "a/\ud800"])) == "a/?"
+
+
+@pytest.mark.parametrize("make", [set, frozenset, dict.fromkeys])
+def test_keys_that_collide_are_refused_before_they_are_compared(make):
+    many = make(k * (2**61 - 1) for k in range(wire.MAX_SAME_HASH + 1))
+    with pytest.raises(wire.WireError, match="same hash"):
+        across(many)
+    few = make(k * (2**61 - 1) for k in range(wire.MAX_SAME_HASH))
+    assert across(few) == few and across(make(range(10_000))) == make(range(10_000))
+
+
+def test_a_message_is_read_only_until_its_deadline():
+    with pytest.raises(TimeoutError):
+        wire._Reader(memoryview(b""), {}, time.monotonic()).decode(["l", list(range(2000))])
+    ours, theirs = socket.socketpair()
+    message = b"".join(wire.encoded(list(range(1_000_000))))
+    with ours, theirs:
+        threading.Thread(target=ours.sendall, args=(message,)).start()
+        with pytest.raises(TimeoutError):
+            wire.receive(theirs, deadline=time.monotonic() + 0.1)
+
+
+@pytest.mark.parametrize("order", [[0], [0, 0], [1, 2], list(range(10_000)), ["a", 0]])
+def test_axes_in_an_impossible_order_are_refused(order):
+    for tree in (["a", "<f8", [1, 1], order, [0, 8]], ["T", "float64", [1, 1], order, [0, 8], [False, False]]):
+        with pytest.raises((wire.WireError, TypeError)):
+            wire._Reader(memoryview(bytearray(8)), {}).decode(tree)

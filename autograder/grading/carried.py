@@ -10,7 +10,9 @@ code that runs there can read the lesson's answers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import nbformat
 from nbformat.v4 import new_code_cell
@@ -42,11 +44,12 @@ def try_again(
     faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
     right: set[str] = set()
     waiting = sorted(failed - faulty)
-    while waiting:
+    until = time.monotonic() + limits.notebook
+    while waiting and time.monotonic() < until:
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
         ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
         replaced = {name: needs[name] - right for name in ready}
-        holding = _holding(ready, set().union(*replaced.values()), cells, lesson, new_kernel, limits)
+        holding = _holding(ready, set().union(*replaced.values()), cells, lesson, new_kernel, _rest(limits, until))
         for name in ready:
             outcomes = tests[name].metadata.autograder.properties
             for one in outcomes:
@@ -89,6 +92,11 @@ def builds_on(
         return (found & known) - {answer}
 
     return {answer: reached_from(answer) for answer in answers}
+
+
+def _rest(limits: Limits, until: float) -> Limits:
+    """The same limits, with the time that is left for all second runs together."""
+    return replace(limits, notebook=max(0.0, until - time.monotonic()))
 
 
 def _status(test: nbformat.NotebookNode) -> str:

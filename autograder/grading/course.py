@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -243,7 +244,7 @@ class Course:
         problem = problem or self._convert(exactly_one(Autograde), config)
         problem = problem or self._convert(exactly_one(GenerateFeedback), config)
         if problem:
-            self._record_failure(student, lesson)
+            self._record_failure(student, lesson, isinstance(error, BrokenProcessPool))
             return f"{student} {lesson}: not graded, 0 points for now: {problem} (more in .nbgrader.log)"
         return ""
 
@@ -296,8 +297,11 @@ class Course:
     def _convert(self, converter: type, config: Config) -> str:
         return nbgrader_api.convert(converter, config, self.root / ".nbgrader.log")
 
-    def _record_failure(self, student: str, lesson: str) -> None:
-        """Give a submission that could not be graded 0 points for now, so that no old score stands."""
+    def _record_failure(self, student: str, lesson: str, ended: bool) -> None:
+        """Give a submission that could not be graded 0 points for now, so that no old score stands.
+
+        ended: it ended the process that graded it.
+        """
         from autograder.grading import restore, scoring
 
         with self.gradebook() as gradebook:
@@ -306,7 +310,7 @@ class Course:
             empty = restore.restore([], restore.source_cells(gradebook, lesson, lesson))
             tests = {cell.id: cell for cell in empty.cells}
             for cell in empty.cells:
-                cell.metadata["autograder"] = {"status": "failed", "reason": scoring.FAILED}
+                cell.metadata["autograder"] = {"status": "failed", "reason": scoring.ENDED if ended else scoring.FAILED}
             scoring.save(gradebook, lesson, lesson, student, tests)
 
     def _forget(self, gradebook: Gradebook, lesson: str) -> None:

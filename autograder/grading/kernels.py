@@ -230,5 +230,5 @@ class Outputs:
 
 def _valid_data(data: dict) -> nbformat.NotebookNode:
     """A display's texts by type. Anything else is removed: a notebook file might not be able to hold it."""
-    texts = {kind: well_formed(value) for kind, value in data.items() if isinstance(value, str)}
+    texts = {well_formed(str(kind))[:200]: well_formed(value) for kind, value in data.items() if isinstance(value, str)}
     return nbformat.from_dict({kind: text for kind, text in texts.items() if not kind.endswith("json")})

@@ -32,6 +32,14 @@ LATE_ERRORS = 3
 #: Characters of one line, and of one source, that are colored on the feedback page; lines of that source.
 COLORED_LINE, COLORED, COLORED_LINES = 2_000, 20_000, 1_000
 
+#: Messages and spans that a picture of a failure shows, characters of a span's name, and of the picture's description.
+PICTURE_MESSAGES, PICTURE_SPANS, SPAN_NAME, ALT = 150, 300, 100, 10_000
+
+#: Characters of a notebook's file; cells; objects and lists in it, outputs and metadata included.
+FILE, CELLS, PARTS = 50_000_000, 2_000, 200_000
+#: Bytes of one declared data file, their number, and bytes of all of them: less than one message to the jail holds.
+DATA_FILE, DATA_FILES, ALL_DATA = 20 * 2**20, 50, 200 * 2**20
+
 #: Bytes of address space and seconds for a process that makes one feedback page.
 PAGE_MEMORY, PAGE_SECONDS = 4 * 2**30, 120.0
 #: Bytes of address space of a worker beyond what it begins with, and its seconds of computing for one submission.

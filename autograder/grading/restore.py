@@ -24,9 +24,6 @@ from traitlets import Unicode
 
 from autograder.grading import limits
 
-#: A larger file is not read: a lesson with all its figures stays far below.
-MAX_CHARACTERS = 50_000_000
-
 #: Marks the notebooks that this process has written; a submission cannot know it.
 _OURS = secrets.token_hex(16)
 
@@ -64,12 +61,17 @@ def read_file(path: Path) -> nbformat.NotebookNode:
 def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
     """A notebook of well-formed cells without outputs; `metadata.autograder.problem` if it cannot be read."""
     try:
-        text = file_stream.read(MAX_CHARACTERS + 1)
-        if len(text) > MAX_CHARACTERS:
+        text = file_stream.read(limits.FILE + 1)
+        if len(text) > limits.FILE or text.count("{") + text.count("[") > limits.PARTS:
             return unreadable("The file is too large: clear the outputs, save, and hand it in again.")
         if not text.strip():
             return unreadable("The file is empty: save the notebook in JupyterLab and hand it in again.")
         nb = nbformat.convert(nbformat.reader.reads(text), to_version=4)
+        if len(nb["cells"]) > limits.CELLS:
+            most = f"at most {limits.CELLS:,} are graded"
+            return unreadable(
+                f"The notebook has {len(nb['cells']):,} cells ({most}): remove some, and hand it in again."
+            )
         cells = [fresh_cell(cell) for cell in nb["cells"]]
         ours = nb["metadata"].get("autograder", {})  # if it is ours, written by this process and read back
         problem = ours.get("problem", "") if ours.get("written_by") == _OURS else ""

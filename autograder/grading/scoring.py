@@ -110,6 +110,11 @@ LEFT_OUT = " It was left out."
 
 #: For a submission that the autograder could not grade.
 FAILED = "The autograder failed on this notebook; please ask your instructor."
+#: For one that ended the process that graded it, also when it was graded by itself.
+ENDED = (
+    "This notebook ended the process that graded it, by its time or memory. Let it return, show and send less, and "
+    "hand it in again."
+)
 
 
 def _numbered(exercises: list[str]) -> str:

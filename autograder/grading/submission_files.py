@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 
+from autograder.grading import limits
 from autograder.lessons.release import AGENTS
 
 
@@ -38,10 +39,6 @@ def exchange_files(folder: Path) -> list[Path]:
     return [path for path in paths if path.is_file() and not path.is_symlink() and path.stat().st_size <= 1000]
 
 
-#: A declared data file larger than this is not taken, nor are more files than this.
-MAX_DATA_FILE, MAX_DATA_FILES = 20 * 2**20, 50
-
-
 def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
     """The declared data files of a submission, name → bytes; and for every other file why it was left out."""
     taken: dict[str, bytes] = {}
@@ -57,8 +54,10 @@ def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes]
             continue
         elif not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
             left_out.append(f"{name}: not asked for")
-        elif not path.is_file() or path.stat().st_size > MAX_DATA_FILE or len(taken) >= MAX_DATA_FILES:
+        elif not path.is_file() or path.stat().st_size > limits.DATA_FILE or len(taken) >= limits.DATA_FILES:
             left_out.append(f"{name}: too large, one file too many, or not a regular file")
+        elif sum(map(len, taken.values())) + path.stat().st_size > limits.ALL_DATA:
+            left_out.append(f"{name}: all files together are too large ({limits.ALL_DATA >> 20} MiB at most)")
         elif path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb"):
             left_out.append(f"{name}: a program, not data")
         else:

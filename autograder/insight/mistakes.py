@@ -33,6 +33,7 @@ ORDER = (UNWRITTEN, ENDLESS, WAITING, DIED, RAISED, FOLLOWS, WRONG, UNREADABLE, 
 #: Passages of the comments, in the words of `scoring` and `check`; the first one that is found counts.
 _PASSAGES = [
     (FAILED, scoring.FAILED),
+    (FAILED, scoring.ENDED),
     *(
         (kind, scoring.STOPPED[status].format(what=what, What=what.capitalize()))
         for status, kind in (("timeout", ENDLESS), ("out of time", ENDLESS), ("died", DIED))

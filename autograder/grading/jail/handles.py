@@ -16,7 +16,7 @@ import io
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -237,7 +237,7 @@ def classes() -> dict[str, type]:
 def received(inmate: outside.Inmate, value: Any) -> Any:
     """Plain data as it came, with a handle for each object that stayed in the jail."""
     if isinstance(value, wire.Opaque):
-        kind = type(value.type_name or "object", (Handle,), {"__module__": value.module or "__main__"})
+        kind = type(_name(value.type_name, "object"), (Handle,), {"__module__": value.module or "__main__"})
         return kind(inmate, value.number)
     if type(value) in (list, tuple, set):
         return type(value)(received(inmate, item) for item in value)
@@ -257,7 +257,7 @@ def answer(reply: dict) -> dict:
 def exception(said: Any) -> Exception:
     """The exception that `inside.describe` has described, with `frames`: the places in the student's cells."""
     said = said if isinstance(said, dict) else {}
-    name, text = str(said.get("name", "Exception")), str(said.get("text", ""))
+    name, text = _name(said.get("name"), "Exception"), str(said.get("text", ""))
     if isinstance(said.get("ranks"), dict):
         error = _ranks_error(name, said["ranks"])
     else:
@@ -268,10 +268,16 @@ def exception(said: Any) -> Exception:
         elif kin.__name__ == name and kin in _PLAIN:
             error = kin(text)
         else:
-            error = type(name or "Exception", (_Foreign, kin if kin in _PLAIN else Exception), {})(text)
+            error = type(name, (_Foreign, kin if kin in _PLAIN else Exception), {})(text)
     frames = said.get("frames")
     vars(error)["frames"] = [str(frame) for frame in frames[-3:]] if isinstance(frames, list) else []
     return error
+
+
+def _name(said: Any, otherwise: str) -> str:
+    """A name for a class, as the submission has said it: at most 200 characters, all of them printable."""
+    name = "".join(sign if sign.isprintable() else "?" for sign in str(said or otherwise)[:200])
+    return name or otherwise
 
 
 class _Foreign(Exception):
@@ -390,22 +396,36 @@ def _put(leaf: Any, content: Any) -> None:
                 leaf.requires_grad_(content.requires_grad)
 
 
+def _lies_within(shape: Iterable[int], strides: list, offset: int, item: int, size: int) -> bool:
+    """Does a view lie within a buffer of `size`? In Python's integers: numpy's bounds wrap around at 2**64.
+
+    strides, offset, item, size: in the same unit, bytes or elements.
+    """
+    reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    first, last = offset + sum(min(0, one) for one in reach), offset + sum(max(0, one) for one in reach)
+    whole = all(type(number) is int and abs(number) < 2**63 for number in [offset, *strides])
+    return whole and first >= 0 and last + item <= size
+
+
 def _alias(leaves: list, place: list, value: Any) -> Any:
     """A view of our argument, placed as the returned array was in the argument's copy; else the value itself."""
     with contextlib.suppress(Exception):
-        number, offset, shape, strides = place
+        number, offset, _, strides = place
         leaf = leaves[_natural(number)]
         if isinstance(leaf, np.ndarray) and isinstance(value, np.ndarray):
             if offset is None:
                 return leaf if np.array_equal(leaf, value, equal_nan=True) else value
-            if leaf.flags.c_contiguous and offset >= 0:
-                view = np.ndarray(shape, value.dtype, leaf.data, offset, strides)  # checks its bounds
+            if leaf.flags.c_contiguous and _lies_within(value.shape, strides, offset, value.itemsize, leaf.nbytes):
+                view = np.ndarray(value.shape, value.dtype, leaf.data, offset, strides)
                 if np.array_equal(view, value, equal_nan=True):
                     return view
         if isinstance(leaf, torch.Tensor) and isinstance(value, torch.Tensor) and value.dtype == leaf.dtype:
             if offset is None:
                 return leaf if torch.allclose(leaf, value, 0, 0, equal_nan=True) else value
-            part = leaf.detach().as_strided(shape, strides, leaf.storage_offset() + offset)
+            start, size = leaf.storage_offset() + offset, leaf.untyped_storage().nbytes() // leaf.itemsize
+            if not _lies_within(value.shape, strides, start, 1, size):
+                return value
+            part = leaf.detach().as_strided(value.shape, strides, start)
             if torch.allclose(part, value, 0, 0, equal_nan=True):
                 return part
     return value

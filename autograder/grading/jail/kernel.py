@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import functools
 import io
 import linecache
 import os
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -40,7 +42,28 @@ def leave_nothing() -> None:
     """End the jails of this process and remove its folders; for a process that has to end in the middle of its work."""
     outside.close_all()
     for folder in list(_folders):
+        _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Remove a shared folder. A folder that cannot be removed must not stop the grading of the next submission."""
+    with contextlib.suppress(Exception):
         shutil.rmtree(folder, ignore_errors=True)
+    _folders.discard(folder)
+
+
+#: Seconds after which the folder of a process that is gone is removed: longer than any submission runs.
+FORGOTTEN = 4 * 3600
+
+
+@functools.cache
+def _sweep(owner: int) -> None:
+    """Once per process, remove shared folders of graders that were killed. owner: this process."""
+    for folder in Path("/tmp").glob("grade-*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            old = time.time() - folder.stat().st_mtime > FORGOTTEN
+            if old and not Path(f"/proc/{int(folder.name.split('-')[1])}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 class JailedKernel:
@@ -74,17 +97,21 @@ class JailedKernel:
         return self.inmate
 
     def _new_inmate(self) -> outside.Inmate:
+        _sweep(os.getpid())
         folder = tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp")  # the same path in the jail
         _folders.add(folder)
-        return self.jail.start(folder, self.files)
+        try:
+            return self.jail.start(folder, self.files)
+        except BaseException:
+            _remove(folder)
+            raise
 
     def stop(self) -> None:
         """End the submission and every process it started; does nothing if none runs."""
         for inmate in (*self.former, self.inmate):
             if inmate is not None:
                 inmate.end()
-                shutil.rmtree(inmate.folder, ignore_errors=True)
-                _folders.discard(inmate.folder)
+                _remove(inmate.folder)
         self.inmate, self.former = None, []
 
     def other(self) -> outside.Inmate:
@@ -146,7 +173,8 @@ class JailedKernel:
                 return reply  # a fresh kernel may answer
             known = ready.get("names")
             reply.status = "died"
-            code, space = self._prepare(source, known if isinstance(known, list) else [])
+            names = {name for name in known if isinstance(name, str)} if isinstance(known, list) else set()
+            code, space = self._prepare(source, names)
             with _graded_in(inmate.folder, timeout, space, self.other):
                 exec(code, space)
             reply.status = "ok"
@@ -169,8 +197,8 @@ class JailedKernel:
         except (outside.DiedError, outside.TooLongError):
             return False
 
-    def _prepare(self, source: str, known: list) -> tuple[CodeType, dict]:
-        """The cell as code, and the namespace for it."""
+    def _prepare(self, source: str, known: set[str]) -> tuple[CodeType, dict]:
+        """The cell as code, and the namespace for it. known: the names that the submission defines."""
         file = f"<test {abs(hash(source))}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         space = namespace_of(self.lesson)
@@ -178,7 +206,7 @@ class JailedKernel:
         for name in wanted - space.keys() - vars(builtins).keys():
             if name in known:
                 space[name] = handles.Handle(self.running, name)
-        for name in self.answers & set(known):
+        for name in self.answers & known:
             space[name] = handles.Handle(self.running, name)
         return compile(ast.parse(source), file, "exec", dont_inherit=True), space
 

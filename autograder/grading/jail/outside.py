@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing import util
 from pathlib import Path
@@ -119,18 +120,32 @@ class Jail:
         }  # fmt: skip
         request = {"what": "start", "limits": asdict(self.limits), "environment": environment, "files": files or {}}
         request["kept"] = _below_tmp()
-        with theirs:
+        parts = wire.encoded(request)  # before anything is sent: files that are too large must not leave half a request
+        with theirs, self._whole_or_closed():
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
-            wire.send(self.requests, request)
+            for part in parts:
+                self.requests.sendall(part)
             pid = wire.receive(self.requests)["pid"]
         return Inmate(self, ours, pid, folder)
 
     def end(self, pid: int) -> None:
         """End a submission and everything that it started."""
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError, EOFError, wire.WireError), self._whole_or_closed():
             self.requests.sendall(b"!")
             wire.send(self.requests, {"what": "end", "pid": pid})
             wire.receive(self.requests)
+
+    @contextlib.contextmanager
+    def _whole_or_closed(self) -> Iterator[None]:
+        """Close the jail if a request is broken off: the next one would read this one's reply, or be read as its rest.
+
+        The next submission then gets a new jail (`shared`).
+        """
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def is_alive(self) -> bool:
         """Does bubblewrap run?"""

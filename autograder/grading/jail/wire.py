@@ -26,6 +26,10 @@ import torch
 #: Bytes of one message, levels of nesting, entries of one tree: many times what honest answers need.
 MAX_MESSAGE, MAX_DEPTH, MAX_ENTRIES = 512 * 2**20, 40, 2_000_000
 MAX_TREE = 64 * 2**20
+#: Entries of one set or dict with the same hash. Each new one is compared with all of them, inside one call of C.
+MAX_SAME_HASH = 100
+#: Axes of an array: as many as numpy allows.
+MAX_AXES = 64
 #: Parts of a file's name (shutil.rmtree cannot remove far deeper folders), and files and folders of one message.
 MAX_PARTS, MAX_FILES = 20, 5000
 
@@ -62,14 +66,18 @@ class Opaque:
 
 def send(connection: socket.socket, message: Any, keep: Callable[[Any], int] | None = None) -> None:
     """Send one message. keep: stores an object that cannot cross, returns the number by which it can be found."""
+    for part in encoded(message, keep):
+        connection.sendall(part)
+
+
+def encoded(message: Any, keep: Callable[[Any], int] | None = None) -> list[bytes]:
+    """The bytes of one message, in parts, as `send` sends them. ValueError if it is too large or too deep."""
     writer = _Writer(keep)
     tree = json.dumps(writer.encode(message), separators=(",", ":")).encode("ascii")
     size = len(tree) + sum(map(len, writer.buffers))
     if size > MAX_MESSAGE or len(tree) > MAX_TREE:
         raise ValueError(f"a result of {size >> 20} MiB is too large: at most {MAX_MESSAGE >> 20} MiB are allowed")
-    connection.sendall(_HEADER.pack(size, len(tree)) + tree)
-    for buffer in writer.buffers:
-        connection.sendall(buffer)
+    return [_HEADER.pack(size, len(tree)) + tree, *writer.buffers]
 
 
 def receive(connection: socket.socket, classes: dict[str, type] | None = None, deadline: float | None = None) -> Any:
@@ -83,8 +91,8 @@ def receive(connection: socket.socket, classes: dict[str, type] | None = None, d
         raise WireError("a message is too long")
     try:
         body = _exactly(connection, size, deadline)
-        tree = json.loads(body[:length])
-        return _Reader(memoryview(body)[length:], classes or {}).decode(tree)
+        tree = json.loads(body[:length].decode("ascii"))
+        return _Reader(memoryview(body)[length:], classes or {}, deadline).decode(tree)
     except (WireError, EOFError, OSError):
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
@@ -220,14 +228,18 @@ def _dtype(name: Any) -> np.dtype:
 class _Reader:
     """Turns a tree and its buffers into objects."""
 
-    def __init__(self, data: memoryview, classes: dict[str, type]):
-        self.data, self.classes, self.entries = data, classes, 0
+    def __init__(self, data: memoryview, classes: dict[str, type], deadline: float | None = None):
+        self.data, self.classes, self.entries, self.deadline = data, classes, 0, deadline
 
     def decode(self, tree: Any, depth: int = 0) -> Any:
-        """One value. WireError for a tree that `_Writer` would not have made."""
-        if tree is None or isinstance(tree, (bool, str)):
+        """One value. WireError for a tree that `_Writer` would not have made, TimeoutError after the deadline."""
+        if tree is None or isinstance(tree, bool):
             return tree
+        if isinstance(tree, str):
+            return _whole(tree)
         self.entries += 1
+        if self.deadline is not None and self.entries % 1000 == 0 and time.monotonic() > self.deadline:
+            raise TimeoutError
         if depth > MAX_DEPTH + 1 or self.entries > 2 * MAX_ENTRIES:
             raise WireError("a message is nested too deeply")
         if isinstance(tree, (int, float)):
@@ -247,13 +259,13 @@ class _Reader:
 
     def _read_items(self, kind: str, depth: int, items: list) -> Any:
         build = {"l": list, "t": tuple, "s": set, "S": frozenset, "q": collections.deque, "z": torch.Size}[kind]
-        try:
-            return build([self.decode(item, depth) for item in items])
-        except TypeError:  # a set of something that is not hashable
-            raise WireError("a message cannot be read") from None
+        found = [self.decode(item, depth) for item in items]
+        return build(_spread(found) if kind in "sS" else found)
 
     def _read_dict(self, kind: str, depth: int, items: list, name: str) -> Any:
-        return CONTAINERS.get(name, dict)({self.decode(key, depth): self.decode(value, depth) for key, value in items})
+        found = [(self.decode(key, depth), self.decode(value, depth)) for key, value in items]
+        _spread([key for key, _ in found])
+        return CONTAINERS.get(name, dict)(dict(found))
 
     def _read_bytes(self, kind: str, depth: int, place: list) -> Any:
         data = bytes(self._slice(place))
@@ -261,7 +273,7 @@ class _Reader:
 
     def _read_array(self, kind: str, depth: int, name: str, shape: list, order: list, place: list) -> Any:
         dtype = _dtype(name)
-        self._check_shape(shape)
+        self._check_shape(shape, order)
         dense = np.frombuffer(bytearray(self._slice(place)), dtype).reshape([shape[axis] for axis in order])
         array = dense.transpose(np.argsort(order)) if order else dense
         return array[()] if kind == "A" else array
@@ -269,7 +281,7 @@ class _Reader:
     def _read_tensor(
         self, kind: str, depth: int, name: str, shape: list, order: list, place: list, flags: list
     ) -> torch.Tensor:
-        self._check_shape(shape)
+        self._check_shape(shape, order)
         dense = [shape[axis] for axis in order]
         raw, dtype = self._slice(place), DTYPES[name]
         tensor = torch.frombuffer(bytearray(raw), dtype=dtype) if raw.nbytes else torch.empty(0, dtype=dtype)
@@ -284,7 +296,7 @@ class _Reader:
         if kind == "Y":
             return _dtype(value)
         if kind == "p":
-            return pathlib.Path(str(value))
+            return pathlib.Path(_whole(str(value)))
         if kind == "c":
             return complex(*(self.decode(part, depth) for part in value))
         found = range(*(int(part) for part in value))
@@ -308,17 +320,31 @@ class _Reader:
         return record
 
     def _read_opaque(self, kind: str, depth: int, name: str, number: int, module: str) -> Opaque:
-        return Opaque(str(name), int(number), str(module))
+        return Opaque(_whole(str(name)), int(number), _whole(str(module)))
 
-    def _check_shape(self, shape: list) -> None:
+    def _check_shape(self, shape: list, order: list) -> None:
         if any(type(size) is not int or size < 0 for size in shape):
             raise WireError("the shape of an array is not valid")
+        if len(order) > MAX_AXES or sorted(order) != list(range(len(shape))):
+            raise WireError("the order of an array's axes is not valid")
 
     def _slice(self, place: list) -> memoryview:
         start, length = map(int, place)
         if start < 0 or length < 0 or start + length > len(self.data):
             raise WireError("a message is cut off")
         return self.data[start : start + length]
+
+
+def _whole(text: str) -> str:
+    """`text` with a question mark for each half character, which no file can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _spread(keys: list) -> list:
+    """The keys of a set or dict. WireError if too many have the same hash, TypeError if one has none."""
+    if len(keys) > MAX_SAME_HASH and max(collections.Counter(map(hash, keys)).values()) > MAX_SAME_HASH:
+        raise WireError("too many keys have the same hash")
+    return keys
 
 
 READERS = (
