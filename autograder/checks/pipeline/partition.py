@@ -37,7 +37,8 @@ def partition_has_the_least_largest_sum(partition, *, rng):
     for _ in range(12):
         length = int(rng.integers(4, 13))
         cases.append(([int(c) for c in rng.integers(0, 20, length)], int(rng.integers(2, length + 1))))
-    cases.append(([float(c) for c in rng.random(24)], 4))
+        cases.append(([float(c) / 64 for c in rng.integers(0, 90, length)], int(rng.integers(2, length))))
+    cases += [([0.0625, 0.015625, 0.015625, 0.015625], 2), ([float(c) for c in rng.random(24)], 4)]
     for costs, stages in cases:
         case, given = f"costs {costs if len(costs) < 16 else '(24 of them)'}, {stages} stages", list(costs)
         cut = partition(given, stages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,25 @@ from autograder.checking.expect import count_of_ranks
 
 @dataclass
 class Probe:
-    """What one stage did: its forwards and backwards in order, by size, and how many activations it kept alive."""
+    """What one stage did: its forwards and backwards in order, by size, and how much it kept alive.
+
+    alive, peak: saved activations, now and at most. inputs, most_inputs: the same of received inputs.
+    """
 
     log: list[tuple[str, int]] = field(default_factory=list)
     alive: int = 0
     peak: int = 0
+    inputs: int = 0
+    most_inputs: int = 0
+
+    def watch(self, received: torch.Tensor) -> None:
+        """Count this input until nobody holds it, autograd included."""
+        self.inputs += 1
+        self.most_inputs = max(self.most_inputs, self.inputs)
+        weakref.finalize(received, self._let_go)
+
+    def _let_go(self) -> None:
+        self.inputs -= 1
 
 
 class _Token:
@@ -66,6 +81,8 @@ class Stage(nn.Module):
         """x `(B, *hidden)`, or the first stage's input, to `(B, *hidden)`."""
         with record_function("F"):
             self.probe.log.append(("F", len(x)))
+            if x.requires_grad:
+                self.probe.watch(x)
             time.sleep(self.sleep[0])
             h = self.layer(x)
             probe = self.probe

@@ -41,7 +41,7 @@ def _drive(rank: int, world_size: int, step: Callable, cases: list[Case]) -> lis
         stage, rows = case.build(rank), case.rows()
         dist.barrier()
         first = step(stage, rows, case.schedule, loss_of, case.hidden)
-        log, peak, left = list(stage.probe.log), stage.probe.peak, stage.probe.alive
+        log, peak, left, held = list(stage.probe.log), stage.probe.peak, stage.probe.alive, stage.probe.most_inputs
         dist.barrier()
         once = {name: p.grad.clone() for name, p in stage.params.items() if p.grad is not None}
         step(stage, case.rows(), case.schedule, loss_of, case.hidden)
@@ -49,12 +49,13 @@ def _drive(rank: int, world_size: int, step: Callable, cases: list[Case]) -> lis
         pairs = [(t, a) for row, old in zip(rows, case.batch, strict=True) for t, a in zip(row, old, strict=True)]
         same = all(np.array_equal(t.detach().numpy(), a) for t, a in pairs)
         outcomes.append({
-            "loss": float(first) if isinstance(first, torch.Tensor) and first.dim() == 0 else first,
+            "loss": first,
             "once": {name: g.numpy() for name, g in once.items()},
             "twice": {name: g.numpy() for name, g in twice.items()},
             "log": log,
             "peak": peak,
             "left": left,
+            "held": held,
             "inputs": same and not any(t.requires_grad for row in rows for t in row),
         })  # fmt: skip
     dist.barrier()
@@ -126,7 +127,8 @@ def _expect_numbers(case: Case, outcomes: list[dict]) -> None:
             text = f"pipeline_step changed a micro-batch on rank {rank}, or set its requires_grad"
             fail(text, case.name, "inputs")
     if not isinstance(outcomes[last]["loss"], (int, float)):
-        fail(f"the last rank returned {outcomes[last]['loss']!r}, expected the loss", case.name, "no loss")
+        kind = type(outcomes[last]["loss"]).__name__
+        fail(f"the last rank returned {outcomes[last]['loss']!r} ({kind}), expected the loss, a float", case.name, kind)
     bound = GRADIENT_ERROR * max(1.0, abs(loss))
     expect_close(case.name, outcomes[last]["loss"], np.array(loss), what="the loss", rtol=0.0, atol=bound)
 
@@ -134,10 +136,13 @@ def _expect_numbers(case: Case, outcomes: list[dict]) -> None:
 def _expect_alive(case: Case, outcomes: list[dict]) -> None:
     """No rank kept more activations alive than its schedule needs."""
     peaks = peaks_of(case.schedule)
-    for rank, outcome in each_rank(case.name, outcomes, evidence=lambda o: [o["peak"], o["left"]]):
+    for rank, outcome in each_rank(case.name, outcomes, evidence=lambda o: [o["peak"], o["left"], o["held"]]):
         most = peaks[rank.rank]
         text = f"the activations of {outcome['peak']} micro-batches were alive, expected at most {most}"
         rank.expect(outcome["peak"] <= most, text)
+        # One more: a variable may hold an input until the next entry begins.
+        text = f"{outcome['held']} received activations were held at the same time, expected at most {most + 1}"
+        rank.expect(outcome["held"] <= most + 1, text)
 
 
 def _expect_wire(case: Case, calls: list[list]) -> None:

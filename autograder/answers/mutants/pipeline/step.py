@@ -87,6 +87,36 @@ def partition_counts_layers():
         return [(layers * s // stages, layers * (s + 1) // stages) for s in range(stages)]
 
 
+@mutant(PARTITION, breaks=tests_of(PARTITION), fails=["partition_has_the_least_largest_sum"])
+def partition_searches_whole_numbers():
+    """You searched for the least largest sum among whole numbers. Costs are seconds, which may be fractions: search
+    among the sums of neighboring layers, or fill a table."""
+
+    def partition(costs, stages):
+        layers = len(costs)
+        if not 1 <= stages <= layers:
+            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
+        if any(cost < 0 for cost in costs):
+            raise ValueError("costs must not be negative")
+
+        def cuts_within(most):
+            cuts, start, load = [], 0, 0
+            for j, cost in enumerate(costs):
+                if j > start and (load + cost > most or layers - j == stages - len(cuts) - 1):
+                    cuts.append((start, j))
+                    start, load = j, 0
+                load += cost
+            return [*cuts, (start, layers)]
+
+        low, high = 0, int(sum(costs)) + 1
+        while low < high:
+            middle = (low + high) // 2
+            cut = cuts_within(middle)
+            fits = len(cut) <= stages and max(sum(costs[i:j]) for i, j in cut) <= middle
+            low, high = (low, middle) if fits else (middle + 1, high)
+        return cuts_within(low)
+
+
 partition_gives_lengths = edit(
     PARTITION,
     """You returned where a part starts and how long it is. The second number is where it ends.""",
@@ -315,4 +345,25 @@ the_step_ends_with_a_barrier = edit(
     are: no collective is needed.""",
     ("    return loss if last else None\n", "    dist.barrier()\n    return loss if last else None\n"),
     breaks=tests_of(STEP),
+)
+
+the_loss_is_a_tensor = edit(
+    STEP,
+    """You returned the loss as a tensor. The exercise asks for a float: item() gives it.""",
+    ("loss += output.item()", "loss = loss + output.detach()"),
+    breaks=tests_of(STEP),
+    fails=["pipeline_equals_the_unsplit_model"],
+)
+
+received_inputs_are_kept = edit(
+    STEP,
+    """You kept every received activation to the end of the step. Once the backward of a micro-batch is over, its input
+    is not needed any more: keep it only in the entry that you take out of the dictionary.""",
+    ("    under_way, pending, loss = {}, [], 0.0\n", "    under_way, pending, received, loss = {}, [], [], 0.0\n"),
+    (
+        "                x.requires_grad_()\n",
+        "                x.requires_grad_()\n                received.append(x)\n",
+    ),
+    breaks=tests_of(STEP),
+    fails=["pipeline_equals_the_unsplit_model"],
 )
