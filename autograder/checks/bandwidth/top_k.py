@@ -25,7 +25,13 @@ def top_k_takes_the_largest(top_k_compress, *, rng):
     shapes = [((12,), ""), ((4, 6), "transposed"), ((4, 6), ""), ((3, 2, 4), "strided"), ((), ""), ((1,), "")]
     shapes += [((0,), ""), ((3, 0), ""), ((37,), "")]
     for shape, layout in shapes:
-        for ratio, dtype in ((0.25, "float32"), (2.0**-6, "float64"), (1.0, "float32"), (0.5, "float16")):
+        for ratio, dtype in (
+            (0.25, "float32"),
+            (0.75, "float32"),
+            (2.0**-6, "float64"),
+            (1.0, "float32"),
+            (0.5, "float16"),
+        ):
             case = f"{layout} shape {shape}, {dtype}, ratio {ratio}".strip()
             array = distinct_numbers(rng, shape, dtype)
             grad = laid_out(array, layout)

@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch.distributed as dist
@@ -156,10 +156,36 @@ def _drive_watched(rank: int, world_size: int, train: Any, root: str) -> list[di
     return [often, *outcomes]
 
 
+class _Scripted:
+    """In the place of Cadence: due when it is asked for the third time. calls: what was done with it, in order."""
+
+    calls: ClassVar[list[str]] = []
+
+    def __init__(self, *_: Any, **__: Any):
+        self.calls.append("made")
+
+    def due(self) -> bool:
+        self.calls.append("asked")
+        return self.calls.count("asked") == 3
+
+
+def _drive_scripted(rank: int, world_size: int, train: Any, root: str) -> tuple[list[str], list[int]]:
+    equip(train, Cadence=_Scripted)
+    _Scripted.calls.clear()
+    run = train(rank, world_size, 4, f"{root}/scripted", 2, checkpoint_seconds=7)
+    return list(_Scripted.calls), [entry["step"] for entry in run["checkpoints"]]
+
+
 @check("17-ex6-watch")
 def training_is_watched_and_saved_by_the_clock(train, *, rng):
-    """Rank 0 writes a line a step; with checkpoint_seconds a step is saved when it is due, or asked for."""
+    """Rank 0 writes a line a step; with checkpoint_seconds all ranks ask once a step, and save what is due."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
+        for rank, (calls, saved) in each_rank(
+            "4 steps, step 2 asked for", run_ranks(_drive_scripted, 2, (train, root))
+        ):
+            text = "what train did with its Cadence (it is asked once a step, in a step that is saved anyway, too)"
+            rank.expect_equal(calls, ["made", *["asked"] * 4], what=text)
+            rank.expect_equal(saved, [2, 3], what="the list of steps that were saved when the third is due")
         results = run_ranks(_drive_watched, 2, (train, root))
         saved = [[entry["step"] for entry in run["checkpoints"]] for run in results[0]]
         wanted = [[1, 2, 3, 4], [], [5], [4, 5], [], []]

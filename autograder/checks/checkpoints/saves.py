@@ -255,6 +255,7 @@ class FailingSave:
 
 FAILING_SAVES = [
     FailingSave("the step is there already", 20, "CheckpointError", "step_00000020", {}),
+    FailingSave("the step is there already, an empty folder", 21, "CheckpointError", "step_00000021", {}),
     FailingSave("rank 1's disk is full", 31, "CheckpointError", "No space left", {1: ".bin"}),
     FailingSave("rank 0's disk is full", 32, "CheckpointError", "No space left", {0: ".bin"}),
     FailingSave("no space for the manifest", 33, "CheckpointError", "No space left", dict.fromkeys(range(3), ".json")),
@@ -265,7 +266,10 @@ FAILING_SAVES = [
 
 
 def _failing_driver(rank, world_size, folder, save_sharded, root, cases):
-    """Saves that must fail and one that must not, one after another: (its state, a `FailingSave` or None) each."""
+    """Saves that must fail and one that must not, one after another: (its state, a `FailingSave` or None) each.
+
+    Returns for each what came of it, and whether it changed the names in `root`.
+    """
     full = {"suffix": None}
 
     @contextlib.contextmanager
@@ -281,11 +285,20 @@ def _failing_driver(rank, world_size, folder, save_sharded, root, cases):
         if wrong is not None and wrong.shape is not None:
             state["matrix"] = torch.zeros(wrong.shape)
         dist.barrier()
+        before = _names(root)
+        dist.barrier()
         full["suffix"] = wrong.full.get(rank) if wrong else None
-        outcomes.append(attempt(save_sharded, state, root, saved.step, plain=_as_path))
+        outcome = attempt(save_sharded, state, root, saved.step, plain=_as_path)
         full["suffix"] = None
+        dist.barrier()
+        outcomes.append((outcome, _names(root) != before))
     dist.barrier()
     return outcomes
+
+
+def _names(root: Path) -> list[str]:
+    """The files and folders below a folder, each with the number by which the file system knows it."""
+    return sorted(f"{path.relative_to(root)} {path.stat().st_ino}" for path in root.rglob("*"))
 
 
 @check("16-ex2-save")
@@ -293,21 +306,26 @@ def saving_fails_on_all_ranks(save_sharded, *, rng):
     """A save that cannot succeed raises the same error on every rank, commits nothing, and leaves the next one free."""
     with scratch_folder() as folder:
         root = folder / "files" / "root"
-        before = fingerprint(write_checkpoint(root, draw(rng, 2, 20)))
+        there = [write_checkpoint(root, draw(rng, 2, 20)), root / "step_00000021"]
+        there[1].mkdir()
+        before = [fingerprint(path) for path in there]
         cases = [(draw(rng, 3, wrong.step), wrong) for wrong in FAILING_SAVES]
         cases.append((draw(rng, 3, 40), None))
         results = run_ranks(_failing_driver, 3, (folder, save_sharded, root, cases))
         for number, (saved, wrong) in enumerate(cases[:-1]):
             for rank, mine in enumerate(results):
-                expect_error(wrong.name, mine[number], wrong.kind, wrong.mentions, rank)
-            if number == 0 and fingerprint(root / "step_00000020") != before:
+                outcome, changed = mine[number]
+                expect_error(wrong.name, outcome, wrong.kind, wrong.mentions, rank)
+                if wrong.kind == "ValueError" and changed:
+                    fail("save_sharded wrote into root before it raised the ValueError", wrong.name, "too late")
+            if number < len(there) and fingerprint(there[number]) != before[number]:
                 fail("the checkpoint that was there already has changed", wrong.name, "overwritten")
-            if number and (root / saved.name).exists():
+            if number >= len(there) and (root / saved.name).exists():
                 fail(f"{saved.name} was committed all the same", wrong.name, "committed")
         case = "a save after those that failed"
         for rank, mine in enumerate(results):
-            expect_returned(case, mine[-1], f"save_sharded on rank {rank}")
+            expect_returned(case, mine[-1][0], f"save_sharded on rank {rank}")
         expect_content(case, root / "step_00000040", cases[-1][0])
         left = sorted(p.name for p in root.iterdir())
-        if left != ["step_00000020", "step_00000040"]:
-            fail(f"root holds {_entries(len(left) - 2)} that are no checkpoints", case, len(left))
+        if left != ["step_00000020", "step_00000021", "step_00000040"]:
+            fail(f"root holds {_entries(len(left) - 3)} that are no checkpoints", case, len(left))

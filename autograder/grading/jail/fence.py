@@ -57,8 +57,8 @@ class Fence:
             (group / "cgroup.procs").write_text("0")
 
     def take_down(self) -> None:
-        """Remove the groups as soon as all their processes are gone, within 10 seconds."""
-        until = time.monotonic() + 10
+        """Remove the groups as soon as all their processes are gone, within 30 seconds."""
+        until = time.monotonic() + 30
         for group in self.groups:
             while group.exists() and time.monotonic() < until:
                 with contextlib.suppress(OSError):

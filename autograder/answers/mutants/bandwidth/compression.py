@@ -64,6 +64,18 @@ top_k_rounds_up = edit(
     breaks=tests_of(TOP_K),
 )
 
+top_k_rounds_to_the_nearest = edit(
+    TOP_K,
+    """You rounded ratio · numel to the nearest whole number, which sends one entry too many where the fraction
+    is more than one half. Round down, but keep at least one.""",
+    (
+        "k = min(flat.numel(), max(1, math.floor(ratio * flat.numel())))",
+        "k = min(flat.numel(), max(1, round(ratio * flat.numel())))",
+    ),
+    base=_top_k,
+    breaks=tests_of(TOP_K),
+)
+
 top_k_sends_nothing_of_a_small_gradient = edit(
     TOP_K,
     """For a small gradient ratio · numel is below 1, and you sent nothing at all: a bias vector would never be trained.

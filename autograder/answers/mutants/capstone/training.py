@@ -394,6 +394,17 @@ train_asks_the_clock_on_rank_0 = edit(
     breaks=tests_of(WATCH),
 )
 
+train_does_not_ask_when_it_saves = edit(
+    TRAIN,
+    """In a step that is saved anyway you did not ask due(). The cadence then counts from an older save, and the
+    next one comes too soon: ask once in every step.""",
+    (
+        "due = cadence is not None and cadence.due()",
+        "due = step != checkpoint_step and cadence is not None and cadence.due()",
+    ),
+    breaks=tests_of(WATCH),
+)
+
 train_spikes_again = edit(
     TRAIN,
     """After the rollback the step is run again, and your spike comes again. It must come only once.""",

@@ -313,6 +313,26 @@ there_is_judged_by_the_manifest = edit(
     fails=["saving_fails_on_all_ranks"],
 )
 
+arguments_are_looked_at_late = edit(
+    SAVE,
+    """You made the folder first and looked at the tensors after that. Refuse what cannot be saved before anything is
+    written: a ValueError then leaves nothing behind.""",
+    (
+        "        if tensor.dim() != 1:\n"
+        '            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; a piece must be 1-D")\n',
+        "        assert name\n",
+    ),
+    (
+        "    together(prepare if rank == 0 else lambda: None, group)\n",
+        "    together(prepare if rank == 0 else lambda: None, group)\n"
+        "    for name, tensor in tensors.items():\n"
+        "        if tensor.dim() != 1:\n"
+        '            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; a piece must be 1-D")\n',
+    ),
+    breaks=tests_of(SAVE),
+    fails=["saving_fails_on_all_ranks"],
+)
+
 any_tensor_is_taken = edit(
     SAVE,
     """You saved a tensor that is not 1-D as if it were a piece. Its shape is lost, and joined with the other ranks'

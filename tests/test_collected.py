@@ -1,0 +1,81 @@
+"""The reference pages that are collected from chapters and assignments."""
+
+import importlib.util
+import json
+import re
+
+import pytest
+
+from autograder.lessons import notebook
+
+_spec = importlib.util.spec_from_file_location("collected", notebook.ROOT / "book" / "_ext" / "collected.py")
+collected = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(collected)
+
+CHAPTER = r"""# A title
+
+::::{prf:theorem} A name
+:label: thm-name
+
+One is one:
+
+$$
+1 = 1
+$$ (eq-one)
+::::
+
+:::{prf:lemma}
+:label: lem-without-a-name
+Nothing.
+:::
+
+## Key terms
+
+| people say | it means |
+|---|---|
+| rank | one process |
+| `a \| b` | a size |
+
+## Interview questions
+
+:::{dropdown} Why $2T$?
+Because.
+:::
+
+## Exercises
+
+:::{dropdown} Not a question of an interview
+:::
+"""
+
+
+def test_what_a_chapter_holds():
+    assert collected.title_of(CHAPTER) == "A title"
+    assert collected.questions(CHAPTER) == ["Why $2T$?"]
+    assert collected.theorems(CHAPTER) == [("thm-name", "A name", "One is one:\n\n$$\n1 = 1\n$$")]
+    assert collected.section(CHAPTER, "Nothing of that name") == ""
+
+
+def test_terms_are_the_rows_of_the_table():
+    assert collected.terms(CHAPTER) == [("rank", "one process"), ("`a \\| b`", "a size")]
+
+
+def test_exercises_are_found_wherever_their_heading_stands():
+    cells = [
+        {"cell_type": "markdown", "source": ["Some text.\n", "\n", "### Exercise 2 · `f(x)` (1 point)\n", "\n", "Do."]},
+        {"cell_type": "markdown", "source": "## Exercise 10 (3 points) · the whole\n"},
+        {"cell_type": "code", "source": "# ### Exercise 3 · no (2 points)"},
+    ]
+    assert collected.exercises({"cells": cells}) == [(2, "`f(x)`", 1), (10, "the whole", 3)]
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_nothing_of_a_lesson_is_left_out(lesson):
+    chapter = (notebook.ROOT / "book" / f"{lesson}.md").read_text()
+    assert len(collected.terms(chapter)) >= 3 and len(collected.questions(chapter)) >= 3
+    named = re.findall(r"^:::+\{prf:(?:theorem|lemma|definition)\} \S", chapter, re.MULTILINE)
+    assert len(collected.theorems(chapter)) == len(named)
+    released = json.loads((notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb").read_text())
+    tests = [cell for cell in released["cells"] if cell["metadata"].get("nbgrader", {}).get("grade")]
+    points = sum(cell["metadata"]["nbgrader"]["points"] for cell in tests)
+    assert sum(points for _, _, points in collected.exercises(released)) == points
