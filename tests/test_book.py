@@ -229,6 +229,26 @@ def secrets(lesson: str) -> set[str]:
     return {line for line in hidden if len(line) >= TELLING and line not in shown}
 
 
+def test_each_chapter_says_what_effort_it_takes(book):
+    for chapter in chapters(book):
+        line = soup(chapter).select_one("p.effort")
+        assert re.fullmatch(r"About \d+ minutes to read · \d+ exercises, \d+ points", line.get_text())
+        assert (chapter.parent / line.a["href"]).resolve().is_file()
+
+
+def test_the_reference_pages_hold_what_the_chapters_hold(book):
+    text = {name: soup(book / "book" / "reference" / f"{name}.html").get_text() for name in ("glossary", "questions")}
+    for chapter in chapters(book):
+        page = soup(chapter)
+        table = next(heading for heading in page.find_all("h2") if "Key terms" in heading.get_text()).find_next("table")
+        terms = [row.td.get_text() for row in table.find_all("tr") if row.td]
+        assert terms and all(term in text["glossary"] for term in terms)
+        asked = next(heading for heading in page.find_all("h2") if "Interview" in heading.get_text()).find_next(
+            "summary"
+        )
+        assert asked.get_text().strip() in text["questions"]
+
+
 def test_no_answer_is_in_the_book(book):
     texts = {page: soup(page).get_text() for page in pages(book)}
     for path in book.rglob("*"):

@@ -1,16 +1,16 @@
 """The reference pages that are collected from chapters and assignments."""
 
-import importlib.util
+import importlib
 import json
 import re
+import sys
 
 import pytest
 
 from autograder.lessons import notebook
 
-_spec = importlib.util.spec_from_file_location("collected", notebook.ROOT / "book" / "_ext" / "collected.py")
-collected = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(collected)
+sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
+collected, effort = importlib.import_module("collected"), importlib.import_module("effort")
 
 CHAPTER = r"""# A title
 
@@ -79,3 +79,8 @@ def test_nothing_of_a_lesson_is_left_out(lesson):
     tests = [cell for cell in released["cells"] if cell["metadata"].get("nbgrader", {}).get("grade")]
     points = sum(cell["metadata"]["nbgrader"]["points"] for cell in tests)
     assert sum(points for _, _, points in collected.exercises(released)) == points
+
+
+@pytest.mark.parametrize(("words", "minutes"), [(0, 5), (750, 5), (751, 10), (4200, 30)])
+def test_minutes_are_rounded_up_to_fives(words, minutes):
+    assert effort.minutes(words) == minutes

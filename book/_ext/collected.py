@@ -88,8 +88,10 @@ def _terms_page(chapters: dict[str, str]) -> list[str]:
             meanings[term].append(f"{meaning} ({_link(number, chapters)})")
     lines, letter = [], ""
     for term in sorted(meanings, key=plain):
-        if plain(term)[:1].upper() != letter:
-            letter = plain(term)[:1].upper()
+        first = plain(term)[0]
+        first = "0–9" if first.isdigit() else first.upper() if first.isascii() else first
+        if first != letter:
+            letter = first
             lines += [f"## {letter}", ""]
         lines += [term, *(f": {meaning}\n" for meaning in meanings[term])]
     return lines
@@ -101,7 +103,7 @@ def _questions_page(chapters: dict[str, str]) -> list[str]:
         lines += [
             f"## {number} · {title_of(chapter)}",
             "",
-            f"The answers stand {_link(number, chapters, 'there')}.",
+            f"The answers are {_link(number, chapters, 'in the chapter')}.",
             "",
         ]
         lines += [*(f"- {question}" for question in questions(chapter)), ""]

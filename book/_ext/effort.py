@@ -1,0 +1,62 @@
+"""Adds a line under the title of each chapter: how long it takes to read, and what there is to do.
+
+The minutes are counted from the words of its paragraphs, lists and tables, and rounded up to whole fives. Code,
+formulas and figures take time as well: the speed is set low for that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+from collected import exercises
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
+
+#: Words that a reader of technical text takes in within a minute, with formulas and code between them.
+WORDS_A_MINUTE = 150
+
+
+def minutes(words: int) -> int:
+    """Minutes to read so many words, in whole fives."""
+    return max(5, 5 * math.ceil(words / WORDS_A_MINUTE / 5))
+
+
+class Effort(SphinxTransform):
+    """Put the line under the title of each chapter."""
+
+    default_priority = 410
+
+    def apply(self, **kwargs) -> None:
+        match = re.fullmatch(r"book/(\d\d_\w+)", self.env.docname)
+        title = next(iter(self.document.findall(nodes.title)), None)
+        if match is None or title is None:
+            return
+        assignment = f"notebooks/{match[1]}/{match[1]}"
+        path = Path(self.env.srcdir, f"{assignment}.ipynb")
+        self.env.note_dependency(str(path))
+        found = exercises(json.loads(path.read_text(encoding="utf-8")))
+        points = sum(points for _, _, points in found)
+        texts = (node.astext() for node in self.document.findall(nodes.paragraph))
+        link = addnodes.pending_xref(
+            "",
+            nodes.inline("", f"{len(found)} exercises, {points} points"),
+            refdomain="std",
+            reftype="doc",
+            reftarget=f"/{assignment}",
+            refexplicit=True,
+            refdoc=self.env.docname,
+            refwarn=True,
+        )
+        line = nodes.paragraph("", "", classes=["effort"])
+        line += [nodes.Text(f"About {minutes(sum(len(text.split()) for text in texts))} minutes to read · "), link]
+        title.parent.insert(title.parent.index(title) + 1, line)
+
+
+def setup(app):
+    """Register the transform."""
+    app.add_transform(Effort)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
