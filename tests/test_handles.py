@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ranks
+from autograder.checking import stage
 from autograder.grading.jail import handles, wire
 from tests.helpers.inmates import run
 
@@ -151,3 +152,31 @@ def test_names_of_types_and_exceptions_are_short_and_printable(inmate):
     with pytest.raises(Exception, match="why") as caught:
         handles.Handle(inmate, "g")()
     assert type(caught.value).__name__ == name
+
+
+@pytest.mark.parametrize("how", ["function", "object"])
+def test_what_a_checks_own_function_was_given_stays_as_it_was(inmate, how):
+    """A submission finds it in the frame of its caller. A change would count for this check, and for later students."""
+    source = "import sys\ndef f(x):\n    found = sys._getframe(1).f_locals\n    found['numbers'].fill(7)\n"
+    function = handle(inmate, source + "    found['plans'][0][:] = ['x']\n    return float(x.sum())", "f")
+    numbers, plans = np.ones(3), [[1, 2], [3]]
+
+    class Keeps:
+        """A check's object that lives next to the submission."""
+
+        def __init__(self, function):
+            self.function = function
+
+        def go(self, numbers, plans):
+            return self.function(numbers)
+
+    def driver(f, numbers, plans):
+        return f(numbers)
+
+    with handles.in_jail():
+        if how == "function":
+            got = stage.call_inside(driver, function, numbers, plans)
+        else:
+            got = stage.call_inside(Keeps, function).go(numbers, plans)
+    assert got == 21, "the submission has changed its copy"
+    assert numbers.tolist() == [1, 1, 1] and plans == [[1, 2], [3]]

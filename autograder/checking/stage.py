@@ -56,7 +56,8 @@ def call_inside(function: Callable, *args: Any) -> Any:
 
     For what does not cross its wall: what an object does to another one, gradients, who shares memory with whom. A
     function of a check that watches for this is sent there, and so is a class of one: what comes back is then an
-    object whose methods are called there.
+    object whose methods are called there. It returns all that the check wants to know: in the jail it gets copies, and
+    what it changes in them does not come back.
     """
     return _stage.get().call(function, args)
 

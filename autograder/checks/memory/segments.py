@@ -159,7 +159,7 @@ _STARTS = [[0, 2, 4, 6, 8], [0, 3, 6], [0], [0, 1, 8], [0, 8], list(range(9)), [
 @check(SEGMENTS)
 def each_layer_runs_as_often_as_its_segment(checkpoint_sequential, *, rng):
     """`checkpoint_sequential` calls layers twice, those of the last segment once; the numbers are the plain chain's."""
-    observed = call_inside(_numbers, checkpoint_sequential, _STARTS, inputs.seed(rng))
+    observed = call_inside(_numbers, checkpoint_sequential, [list(starts) for starts in _STARTS], inputs.seed(rng))
     for starts, (calls, same) in zip(_STARTS, observed, strict=True):
         case = f"9 layers, starts {starts}"
         wanted = [[1] * 9, [2] * starts[-1] + [1] * (9 - starts[-1])]

@@ -36,11 +36,11 @@ class Handle:
     """A function, class or object of a submission. `type(handle).__name__` is the name of its type in the jail.
 
     When another process takes the place of the one in which the object was, a name finds the one of that process;
-    an object without a name is lost (DiedError).
+    an object without a name is lost (DiedError). ours: an object of a check's own class, or one that it has returned.
     """
 
-    def __init__(self, inmate: outside.Inmate, reference: str | int):
-        vars(self).update(_first=inmate, _reference=reference)
+    def __init__(self, inmate: outside.Inmate, reference: str | int, ours: bool = False):
+        vars(self).update(_first=inmate, _reference=reference, _ours=ours)
 
     @property
     def _inmate(self) -> outside.Inmate:
@@ -48,14 +48,14 @@ class Handle:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it in the jail."""
-        return call(self._inmate, self, args, kwargs)
+        return call(self._inmate, self, args, kwargs, ours=self._ours)
 
     def __getattr__(self, name: str) -> Any:
         """An attribute: plain data, or a handle."""
         if name.startswith("__") and name not in ("__name__", "__qualname__", "__doc__"):
             raise AttributeError(name)
         reply = self._inmate.ask("attribute", reference=self._reference, name=name)
-        return received(self._inmate, answer(reply)["value"])
+        return received(self._inmate, answer(reply)["value"], self._ours)
 
     def __reduce__(self) -> tuple:
         """Sent into the jail, a handle becomes the object itself."""
@@ -110,12 +110,20 @@ def _by_value() -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(autograder)
 
 
-def call(inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    """Call a function in the jail: a handle, or one of ours whose arguments mention handles."""
+def call(
+    inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict | None = None, *, ours: bool = False
+) -> Any:
+    """Call a function in the jail: a handle, or one of ours whose arguments mention handles.
+
+    ours: it is a check's. Such a function returns all that it has to say. What it was given stays as it was here: the
+    submission that it calls could find its arguments in its frame, and change them for this check and for later ones.
+    """
     payload, _ = pack((function, args, kwargs or {}))
     files = wire.read_folder(inmate.folder)
     reply = inmate.ask("call", classes=classes(), payload=payload, folder=inmate.folder, files=files)
     take_files(inmate, reply.get("files"))
+    if ours:
+        return received(inmate, answer(reply).get("value"), ours=True)
     changed = _Changed((args, kwargs or {}))
     changed.take(inmate, reply)
     answer(reply)
@@ -125,7 +133,7 @@ def call(inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict |
 def call_where(function: Callable, args: tuple) -> Any:
     """`function(*args)`: in the jail if an argument mentions a handle, else in this process."""
     inmate = pack((function, args))[1]
-    return function(*args) if inmate is None else call(inmate, function, args)
+    return function(*args) if inmate is None else call(inmate, function, args, ours=not isinstance(function, Handle))
 
 
 class Results(ranks.Results):
@@ -234,16 +242,16 @@ def classes() -> dict[str, type]:
     return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}
 
 
-def received(inmate: outside.Inmate, value: Any) -> Any:
-    """Plain data as it came, with a handle for each object that stayed in the jail."""
+def received(inmate: outside.Inmate, value: Any, ours: bool = False) -> Any:
+    """Plain data as it came, with a handle for each object that stayed in the jail. ours: as `Handle` has it."""
     if isinstance(value, wire.Opaque):
         kind = type(_name(value.type_name, "object"), (Handle,), {"__module__": value.module or "__main__"})
-        return kind(inmate, value.number)
+        return kind(inmate, value.number, ours)
     if type(value) in (list, tuple, set):
-        return type(value)(received(inmate, item) for item in value)
+        return type(value)(received(inmate, item, ours) for item in value)
     if isinstance(value, dict):
         for key in list(value):
-            value[key] = received(inmate, value[key])
+            value[key] = received(inmate, value[key], ours)
     return value
 
 
