@@ -163,3 +163,20 @@ def test_what_an_exercise_builds_on():
     own = [nbformat.v4.new_code_cell("import math\ndef square(x):\n    return math.sqrt(x) ** 4\n", id="07-ex2-square")]
     own.append(nbformat.v4.new_code_cell("import math\n" + RIGHT["07-ex1-double"], id="07-ex1-double"))
     assert carried.builds_on(["07-ex2-square"], own, lesson()) == {"07-ex2-square": set()}
+
+
+def test_the_lessons_answer_to_a_later_exercise_does_not_do_the_work_of_an_earlier_one(toy):
+    nb = submission(
+        ex1="def double(x):\n    return 4 * half(x)\n", ex2="def square(x):\n    return (2 * half(x)) ** 2\n", ex3=None
+    )
+    nb.cells.insert(0, nb.cells.pop(next(n for n, one in enumerate(nb.cells) if one.id == "07-ex3-half")))
+    assert toy.grade(nb, "frank") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0}
+
+
+def test_an_exercise_builds_on_a_later_one_only_where_the_lesson_does():
+    nb = notebook.read("17_capstone")
+    answers = [one.id for one in nb.cells if notebook.nbgrader_role(one) == "solution"]
+    found = carried.builds_on(answers, [], nb)
+    assert any(answers.index(other) > answers.index(one) for one in answers for other in found[one])
+    own = [nbformat.v4.new_code_cell("def double(x):\n    return 4 * half(x)\n", id="07-ex1-double")]
+    assert carried.builds_on(["07-ex1-double", "07-ex3-half"], own, lesson())["07-ex1-double"] == set()

@@ -68,8 +68,26 @@ def builds_on(
     """Each answer → the other answers on which its exercise builds, directly or not, by their cells' names.
 
     A cell builds on another if it reads a name that the other defines, in the submission or in the lesson. An exercise
-    builds also on what its test reads.
+    builds also on what its test reads. It builds on a later exercise only if the lesson's own cells do: a student who
+    has the first exercise call the third would else be given the third.
     """
+    answers, cells = list(answers), list(cells)
+    order = [cell.id for cell in lesson.cells]
+    ours, theirs = _reached(answers, [], lesson), _reached(answers, cells, lesson)
+    return {
+        answer: {other for other in theirs[answer] if other in ours[answer] or _is_before(order, other, answer)}
+        for answer in answers
+    }
+
+
+def _is_before(order: list[str], one: str, other: str) -> bool:
+    return one in order and (other not in order or order.index(one) < order.index(other))
+
+
+def _reached(
+    answers: list[str], cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode
+) -> dict[str, set[str]]:
+    """Each answer → the answers that define what it or its test reads, directly or not."""
     defines: dict[str, set[str]] = {}
     reads: dict[str, set[str]] = {}
     for cell in [*cells, *lesson.cells]:
