@@ -16,9 +16,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.checking.expect import CheckFailed, expect_close, expect_raises
 from autograder.checks import step
-from autograder.grading import feedback, limits, pictures, restore, submission_files
+from autograder.grading import feedback, limits, pictures, restore, run_cells, submission_files
 from autograder.grading.jail import wire
-from autograder.grading.kernels import Outputs
+from autograder.grading.kernels import Outputs, Reply
 from autograder.lessons import skippable
 from ranks.ledger import Ledger, Message, Span
 
@@ -244,3 +244,32 @@ def test_data_files_are_taken_up_to_one_total(tmp_path, monkeypatch):
         (tmp_path / f"{number}.bin").write_bytes(bytes(10))
     taken, left_out = submission_files.submitted_files(tmp_path, ["*.bin"])
     assert list(taken) == ["0.bin", "1.bin"] and left_out[0].startswith("2.bin: all files together are too large")
+
+
+def test_errors_count_with_the_outputs_of_a_notebook():
+    class Raises:
+        def __init__(self):
+            self.count = 0
+
+        def start(self):
+            pass
+
+        def stop(self):
+            pass
+
+        def run(self, source, timeout):
+            self.count += 1
+            frames = [f"Cell In[{self.count}]" + "x" * 20_000] * 3
+            return Reply("error", error=("E" * 20_000, "t" * 20_000), traceback=frames, execution_count=self.count)
+
+    cells = [new_code_cell("1/0", id=f"c{number}") for number in range(limits.CELLS)]
+    run_cells.run_cells(cells, Raises, run_cells.Limits())
+    kept = [cell.metadata.autograder for cell in cells]
+    assert len(str(kept)) < limits.ALL_OUTPUT + limits.CELLS * 1000
+    assert len(kept[0]["where"]) == 3 and "where" not in kept[-1] and kept[-1]["error"][0] == "E" * 100
+
+
+def test_an_array_without_elements_has_no_endless_axis():
+    with pytest.raises(wire.WireError, match="too long"):
+        read(["a", "<f8", [10**9, 0], [0, 1], [0, 0]])
+    assert read(["a", "<f8", [10**6, 0], [0, 1], [0, 0]]).shape == (10**6, 0)

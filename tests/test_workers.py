@@ -166,3 +166,21 @@ def test_a_dask_cluster_grades_as_this_machine_does(course, tmp_path, capsys):
 def test_a_scheduler_that_does_not_answer_is_one_line(course, capsys):
     assert main(["grade", "--course", str(course.root), "--scheduler", "tcp://127.0.0.1:9"]) == 2
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [OSError(109, "Too many references"), outside.JailError("it did not start")])
+def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, error):
+    tasks = [workers.Task((f"student-{number}", LESSON), "", "") for number in range(3)]
+    tried = []
+
+    def attempt(task):
+        tried.append(task.name[0])
+        return task, "", error if len(tried) == 1 else None
+
+    monkeypatch.setattr(workers, "_attempt", attempt)
+    with workers.Workers(3) as pool:
+        outcomes = list(pool.run(tasks))
+    assert tried == ["student-0", "student-1", "student-2", "student-0"]
+    assert [(task.name[0], problem) for task, _, problem in outcomes] == [
+        ("student-1", None), ("student-2", None), ("student-0", None)
+    ]  # fmt: skip

@@ -189,7 +189,7 @@ class Outputs:
                 texts = {key: well_formed(str(content.get(key, ""))[:1000]) for key in ("ename", "evalue")}
                 self.outputs.append(new_output("error", **texts, traceback=[]))
             return
-        self.size += len(str(content))
+        self.size += len(str(content)) + 100  # an empty output takes room in the notebook as well
         if self.size > self.most:
             self.outputs.append(new_output("stream", text="\n… the rest of the output was cut.\n"))
             self.add(message)

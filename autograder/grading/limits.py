@@ -27,6 +27,8 @@ TOO_LONG = (
 
 #: Characters that one cell may show, its errors included, and all cells of a notebook together.
 CELL_OUTPUT, ALL_OUTPUT = 2_000_000, 10_000_000
+#: Characters of an error's name, text and frames that are kept of each cell and property.
+ERROR = 2_000
 #: Errors of a cell that are still shown, without their tracebacks, when its output has been cut.
 LATE_ERRORS = 3
 #: Characters of one line, and of one source, that are colored on the feedback page; lines of that source.

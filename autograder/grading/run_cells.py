@@ -18,7 +18,7 @@ from nbformat.v4 import new_output
 from autograder.checking.check import UNWRITTEN
 from autograder.grading import checklist
 from autograder.grading.kernels import ANSI, Kernel, Reply
-from autograder.grading.limits import ALL_OUTPUT
+from autograder.grading.limits import ALL_OUTPUT, ERROR
 from autograder.grading.pictures import picture_of
 from autograder.lessons import properties
 
@@ -104,16 +104,16 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
 
 def _outcome(run: _Run, reply: Reply) -> dict:
     """What is written down about a cell, or about a property."""
-    found: dict = {"status": reply.status, "error": list(reply.error)}
+    found: dict = {"status": reply.status, "error": [part[:ERROR] for part in reply.error]}
     if reply.why:
         found["why"] = reply.why
     if reply.seed is not None and reply.status != "ok":
         found["seed"] = str(reply.seed)  # as text: JavaScript would round it
     if reply.status == "error":
-        found["where"] = run.own_frames(reply)
+        found["where"] = [frame[-ERROR:] for frame in run.own_frames(reply)]
         if drawn := picture_of(reply.raised):
             found["picture"] = drawn
-    return found
+    return run.within_account(found)
 
 
 def is_unwritten(outcome: dict) -> bool:
@@ -164,6 +164,14 @@ class _Run:
             return [new_output("stream", text="… this output was cut: the notebook shows too much.\n")]
         self.shown += size
         return outputs
+
+    def within_account(self, outcome: dict) -> dict:
+        """What is written down about a cell; without frames and picture when the notebook shows too much already."""
+        self.shown += len(str(outcome))
+        if self.shown > ALL_OUTPUT:
+            kept = {key: value for key, value in outcome.items() if key not in ("where", "picture")}
+            return {**kept, "error": [part[:100] for part in outcome["error"]]}
+        return outcome
 
     def _leave_out_what_kills_later(self, lived: float) -> bool:
         """After a kernel has ended: was it ended by something that an earlier cell started, such as a timer?

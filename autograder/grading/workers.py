@@ -114,7 +114,21 @@ class Workers:
             self.pool.shutdown(cancel_futures=True)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """Each task with its executed notebook, or with '' and the error, in the order in which they end."""
+        """Each task with its executed notebook, or with '' and the error, in the order in which they end.
+
+        A task whose jail did not start is tried again after all others: that need not be its own fault.
+        """
+        from autograder.grading.jail import outside
+
+        again = []
+        for outcome in self._run(tasks):
+            if isinstance(outcome[2], (OSError, outside.JailError)):
+                again.append(outcome[0])
+            else:
+                yield outcome
+        yield from self._run(again)
+
+    def _run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         if self.client is not None:
             yield from self._on_cluster(tasks)
         elif self.pool is None:

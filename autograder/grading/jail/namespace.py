@@ -72,7 +72,7 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
     resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"], limits["processes"]))
     resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file"], limits["file"]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits["open_files"], limits["open_files"]))
     _drop_capabilities()
     calls.restrict()
 

@@ -53,7 +53,8 @@ class Limits:
     """What one submission may use. memory: bytes of data of each process. total: bytes of all its processes.
 
     files, shared: bytes of temporary files, and of shared memory. file: bytes of one file. processes: how many
-    at a time, threads included.
+    at a time, threads included. open_files: of each process. The system counts descriptors that are under way between
+    processes, and watches of epoll, for all programs of a user together: few open files keep both low.
     """
 
     memory: int = 4 * 2**30
@@ -62,6 +63,7 @@ class Limits:
     shared: int = 1 * 2**30
     file: int = 512 * 2**20
     processes: int = 400
+    open_files: int = 128
 
 
 class Jail:
@@ -256,20 +258,26 @@ class Inmate:
         """End it when it uses too much: limits on each process do not bound their sum."""
         limits = self.jail.limits
         while not self._ended.wait(0.2):
-            mine = _descendants(self.jail.pid, limits.processes + 1)
-            if len(mine) > limits.processes:
-                self.why_ended = "it started too many processes"
-            # Resident bytes count shared pages once per process: too much, but cheap to read, so they are read first.
-            elif sum(map(_resident, mine[_OWN:])) > limits.total and sum(map(_memory, mine[_OWN:])) > limits.total:
-                self.why_ended = "it used too much memory"
+            with contextlib.suppress(MemoryError):  # of this process; it must go on watching
+                self._look(limits)
             if self.why_ended:
-                # When its first process ends, the system ends all others at once. A submission can be there twice, each
-                # time with two processes that come first in this list. Killed directly, not by a request to the jail:
-                # another thread may be in the middle of one.
-                for pid in mine[_OWN : _OWN + 4]:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
                 return
+
+    def _look(self, limits: Limits) -> None:
+        """End it if it uses too much now."""
+        mine = _descendants(self.jail.pid, limits.processes + 1)
+        if len(mine) > limits.processes:
+            self.why_ended = "it started too many processes"
+        # Resident bytes count shared pages once per process: too much, but cheap to read, so they are read first.
+        elif sum(map(_resident, mine[_OWN:])) > limits.total and sum(map(_memory, mine[_OWN:])) > limits.total:
+            self.why_ended = "it used too much memory"
+        if self.why_ended:
+            # When its first process ends, the system ends all others at once. A submission can be there twice, each
+            # time with two processes that come first in this list. Killed directly, not by a request to the jail:
+            # another thread may be in the middle of one.
+            for pid in mine[_OWN : _OWN + 4]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096

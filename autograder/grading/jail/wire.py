@@ -325,6 +325,8 @@ class _Reader:
     def _check_shape(self, shape: list, order: list) -> None:
         if any(type(size) is not int or size < 0 for size in shape):
             raise WireError("the shape of an array is not valid")
+        if math.prod(size or 1 for size in shape) > MAX_MESSAGE:  # an array without elements can have long axes
+            raise WireError("an array is too long")
         if len(order) > MAX_AXES or sorted(order) != list(range(len(shape))):
             raise WireError("the order of an array's axes is not valid")
 
