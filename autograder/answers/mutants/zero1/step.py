@@ -149,7 +149,7 @@ unflatten_replaces_the_data = edit(
     ("p.copy_(piece.view(p.shape))", "p.data = piece.view(p.shape)"),
     base=_flatten,
     breaks=tests_of(FLATTEN, STEP),
-    fails=["unflatten_writes_in_place", "masters_keep_what_bf16_loses"],
+    fails=["unflatten_writes_in_place"],
 )
 
 
