@@ -24,7 +24,7 @@ from tests.helpers.hub import RECIPE, Hub, NoRegistryError, proxy
 
 LESSON = "03_step"
 #: A student → how the exercises begin that this student solves, and the points for them.
-STUDENTS = {"ada": ("03-ex", 20), "ben": ("03-ex1-", 4), "cyd": ("none", 0)}
+STUDENTS = {"ada": ("03-ex", 24), "ben": ("03-ex1-", 4), "cyd": ("none", 0)}
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_class_from_release_to_feedback(hub):
 
         hub.run("nbgrader", "release_feedback", LESSON)
         page = feedback(tabs["ben"])
-        assert re.search(r"Total\s+4 / 20", page), page[:1000]
+        assert re.search(r"Total\s+4 / 24", page), page[:1000]
         answer = tabs["ben"].page.goto(f"{hub.url}/user/ada/lab")
         assert answer.status == 403, "a student does not get into another one's server"
 

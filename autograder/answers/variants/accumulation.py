@@ -8,7 +8,7 @@ from __future__ import annotations
 from autograder.answers.variants import variant
 
 ACCUMULATE, SHARDS = "04-ex1-accumulate-gradients", "04-ex2-shard-indices"
-LOCAL, STEP = "04-ex3-local-gradient", "04-ex4-data-parallel-step"
+MAIN, EVALUATE, NOISE = "04-ex3-main-gradients", "04-ex4-evaluate", "04-ex5-noise-scale"
 
 
 @variant(ACCUMULATE)
@@ -199,101 +199,71 @@ def shards_dealt_by_a_cycle():
         return list(islice(cycle(order), rank, steps * world_size, world_size))
 
 
-@variant(LOCAL)
-def local_with_warnings():
-    """Computes 1 / (1 + exp(−z)), which overflows with a warning, and is right."""
+@variant(MAIN)
+def main_from_autograd_grad():
+    """Asks autograd for the gradients instead of backward, in float64 sums that are rounded once; returns a tuple."""
 
-    def local_gradient(x, y, w):
-        x, y, w = np.array(x, dtype=float), np.array(y, dtype=float), np.array(w, dtype=float)
-        if x.ndim != 2 or x.shape[0] < 1:
-            raise ValueError("x: (B, d)")
-        if y.shape != (x.shape[0],):
-            raise ValueError("y: (B,)")
-        if w.shape != (x.shape[1],):
-            raise ValueError("w: (d,)")
-        return np.mean((1 / (1 + np.exp(-(x @ w))) - y)[:, None] * x, axis=0)
-
-
-@variant(LOCAL)
-def local_by_cases():
-    """Computes σ by the sign of z, example by example, and adds with math.fsum."""
-
-    def local_gradient(x, y, w):
-        import math
-
-        rows, labels, weights = np.asarray(x), np.asarray(y), np.asarray(w)
-        if rows.ndim != 2 or not len(rows):
-            raise ValueError(f"bad x: {rows.shape}")
-        if labels.shape != (len(rows),):
-            raise ValueError(f"bad y: {labels.shape}")
-        if weights.shape != (rows.shape[1],):
-            raise ValueError(f"bad w: {weights.shape}")
-        terms = []
-        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
-            z = math.fsum(a * b for a, b in zip(row, weights.tolist(), strict=True))
-            p = 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
-            terms.append([(p - label) * a for a in row])
-        return np.array([math.fsum(column) for column in zip(*terms, strict=True)]) / len(rows)
+    def main_gradients(model, loss_fn, micro_batches):
+        parameters, count = list(model.parameters()), 0
+        sums = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
+        for x, y in micro_batches:
+            loss_sum, counted = loss_fn(model(x), y)
+            for total, g in zip(sums, torch.autograd.grad(loss_sum, parameters, allow_unused=True), strict=True):
+                total += 0 if g is None else g
+            count += counted
+        for p in parameters:
+            p.grad = None
+        return tuple((total / count).float() for total in sums)
 
 
-@variant(LOCAL)
-def local_with_scipy():
-    """Uses scipy's expit, clipped far out, and einsum."""
+@variant(EVALUATE)
+def evaluate_blocks_without_the_dealer():
+    """Deals whole blocks, in the order that tensor_split gives; sums in Python floats; two all-reduces."""
 
-    def local_gradient(x, y, w):
-        from scipy.special import expit
-
-        x, y, w = (np.asarray(a).astype("float64") for a in (x, y, w))
-        try:
-            rows, d = x.shape
-        except ValueError:
-            raise ValueError("x needs two dimensions") from None
-        if rows == 0 or (rows,) != y.shape or (d,) != w.shape:
-            raise ValueError("x, y or w has the wrong shape")
-        z = np.clip(x @ w, -500, 500)
-        return np.einsum("bd,b->d", x, expit(z) - y) * (1 / rows)
+    def evaluate(rank, world_size, length, losses):
+        if not length >= 1:
+            raise ValueError("length is too small")
+        mine = torch.arange(length).tensor_split(world_size)[rank].tolist()
+        total = torch.tensor(sum(losses(mine).tolist()), dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.item() / length
 
 
-@variant(STEP)
-def step_on_everything_joined():
-    """Joins the shards and takes one gradient of all rows."""
+@variant(EVALUATE)
+def evaluate_backwards():
+    """Deals from the end, and asks for one example at a time."""
 
-    def data_parallel_step(xs, ys, w, lr):
-        if len(xs) != len(ys):
-            raise ValueError("as many xs as ys, please")
-        if not xs or not len(np.concatenate(xs)):
-            raise ValueError("xs: nothing in it")
-        return w - lr * local_gradient(np.concatenate(xs), np.concatenate(ys), w)
-
-
-@variant(STEP)
-def step_by_weighted_weights():
-    """Averages the ranks' new weights, weighted by rows, with gradients from torch instead of local_gradient."""
-
-    def data_parallel_step(xs, ys, w, lr):
-        sizes = [len(x) for x in xs]
-        if len(sizes) != len(ys) or sum(sizes) == 0:
-            raise ValueError(f"xs has {len(sizes)} shards with {sum(sizes)} rows, ys has {len(ys)} shards")
-        stepped = []
-        for x, y in zip(xs, ys, strict=True):
-            x, y = torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64)
-            v = torch.tensor(w, dtype=torch.float64)
-            stepped.append((v - lr * x.T @ (torch.sigmoid(x @ v) - y) / max(len(x), 1)).numpy())
-        return np.average(stepped, axis=0, weights=sizes)
+    def evaluate(rank, world_size, length, losses):
+        if length <= 0:
+            raise ValueError(f"no examples: length = {length}")
+        total = torch.zeros(1, dtype=torch.float64)
+        for i in range(length - 1 - rank, -1, -world_size):
+            total += losses([i])
+        dist.all_reduce(total)
+        return float(total) / length
 
 
-@variant(STEP)
-def step_with_a_running_mean():
-    """Keeps a running mean over the shards, from the last to the first."""
+@variant(NOISE)
+def noise_as_in_the_paper():
+    """The paper's own form, with the squared lengths for a small and a large batch; returns a list."""
 
-    def data_parallel_step(xs, ys, w, lr):
-        if len(ys) != len(xs):
-            raise ValueError("len(xs) != len(ys)")
-        mean, rows = np.zeros(np.shape(w)), 0
-        for r in reversed(range(len(xs))):
-            if len(xs[r]) > 0:
-                rows += len(xs[r])
-                mean = mean + (local_gradient(xs[r], ys[r], w) - mean) * len(xs[r]) / rows
-        if rows == 0:
-            raise ValueError("no rows in xs")
-        return np.subtract(w, lr * mean)
+    def noise_and_signal(rank, world_size, grad, rows):
+        mean, small = grad.clone().double(), grad.double().square().sum()
+        dist.all_reduce(mean)
+        dist.all_reduce(small)
+        small, large = float(small) / world_size, float((mean / world_size).square().sum())
+        b, n = rows, world_size * rows
+        return [(small - large) / (1 / b - 1 / n), (n * large - b * small) / (n - b)]
+
+
+@variant(NOISE)
+def noise_by_distances():
+    """Averages the gradients first, then all-reduces each rank's squared distance from the mean."""
+
+    def noise_and_signal(rank, world_size, grad, rows):
+        mean = grad.double() / world_size
+        dist.all_reduce(mean)
+        away = torch.dist(grad.double(), mean).square()
+        dist.all_reduce(away)
+        noise = rows * away.item() / (world_size - 1)
+        return noise, torch.dot(mean, mean).item() - noise / rows / world_size

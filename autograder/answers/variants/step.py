@@ -111,7 +111,6 @@ def on_its_own():
         arrays = {"worker_xs": worker_xs, "worker_ys": worker_ys, "weights": weights}
         arrays |= {"ema_weights": ema_weights, "m": m, "v": v}
         arrays = {name: np.array(value) for name, value in arrays.items()}
-        dtypes = {array.dtype for array in arrays.values()}
         if arrays["worker_xs"].ndim != 4:
             raise ValueError("worker_xs: four dimensions, please")
         *examples, d = arrays["worker_xs"].shape
@@ -128,7 +127,7 @@ def on_its_own():
         out[3] = beta2 * v + (1 - beta2) * g * g
         out[0] = w - lr * out[2] / (1 - beta1**t) / (np.sqrt(out[3] / (1 - beta2**t)) + eps)
         out[1] = decay * ema + (1 - decay) * out[0]
-        return out.ravel().astype("float32" if dtypes == {np.dtype("float32")} else "float64")
+        return out.ravel()
 
 
 @variant("03-ex5-training-step")
@@ -144,8 +143,6 @@ def with_helpers():
         if int(t) < 1:
             raise ValueError("t counts from 1")
         xs, ys = np.array(list(xs)), np.array(list(ys))
-        kinds = {np.asarray(a).dtype for a in (xs, ys, weights, ema_weights, m, v)}
-        dtype = np.float32 if kinds == {np.dtype(np.float32)} else np.float64
         if np.ndim(xs) != 4:
             raise ValueError("worker_xs must be (N, accum_steps, B, d)")
         d = xs.shape[-1:]
@@ -155,4 +152,53 @@ def with_helpers():
         g = all_reduce_mean(np.stack(list(map(worker_gradient, xs, ys, [state[0]] * len(xs)))))
         state[0], state[2], state[3] = adam_update(state[0], g, *state[2:], lr, beta1, beta2, eps, t)
         state[1] = ema_update(*state[[1, 0]], decay)
-        return state.reshape(-1).astype(dtype)
+        return state.reshape(-1)
+
+
+@variant("03-ex6-sum-bug")
+def asks_the_own_step():
+    """Compares with the step of exercise 5, on several deals; plants the bug by multiplying one update's gradient."""
+
+    def summing_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        n = len(worker_ys)
+        g = n * all_reduce_mean(
+            [worker_gradient(np.array(x), y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)]
+        )
+        new = list(adam_update(weights, g, m, v, lr, beta1, beta2, eps, t))
+        return np.hstack([new[0], ema_update(ema_weights, new[0], decay), *new[1:]])
+
+    def step_is_right(step):
+        rng = np.random.default_rng()
+        for n, a, b, d in ((3, 5, 7, 11), (5, 7, 11, 3), (7, 11, 3, 5)):
+            arguments = [
+                rng.normal(size=(n, a, b, d)),
+                rng.normal(size=(n, a, b)),
+                *rng.normal(size=(3, d)),
+                np.ones(d),
+            ]
+            arguments += [0.1, 0.9, 0.999, 1e-8, 0.9, 2]
+            if np.abs(step(*arguments) - distributed_training_step(*arguments)).max() > 1e-9:
+                return False
+        return True
+
+
+@variant("03-ex6-sum-bug")
+def reads_the_gradient_from_m():
+    """Starts from zero moments with both betas 0, so that m is the gradient and v its square; knows the formula."""
+
+    def summing_step(*arguments):
+        xs, ys, *state = arguments[:6]
+        once = np.array(xs, dtype=float), np.array(ys, dtype=float)
+        g = np.sum([worker_gradient(x, y, np.asarray(state[0])) for x, y in zip(*once, strict=True)], axis=0)
+        w, m, v = adam_update(state[0], g, state[2], state[3], *arguments[6:10], arguments[11])
+        return np.concatenate((w, ema_update(state[1], w, arguments[10]), m, v))
+
+    def step_is_right(step):
+        rng, zero = np.random.default_rng(5), np.zeros(2)
+        verdicts = []
+        for n, a in ((9, 1), (1, 9), (3, 3), (2, 13), (13, 2)):
+            x, y, w = rng.normal(size=(n, a, 4, 2)), rng.normal(size=(n, a, 4)), rng.normal(size=2)
+            g = 2 * np.mean((x @ w - y)[..., None] * x, axis=(0, 1, 2))
+            _, _, m, v = np.split(step(x, y, w, w, zero, zero, 0.1, 0.0, 0.0, 1e-8, 0.5, 1), 4)
+            verdicts += [np.allclose(m, g), np.allclose(v, g * g)]
+        return all(verdicts)

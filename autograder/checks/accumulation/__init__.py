@@ -2,7 +2,8 @@
 
 `accumulate_gradients` and `shard_indices` run where their calls can be watched: how many rows go through the model,
 what autograd keeps, whether the random state changes. The oracles are one forward and backward over everything in
-float64, torch's own `DistributedSampler`, and autograd through torch's logistic loss.
+float64, torch's own `DistributedSampler`, sums of 16-bit gradients in float64, the mean of all losses in one process,
+and the sample variance of the ranks' gradients.
 
 Tolerances. Two sums of the same n terms, added in different orders, differ by at most 2·(n−1)·u·Σ|terms| or a
 little more, with u = 1.1e-16 in float64 and 6.0e-8 in float32 (the chapter's theorem). Here n ≤ 100, and Σ|terms| is
@@ -18,20 +19,23 @@ from autograder.checks.accumulation.gradients import (
     accumulation_leaves_model_and_data_alone,
     accumulation_refuses_what_has_no_mean,
 )
-from autograder.checks.accumulation.logistic import (
-    local_gradient_follows_the_formula,
-    local_gradient_is_computed_in_float64,
-    local_gradient_leaves_its_inputs_alone,
-    local_gradient_refuses_what_does_not_fit,
-    local_gradient_survives_large_logits,
-    step_is_one_step_on_all_rows,
-    step_leaves_its_inputs_alone,
-    step_refuses_what_cannot_be_stepped,
+from autograder.checks.accumulation.over_ranks import (
+    evaluation_asks_for_each_example_once,
+    evaluation_is_the_mean_over_all_examples,
+    evaluation_refuses_an_empty_set,
+    noise_and_signal_are_unbiased,
+    noise_costs_one_all_reduce,
+    noise_leaves_the_gradient_alone,
 )
 from autograder.checks.accumulation.shards import (
     shards_are_dealt_without_side_effects,
     shards_are_those_of_the_sampler,
     shards_refuse_what_cannot_be_dealt,
+)
+from autograder.checks.accumulation.sixteen_bits import (
+    main_gradients_are_added_in_float32,
+    main_gradients_are_float32_whatever_the_model,
+    main_gradients_leave_no_grad_behind,
 )
 
 __all__ = [
@@ -40,15 +44,16 @@ __all__ = [
     "accumulation_keeps_one_graph",
     "accumulation_leaves_model_and_data_alone",
     "accumulation_refuses_what_has_no_mean",
-    "local_gradient_follows_the_formula",
-    "local_gradient_is_computed_in_float64",
-    "local_gradient_leaves_its_inputs_alone",
-    "local_gradient_refuses_what_does_not_fit",
-    "local_gradient_survives_large_logits",
+    "evaluation_asks_for_each_example_once",
+    "evaluation_is_the_mean_over_all_examples",
+    "evaluation_refuses_an_empty_set",
+    "main_gradients_are_added_in_float32",
+    "main_gradients_are_float32_whatever_the_model",
+    "main_gradients_leave_no_grad_behind",
+    "noise_and_signal_are_unbiased",
+    "noise_costs_one_all_reduce",
+    "noise_leaves_the_gradient_alone",
     "shards_are_dealt_without_side_effects",
     "shards_are_those_of_the_sampler",
     "shards_refuse_what_cannot_be_dealt",
-    "step_is_one_step_on_all_rows",
-    "step_leaves_its_inputs_alone",
-    "step_refuses_what_cannot_be_stepped",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from autograder.answers.mutants import edit, mutant, right, tests_of
 
 GRADIENT, MEAN, ADAM = "03-ex1-worker-gradient", "03-ex2-all-reduce-mean", "03-ex3-adam-update"
-STEP = "03-ex5-training-step"
+STEP, BUG = "03-ex5-training-step", "03-ex6-sum-bug"
 
 
 # ---- 1 · worker_gradient ----
@@ -24,7 +24,7 @@ def _worker_gradient():
         return np.mean(grads, axis=0)
 
 
-@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP))
+@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP, BUG))
 def sums_the_micro_batches():
     """You added up the gradients of the micro-batches, so the result grows with their number. The worker's gradient is
     their mean: divide once more, after the loop. Adam would hide this in the weights, where constant factors cancel; m
@@ -44,11 +44,11 @@ forgets_the_two = edit(
     only in a loss with half the squares, which is not the loss of this lesson.""",
     ("2 / len(my) * mx.T @ (mx @ w - my)", "mx.T @ (mx @ w - my) / len(my)"),
     base=_worker_gradient,
-    breaks=tests_of(GRADIENT, STEP),
+    breaks=tests_of(GRADIENT, STEP, BUG),
 )
 
 
-@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP))
+@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP, BUG))
 def divides_by_accum_steps_twice():
     """You divided by the number of micro-batches twice, for example inside the loop and again in a mean. The mean over
     micro-batches needs that division exactly once."""
@@ -66,7 +66,7 @@ divides_by_features = edit(
     a mean over examples: check which axis of x counts them.""",
     ("2 / len(my)", "2 / len(w)"),
     base=_worker_gradient,
-    breaks=tests_of(GRADIENT, STEP),
+    breaks=tests_of(GRADIENT, STEP, BUG),
 )
 
 sums_the_examples = edit(
@@ -75,11 +75,11 @@ sums_the_examples = edit(
     loss of a micro-batch is the mean of its squares: the gradient has B in its denominator.""",
     ("2 / len(my) *", "2 *"),
     base=_worker_gradient,
-    breaks=tests_of(GRADIENT, STEP),
+    breaks=tests_of(GRADIENT, STEP, BUG),
 )
 
 
-@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP))
+@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP, BUG))
 def keeps_the_last_micro_batch():
     """Your result is the gradient of the last micro-batch alone: the loop overwrites the earlier ones instead of adding
     to them. Start from zeros before the loop and accumulate inside it."""
@@ -97,11 +97,11 @@ keeps_the_last_divided = edit(
     final division is there, but the loop overwrites the sum instead of adding to it.""",
     ("return grad", "return grad / len(x)"),
     base=keeps_the_last_micro_batch,
-    breaks=tests_of(GRADIENT, STEP),
+    breaks=tests_of(GRADIENT, STEP, BUG),
 )
 
 
-@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP))
+@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP, BUG))
 def updates_between_micro_batches():
     """You moved the weights after each micro-batch and took the next gradient at the moved weights. In
     gradient accumulation all micro-batches see the same weights; the one update comes after the last of
@@ -122,11 +122,11 @@ points_uphill = edit(
     way round. The square is the same either way, its derivative is not.""",
     ("(mx @ w - my)", "(my - mx @ w)"),
     base=_worker_gradient,
-    breaks=tests_of(GRADIENT, STEP),
+    breaks=tests_of(GRADIENT, STEP, BUG),
 )
 
 
-@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP))
+@mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP, BUG))
 def keeps_the_residual_alone():
     """Your result has one entry per micro-batch instead of one per weight: you averaged a residual but never multiplied
     it by the examples. The chain rule multiplies it by the transposed examples, which gives the shape (d,)."""
@@ -275,7 +275,7 @@ def _adam():
         return w - lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
 
 
-@mutant(ADAM, breaks=tests_of(ADAM, STEP))
+@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
 def corrects_after_epsilon():
     """You added epsilon to the root of v before correcting v, so epsilon weighs too much early in training. Some
     libraries define Adam that way; in Algorithm 1 of the paper, as in this exercise, epsilon is added to the root of
@@ -295,11 +295,11 @@ epsilon_inside_the_root = edit(
     1e-8 is 1e-4, ten thousand times as much.""",
     ("(np.sqrt(v / (1 - beta2**t)) + eps)", "np.sqrt(v / (1 - beta2**t) + eps)"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 
-@mutant(ADAM, breaks=tests_of(ADAM, STEP))
+@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
 def carries_the_corrected_moments():
     """You returned the corrected moments, so the next update starts from them and corrects them again. The correction
     is for this update's weights only: return the plain averages m and v, and give the corrected ones other names."""
@@ -317,7 +317,7 @@ corrects_only_m = edit(
     first steps are far too long.""",
     ("v / (1 - beta2**t)", "v"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 corrects_nothing = edit(
@@ -326,11 +326,11 @@ corrects_nothing = edit(
     same factor. Divide each by one minus its beta to the power t before you use it.""",
     ("(1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps)", "(np.sqrt(v) + eps)"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 
-@mutant(ADAM, breaks=tests_of(ADAM, STEP))
+@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
 def counts_from_zero():
     """Your bias correction has the exponent t − 1, as if updates were counted from 0. The first update has t = 1; with
     an exponent of 0 the correction divides by zero."""
@@ -352,7 +352,7 @@ counts_one_too_far = edit(
         "m_hat, v_hat = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))",
     ),
     base=counts_from_zero,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 multiplies_in_the_correction = edit(
@@ -364,11 +364,11 @@ multiplies_in_the_correction = edit(
         "m_hat, v_hat = m / (1 - beta1 * t), v / (1 - beta2 * t)",
     ),
     base=counts_from_zero,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 
-@mutant(ADAM, breaks=tests_of(ADAM, STEP))
+@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
 def squares_the_corrected_m():
     """You squared the running average of the gradient. v averages the squares of the gradient g itself: in the square
     of an average, the noise that v should measure is already gone."""
@@ -381,7 +381,7 @@ def squares_the_corrected_m():
         return w - lr * m_hat / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
 
 
-@mutant(ADAM, breaks=tests_of(ADAM, STEP))
+@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
 def steps_with_the_old_moments():
     """You moved the weights with the moments from before this update. Update m and v with g first, then use the new
     ones; otherwise every gradient takes effect one step late."""
@@ -398,7 +398,7 @@ swaps_the_betas = edit(
     square; v has the longer memory.""",
     ("m = beta1 * m", "beta1, beta2 = beta2, beta1\n    m = beta1 * m"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 swaps_old_and_new = edit(
@@ -408,7 +408,7 @@ swaps_old_and_new = edit(
     ("beta1 * m + (1 - beta1) * g", "(1 - beta1) * m + beta1 * g"),
     ("beta2 * v + (1 - beta2) * g * g", "(1 - beta2) * v + beta2 * g * g"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 adds_the_whole_gradient = edit(
@@ -418,7 +418,7 @@ adds_the_whole_gradient = edit(
     ("(1 - beta1) * g", "g"),
     ("(1 - beta2) * g * g", "g * g"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 forgets_the_root = edit(
@@ -427,7 +427,7 @@ forgets_the_root = edit(
     its root cancels the unit of m.""",
     ("np.sqrt(v / (1 - beta2**t))", "v / (1 - beta2**t)"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 climbs = edit(
@@ -435,7 +435,7 @@ climbs = edit(
     """You added the step to the weights. The gradient points uphill and training goes downhill: subtract the step.""",
     ("return w - lr * m", "return w + lr * m"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 returns_v_before_m = edit(
@@ -444,7 +444,7 @@ returns_v_before_m = edit(
     other.""",
     ("(np.sqrt(v / (1 - beta2**t)) + eps), m, v", "(np.sqrt(v / (1 - beta2**t)) + eps), v, m"),
     base=_adam,
-    breaks=tests_of(ADAM, STEP),
+    breaks=tests_of(ADAM, STEP, BUG),
 )
 
 updates_in_the_dtype_that_comes_in = edit(

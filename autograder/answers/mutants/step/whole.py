@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, mutant, right, tests_of
 
-EMA, STEP = "03-ex4-ema-update", "03-ex5-training-step"
+EMA, STEP, BUG = "03-ex4-ema-update", "03-ex5-training-step", "03-ex6-sum-bug"
 
 
 # ---- 4 · ema_update ----
 
 
-@mutant(EMA, breaks=tests_of(EMA, STEP))
+@mutant(EMA, breaks=tests_of(EMA, STEP, BUG))
 def keeps_too_little():
     """You swapped the two shares: decay is the share of the past average, one minus decay that of the new weights. With
     a decay of 0.999 your average is little more than the newest weights."""
@@ -23,7 +23,7 @@ def keeps_too_little():
         return (1 - decay) * ema + decay * w
 
 
-@mutant(EMA, breaks=tests_of(EMA, STEP))
+@mutant(EMA, breaks=tests_of(EMA, STEP, BUG))
 def adds_all_of_the_new():
     """You added the new weights in full to the decayed average. The two shares must add up to one, or the average grows
     far beyond the weights."""
@@ -32,7 +32,7 @@ def adds_all_of_the_new():
         return decay * np.asarray(ema, dtype=np.float64) + np.asarray(w, dtype=np.float64)
 
 
-@mutant(EMA, breaks=tests_of(EMA, STEP))
+@mutant(EMA, breaks=tests_of(EMA, STEP, BUG))
 def corrects_the_average():
     """You divided by one minus decay, as if the average had a bias to correct. It starts at the weights and not at
     zero, so there is nothing to correct."""
@@ -87,10 +87,9 @@ def _step():
         fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
         if t < 1 or not fits:
             raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        dtype = np.float32 if all(a.dtype == np.float32 for a in (xs, ys, *state)) else np.float64
         g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
         w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(dtype)
+        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v])
 
 
 averages_the_old_weights = edit(
@@ -252,7 +251,7 @@ puts_the_average_last = edit(
 puts_v_before_m = edit(
     STEP,
     """v comes before m in your result. The order is: new weights, new EMA weights, new m, new v.""",
-    ("decay), m, v]).astype", "decay), v, m]).astype"),
+    ("decay), m, v])", "decay), v, m])"),
     base=_step,
     breaks=tests_of(STEP),
 )
@@ -270,7 +269,7 @@ stacks_the_parts = edit(
 @mutant(
     STEP,
     breaks=tests_of(STEP),
-    fails=["step_keeps_to_its_types", "step_leaves_its_inputs_alone", "step_rejects_what_does_not_fit"],
+    fails=["step_takes_lists_and_any_dtype", "step_leaves_its_inputs_alone", "step_rejects_what_does_not_fit"],
 )
 def needs_arrays():
     """Your step works with arrays but not with lists of arrays, which have no `shape` and no `dtype`. Convert worker_xs
@@ -283,9 +282,7 @@ def needs_arrays():
             raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
         g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
         w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        narrow = {a.dtype.name for a in (worker_xs, worker_ys, *state)} == {"float32"}
-        flat = np.concatenate([w, ema_update(ema_weights, w, decay), m, v])
-        return flat.astype(np.float32) if narrow else flat
+        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v])
 
 
 truncates_the_result = edit(
@@ -293,7 +290,7 @@ truncates_the_result = edit(
     """Your result has an integer dtype and lost all fractions: an array with the dtype of the weights truncates what is
     written into it. Integer inputs must still give float64.""",
     (
-        "return np.concatenate([w, ema_update(ema_weights, w, decay), m, v]).astype(dtype)",
+        "return np.concatenate([w, ema_update(ema_weights, w, decay), m, v])",
         "d = len(weights)\n"
         "    out = np.empty(4 * d, dtype=state[0].dtype)\n"
         "    out[:d], out[d : 2 * d], out[2 * d : 3 * d], out[3 * d :] = w, ema_update(ema_weights, w, decay), m, v\n"
@@ -301,63 +298,17 @@ truncates_the_result = edit(
     ),
     base=_step,
     breaks=tests_of(STEP),
-    fails=["step_keeps_to_its_types"],
+    fails=["step_takes_lists_and_any_dtype"],
 )
 
-the_common_dtype_of_numpy = edit(
+keeps_float32 = edit(
     STEP,
-    """np.result_type says what numpy would make of the arrays, and of float32 with int8 or float16 it makes float32.
-    Here the result is float32 only if all six are: compare their dtypes.""",
-    (
-        "np.float32 if all(a.dtype == np.float32 for a in (xs, ys, *state)) else np.float64",
-        "np.result_type(xs, ys, *state, np.float32)",
-    ),
+    """You returned the dtype of the weights, or of the examples. The result is float64, whatever comes in: convert
+    first, and never back.""",
+    ("decay), m, v])", "decay), m, v]).astype(np.float32 if state[0].dtype == np.float32 else np.float64)"),
     base=_step,
     breaks=tests_of(STEP),
-    fails=["step_keeps_to_its_types"],
-)
-
-rounds_the_gradient_first = edit(
-    STEP,
-    """You rounded the mean gradient to float32 before Adam. All is computed in float64, and the result is rounded once,
-    at the end: where the new m is small, the gradient's rounding is as large as m itself.""",
-    ("strict=True)])", "strict=True)]).astype(dtype)"),
-    base=_step,
-    breaks=tests_of(STEP),
-    fails=["step_keeps_to_its_types"],
-)
-
-averages_rounded_weights = edit(
-    STEP,
-    """The EMA took in weights that were rounded to float32 already. All is computed in float64, and the result is
-    rounded once, at the end.""",
-    ("ema_update(ema_weights, w, decay)", "ema_update(ema_weights, w.astype(dtype), decay)"),
-    base=_step,
-    breaks=tests_of(STEP),
-    fails=["step_keeps_to_its_types"],
-)
-
-never_returns_float32 = edit(
-    STEP,
-    """You returned float64 although every input was float32. In just that case, round the result to float32, once, at
-    the end.""",
-    (
-        ".astype(dtype)",
-        "",
-    ),
-    base=_step,
-    breaks=tests_of(STEP),
-    fails=["step_keeps_to_its_types"],
-)
-
-narrows_for_the_examples = edit(
-    STEP,
-    """You returned float32 because some of the arrays were float32. All six must be: a single float64 array among them,
-    such as the average, makes the result float64.""",
-    ("all(a.dtype == np.float32 for a in (xs, ys, *state))", "xs.dtype == ys.dtype == np.float32"),
-    base=_step,
-    breaks=tests_of(STEP),
-    fails=["step_keeps_to_its_types"],
+    fails=["step_takes_lists_and_any_dtype"],
 )
 
 
@@ -376,8 +327,7 @@ def writes_into_the_state():
         ema = ema_update(ema_weights, w, decay)
         flat = np.concatenate([w, ema, new_m, new_v])
         weights[:], ema_weights[:], m[:], v[:] = w, ema, new_m, new_v
-        dtype = np.float32 if all(a.dtype == np.float32 for a in (xs, ys, *state)) else np.float64
-        return flat.astype(dtype)
+        return flat
 
 
 empties_the_lists = edit(

@@ -1,0 +1,163 @@
+"""Lesson 04, exercises 4 and 5: an evaluation over ranks that is exact, and the noise in the ranks' gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.checking import inputs
+from autograder.checking.check import check
+from autograder.checking.expect import caught, each_rank, fail
+from autograder.checking.stage import run_ranks
+
+EVALUATE, NOISE = "04-ex4-evaluate", "04-ex5-noise-scale"
+
+# ---- 4 · evaluate ----
+
+WORLD_SIZES = (1, 2, 3, 4)
+LENGTHS = (12, 10, 7, 3, 1, 101)
+
+
+def _losses(seed: int, length: int) -> torch.Tensor:
+    """Losses of very different size, (length,), float64: a sum in float32 would show."""
+    return torch.rand(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 4 * 1000
+
+
+def _evaluated(rank: int, world_size: int, evaluate: Any, seed: int, lengths: tuple[int, ...]) -> list[dict]:
+    """On one rank: for each length what was returned, of which type, and which examples were asked for."""
+    seen = []
+    for length in lengths:
+        values, asked = _losses(seed, length), []
+
+        def losses(indices, values=values, asked=asked):
+            indices = [int(i) for i in indices]
+            asked.extend(indices)
+            return values[indices]
+
+        got = evaluate(rank, world_size, length, losses)
+        number = isinstance(got, (int, float, torch.Tensor, np.generic)) and np.size(got) == 1
+        seen.append({"got": float(got) if number else None, "type": type(got).__name__, "asked": asked})
+    return seen
+
+
+def _refused(rank: int, world_size: int, evaluate: Any) -> tuple[str, str]:
+    return caught(evaluate, rank, world_size, 0, lambda indices: torch.zeros(len(indices), dtype=torch.float64))
+
+
+@check(EVALUATE)
+def evaluation_is_the_mean_over_all_examples(evaluate, *, rng):
+    """Every rank returns the mean over all examples, to twelve digits, for lengths that the ranks do not divide."""
+    seed = inputs.seed(rng)
+    for world_size in WORLD_SIZES:
+        results = run_ranks(_evaluated, world_size, (evaluate, seed, LENGTHS))
+        for k, length in enumerate(LENGTHS):
+            case = f"{length} examples, N = {world_size}"
+            expected = np.array(_losses(seed, length).numpy().mean())
+            seen = [outcome[k] for outcome in results]
+            for rank, outcome in each_rank(case, seen, lambda one: [str(one["type"]), one["got"]]):
+                if outcome["got"] is None:
+                    rank.fail(f"evaluate returned {outcome['type']}, expected a float")
+                rank.expect_close(outcome["got"], expected, what="the mean loss", rtol=1e-12)
+                rank.expect(outcome["type"] in ("float", "float64"), f"got {outcome['type']}, expected a float")
+
+
+@check(EVALUATE)
+def evaluation_asks_for_each_example_once(evaluate, *, rng):
+    """Each example is evaluated once, on one rank, and the ranks' numbers of examples differ by at most one."""
+    seed = inputs.seed(rng)
+    for world_size in (2, 4):
+        results = run_ranks(_evaluated, world_size, (evaluate, seed, LENGTHS))
+        for k, length in enumerate(LENGTHS):
+            case, asked = f"{length} examples, N = {world_size}", [outcome[k]["asked"] for outcome in results]
+            every, sizes = sorted(i for mine in asked for i in mine), [len(mine) for mine in asked]
+            if every != list(range(length)):
+                fail(f"the ranks evaluate {len(every)} examples, expected each of {length} once", case, asked)
+            if max(sizes) - min(sizes) > 1:
+                fail(f"the ranks have {sizes} examples, which differ by more than one", case, asked)
+
+
+@check(EVALUATE)
+def evaluation_refuses_an_empty_set(evaluate, *, rng):
+    """A length below 1 raises a ValueError that names length, on every rank."""
+    results = run_ranks(_refused, 2, (evaluate,))
+    for rank, (kind, text) in each_rank("0 examples, N = 2", results):
+        rank.expect(kind == "ValueError", f"expected a ValueError, got {kind or 'nothing'}")
+        rank.expect("length" in text, f"the ValueError should name length, it says {text!r}")
+
+
+# ---- 5 · noise_scale ----
+
+
+def _gradient(seed: int, rank: int, numel: int, dtype: str) -> torch.Tensor:
+    """A rank's gradient: a part that all share, and noise of its own."""
+    shared = torch.rand(numel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    own = torch.randn(numel, generator=torch.Generator().manual_seed(seed + 1 + rank), dtype=torch.float64)
+    return (shared + own).to(getattr(torch, dtype))
+
+
+def _measured(rank: int, world_size: int, noise_and_signal: Any, seed: int, cases: tuple) -> list[dict]:
+    """On one rank, in each case: what was returned, and whether the gradient is what it was."""
+    seen = []
+    for numel, rows, dtype in cases:
+        grad = _gradient(seed, rank, numel, dtype)
+        before = grad.clone()
+        got = noise_and_signal(rank, world_size, grad, rows)
+        pair = isinstance(got, (tuple, list)) and len(got) == 2
+        numbers = [float(one) for one in got] if pair else None
+        seen.append({"got": numbers, "type": type(got).__name__, "same": torch.equal(grad, before)})
+    return seen
+
+
+CASES = ((5, 8, "float64"), (1, 1, "float64"), (300, 32, "float32"))
+
+
+@check(NOISE)
+def noise_and_signal_are_unbiased(noise_and_signal, *, rng):
+    """Every rank returns the unbiased estimates of tr Σ and of |G|², from N gradients of B examples each."""
+    seed = inputs.seed(rng)
+    for world_size in (2, 3, 4):
+        results = run_ranks(_measured, world_size, (noise_and_signal, seed, CASES))
+        for k, (numel, rows, dtype) in enumerate(CASES):
+            grads = np.stack([_gradient(seed, rank, numel, dtype).double().numpy() for rank in range(world_size)])
+            noise = rows * grads.var(axis=0, ddof=1).sum()
+            signal = (grads.mean(axis=0) ** 2).sum() - noise / (rows * world_size)
+            case = f"N = {world_size}, B = {rows}, {numel} parameters, {dtype}"
+            rtol = 1e-9 if dtype == "float64" else 1e-4
+            outcomes = [outcome[k] for outcome in results]
+            for rank, outcome in each_rank(case, outcomes, lambda one: [one["type"], *(one["got"] or [])]):
+                if outcome["got"] is None:
+                    rank.fail(f"expected a pair of floats, got {outcome['type']}")
+                for name, got, expected in zip(("noise", "signal"), outcome["got"], (noise, signal), strict=True):
+                    # The signal is a difference: both parts bound its rounding error.
+                    rank.expect_close(got, np.array(expected), what=f"the {name}", rtol=rtol, atol=rtol * noise)
+
+
+@check(NOISE)
+def noise_costs_one_all_reduce(noise_and_signal, *, rng):
+    """Each rank all-reduces as many numbers as the gradient has, and at most 8 more; it gathers no gradients."""
+    numel = 5_000
+    case = f"N = 4, {numel:,} float32 parameters"
+    results = run_ranks(_measured, 4, (noise_and_signal, inputs.seed(rng), ((numel, 4, "float32"),)))
+    numbers = [sum(_numbers(m, 4) for m in results.ledger.of(rank)) for rank in range(4)]
+    for rank, sent in enumerate(numbers):
+        if sent > numel + 8:
+            text = f"rank {rank} communicates {sent:,} numbers, the gradient has {numel:,}"
+            fail(text, case, numbers)
+
+
+def _numbers(message: Any, world_size: int) -> int:
+    """How many numbers a call costs a rank, in units of an all-reduce; whole gradients that are gathered cost N."""
+    if message.call == "barrier":
+        return 0
+    size = 8 if "64" in (message.dtype or "") else 4
+    return message.bytes // size * (world_size if "gather" in message.call else 1)
+
+
+@check(NOISE)
+def noise_leaves_the_gradient_alone(noise_and_signal, *, rng):
+    """The gradient that is given stays as it was, on every rank."""
+    results = run_ranks(_measured, 2, (noise_and_signal, inputs.seed(rng), CASES))
+    for rank, outcomes in each_rank("N = 2", results, lambda all_cases: [one["same"] for one in all_cases]):
+        rank.expect(all(one["same"] for one in outcomes), "the gradient was changed: all-reduce a copy")

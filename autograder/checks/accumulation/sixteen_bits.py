@@ -1,0 +1,137 @@
+"""Lesson 04, exercise 3: gradients of a 16-bit model, added up in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from autograder.checking import inputs
+from autograder.checking.check import check
+from autograder.checking.expect import expect_close, expect_equal, fail
+from autograder.checking.stage import call_inside
+
+MAIN = "04-ex3-main-gradients"
+
+#: Of a gradient's largest entry. 100 addends of one sign in float32 are off by at most 100·6·10⁻⁸ = 6·10⁻⁶ of their
+#: sum; in bfloat16 the sum stands still long before.
+RTOL = 2e-5
+
+#: How many rows each micro-batch has, and how many of them count.
+CASES = {
+    "1 micro-batch": [(3, 3)],
+    "2 micro-batches, unequal counts": [(4, 1), (4, 4)],
+    "100 micro-batches of 1 row": [(1, 1)] * 100,
+    "4 micro-batches, two of them wholly masked": [(2, 0), (3, 2), (2, 0), (1, 1)],
+}
+
+
+class Line(nn.Module):
+    """x (B, 3) → (B, 2), and a layer that forward does not use."""
+
+    def __init__(self, seed: int, dtype: torch.dtype):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.compute, self.spare = nn.Linear(3, 2), nn.Linear(2, 2, bias=False)
+        self.to(dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.compute(x)
+
+
+def masked_sum(prediction: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The sum of the predictions where y is 1, and how many rows that are: a row's gradient is the row itself."""
+    return (prediction * y[:, None]).sum(), int(y.sum())
+
+
+def _micro_batches(seed: int, sizes: list[tuple[int, int]], dtype: torch.dtype) -> list[tuple]:
+    """Rows near (1, 1, 1), as they add up to a sum that grows."""
+    g = torch.Generator().manual_seed(seed)
+    batches = []
+    for rows, counted in sizes:
+        x = 1 + 0.1 * torch.rand(rows, 3, generator=g)
+        batches.append((x.to(dtype), (torch.arange(rows) < counted).to(dtype)))
+    return batches
+
+
+def _main(main_gradients: Any, seed: int, cases: list[tuple[list, str]], stale: float | None) -> list[dict]:
+    """Where the submission runs: what it returned for each case, and what it left behind."""
+    seen = []
+    with torch.random.fork_rng():
+        for sizes, name in cases:
+            dtype = getattr(torch, name)
+            model = Line(seed, dtype)
+            for p in model.parameters():
+                p.grad = None if stale is None else torch.full_like(p, stale)
+            before = [p.detach().clone() for p in model.parameters()]
+            got = main_gradients(model, masked_sum, _micro_batches(seed, sizes, dtype))
+            kind = type(got).__name__
+            got = list(got) if isinstance(got, (list, tuple)) else []
+            seen.append(
+                {
+                    "kind": kind,
+                    "values": [g.detach().double().numpy() if isinstance(g, torch.Tensor) else None for g in got],
+                    "dtypes": [str(getattr(g, "dtype", type(g).__name__)) for g in got],
+                    "left": sum(p.grad is not None for p in model.parameters()),
+                    "same": all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)),
+                }
+            )
+    return seen
+
+
+def _expected(seed: int, sizes: list[tuple[int, int]], dtype: str) -> list[np.ndarray]:
+    """Each micro-batch's gradient in the model's dtype, by autograd; added up and divided in float64."""
+    with torch.random.fork_rng():
+        model = Line(seed, getattr(torch, dtype))
+    totals, count = [np.zeros(p.shape) for p in model.parameters()], 0
+    for x, y in _micro_batches(seed, sizes, getattr(torch, dtype)):
+        loss_sum, counted = masked_sum(model(x), y)
+        grads = torch.autograd.grad(loss_sum, list(model.parameters()), allow_unused=True)
+        totals = [t if g is None else t + g.double().numpy() for t, g in zip(totals, grads, strict=True)]
+        count += counted
+    return [total / count for total in totals]
+
+
+def _expect(main_gradients: Any, rng: np.random.Generator, cases: dict[str, tuple], stale: float | None = None) -> None:
+    """In each case, a list of float32 gradients, one a parameter, with the expected numbers."""
+    seed = inputs.seed(rng)
+    runs = call_inside(_main, main_gradients, seed, list(cases.values()), stale)
+    for (case, (sizes, dtype)), seen in zip(cases.items(), runs, strict=True):
+        expected = _expected(seed, sizes, dtype)
+        evidence = [seen["kind"], seen["dtypes"], *(v for v in seen["values"] if v is not None)]
+        if len(seen["values"]) != len(expected):
+            text = f"expected a list of {len(expected)} tensors, one a parameter"
+            fail(f"{text}, got {seen['kind']} with {len(seen['values'])}", case, evidence)
+        for k, (got, want) in enumerate(zip(seen["values"], expected, strict=True)):
+            if got is None:
+                fail(f"gradient {k} is {seen['dtypes'][k]}, expected a float32 tensor", case, evidence)
+            expect_close(case, got, want, what=f"gradient {k}", rtol=RTOL, atol=1e-12, evidence=evidence)
+
+
+@check(MAIN)
+def main_gradients_are_added_in_float32(main_gradients, *, rng):
+    """The gradients of a bfloat16 model's micro-batches are added in float32, then divided once by all that counts."""
+    _expect(main_gradients, rng, {name: (sizes, "bfloat16") for name, sizes in CASES.items()})
+
+
+@check(MAIN)
+def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
+    """The returned tensors are float32, for a model in bfloat16 as in float32, and those of unused parameters zero."""
+    cases = {f"{dtype}, 2 micro-batches": ([(4, 1), (4, 4)], dtype) for dtype in ("bfloat16", "float32")}
+    _expect(main_gradients, rng, cases)
+    for case, seen in zip(cases, call_inside(_main, main_gradients, 1, list(cases.values()), None), strict=True):
+        expect_equal(case, seen["dtypes"], ["torch.float32"] * 3, what="the list of dtypes")
+
+
+@check(MAIN)
+def main_gradients_leave_no_grad_behind(main_gradients, *, rng):
+    """What was in .grad before has no part in the result, every .grad is None afterwards, and no parameter changes."""
+    case = {"2 micro-batches, every .grad was 7 before": ([(4, 1), (4, 4)], "bfloat16")}
+    _expect(main_gradients, rng, case, stale=7.0)
+    [name], [seen] = case, call_inside(_main, main_gradients, 1, list(case.values()), 7.0)
+    if seen["left"]:
+        fail(f"{seen['left']} of 3 parameters have a .grad afterwards, expected None", name, seen["left"])
+    if not seen["same"]:
+        fail("a parameter was changed", name, "changed")

@@ -1,0 +1,177 @@
+"""Exercise 6: a step with the sum bug planted, and the student's test, tried on steps that it has not seen.
+
+The planted steps are written here, in plain numpy. They differ only in what they make of the gradients of the workers'
+micro-batches, so all of them look alike from outside, and what is right about them is the same in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autograder.checking.check import check
+from autograder.checking.expect import fail, shown
+from autograder.checking.stage import call_inside
+from autograder.checks.step.common import (
+    MID_TRAINING,
+    RTOL,
+    autograd,
+    compare_parts,
+    draw_state,
+    examples,
+    torch_ema,
+    torch_update,
+)
+
+#: The gradients (N, accum_steps, d) of all micro-batches → the gradients (K, d) with which Adam updates.
+Combine = Callable[[np.ndarray], np.ndarray]
+
+BUG = "03-ex6-sum-bug"
+
+RIGHT: dict[str, Combine] = {
+    "is right": lambda grads: grads.mean(axis=(0, 1))[None],
+    "is right, and adds the workers in reverse order": lambda grads: (
+        _added(grads.mean(axis=1)[::-1])[None] / len(grads)
+    ),
+    "is right, and divides before it adds": lambda grads: _added(
+        grads.reshape(-1, grads.shape[2]) / grads[..., 0].size
+    )[None],
+}
+
+SUMMED: dict[str, Combine] = {"adds the workers' gradients": lambda grads: grads.mean(axis=1).sum(axis=0)[None]}
+
+DIVISIONS: dict[str, Combine] = {
+    "adds the micro-batches' gradients": lambda grads: grads.sum(axis=1).mean(axis=0)[None],
+    "divides by the number of workers twice": lambda grads: grads.mean(axis=(0, 1))[None] / len(grads),
+    "divides by accum_steps twice": lambda grads: grads.mean(axis=(0, 1))[None] / grads.shape[1],
+} | {
+    f"divides by {k}, whatever the number of {what}": lambda grads, k=k, axis=axis: (
+        grads.mean(axis=1 - axis).sum(axis=0)[None] / k
+    )
+    for k in range(2, 9)
+    for axis, what in enumerate(("workers", "micro-batches"))
+}
+
+LOST: dict[str, Combine] = {
+    "uses worker 0 alone": lambda grads: grads[0].mean(axis=0)[None],
+    "leaves the last worker out": lambda grads: grads[: max(1, len(grads) - 1)].mean(axis=(0, 1))[None],
+    "uses each worker's last micro-batch alone": lambda grads: grads[:, -1].mean(axis=0)[None],
+    "leaves each worker's first micro-batch out": lambda grads: grads[:, min(1, grads.shape[1] - 1) :].mean(
+        axis=(0, 1)
+    )[None],
+    "counts worker 0 twice and the last one never": lambda grads: np.concatenate(
+        [grads[:1], grads[: max(1, len(grads) - 1)]]
+    ).mean(axis=(0, 1))[None],
+}
+
+UPDATES: dict[str, Combine] = {
+    "averages the workers' Adam updates and moments": lambda grads: grads.mean(axis=1),
+    "averages the micro-batches' Adam updates and moments": lambda grads: grads.mean(axis=0),
+}
+
+
+@check(BUG)
+def sum_is_told_from_mean(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+    """`step_is_right` says True of right steps, whatever their order of addition, and False where workers are added."""
+    _expect_verdicts(step_is_right, RIGHT | SUMMED, rng)
+
+
+@check(BUG)
+def wrong_divisions_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+    """It says False where a division is missing or done twice, or where the divisor is a fixed number."""
+    _expect_verdicts(step_is_right, DIVISIONS, rng)
+
+
+@check(BUG)
+def lost_examples_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+    """It says False where a worker or a micro-batch is left out or counted twice."""
+    _expect_verdicts(step_is_right, LOST, rng)
+
+
+@check(BUG)
+def averaged_updates_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+    """It says False where updates and moments are averaged in place of gradients."""
+    _expect_verdicts(step_is_right, UPDATES, rng)
+
+
+@check(BUG)
+def planted_step_adds_the_workers(summing_step: Callable, *, rng: np.random.Generator) -> None:
+    """`summing_step` is the step of exercise 5, but Adam gets the sum of the workers' gradients."""
+    for shape in [(3, 2, 4, 5), (4, 1, 2, 3), (1, 3, 2, 2)]:
+        xs, ys, w = examples(rng, shape[:3], shape[3])
+        _, m, v = draw_state(rng, shape[3])
+        ema = rng.normal(size=shape[3])
+        g = shape[0] * autograd(xs.reshape(-1, shape[3]), ys.reshape(-1), w)
+        new_w, new_m, new_v = torch_update(w, g, m, v, MID_TRAINING, 3)
+        expected = [new_w, torch_ema(ema, new_w, MID_TRAINING["decay"]), new_m, new_v]
+        arrays = (a.copy() for a in (xs, ys, w, ema, m, v))
+        got = summing_step(*arrays, *MID_TRAINING.values(), 3)
+        compare_parts(f"N, accum_steps, B, d = {shape}", got, expected, RTOL)
+
+
+def _added(grads: np.ndarray) -> np.ndarray:
+    """The sum over the first axis, one after the other."""
+    total = np.zeros_like(grads[0])
+    for grad in grads:
+        total = total + grad
+    return total
+
+
+def _planted(
+    combine: Combine, part: int = 0, off: Callable[[int, int], float] = lambda n, accum_steps: 0.0
+) -> Callable:
+    """A training step with the arguments and the result of exercise 5; `combine` says what becomes of the gradients.
+
+    off: (N, accum_steps) → by how much the part number `part` of the result is off, besides.
+    """
+
+    def step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        arrays = (worker_xs, worker_ys, weights, ema_weights, m, v)
+        xs, ys, w, ema, m, v = (np.asarray(array, dtype=np.float64) for array in arrays)
+        residuals = np.einsum("nabd,d->nab", xs, w) - ys
+        grads = 2 / ys.shape[2] * np.einsum("nab,nabd->nad", residuals, xs)
+        g = combine(grads)  # (K, d)
+        new_m = beta1 * m + (1 - beta1) * g
+        new_v = beta2 * v + (1 - beta2) * g * g
+        new_w = w - lr * new_m / (1 - beta1**t) / (np.sqrt(new_v / (1 - beta2**t)) + eps)
+        w, m, v = (parts.mean(axis=0) for parts in (new_w, new_m, new_v))
+        parts = [w, decay * ema + (1 - decay) * w, m, v]
+        parts[part] = parts[part] + off(*ys.shape[:2])
+        return np.concatenate(parts)
+
+    return step
+
+
+#: Steps that no mark depends on: what the student's test says of them tells one mistake from another.
+PROBES = [
+    *((part, lambda n, accum_steps: 1e3 * accum_steps) for part in range(4)),
+    (2, lambda n, accum_steps: 1e3 * n),
+    (2, lambda n, accum_steps: 1e-3 * n * accum_steps),
+]
+
+
+def _expect_verdicts(step_is_right: Callable, planted: dict[str, Combine], rng: np.random.Generator) -> None:
+    """The student's test must say True of the right ones of these steps, and False of all others.
+
+    It is asked about all steps, in random order: the evidence is what it says of each.
+    """
+    every = RIGHT | SUMMED | DIVISIONS | LOST | UPDATES
+    steps = [_planted(combine) for combine in every.values()]
+    steps += [_planted(RIGHT["is right"], part, off) for part, off in PROBES]
+    order = rng.permutation(len(steps))
+    answers = call_inside(_verdicts, step_is_right, [steps[i] for i in order])
+    said = [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
+    evidence = [str(answer) for answer in said]
+    for name, answer in zip(every, said, strict=False):
+        if name in planted:
+            case = f"a step that {name}"
+            if not isinstance(answer, (bool, np.bool_)):
+                fail(f"step_is_right returns {shown(answer)}, expected True or False", case, evidence)
+            if bool(answer) != (name in RIGHT):
+                fail(f"step_is_right says {answer} of a step that {name}", case, evidence)
+
+
+def _verdicts(step_is_right: Callable, steps: list[Callable]) -> list:
+    """What the student's test says of each step; runs next to it."""
+    return [step_is_right(step) for step in steps]

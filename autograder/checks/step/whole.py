@@ -1,0 +1,172 @@
+"""Exercise 5: the whole step, against torch in one process that sees all examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autograder.checking.check import check
+from autograder.checking.expect import as_array, expect_raises, fail
+from autograder.checks.step.common import (
+    EDGES,
+    MID_TRAINING,
+    RTOL,
+    USUAL,
+    autograd,
+    compare_parts,
+    draw_state,
+    examples,
+    expect_pure,
+    nearly_cancelling,
+    torch_step,
+)
+
+
+@check("03-ex5-training-step")
+def step_follows_torch(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+    """The result, (4*d,), holds the weights, EMA weights, m and v that torch has after a step on all examples."""
+    shape = (3, 2, 4, 5)
+    xs, ys, w = examples(rng, shape[:3], shape[3])
+    _, m, v = draw_state(rng, 5)
+    state = [w, rng.normal(size=5), m, v]
+    case = f"one step at t = 3, N, accum_steps, B, d = {shape}"
+    _expect_step(case, distributed_training_step, xs, ys, state, MID_TRAINING, 3)
+
+    for shape in [(2, 2, 2, 3), *EDGES]:
+        xs, ys, w = examples(rng, shape[:3], shape[3])
+        state = [w, rng.normal(size=shape[3]), np.zeros(shape[3]), np.zeros(shape[3])]
+        case = f"t = 1, N, accum_steps, B, d = {shape}"
+        _expect_step(case, distributed_training_step, xs, ys, state, MID_TRAINING, 1)
+
+    for t in range(1, 31):
+        xs, ys, _ = examples(rng, (4, 2, 3), 7)
+        if t == 1:
+            w = rng.normal(size=7)
+            state = [w, w.copy(), np.zeros(7), np.zeros(7)]
+        state = _expect_step(f"30 steps in a row, t = {t}", distributed_training_step, xs, ys, state, USUAL, t)
+    _expect_step("t = 1,000,000", distributed_training_step, xs, ys, state, USUAL, 10**6)
+
+
+@check("03-ex5-training-step")
+def step_does_not_depend_on_the_deal(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+    """The result stays the same when the same examples are dealt to other workers and micro-batches."""
+    x, y, w = examples(rng, (24,), 3)
+    state = [w, rng.normal(size=3), *draw_state(rng, 3)[1:]]
+    expected = torch_step(x, y, state, MID_TRAINING, 4)
+    for deal in [(1, 1, 24), (4, 3, 2), (24, 1, 1), (1, 24, 1), (2, 3, 4), (3, 8, 1), (6, 2, 2)]:
+        order = rng.permutation(24)
+        xs, ys = x[order].reshape(*deal, 3), y[order].reshape(deal)
+        got = distributed_training_step(xs, ys, *(a.copy() for a in state), *MID_TRAINING.values(), 4)
+        compare_parts(f"24 examples dealt as N, accum_steps, B = {deal}", got, expected, RTOL)
+
+
+@check("03-ex5-training-step")
+def step_takes_lists_and_any_dtype(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+    """Lists of arrays, and float32 or integer arrays, give the float64 result that float64 arrays give."""
+    xs, ys, w = nearly_cancelling(rng, (3, 2, 4), 5)
+    narrow = [a.astype(np.float32) for a in (w, rng.normal(size=5), *draw_state(rng, 5)[1:])]
+    wide = [a.astype(np.float64) for a in narrow]
+    x64, y64 = xs.astype(np.float64), ys.astype(np.float64)
+    ints = [rng.integers(-100, 100, shape) for shape in ((3, 2, 4, 5), (3, 2, 4), (5,), (5,), (5,))]
+    ints.append(rng.integers(1, 100, 5))
+    for case, (given_xs, given_ys, *given) in (
+        ("lists of float64 arrays", (list(x64), list(y64), *wide)),
+        ("lists of lists of float64 arrays", ([list(x) for x in x64], [list(y) for y in y64], *wide)),
+        ("int64 arrays", ints),
+        ("int64 weights, EMA weights, m and v; float64 examples", (x64, y64, *ints[2:])),
+        ("int8 examples", (ints[0].astype(np.int8), ints[1].astype(np.int8), *wide)),
+        ("float32 arrays", (xs, ys, *narrow)),
+        ("float32 arrays, m and the EMA nearly cancelled", (xs, ys, *_cancelled_state(xs, ys, narrow))),
+        ("lists of float32 arrays", (list(xs), list(ys), *narrow)),
+    ):
+        flat = [np.asarray(a, dtype=np.float64) for a in (given_xs, given_ys, *given)]
+        expected = torch_step(flat[0].reshape(-1, 5), flat[1].reshape(-1), flat[2:], MID_TRAINING, 3)
+        got = distributed_training_step(given_xs, given_ys, *given, *MID_TRAINING.values(), 3)
+        got_dtype = as_array(case, got, "the result").dtype
+        if got_dtype != np.float64:
+            fail(f"the result is {got_dtype}, expected float64", case, str(got_dtype))
+        compare_parts(case, got, expected, RTOL)
+
+
+@check("03-ex5-training-step")
+def step_leaves_its_inputs_alone(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+    """No array is changed, not even inside lists, and the result shares no memory with one."""
+    for case, nest in (
+        ("arrays", lambda a: a),
+        ("lists of arrays", list),
+        ("lists of lists of arrays", lambda a: [list(inner) for inner in a]),
+    ):
+        xs, ys, w = examples(rng, (3, 2, 4), 5)
+        _, m, v = draw_state(rng, 5)
+        inputs = {
+            "worker_xs": nest(xs),
+            "worker_ys": nest(ys),
+            "weights": w,
+            "ema_weights": rng.normal(size=5),
+        }
+        inputs |= {"m": m, "v": v}
+        expect_pure(case, lambda *arrays: distributed_training_step(*arrays, *USUAL.values(), 2), inputs)
+
+
+@check("03-ex5-training-step")
+def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+    """t below 1 and shapes that do not fit raise a ValueError; it names the argument, where one argument is wrong."""
+    xs, ys, w = examples(rng, (3, 2, 4), 5)
+    right = {"worker_xs": xs, "worker_ys": ys, "weights": w, "ema_weights": w, "m": w, "v": w * w} | USUAL
+    right["t"] = 1
+    for name, why, value in (
+        ("t", "t = 0", 0),
+        ("t", "t = -1", -1),
+        ("worker_xs", "worker_xs (accum_steps, B, d), no N", xs[0]),
+        ("worker_ys", "worker_ys (N, accum_steps, B, 1)", ys[..., None]),
+        ("worker_ys", "worker_ys for another N", ys[:2]),
+        ("worker_ys", "worker_ys for another accum_steps", ys[:, :1]),
+        ("worker_ys", "worker_ys for another B", ys[:, :, :1]),
+        ("weights", "weights (d, 1)", w[:, None]),
+        ("weights", "weights (d + 1,)", np.ones(6)),
+        ("ema_weights", "ema_weights (1,)", np.ones(1)),
+        ("ema_weights", "ema_weights (1, d)", np.ones((1, 5))),
+        ("m", "m a number", 0.0),
+        ("m", "m (1, d)", np.zeros((1, 5))),
+        ("v", "v (1,)", np.zeros(1)),
+        ("v", "v (d, 1)", np.zeros((5, 1))),
+        ("", "a worker with fewer micro-batches", [xs[0], xs[1], xs[2][:1]]),
+        ("", "a micro-batch with fewer examples", [list(xs[0]), list(xs[1]), [xs[2][0], xs[2][1][:1]]]),
+    ):
+        arguments = right | {name or "worker_xs": value}
+        if not name:  # x and y fit each other: the workers differ
+            arguments["worker_ys"] = [[micro[:, 0] for micro in worker] for worker in value]
+        # One evidence for all: what else happened depends on where numpy failed first, and the mistake is the same.
+        expect_raises(
+            why,
+            distributed_training_step,
+            *arguments.values(),
+            error=ValueError,
+            mentions=name,
+            evidence="not rejected",
+        )
+
+
+def _cancelled_state(xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
+    """A float32 state whose new m and new EMA are as small as the rounding of their two terms.
+
+    So a gradient, or new weights, that are rounded to float32 on the way show: the error is as large as the result.
+    """
+    x, y = xs.astype(np.float64).reshape(-1, xs.shape[-1]), ys.astype(np.float64).reshape(-1)
+    w, ema, m, v = state
+    beta1, decay = MID_TRAINING["beta1"], MID_TRAINING["decay"]
+    m = (-(1 - beta1) / beta1 * autograd(x, y, w.astype(np.float64))).astype(np.float32)
+    wide = [a.astype(np.float64) for a in (w, ema, m, v)]
+    ema = (-(1 - decay) / decay * torch_step(x, y, wide, MID_TRAINING, 3)[0]).astype(np.float32)
+    return [w, ema, m, v]
+
+
+def _expect_step(
+    case: str, step: Callable, xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray], hyper: dict, t: int
+) -> list[np.ndarray]:
+    """Compare one step with torch's. Returns torch's new weights, EMA weights, m, v."""
+    expected = torch_step(xs.reshape(-1, xs.shape[-1]), ys.reshape(-1), state, hyper, t)
+    got = step(xs.copy(), ys.copy(), *(a.copy() for a in state), *hyper.values(), t)
+    compare_parts(case, got, expected, RTOL)
+    return expected
