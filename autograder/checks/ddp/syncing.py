@@ -194,8 +194,9 @@ def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> list:
     towers.left.bias.requires_grad_(False)
     names = {id(p): name for name, p in towers.named_parameters()}
     ddp = Listening(towers, bucket_bytes=1)
+    loss = ddp(rows_of(seed, rank), True).sum()
     with record_function("backward"):
-        ddp(rows_of(seed, rank), True).sum().backward()
+        loss.backward()
     return sorted(calls)
 
 
@@ -207,8 +208,8 @@ def ddp_hooks_call_on_gradient(DistributedDataParallel, *, rng):  # noqa: N803
         results = run_ranks(_drive_hooks, world_size, (DistributedDataParallel, inputs.seed(rng)))
         case = case_of(world_size, "a subclass overrides on_gradient; one parameter is frozen")
         for rank, calls in each_rank(case, [list(map(tuple, result)) for result in results]):
+            if sent := sent_by(calls_inside(results.ledger, rank.rank, "backward")):
+                rank.fail(f"the overridden on_gradient starts nothing, but backward sent {in_words(sent)}", "sent")
             got = [name for name, _ in calls]
             rank.expect_equal(got, [name for name, _ in expected], what="the list of parameters it was called for")
             rank.expect(calls == expected, "on_gradient was called before the gradient was in .grad")
-            if sent := sent_by(calls_inside(results.ledger, rank.rank, "backward")):
-                rank.fail(f"the overridden on_gradient starts nothing, but backward sent {in_words(sent)}")
