@@ -234,15 +234,6 @@ checked_gives_zeros_to_what_nobody_used = edit(
     fails=[NONE],
 )
 
-checked_takes_zeros_for_none = edit(
-    CHECKED,
-    """You set a gradient to None because its mean was zero. It may be zero although ranks used the parameter: ask who
-    had a gradient, not what its mean is.""",
-    ("                if not anywhere:\n", "                if not anywhere or not p.grad.any():\n"),
-    breaks=tests_of(CHECKED),
-    fails=[NONE],
-)
-
 checked_counts_as_zeros_without_the_flag = edit(
     CHECKED,
     """Without the flag, you silently counted a parameter that got no gradient as zeros. That hides a mistake in the

@@ -140,7 +140,7 @@ buckets_close_at_an_exact_fit = edit(
     """You closed a bucket before a parameter that fills it exactly. That parameter still fits: the bucket closes only
     before one that would take it over bucket_bytes. Compare with > instead of >=.""",
     ("p.nbytes > bucket_bytes", "p.nbytes >= bucket_bytes"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_close_after_overflowing = edit(
@@ -148,11 +148,11 @@ buckets_close_after_overflowing = edit(
     """You closed a bucket after the parameter that took it over the limit. Close it before: that parameter opens the
     next bucket.""",
     ("filled + p.nbytes > bucket_bytes", "filled >= bucket_bytes"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 
-@mutant(BUCKETS, breaks=tests_of(BUCKETS, *WRAPPERS))
+@mutant(BUCKETS, breaks=tests_of(BUCKETS, DDP))
 def buckets_keep_one_open_for_each_dtype():
     """You kept one bucket open for each dtype and went on filling it later. Its all-reduce would then have to wait for
     much later gradients: a parameter of another dtype closes the bucket for good."""
@@ -188,7 +188,7 @@ buckets_mix_dtypes = edit(
     """One of your buckets holds two dtypes. A bucket becomes one flat tensor, which has one dtype: close it before a
     parameter of another dtype.""",
     ("p.dtype != buckets[-1][0].dtype or filled", "filled"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_count_elements = edit(
@@ -197,7 +197,7 @@ buckets_count_elements = edit(
     p.nbytes.""",
     ("p.nbytes > bucket_bytes", "p.numel() > bucket_bytes"),
     ("filled += p.nbytes", "filled += p.numel()"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_from_the_first_parameter_on = edit(
@@ -205,7 +205,7 @@ buckets_from_the_first_parameter_on = edit(
     """You filled the buckets from the first parameter to the last. Backward computes the gradients of the last layers
     first, so your first bucket would be complete only at the very end. Go through the parameters backwards.""",
     ("    for p in reversed(trainable.values()):\n", "    for p in trainable.values():\n"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_hold_tied_parameters_twice = edit(
@@ -231,7 +231,7 @@ buckets_hold_frozen_parameters = edit(
     """Your buckets hold parameters with requires_grad=False. They never get a gradient, so their bucket would never
     be complete.""",
     ("    trainable = {id(p): p for p in params if p.requires_grad}\n", "    trainable = {id(p): p for p in params}\n"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_may_be_empty = edit(
@@ -244,7 +244,7 @@ buckets_may_be_empty = edit(
         "        if filled + p.nbytes > bucket_bytes or (buckets[-1] and p.dtype != buckets[-1][0].dtype):\n",
     ),
     ("    return buckets\n", "    return buckets if trainable else []\n"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_close_when_strictly_over = edit(
@@ -252,7 +252,7 @@ buckets_close_when_strictly_over = edit(
     """You closed a bucket when it already held more than bucket_bytes. The parameter that takes it over belongs into
     the next bucket: look before you add it.""",
     ("filled + p.nbytes > bucket_bytes", "filled > bucket_bytes"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_measure_everything_by_the_first_dtype = edit(
@@ -262,7 +262,7 @@ buckets_measure_everything_by_the_first_dtype = edit(
     ("    buckets, filled = [], 0\n", "    buckets, filled, size = [], 0, 4\n"),
     ("filled + p.nbytes > bucket_bytes", "filled + size * p.numel() > bucket_bytes"),
     ("filled += p.nbytes", "filled += size * p.numel()"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_end_with_an_empty_one = edit(
@@ -286,7 +286,7 @@ buckets_take_bytes_for_megabytes = edit(
     """You took bucket_bytes for a number of megabytes, so that everything fits into one bucket. Both sizes are
     bytes.""",
     ("filled + p.nbytes > bucket_bytes", "filled + p.nbytes > bucket_bytes * 2**20"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_walk_twice = edit(
@@ -297,14 +297,14 @@ buckets_walk_twice = edit(
         "    trainable = {id(p): p for p in params if p.requires_grad}\n",
         "    count = sum(1 for _ in params)\n    trainable = {id(p): p for p in params if p.requires_grad and count}\n",
     ),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_refuse_one = edit(
     BUCKETS,
     """You refused bucket_bytes = 1. It is allowed: every parameter then stands alone.""",
     ("    if bucket_bytes < 1:\n", "    if bucket_bytes <= 1:\n"),
-    breaks=tests_of(BUCKETS, *WRAPPERS),
+    breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_refuse_without_a_name = edit(
