@@ -45,7 +45,7 @@ average_waits_at_the_start = edit(
         "    return flat, dist.all_reduce(flat, async_op=True)\n",
         "    work = dist.all_reduce(flat, async_op=True)\n    work.wait()\n    return flat, work\n",
     ),
-    breaks=tests_of(AVERAGE, REDUCER, *WRAPPERS),
+    breaks=tests_of(AVERAGE, REDUCER, DDP),
 )
 
 average_in_the_gradients_own_memory = edit(
@@ -108,7 +108,7 @@ average_leaves_missing_gradients_none = edit(
 )
 
 
-@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, *WRAPPERS))
+@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_sends_each_gradient_by_itself():
     """You started one all-reduce for each gradient. A bucket is there to avoid just that: copy its gradients into one
     flat tensor and all-reduce that."""
@@ -212,7 +212,7 @@ average_blocks_from_the_start = edit(
         "    dist.all_reduce(flat)\n    return flat, None\n",
     ),
     ("    work.wait()\n", ""),
-    breaks=tests_of(AVERAGE, REDUCER, *WRAPPERS),
+    breaks=tests_of(AVERAGE, REDUCER, DDP),
 )
 
 average_in_float32 = edit(

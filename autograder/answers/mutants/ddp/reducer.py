@@ -25,7 +25,7 @@ reducer_starts_one_bucket_a_mark = edit(
 )
 
 
-@mutant(REDUCER, breaks=tests_of(REDUCER, *WRAPPERS))
+@mutant(REDUCER, breaks=tests_of(REDUCER, DDP, CHECKED))
 def reducer_starts_in_order_of_completion():
     """You started a bucket when it was complete, without looking at the buckets before it. Another rank may complete
     them in another order, and the ranks then add up different buckets. Bucket k waits until buckets 0 to k − 1 have
@@ -73,7 +73,7 @@ reducer_counts_marks_only = edit(
         'each backward")\n',
         "",
     ),
-    breaks=tests_of(REDUCER, *WRAPPERS),
+    breaks=tests_of(REDUCER),
     fails=["the_reducer_refuses_a_second_mark"],
 )
 
@@ -82,7 +82,7 @@ reducer_ignores_a_second_mark = edit(
     """You silently dropped a second mark of the same parameter. It means that backward has run twice and that the
     bucket on its way holds only the first gradient; the second would never be averaged. Raise the RuntimeError.""",
     ('raise RuntimeError("a second gradient in one step: call finish_gradient_sync() after each backward")', "return"),
-    breaks=tests_of(REDUCER, *WRAPPERS),
+    breaks=tests_of(REDUCER),
     fails=["the_reducer_refuses_a_second_mark"],
 )
 
@@ -112,7 +112,7 @@ reducer_waits_in_mark_ready = edit(
         "            finish_bucket(bucket, flat, work)\n",
         "",
     ),
-    breaks=tests_of(REDUCER, *WRAPPERS),
+    breaks=tests_of(REDUCER, DDP),
 )
 
 reducer_starts_everything_in_finish = edit(
@@ -124,7 +124,7 @@ reducer_starts_everything_in_finish = edit(
         "            self._start_next()\n",
         "",
     ),
-    breaks=tests_of(REDUCER, *WRAPPERS),
+    breaks=tests_of(REDUCER, DDP),
 )
 
 reducer_leaves_incomplete_buckets = edit(
@@ -132,7 +132,7 @@ reducer_leaves_incomplete_buckets = edit(
     """Your finish() waits only for the buckets that had been started. A bucket with a missing gradient, and all
     buckets after it, were never averaged: start the rest in finish(), in their order.""",
     ("        while len(self._started) < len(self.buckets):\n            self._start_next()\n", ""),
-    breaks=tests_of(REDUCER, *WRAPPERS),
+    breaks=tests_of(REDUCER, CHECKED),
 )
 
 reducer_starts_the_rest_before_looking_in_order = edit(
@@ -152,7 +152,7 @@ reducer_starts_the_rest_before_looking_in_order = edit(
         "        for number, bucket in enumerate(self.buckets):\n"
         "            finish_bucket(bucket, *handles[number])\n",
     ),
-    breaks=tests_of(REDUCER, *WRAPPERS),
+    breaks=tests_of(REDUCER, CHECKED),
 )
 
 reducer_misses_whole_buckets = edit(
@@ -160,7 +160,7 @@ reducer_misses_whole_buckets = edit(
     """Your missing() returns every parameter of the buckets that have not started. Some of these have their gradients
     and only wait for others: return those that were not marked.""",
     ("self.buckets for p in bucket if id(p) not in self._marked", "self.buckets[len(self._started) :] for p in bucket"),
-    breaks=tests_of(REDUCER, *WRAPPERS),
+    breaks=tests_of(REDUCER, CHECKED),
     fails=["the_reducer_knows_what_is_missing"],
 )
 
@@ -188,7 +188,7 @@ reducer_waits_for_one_trigger = edit(
         "self._to_come[len(self._started)] == 0:",
         "id(self.buckets[len(self._started)][-1]) in self._marked:",
     ),
-    breaks=tests_of(REDUCER),
+    breaks=tests_of(REDUCER, DDP),
 )
 
 reducer_crashes_on_an_incomplete_bucket = edit(
