@@ -234,6 +234,14 @@ checked_gives_zeros_to_what_nobody_used = edit(
     fails=[NONE],
 )
 
+checked_takes_zeros_for_none = edit(
+    CHECKED,
+    """You set a gradient to None because its mean was zero. It may be zero although a rank had a gradient: ask who
+    had one, not what the mean is.""",
+    ("                if not anywhere:\n", "                if not anywhere or not p.grad.any():\n"),
+    breaks=tests_of(CHECKED),
+)
+
 checked_counts_as_zeros_without_the_flag = edit(
     CHECKED,
     """Without the flag, you silently counted a parameter that got no gradient as zeros. That hides a mistake in the
