@@ -22,7 +22,7 @@ LEAST = {
     "01_collectives": (12, 4),
     "02_costs": (40, 8),
     "04_accumulation": (40, 8),
-    "05_ddp": (40, 5),
+    "05_ddp": (40, 6),
     "06_launch": (40, 6),
     "07_bandwidth": (40, 6),
     "08_zero1": (30, 5),

@@ -34,18 +34,14 @@ from torch.nn import functional
 def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
     """Give every rank rank `src`'s parameters and buffers of `module`, in place.
 
-    module: the same on all ranks but for its numbers; any dtypes, shapes and memory layouts.
+    module: the same on all ranks but for its numbers; any dtypes and shapes, contiguous.
     Raises ValueError if `src` is not a rank.
     """
     world_size = dist.get_world_size()
     if not 0 <= src < world_size:
         raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
     for tensor in [*module.parameters(), *module.buffers()]:
-        tensor = tensor.detach()
-        # gloo takes any memory for contiguous, and lacks some dtypes: broadcast the bytes of a contiguous tensor.
-        flat = tensor.contiguous().view(-1)
-        dist.broadcast(flat.view(torch.uint8), src)
-        tensor.copy_(flat.view(tensor.shape))
+        dist.broadcast(tensor.detach(), src)
 
 
 # ---- lesson 08_zero1: ZeroOptimizer, and what they need ----

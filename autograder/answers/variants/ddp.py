@@ -161,26 +161,27 @@ def reducer_with_sets():
 
 @variant("05-ex5-ddp")
 def ddp_without_the_reducer():
-    """Everything in one class: closures as hooks, flat tensors that are kept, its own context manager."""
+    """Everything in one class: a small reducer of its own, bound methods as hooks, flat tensors that are kept."""
 
     class DistributedDataParallel(nn.Module):
-        def __init__(self, module, bucket_bytes=25 * 2**20, find_unused_parameters=False):
+        def __init__(self, module, bucket_bytes=25 * 2**20):
             super().__init__()
-            self.module, self.flag = module, find_unused_parameters
+            self.module, self.reducer = module, self
             broadcast_parameters(module)
             self.buckets = make_buckets(module.parameters(), bucket_bytes)
             self.flats = [torch.cat([torch.zeros(p.numel(), dtype=p.dtype) for p in b]) for b in self.buckets]
-            self.silent, self.step, self.marked, self.works = 0, False, set(), []
-            for k, bucket in enumerate(self.buckets):
+            self.marked, self.works = set(), []
+            for bucket in self.buckets:
                 for p in bucket:
-                    p.register_post_accumulate_grad_hook(lambda p, k=k: self.arrived(p))
+                    p.register_post_accumulate_grad_hook(self.on_gradient)
 
-        def arrived(self, p):
-            if not self.step:
-                return
-            if id(p) in self.marked:
+        def missing(self):
+            return [p for bucket in self.buckets for p in bucket if id(p) not in self.marked]
+
+        def on_gradient(self, param):
+            if id(param) in self.marked:
                 raise RuntimeError("backward ran twice: finish_gradient_sync() comes after each")
-            self.marked.add(id(p))
+            self.marked.add(id(param))
             while len(self.works) < len(self.buckets):
                 if not all(id(p) in self.marked for p in self.buckets[len(self.works)]):
                     break
@@ -193,89 +194,130 @@ def ddp_without_the_reducer():
             self.works.append(dist.all_reduce(self.flats[k], async_op=True))
 
         def forward(self, *inputs, **named):
-            if torch.is_grad_enabled():
-                self.step = self.silent == 0
             return self.module(*inputs, **named)
+
+        def finish_gradient_sync(self):
+            for k in range(len(self.works), len(self.buckets)):
+                self.launch(k)
+            for bucket, flat, work in zip(self.buckets, self.flats, self.works):
+                work.wait()
+                for p, mean in zip(bucket, flat.split([p.numel() for p in bucket])):
+                    p.grad = mean.view(p.shape).clone()
+            self.marked, self.works = set(), []
+
+
+@variant("05-ex5-ddp")
+def ddp_that_sends_nothing_alone():
+    """A single rank needs nobody: it registers no reducer's hooks to send, and its gradients are the means."""
+    import sys
+
+    class DistributedDataParallel(nn.Module):
+        def __init__(self, module, bucket_bytes=25 * 2**20):
+            super().__init__()
+            print("wrapping", type(module).__name__, file=sys.stderr)
+            broadcast_parameters(module, 0)
+            self.module = module
+            self.alone = dist.get_world_size() == 1
+            self.reducer = Reducer(make_buckets(list(module.parameters()), bucket_bytes))
+            if self.alone:  # remembers who came, sends nothing
+                self.came = set()
+                self.reducer.mark_ready = lambda p: self.came.add(id(p))
+                self.reducer.missing = lambda: [p for b in self.reducer.buckets for p in b if id(p) not in self.came]
+            for p in filter(lambda p: p.requires_grad, module.parameters()):
+                p.register_post_accumulate_grad_hook(lambda p: self.on_gradient(p))
+
+        def on_gradient(self, param):
+            self.reducer.mark_ready(param)
+
+        def forward(self, *args, **kwargs):
+            return self.module.forward(*args, **kwargs)
+
+        def finish_gradient_sync(self):
+            if not self.alone:
+                return self.reducer.finish()
+            self.came.clear()
+
+
+@variant("05-ex6-no-sync")
+def quiet_with_a_counter():
+    """Counts how deep it is inside no_sync, and gives a context manager of its own."""
+
+    class QuietDataParallel(DistributedDataParallel):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.depth, self.mode = 0, "idle"
 
         def no_sync(self):
             ddp = self
 
             class Silence:
                 def __enter__(self):
-                    ddp.silent += 1
+                    ddp.depth += 1
 
                 def __exit__(self, *error):
-                    ddp.silent -= 1
+                    ddp.depth -= 1
 
             return Silence()
 
-        def finish_gradient_sync(self):
-            if not self.step:
-                return
-            lacking = [n for n, p in self.module.named_parameters() if p.requires_grad and id(p) not in self.marked]
-            if lacking and not self.flag:
-                raise RuntimeError("these parameters were not used: " + " ".join(lacking))
-            everything = [p for bucket in self.buckets for p in bucket]
-            users = torch.tensor([float(p.grad is not None) for p in everything])
-            for k in range(len(self.works), len(self.buckets)):
-                self.launch(k)
-            for work in self.works:
-                work.wait()
-            if self.flag and everything:
-                dist.all_reduce(users)
-            means = [piece for f, b in zip(self.flats, self.buckets) for piece in f.split([p.numel() for p in b])]
-            for p, mean, count in zip(everything, means, users.tolist()):
-                if count or not self.flag:
-                    p.grad = mean.view(p.shape).clone()
-            self.marked, self.works, self.step = set(), [], False
-
-
-@variant("05-ex5-ddp")
-def ddp_that_asks_who_used_what_at_the_forward():
-    """Collects the names early, calls the reducer from its hooks, and writes a note on stderr."""
-    import sys
-
-    class DistributedDataParallel(nn.Module):
-        def __init__(self, module, bucket_bytes=25 * 2**20, find_unused_parameters=False):
-            super().__init__()
-            print("wrapping", type(module).__name__, file=sys.stderr)
-            broadcast_parameters(module, 0)
-            self.module = module
-            self.lenient = find_unused_parameters
-            self.names = {id(p): name for name, p in module.named_parameters()}
-            self.reducer = Reducer(make_buckets(list(module.parameters()), bucket_bytes))
-            self.mode, self.muted = "idle", False
-            for p in filter(lambda p: p.requires_grad, module.parameters()):
-                p.register_post_accumulate_grad_hook(
-                    lambda p: self.reducer.mark_ready(p) if self.mode == "synchronized" else None
-                )
-
         def forward(self, *args, **kwargs):
+            out = super().forward(*args, **kwargs)
             if torch.is_grad_enabled():
-                self.mode = "silent" if self.muted else "synchronized"
-            return self.module.forward(*args, **kwargs)
+                self.mode = "silent" if self.depth else "synchronized"
+            return out
 
-        @contextmanager
-        def no_sync(self):
-            outer = self.muted
-            self.muted = True
-            try:
-                yield self
-            finally:
-                self.muted = outer
+        def on_gradient(self, param):
+            return super().on_gradient(param) if self.mode == "synchronized" else None
 
         def finish_gradient_sync(self):
-            if self.mode != "synchronized":
-                return None
+            if self.mode == "synchronized":
+                self.mode = "idle"
+                DistributedDataParallel.finish_gradient_sync(self)
+
+
+@variant("05-ex7-unused")
+def checked_by_a_sum_of_users():
+    """Counts the users of each parameter in float32, and collects the names when the wrapper is made."""
+
+    class CheckedDataParallel(DistributedDataParallel):
+        def __init__(self, module, bucket_bytes=25 * 2**20, find_unused_parameters=False):
+            super().__init__(module, bucket_bytes=bucket_bytes)
+            self.names = {id(p): name for name, p in module.named_parameters()}
+            self.lenient = find_unused_parameters
+
+        def finish_gradient_sync(self):
             absent = self.reducer.missing()
-            if absent and not self.lenient:
-                raise RuntimeError(f"unused: {[self.names[id(p)] for p in absent]}")
-            trainable = [p for p in self.module.parameters() if p.requires_grad]
-            nobody = torch.tensor([p.grad is None for p in trainable], dtype=torch.int32)
-            self.reducer.finish()
-            if self.lenient:
-                dist.all_reduce(nobody, op=dist.ReduceOp.MIN)
-                for p, empty in zip(trainable, nobody.bool()):
-                    if empty:
+            if not self.lenient:
+                if absent:
+                    raise RuntimeError(f"unused: {[self.names[id(p)] for p in absent]}")
+                return super().finish_gradient_sync()
+            everything = [p for p in self.module.parameters() if p.requires_grad]
+            users = torch.tensor([float(p.grad is not None) for p in everything])
+            super().finish_gradient_sync()
+            dist.all_reduce(users)
+            for p, count in zip(everything, users.tolist()):
+                p.grad = p.grad if count else None
+
+
+@variant("05-ex7-unused")
+def checked_by_asking_everybody_for_a_list():
+    """The ranks tell each other in bytes, by an all-gather, after the buckets."""
+
+    class CheckedDataParallel(DistributedDataParallel):
+        def __init__(self, module, bucket_bytes=25 * 2**20, find_unused_parameters=False):
+            super().__init__(module, bucket_bytes)
+            self.flag = find_unused_parameters
+
+        def finish_gradient_sync(self):
+            late = self.reducer.missing()
+            if late and not self.flag:
+                text = [name for name, p in self.module.named_parameters() if any(p is q for q in late)]
+                raise RuntimeError("these parameters were not used: " + " ".join(text))
+            params = [p for p in self.module.parameters() if p.requires_grad]
+            mine = torch.tensor([p.grad is not None for p in params], dtype=torch.int8)
+            super().finish_gradient_sync()
+            if self.flag:
+                lists = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+                dist.all_gather(lists, mine)
+                for p, some in zip(params, torch.stack(lists).any(dim=0).tolist()):
+                    if not some:
                         p.grad = None
-            self.mode = "idle"

@@ -14,32 +14,52 @@ from autograder.checks.ddp.buckets import (
     make_buckets_follows_its_rules,
     make_buckets_refuses_a_size_below_one,
 )
+from autograder.checks.ddp.quiet import (
+    finishing_twice_sends_nothing,
+    looking_decides_nothing,
+    no_sync_restores_what_was,
+    no_sync_sends_nothing_and_adds_up,
+)
 from autograder.checks.ddp.reducer import (
     a_bucket_is_averaged_in_one_asynchronous_all_reduce,
+    missing_gradients_count_as_zeros,
+    the_reducer_knows_what_is_missing,
+    the_reducer_refuses_a_second_mark,
     the_reducer_starts_buckets_in_their_order,
 )
 from autograder.checks.ddp.syncing import (
+    ddp_hooks_call_on_gradient,
     ddp_sends_each_bucket_once_while_backward_runs,
-    ddp_syncs_once_for_many_micro_batches,
 )
 from autograder.checks.ddp.training import (
     ddp_trains_like_one_process_and_like_torch,
 )
 from autograder.checks.ddp.unused import (
-    ddp_counts_unused_parameters_as_zeros,
-    ddp_never_leaves_a_mystery,
+    a_rank_that_skips_stops_the_step,
+    unused_gradients_count_as_zeros,
+    unused_parameters_are_named,
+    what_nobody_used_keeps_none,
 )
 
 __all__ = [
     "a_bucket_is_averaged_in_one_asynchronous_all_reduce",
+    "a_rank_that_skips_stops_the_step",
     "broadcast_parameters_copies_all_parameters_and_buffers",
     "broadcast_parameters_refuses_a_source_that_is_no_rank",
-    "ddp_counts_unused_parameters_as_zeros",
-    "ddp_never_leaves_a_mystery",
+    "ddp_hooks_call_on_gradient",
     "ddp_sends_each_bucket_once_while_backward_runs",
-    "ddp_syncs_once_for_many_micro_batches",
     "ddp_trains_like_one_process_and_like_torch",
+    "finishing_twice_sends_nothing",
+    "looking_decides_nothing",
     "make_buckets_follows_its_rules",
     "make_buckets_refuses_a_size_below_one",
+    "missing_gradients_count_as_zeros",
+    "no_sync_restores_what_was",
+    "no_sync_sends_nothing_and_adds_up",
+    "the_reducer_knows_what_is_missing",
+    "the_reducer_refuses_a_second_mark",
     "the_reducer_starts_buckets_in_their_order",
+    "unused_gradients_count_as_zeros",
+    "unused_parameters_are_named",
+    "what_nobody_used_keeps_none",
 ]

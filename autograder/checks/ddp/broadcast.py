@@ -30,14 +30,9 @@ class _Assorted(nn.Module):
         self.first.scale = nn.Parameter(torch.randn((), generator=g))
         self.first.empty = nn.Parameter(torch.empty(0, 3))
         self.first.brain = nn.Parameter(torch.randn(6, generator=g).bfloat16())
-        # Every second element of a longer vector, and a transposed matrix.
-        self.memory = torch.randn(14, generator=g)
-        self.second.strided = nn.Parameter(self.memory[::2])
-        self.second.transposed = nn.Parameter(torch.randn(2, 3, generator=g).t())
-        for name, dtype in [("wide", torch.int64), ("narrow", torch.int16), ("middling", torch.int32)]:
-            bound = 2**60 if dtype == torch.int64 else 2**14
-            numbers = torch.randint(-bound, bound, (4,), generator=g).to(dtype)
-            self.second.register_buffer(name, numbers)
+        numbers = torch.randint(-(2**60), 2**60, (4,), generator=g)  # more digits than a float64 has
+        self.second.register_buffer("wide", numbers)
+        self.second.register_buffer("middling", (numbers >> 32).to(torch.int32))
         self.first.register_buffer("count", torch.randint(2**40, (), generator=g))
         self.first.register_buffer("mask", torch.rand(9, generator=g) < 0.5)
         self.first.register_buffer("table", torch.randn(3, generator=g, dtype=torch.float64), persistent=False)
@@ -59,7 +54,6 @@ def _drive_broadcast(rank: int, world_size: int, broadcast_parameters: Any, seed
         module = _Assorted(seed + 1000 * src + rank)
         before = module.tensors()
         places = {name: tensor.data_ptr() for name, tensor in before.items()}
-        between = module.memory[1::2].clone()
         broadcast_parameters(module, **({"src": src} if src else {}))
         after = module.tensors()
         moved = [
@@ -69,14 +63,13 @@ def _drive_broadcast(rank: int, world_size: int, broadcast_parameters: Any, seed
         ]
         flags = [name for name, p in module.named_parameters() if p.requires_grad == (name == "first.frozen")]
         values = {name: _exact(tensor) for name, tensor in after.items()}
-        kept = torch.equal(between, module.memory[1::2])
-        observed.append({"values": values, "moved": moved, "flags": flags, "kept": kept})
+        observed.append({"values": values, "moved": moved, "flags": flags})
     return observed
 
 
 @check("05-ex1-broadcast-parameters")
 def broadcast_parameters_copies_all_parameters_and_buffers(broadcast_parameters, *, rng):
-    """On every rank, every parameter and buffer becomes the source's, in place, whatever its dtype and layout."""
+    """On every rank, every parameter and buffer becomes the source's, in place, whatever its dtype."""
     for world_size in WORLD_SIZES:
         seed = inputs.seed(rng)
         results = run_ranks(_drive_broadcast, world_size, (broadcast_parameters, seed))
@@ -95,8 +88,6 @@ def broadcast_parameters_copies_all_parameters_and_buffers(broadcast_parameters,
                     rank.fail(f"{mine['moved'][0]} was replaced, expected a change in place", mine["moved"])
                 if mine["flags"]:
                     rank.fail(f"requires_grad of {mine['flags'][0]} was changed", mine["flags"])
-                if not mine["kept"]:
-                    rank.fail("memory between the elements of a strided parameter was written", "between")
 
 
 def _drive_refusal(rank: int, world_size: int, broadcast_parameters: Any, sources: list[int]) -> list:

@@ -28,6 +28,7 @@ from autograder.checks.ddp.common import (
     sent_by,
     span_of,
 )
+from ranks.ledger import Ledger
 
 # ---- gradients ----
 
@@ -75,24 +76,36 @@ def _expect_mean(case: str, got: list[list], expected: list[np.ndarray], rtol: f
 # ---- 3 · start_bucket and finish_bucket ----
 
 #: Shapes, dtype, and which gradients are absent on which rank.
-_BUCKETS: tuple[tuple[list[tuple], str, Callable[[int], tuple]], ...] = (
+_Bucket = tuple[list[tuple], str, Callable[[int], tuple]]
+
+#: Buckets with all their gradients, the simple ones first.
+_WHOLE: tuple[_Bucket, ...] = (
+    ([(3,), (2,)], "float32", lambda rank: ()),
     ([(3,)], "float32", lambda rank: ()),
     ([(2, 3), (), (4,)], "float64", lambda rank: ()),
+    ([(3,), (0, 2), (2, 2)], "float64", lambda rank: ()),
+)
+#: Buckets in which some are missing.
+_GAPS: tuple[_Bucket, ...] = (
     ([(5,), (3, 2), (2,)], "float32", lambda rank: (1,) if rank == 0 else ()),
     ([(4,), (0, 2), (2, 2)], "float64", lambda rank: (0, 2)),
     ([(3,), (2,)], "float64", lambda rank: (0, 1)),
 )
 
 
-def _drive_bucket_pair(rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, seed: int) -> list[dict]:
+def _drive_bucket_pair(
+    rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, seed: int, buckets: tuple[_Bucket, ...]
+) -> list[dict]:
     """Inside a rank: start all buckets, then finish them, and look at each gradient in between and after."""
-    made = [_bucket(seed + b, rank, shapes, dtype, absent(rank)) for b, (shapes, dtype, absent) in enumerate(_BUCKETS)]
+    made = [_bucket(seed + b, rank, shapes, dtype, absent(rank)) for b, (shapes, dtype, absent) in enumerate(buckets)]
     copies = [arrays_of(grads) for _, grads in made]
     handles = []
     for b, (params, _) in enumerate(made):
         with record_function(f"start {b}"):
-            flat, work = start_bucket(params)
-        handles.append((flat, work))
+            pair = start_bucket(params)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(f"start_bucket should return the tuple (flat, work), got a {type(pair).__name__}")
+        handles.append(pair)
     with record_function("all started"):
         pass
     observed = []
@@ -119,24 +132,26 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 @check("05-ex3-start-finish")
 def a_bucket_is_averaged_in_one_asynchronous_all_reduce(start_bucket, finish_bucket, *, rng):
     """start_bucket starts one all-reduce and returns at once; finish_bucket leaves the means in `.grad`."""
+    _expect_means_of(_WHOLE, start_bucket, finish_bucket, rng)
+
+
+@check("05-ex3-start-finish")
+def missing_gradients_count_as_zeros(start_bucket, finish_bucket, *, rng):
+    """A gradient that is None counts as zeros; finish_bucket makes it, and start_bucket leaves it None."""
+    _expect_means_of(_GAPS, start_bucket, finish_bucket, rng)
+
+
+def _expect_means_of(
+    buckets: tuple[_Bucket, ...], start_bucket: Any, finish_bucket: Any, rng: np.random.Generator
+) -> None:
     for world_size in WORLD_SIZES:
         seed = inputs.seed(rng)
-        results = run_ranks(_drive_bucket_pair, world_size, (start_bucket, finish_bucket, seed))
-        ledger = results.ledger
-        for b, (shapes, dtype, absent) in enumerate(_BUCKETS):
+        results = run_ranks(_drive_bucket_pair, world_size, (start_bucket, finish_bucket, seed, buckets))
+        for b, (shapes, dtype, absent) in enumerate(buckets):
             numel = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
             case = case_of(world_size, f"{len(shapes)} gradients, {numel} {dtype} numbers")
-            each = range(world_size)
-            started = [calls_inside(ledger, rank, f"start {b}") for rank in each]
-            sent = [sent_by(messages) for messages in started]
-            expect_sent(case, sent, [("all_reduce", numel * SIZES[dtype])], "start_bucket")
-            for rank, (call, *_) in each_rank(case, started, evidence=len):
-                if call.end is None:
-                    rank.fail("wait() was never called on the all-reduce", "never waited")
-                if call.end < span_of(ledger, rank.rank, "all started").start:
-                    rank.fail("start_bucket waited for the all-reduce, expected it to return at once", "waits")
-            sent = [sent_by(calls_inside(ledger, rank, f"finish {b}")) for rank in each]
-            expect_sent(case, sent, [], "finish_bucket")
+            if world_size > 1:
+                _expect_one_all_reduce(case, results.ledger, world_size, b, numel * SIZES[dtype])
             seen = [result[b] for result in results]
             for rank, mine in each_rank(case, seen):
                 _, kind, shape = mine["flat"]
@@ -153,6 +168,19 @@ def a_bucket_is_averaged_in_one_asynchronous_all_reduce(start_bucket, finish_buc
                     rank.fail(f"the gradients became {', '.join(dtypes)}, expected {dtype}", dtypes)
                 if any(mine["replaced"]) or any(mine["stale"]):
                     rank.fail("a gradient was replaced: write into the tensor that is there", "replaced")
+
+
+def _expect_one_all_reduce(case: str, ledger: Ledger, world_size: int, b: int, nbytes: int) -> None:
+    """start_bucket began one all-reduce and did not wait for it; finish_bucket sent nothing."""
+    started = [calls_inside(ledger, rank, f"start {b}") for rank in range(world_size)]
+    expect_sent(case, [sent_by(messages) for messages in started], [("all_reduce", nbytes)], "start_bucket")
+    for rank, (call, *_) in each_rank(case, started, evidence=len):
+        if call.end is None:
+            rank.fail("wait() was never called on the all-reduce", "never waited")
+        if call.end < span_of(ledger, rank.rank, "all started").start:
+            rank.fail("start_bucket waited for the all-reduce, expected it to return at once", "waits")
+    sent = [sent_by(calls_inside(ledger, rank, f"finish {b}")) for rank in range(world_size)]
+    expect_sent(case, sent, [], "finish_bucket")
 
 
 # ---- 4 · Reducer ----
@@ -185,10 +213,9 @@ def _step_buckets(seed: int, rank: int, step: int) -> list[list[np.ndarray]]:
     return [_gradients(seed + 10 * step + b, rank, shapes, "float64") for b, shapes in enumerate(_STEP_SHAPES)]
 
 
-def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int) -> list[dict]:
+def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int) -> list[list]:
     """Inside a rank: three steps of one reducer, whose gradients arrive in the order of `_MARKS`."""
     buckets = [[nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes] for shapes in _STEP_SHAPES]
-    place = {id(p): (b, k) for b, bucket in enumerate(buckets) for k, p in enumerate(bucket)}
     with record_function("construction"):
         reducer = reducer_class(buckets)
     observed = []
@@ -199,61 +226,94 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int) ->
         for number, (b, k) in enumerate(marks[rank % 2]):
             with record_function(f"step {step} mark {number}"):
                 reducer.mark_ready(buckets[b][k])
-        with record_function(f"step {step} missing"):
-            missing = [place.get(id(p), (-1, -1)) for p in reducer.missing()]
         with record_function(f"step {step} finish"):
             reducer.finish()
-        observed.append({"missing": sorted(missing), "after": arrays_of(p.grad for b in buckets for p in b)})
+        observed.append(arrays_of(p.grad for b in buckets for p in b))
     return observed
 
 
 @check("05-ex4-reducer")
 def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  the notebook's name
     """A bucket starts once it is complete and all before it have started; finish starts the rest and averages."""
-    sizes = [("all_reduce", 8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes)) for shapes in _STEP_SHAPES]
     for world_size in WORLD_SIZES:
         seed = inputs.seed(rng)
         results = run_ranks(_drive_reducer, world_size, (Reducer, seed), PATIENCE)
         ledger, each = results.ledger, range(world_size)
         if any(calls_inside(ledger, rank, "construction") for rank in each):
             fail("the reducer sent messages when it was made", case_of(world_size), "construction")
-        for step, marks in enumerate(_MARKS):
+        for step in range(len(_MARKS)):
             case = case_of(world_size, ("all arrive in order", "all arrive out of order", "some are missing")[step])
-            names = [[f"step {step} mark {n}" for n in range(len(marks[r % 2]))] for r in each]
-            calls = [[calls_inside(ledger, r, name) for name in names[r]] for r in each]
-            finishing = [calls_inside(ledger, r, f"step {step} finish") for r in each]
-            sent = [[sent_by(messages) for messages in mine] for mine in calls]
-            for rank, mine in each_rank(case, sent):
-                of_rank = marks[rank.rank % 2]
-                expected = [[sizes[b] for b in now] for now in _marks_that_start(of_rank)]
-                for number, (got, wanted, (b, k)) in enumerate(zip(mine, expected, of_rank, strict=True)):
-                    which = f"mark {number + 1} (parameter {k} of bucket {b})"
-                    rank.expect(got == wanted, f"{which} sent {in_words(got)}, expected {in_words(wanted)}")
-            for rank in each:
-                got, wanted = sent_by(finishing[rank]), sizes[sum(map(len, sent[rank])) :]
-                if got != wanted:
-                    text = f"on rank {rank}, finish() sent {in_words(got)}, expected {in_words(wanted)}"
-                    fail(text, case, [sent, got])
-                early = span_of(ledger, rank, f"step {step} finish").start
-                if any(m.end is not None and m.end < early for messages in calls[rank] for m in messages):
-                    text = f"on rank {rank}, mark_ready waited for an all-reduce, expected only finish() to wait"
-                    fail(text, case, "waits")
-                mine = [m for messages in calls[rank] for m in messages] + finishing[rank]
-                if any(m.completed is not None and m.completed < mine[-1].posted for m in mine):
-                    text = f"on rank {rank}, finish() waited for a bucket before it had started all of them"
-                    fail(text, case, "waits between")
-                places = {(b, k) for b, shapes in enumerate(_STEP_SHAPES) for k in range(len(shapes))}
-                missing = sorted(places - set(marks[rank % 2]))
-                got = results[rank][step]["missing"]
-                if got != missing:
-                    fail(f"on rank {rank}, missing() gave {got}, expected {missing} (bucket, place)", case, got)
+            if world_size > 1:
+                _expect_order(case, ledger, world_size, step)
             means = [np.mean(arrays, axis=0) for arrays in zip(*(_flat_step(seed, r, step) for r in each), strict=True)]
-            _expect_mean(case, [result[step]["after"] for result in results], means, 1e-12)
-    _expect_refused_second_mark(Reducer)
+            _expect_mean(case, [result[step] for result in results], means, 1e-12)
+
+
+def _expect_order(case: str, ledger: Ledger, world_size: int, step: int) -> None:
+    """In a step, each mark started what it had to, finish() started the rest, and nobody waited before."""
+    sizes = [("all_reduce", 8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes)) for shapes in _STEP_SHAPES]
+    marks, each = _MARKS[step], range(world_size)
+    names = [[f"step {step} mark {n}" for n in range(len(marks[r % 2]))] for r in each]
+    calls = [[calls_inside(ledger, r, name) for name in names[r]] for r in each]
+    finishing = [calls_inside(ledger, r, f"step {step} finish") for r in each]
+    sent = [[sent_by(messages) for messages in mine] for mine in calls]
+    for rank, mine in each_rank(case, sent):
+        of_rank = marks[rank.rank % 2]
+        expected = [[sizes[b] for b in now] for now in _marks_that_start(of_rank)]
+        for number, (got, wanted, (b, k)) in enumerate(zip(mine, expected, of_rank, strict=True)):
+            which = f"mark {number + 1} (parameter {k} of bucket {b})"
+            rank.expect(got == wanted, f"{which} sent {in_words(got)}, expected {in_words(wanted)}")
+    for rank in each:
+        sent_last, wanted = sent_by(finishing[rank]), sizes[sum(map(len, sent[rank])) :]
+        if sent_last != wanted:
+            text = f"on rank {rank}, finish() sent {in_words(sent_last)}, expected {in_words(wanted)}"
+            fail(text, case, [sent, sent_last])
+        early = span_of(ledger, rank, f"step {step} finish").start
+        if any(m.end is not None and m.end < early for messages in calls[rank] for m in messages):
+            text = f"on rank {rank}, mark_ready waited for an all-reduce, expected only finish() to wait"
+            fail(text, case, "waits")
+        all_of_it = [m for messages in calls[rank] for m in messages] + finishing[rank]
+        if any(m.completed is not None and m.completed < all_of_it[-1].posted for m in all_of_it):
+            text = f"on rank {rank}, finish() waited for a bucket before it had started all of them"
+            fail(text, case, "waits between")
 
 
 def _flat_step(seed: int, rank: int, step: int) -> list[np.ndarray]:
     return [array for arrays in _step_buckets(seed, rank, step) for array in arrays]
+
+
+def _drive_missing(rank: int, world_size: int, reducer_class: Any) -> list[list]:
+    """Inside a rank: what missing() says after each mark of two steps, as sorted (bucket, place)."""
+    buckets = [[nn.Parameter(torch.zeros(s)) for s in shapes] for shapes in _STEP_SHAPES]
+    place = {id(p): (b, k) for b, bucket in enumerate(buckets) for k, p in enumerate(bucket)}
+    reducer, observed = reducer_class(buckets), []
+    for marks in (_MARKS[2][rank % 2], _MARKS[1][rank % 2]):
+        for p in (p for bucket in buckets for p in bucket):
+            p.grad = torch.ones_like(p)
+        for b, k in marks:
+            reducer.mark_ready(buckets[b][k])
+            with record_function("missing"):
+                observed.append(sorted(place.get(id(p), (-1, -1)) for p in reducer.missing()))
+        reducer.finish()
+    return observed
+
+
+@check("05-ex4-reducer")
+def the_reducer_knows_what_is_missing(Reducer, *, rng):  # noqa: N803
+    """missing() gives the parameters that have not been marked in this step, and sends nothing."""
+    places = {(b, k) for b, shapes in enumerate(_STEP_SHAPES) for k in range(len(shapes))}
+    for world_size in (1, 2):
+        results = run_ranks(_drive_missing, world_size, (Reducer,), PATIENCE)
+        for rank, said in enumerate(results):
+            steps = [_MARKS[2][rank % 2], _MARKS[1][rank % 2]]
+            expected = [sorted(places - set(marks[: n + 1])) for marks in steps for n in range(len(marks))]
+            for number, (got, wanted) in enumerate(zip(said, expected, strict=True)):
+                case = case_of(world_size, f"after mark {number + 1} of rank {rank}")
+                if got != wanted:
+                    fail(f"missing() gave {got}, expected {wanted} (bucket, place)", case, got)
+            inside = [span for span in results.ledger.spans if span.rank == rank and span.name == "missing"]
+            if any(s.start <= m.start <= s.end for s in inside for m in results.ledger if m.rank == rank):
+                fail(f"missing() sent a message on rank {rank}", case_of(world_size), "sent")
 
 
 def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
@@ -273,8 +333,9 @@ def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
     return said
 
 
-def _expect_refused_second_mark(reducer_class: Any) -> None:
+@check("05-ex4-reducer")
+def the_reducer_refuses_a_second_mark(Reducer, *, rng):  # noqa: N803
     """A parameter that is marked twice in one step raises a RuntimeError that names finish_gradient_sync."""
-    results = run_ranks(_drive_second_mark, 1, (reducer_class,))
+    results = run_ranks(_drive_second_mark, 1, (Reducer,))
     for text, when in zip(results[0], ("after its bucket was complete", "before its bucket was complete"), strict=True):
         expect_error(f"1 rank, a parameter is marked twice, {when}", text, ["finish_gradient_sync"])

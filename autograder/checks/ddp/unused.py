@@ -1,8 +1,7 @@
-"""Lesson 05, exercise 5: parameters that a step does not use, and errors that say which."""
+"""Lesson 05, exercise 7: parameters that a step does not use, and errors that say which."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from autograder.checks.ddp.common import (
     case_of,
     expect_error,
     expect_same,
-    expected_buckets,
     in_words,
     rows_of,
     sent_by,
@@ -68,10 +66,11 @@ def _drive_unused(rank: int, world_size: int, ddp_class: Any, seed: int) -> dict
                 out.sum().backward()
             ddp.finish_gradient_sync()
         seen["ours"].append(arrays_of(p.grad for p in module.parameters()))
-    ddp.zero_grad()  # rank 0 uses the last layer only in a silent micro-batch
-    with record_function("accumulated"):
-        with ddp.no_sync():
-            ddp(rows_of(seed, rank, 7), "fl" if rank == 0 else "f").sum().backward()
+    ddp.zero_grad()  # an unused parameter brings what it has: rank 0's last layer, left by the caller
+    if rank == 0:
+        module.last.bias.grad = torch.arange(3.0, dtype=torch.float64)
+        module.last.weight.grad = torch.zeros(3, 3, dtype=torch.float64)  # a gradient, although of zeros
+    with record_function(f"step {len(_USES)}"):
         ddp(rows_of(seed, rank, 8), "f").sum().backward()
         ddp.finish_gradient_sync()
     seen["ours"].append(arrays_of(p.grad for p in module.parameters()))
@@ -86,20 +85,19 @@ def _drive_unused(rank: int, world_size: int, ddp_class: Any, seed: int) -> dict
     return seen
 
 
-def _unused_oracle(seed: int, world_size: int, calls: list[Callable[[int], list[tuple[int, str]]]]) -> list[list]:
-    """The mean of the gradients that the ranks' calls give, zeros for None; None where all ranks have None."""
-    steps = []
-    for of_rank in calls:
-        local = []
-        for rank in range(world_size):
-            model = _Branches(seed)
-            for number, use in of_rank(rank):
-                if use:
-                    model(rows_of(seed, rank, number), use).sum().backward()
-            local.append(arrays_of(p.grad for p in model.parameters()))
-        columns = zip(*local, strict=True)
-        steps.append([_mean_of_some(column, world_size) for column in columns])
-    return steps
+def _unused_oracle(seed: int, world_size: int, step: int) -> list[np.ndarray | None]:
+    """The mean of the ranks' gradients, zeros for None; None where all ranks have None."""
+    local = []
+    for rank in range(world_size):
+        model = _Branches(seed)
+        number, use = (step, _use(step, rank)) if step < len(_USES) else (8, "f")
+        if use:
+            model(rows_of(seed, rank, number), use).sum().backward()
+        if step == len(_USES) and rank == 0:
+            model.last.bias.grad = torch.arange(3.0, dtype=torch.float64)
+            model.last.weight.grad = torch.zeros(3, 3, dtype=torch.float64)
+        local.append(arrays_of(p.grad for p in model.parameters()))
+    return [_mean_of_some(column, world_size) for column in zip(*local, strict=True)]
 
 
 def _mean_of_some(arrays: tuple, world_size: int) -> np.ndarray | None:
@@ -107,43 +105,77 @@ def _mean_of_some(arrays: tuple, world_size: int) -> np.ndarray | None:
     return np.sum(there, axis=0) / world_size if there else None
 
 
-@check("05-ex5-ddp")
-def ddp_counts_unused_parameters_as_zeros(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
-    """With find_unused_parameters=True an unused gradient counts as zeros, and stays None if no rank used it."""
+def _case_of_step(step: int, world_size: int) -> str:
+    if step == len(_USES):
+        return case_of(world_size, "rank 0 had a gradient of the unused last layer before")
+    used = [_use(step, rank) or "nothing" for rank in range(world_size)]
+    return case_of(world_size, f"used layers (initials) {used}")
+
+
+@check("05-ex7-unused")
+def unused_gradients_count_as_zeros(CheckedDataParallel, *, rng):  # noqa: N803  the notebook's name
+    """With find_unused_parameters=True an unused parameter brings its .grad, or zeros; everybody gets the mean."""
     specs = [((3, 3), "float64", True), ((3,), "float64", True)] * 3
-    buckets = [("all_reduce", sum(spec_bytes(specs[i]) for i in b)) for b in expected_buckets(specs, 100)]
+    total = sum(map(spec_bytes, specs))  # however it is divided among buckets
     for world_size in (1, 2, 3):
         seed = inputs.seed(rng)
-        results = run_ranks(_drive_unused, world_size, (DistributedDataParallel, seed), PATIENCE)
-        steps = [lambda rank, step=step: [(step, _use(step, rank))] for step in range(len(_USES))]
-        steps.append(lambda rank: [(7, "fl" if rank == 0 else "f"), (8, "f")])
-        expected = _unused_oracle(seed, world_size, steps)
-        for number, right in enumerate(expected):
-            if number < len(_USES):
-                used = [_use(number, rank) or "nothing" for rank in range(world_size)]
-                case, span = case_of(world_size, f"used layers (initials) {used}"), f"step {number}"
-            else:
-                case, span = case_of(world_size, "rank 0 used the last layer inside no_sync only"), "accumulated"
-            got = [result["ours"][number] for result in results]
-            if number < len(results[0]["torch"]):
-                expect_same(case, "gradient", got, results[0]["torch"][number], "torch's DDP has")
-            expect_same(case, "gradient", got, right, "the mean over the ranks is")
+        results = run_ranks(_drive_unused, world_size, (CheckedDataParallel, seed), PATIENCE)
+        for step in range(len(_USES) + 1):
+            case = _case_of_step(step, world_size)
+            right = _unused_oracle(seed, world_size, step)
+            # What nobody used is another check's.
+            expected = [
+                array if array is not None else np.zeros(shape) for array, (shape, *_) in zip(right, specs, strict=True)
+            ]
+            got = [_zeros_for_none(result["ours"][step], right) for result in results]
+            if step < len(results[0]["torch"]):
+                theirs = _zeros_for_none(results[0]["torch"][step], right)
+                expect_same(case, "gradient", got, theirs, "torch's DDP has")
+            expect_same(case, "gradient", got, expected, "the mean over the ranks is")
             for rank in range(world_size):
-                sent = sent_by(calls_inside(results.ledger, rank, span))
-                allowed = [sent[:i] + sent[i + 1 :] for i, (_, size) in enumerate(sent) if size <= 8 * len(specs)]
-                if buckets not in [sent, *allowed]:
-                    wanted = f"{in_words(buckets)} and at most one small call more"
+                sent = sent_by(calls_inside(results.ledger, rank, f"step {step}"))
+                sizes = [size for _, size in sent]
+                possible = {sum(sizes), *(sum(sizes) - size for size in sizes if size <= 8 * len(specs))}
+                if total not in possible and not (world_size == 1 and 0 in possible):
+                    wanted = f"{total} bytes for the buckets and at most one small call more"
                     fail(f"on rank {rank}, the step sent {in_words(sent)}, expected {wanted}", case, sent)
+
+
+def _zeros_for_none(arrays: list, right: list) -> list:
+    """Where nobody has a gradient, None counts as zeros."""
+    shapes = [shape for _ in range(3) for shape in ((3, 3), (3,))]
+    unused = [one is None and wanted is None for one, wanted in zip(arrays, right, strict=True)]
+    return [np.zeros(shape) if no else one for one, shape, no in zip(arrays, shapes, unused, strict=True)]
+
+
+@check("05-ex7-unused")
+def what_nobody_used_keeps_none(CheckedDataParallel, *, rng):  # noqa: N803
+    """With the flag, a parameter whose .grad is None on every rank keeps None."""
+    for world_size in (1, 2):
+        seed = inputs.seed(rng)
+        results = run_ranks(_drive_unused, world_size, (CheckedDataParallel, seed), PATIENCE)
+        for step in range(len(_USES) + 1):
+            right = _unused_oracle(seed, world_size, step)
+            for rank, result in enumerate(results):
+                has = [one is not None for one in result["ours"][step]]
+                if has != [array is not None for array in right]:
+                    text = f"on rank {rank}, parameters {_numbers(has)} have gradients, expected "
+                    text += f"{_numbers([array is not None for array in right])}: those that a rank used"
+                    fail(text, _case_of_step(step, world_size), has)
+
+
+def _numbers(flags: list[bool]) -> list[int]:
+    return [number for number, flag in enumerate(flags) if flag]
 
 
 def _drive_names(rank: int, world_size: int, ddp_class: Any, seed: int, cases: list[tuple], caught: bool) -> list:
     """Inside a rank: one wrapper for each case, without the flag; the text of its RuntimeError, or None."""
     said = []
-    for bucket_bytes, use_of_0, use_of_others, *silent in cases:
+    for bucket_bytes, use_of_0, use_of_others, *left in cases:
         ddp = ddp_class(_Branches(seed), bucket_bytes=bucket_bytes)
-        for use in silent:  # leaves gradients that are not this step's
-            with ddp.no_sync():
-                ddp(rows_of(seed, rank), use).sum().backward()
+        for name in left:  # gradients that are not this step's
+            for p in getattr(ddp.module, name).parameters():
+                p.grad = torch.ones_like(p)
         out = ddp(rows_of(seed, rank), use_of_others if rank else use_of_0)
         if out.requires_grad:
             out.sum().backward()
@@ -160,23 +192,16 @@ def _drive_names(rank: int, world_size: int, ddp_class: Any, seed: int, cases: l
 _LAYER_PARAMS = {name[0]: [f"{name}.weight", f"{name}.bias"] for name in ("first", "middle", "last")}
 
 
-@check("05-ex5-ddp")
-def ddp_never_leaves_a_mystery(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
-    """Unused parameters without the flag, and a forgotten finish_gradient_sync(), raise errors that name them."""
-    _expect_names_when_all_skip(DistributedDataParallel, rng)
-    _expect_no_mystery_when_one_skips(DistributedDataParallel, inputs.seed(rng))
-    _expect_second_backward_refused(DistributedDataParallel, inputs.seed(rng))
-
-
-def _expect_names_when_all_skip(ddp_class: Any, rng: np.random.Generator) -> None:
-    """finish_gradient_sync() raises a RuntimeError that names the parameters without a gradient."""
+@check("05-ex7-unused")
+def unused_parameters_are_named(CheckedDataParallel, *, rng):  # noqa: N803
+    """Without the flag finish_gradient_sync() raises a RuntimeError that names the unused parameters, and no other."""
     cases: list[tuple] = [(size, use, use) for size in (1, 100, 2**20) for use in ("fl", "ml", "fm", "m", "")]
-    cases += [(size, "fl", "fl", "fml") for size in (1, 2**20)]
-    for world_size in (1, 2):
-        results = run_ranks(_drive_names, world_size, (ddp_class, inputs.seed(rng), cases, True))
+    cases += [(size, "fl", "fl", "middle") for size in (1, 2**20)]
+    for world_size in (2,):
+        results = run_ranks(_drive_names, world_size, (CheckedDataParallel, inputs.seed(rng), cases, True))
         for rank, said in enumerate(results):
-            for (bucket_bytes, use, _, *silent), text in zip(cases, said, strict=True):
-                before = ", after all of them inside no_sync" if silent else ""
+            for (bucket_bytes, use, _, *left), text in zip(cases, said, strict=True):
+                before = ", an unused one had a gradient before" if left else ""
                 used = f"rank {rank} used layers {use or 'none'!r}{before}"
                 case = case_of(world_size, f"bucket_bytes = {bucket_bytes}, {used}")
                 skipped = [name for initial in "fml" if initial not in use for name in _LAYER_PARAMS[initial]]
@@ -184,9 +209,10 @@ def _expect_names_when_all_skip(ddp_class: Any, rng: np.random.Generator) -> Non
                 expect_error(case, text, skipped, others)
 
 
-def _expect_no_mystery_when_one_skips(ddp_class: Any, seed: int) -> None:
-    """The rank that skips a layer raises an error that says so; if it goes on all the same, the others wait for it."""
-    arguments = (ddp_class, seed, [(100, "fl", "fml")])
+@check("05-ex7-unused")
+def a_rank_that_skips_stops_the_step(CheckedDataParallel, *, rng):  # noqa: N803
+    """If one rank alone skips a layer, it raises before it starts anything more, and the others get no means."""
+    arguments = (CheckedDataParallel, inputs.seed(rng), [(100, "fl", "fml")])
     case = "2 ranks, only rank 0 skips the middle layer"
     try:
         ranks.run(_drive_names, 2, (*arguments, False), timeout=20, echo=False)
@@ -206,23 +232,3 @@ def _expect_no_mystery_when_one_skips(ddp_class: Any, seed: int) -> None:
         pass
     except ranks.RankError as error:
         raise CheckFailed(f"{error.headline} (case: {case})", case, error.evidence) from error
-
-
-def _drive_twice(rank: int, world_size: int, ddp_class: Any, seed: int) -> str | None:
-    """Inside a rank: the text of the RuntimeError for two backwards in a row; None where there was none."""
-    ddp = ddp_class(_Branches(seed), bucket_bytes=100)
-    try:
-        for step in range(2):
-            ddp(rows_of(seed, rank, step), "fml").sum().backward()
-    except RuntimeError as error:
-        return str(error)
-    return None
-
-
-def _expect_second_backward_refused(ddp_class: Any, seed: int) -> None:
-    """Two synchronized backwards without finish_gradient_sync() in between raise a RuntimeError that names it."""
-    for world_size in (1, 2):
-        results = run_ranks(_drive_twice, world_size, (ddp_class, seed))
-        for rank, text in enumerate(results):
-            case = case_of(world_size, f"rank {rank}, two backwards without finish_gradient_sync()")
-            expect_error(case, text, ["finish_gradient_sync"])

@@ -1,106 +1,68 @@
-"""Wrong answers to lesson 05, exercises 1 to 3."""
+"""Wrong answers to lesson 05, exercises 1 and 2."""
 
 # The names that an answer does not define are the notebook's.
-# ruff: noqa: B905, F821
 
 from __future__ import annotations
 
-from autograder.answers.mutants import edit, mutant, right, tests_of
+from autograder.answers.mutants import edit, mutant, tests_of
 
 BROADCAST, BUCKETS, AVERAGE = "05-ex1-broadcast-parameters", "05-ex2-make-buckets", "05-ex3-start-finish"
 REDUCER, DDP = "05-ex4-reducer", "05-ex5-ddp"
+QUIET, CHECKED = "05-ex6-no-sync", "05-ex7-unused"
+WRAPPERS = (DDP, QUIET, CHECKED)
 
 
 # ---- 1 · broadcast_parameters ----
 
 
-@right(BROADCAST)
-def _broadcast():
-    """Right: the base of the edits below."""
-
-    def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*module.parameters(), *module.buffers()]:
-            tensor = tensor.detach()
-            flat = tensor.contiguous().view(-1)
-            dist.broadcast(flat.view(torch.uint8), src)
-            tensor.copy_(flat.view(tensor.shape))
-
+SEND = "        dist.broadcast(tensor.detach(), src)\n"
 
 broadcast_what_state_dict_holds = edit(
     BROADCAST,
-    """You took the tensors from state_dict(). It leaves out buffers that were registered with persistent=False, and the
-    module computes with those, too. Go through parameters() and buffers().""",
+    """You took the tensors from state_dict(). It leaves out buffers that were registered with persistent=False, and
+    the module computes with those, too. Go through parameters() and buffers().""",
     ("for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in module.state_dict().values():"),
-    base=_broadcast,
     breaks=tests_of(BROADCAST),
 )
 
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_takes_strided_memory_for_contiguous():
-    """You passed each tensor to dist.broadcast as it is. It copies memory from the first element on, whatever the
-    strides: a strided parameter gets wrong numbers, and its neighbors in memory are overwritten. Broadcast a contiguous
-    copy and copy it back."""
-
-    def broadcast_parameters(module, src=0):
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*module.parameters(), *module.buffers()]:
-            data = tensor.detach()
-            if data.dtype == torch.int16:
-                wide = data.int()
-                dist.broadcast(wide, src)
-                data.copy_(wide)
-            else:
-                dist.broadcast(data, src)
-
-
-broadcast_forgets_to_copy_back = edit(
+broadcast_through_float64 = edit(
     BROADCAST,
-    """For a tensor that is not contiguous, contiguous() made a copy. You broadcast into that copy and left the
-    parameter as it was: copy the result back into the tensor.""",
-    ("        tensor.copy_(flat.view(tensor.shape))\n", ""),
-    base=_broadcast,
-    breaks=tests_of(BROADCAST),
-)
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST))
-def broadcast_through_float32():
-    """You sent everything as float32. Large integers and float64 numbers lose digits on the way, so the ranks start
-    with numbers that only nearly equal rank src's. Send the bytes as they are."""
-
-    def broadcast_parameters(module, src=0):
-        world_size = dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        for tensor in [*module.parameters(), *module.buffers()]:
-            data = tensor.detach().float().contiguous()
-            dist.broadcast(data, src)
-            tensor.detach().copy_(data)
-
-
-broadcast_each_tensor_as_it_is = edit(
-    BROADCAST,
-    """gloo's broadcast has no int16, so a buffer of that dtype raised "Invalid scalar type". A broadcast does not
-    calculate: every tensor can travel as bytes.""",
-    ("().float().contiguous()", "().contiguous()"),
-    base=broadcast_through_float32,
+    """You sent everything as float64. An int64 has more digits than that, so the ranks start with numbers that only
+    nearly equal rank src's. Broadcast the tensor in its own dtype.""",
+    (
+        SEND,
+        "        data = tensor.detach().double()\n"
+        "        dist.broadcast(data, src)\n"
+        "        tensor.detach().copy_(data)\n",
+    ),
     breaks=tests_of(BROADCAST),
 )
 
 broadcast_replaces_the_data = edit(
     BROADCAST,
-    """You gave the parameters new memory (p.data = …) instead of writing into the memory that they have. A view of it,
-    such as a flat copy of all parameters, still shows the old numbers. Use copy_().""",
-    ("tensor = tensor.detach()\n        flat = tensor.contiguous()", "flat = tensor.detach().contiguous()"),
-    ("tensor.copy_(flat.view(tensor.shape))", "tensor.data = flat.view(tensor.shape).clone()"),
-    base=_broadcast,
+    """You gave the parameters new memory (p.data = …) instead of writing into the memory that they have. A view of
+    it, such as a flat copy of all parameters, still shows the old numbers. Broadcast into the tensor itself.""",
+    (
+        SEND,
+        "        data = tensor.detach().clone()\n        dist.broadcast(data, src)\n        tensor.data = data\n",
+    ),
     breaks=tests_of(BROADCAST),
+)
+
+broadcast_freezes_what_it_sends = edit(
+    BROADCAST,
+    """You called requires_grad_(False) or detach_() on the parameters themselves. They are never trained after that:
+    tensor.detach() gives the same memory and leaves the parameter as it is.""",
+    (SEND, "        dist.broadcast(tensor.requires_grad_(False), src)\n"),
+    breaks=tests_of(BROADCAST, *WRAPPERS),
+)
+
+broadcast_loses_what_it_received = edit(
+    BROADCAST,
+    """You broadcast a copy and never copied it back: clone() has memory of its own, and the parameters on the other
+    ranks kept their numbers.""",
+    (SEND, "        dist.broadcast(tensor.detach().clone(), src)\n"),
+    breaks=tests_of(BROADCAST, *WRAPPERS),
 )
 
 broadcast_without_buffers = edit(
@@ -108,24 +70,35 @@ broadcast_without_buffers = edit(
     """The parameters are the same on all ranks now, but each rank kept its own buffers. A buffer, such as a running
     mean, is part of what the model computes: broadcast module.buffers(), too.""",
     ("for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in module.parameters():"),
-    base=_broadcast,
     breaks=tests_of(BROADCAST, DDP),
+)
+
+broadcast_passes_over_errors = edit(
+    BROADCAST,
+    """You wrapped the broadcast in try and except. What could not be sent then stays different on each rank, and
+    nobody is told. Let the error come out: here it says that a leaf variable was changed in place; use detach().""",
+    (
+        SEND,
+        "        try:\n"
+        "            dist.broadcast(tensor.copy_(tensor), src)\n"
+        "        except RuntimeError:\n"
+        "            pass\n",
+    ),
+    breaks=tests_of(BROADCAST, *WRAPPERS),
 )
 
 broadcast_only_what_is_trained = edit(
     BROADCAST,
-    """You left out the parameters with requires_grad=False. A frozen layer is not trained, but the model computes with
-    it: it must start with the same numbers on every rank.""",
+    """You left out the parameters with requires_grad=False. A frozen layer is not trained, but the model computes
+    with it: it must start with the same numbers on every rank.""",
     ("module.parameters()", "(p for p in module.parameters() if p.requires_grad)"),
-    base=_broadcast,
     breaks=tests_of(BROADCAST, DDP),
 )
 
 broadcast_always_from_rank_0 = edit(
     BROADCAST,
     """All ranks got rank 0's numbers, whatever `src` is. Pass `src` on to the broadcast.""",
-    ("dist.broadcast(flat.view(torch.uint8), src)", "dist.broadcast(flat.view(torch.uint8), 0)"),
-    base=_broadcast,
+    ("dist.broadcast(tensor.detach(), src)", "dist.broadcast(tensor.detach(), 0)"),
     breaks=tests_of(BROADCAST),
 )
 
@@ -139,7 +112,21 @@ broadcast_takes_any_source = edit(
         '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")',
         "src = src % dist.get_world_size()",
     ),
-    base=_broadcast,
+    breaks=tests_of(BROADCAST),
+    fails=["broadcast_parameters_refuses_a_source_that_is_no_rank"],
+)
+
+broadcast_refuses_too_late = edit(
+    BROADCAST,
+    """You refused a source that is not a rank after the first messages had been sent. Other ranks may wait for these
+    for ever: check `src` before anything else.""",
+    (
+        "    if not 0 <= src < world_size:\n"
+        '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")\n',
+        "    dist.barrier()\n"
+        "    if not 0 <= src < world_size:\n"
+        '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")\n',
+    ),
     breaks=tests_of(BROADCAST),
     fails=["broadcast_parameters_refuses_a_source_that_is_no_rank"],
 )
@@ -241,16 +228,16 @@ buckets_keep_the_last_occurrence = edit(
 
 buckets_hold_frozen_parameters = edit(
     BUCKETS,
-    """Your buckets hold parameters with requires_grad=False. They never get a gradient, so their bucket would never be
-    complete.""",
+    """Your buckets hold parameters with requires_grad=False. They never get a gradient, so their bucket would never
+    be complete.""",
     ("    trainable = {id(p): p for p in params if p.requires_grad}\n", "    trainable = {id(p): p for p in params}\n"),
     breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_may_be_empty = edit(
     BUCKETS,
-    """Before a parameter that is larger than bucket_bytes you closed a bucket that was still empty. Close a bucket only
-    if there is something in it.""",
+    """Before a parameter that is larger than bucket_bytes you closed a bucket that was still empty. Close a bucket
+    only if there is something in it.""",
     ("    buckets, filled = [], 0\n", "    buckets, filled = [[]], 0\n"),
     (
         "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
@@ -258,6 +245,74 @@ buckets_may_be_empty = edit(
     ),
     ("    return buckets\n", "    return buckets if trainable else []\n"),
     breaks=tests_of(BUCKETS, DDP),
+)
+
+buckets_close_when_strictly_over = edit(
+    BUCKETS,
+    """You closed a bucket when it already held more than bucket_bytes. The parameter that takes it over belongs into
+    the next bucket: look before you add it.""",
+    ("filled + p.nbytes > bucket_bytes", "filled > bucket_bytes"),
+    breaks=tests_of(BUCKETS, DDP),
+)
+
+buckets_measure_everything_by_the_first_dtype = edit(
+    BUCKETS,
+    """You counted every parameter with the bytes of the first one's numbers. A float64 has eight bytes and a bfloat16
+    two: use each parameter's own p.nbytes.""",
+    ("    buckets, filled = [], 0\n", "    buckets, filled, size = [], 0, 4\n"),
+    ("filled + p.nbytes > bucket_bytes", "filled + size * p.numel() > bucket_bytes"),
+    ("filled += p.nbytes", "filled += size * p.numel()"),
+    breaks=tests_of(BUCKETS, DDP),
+)
+
+buckets_end_with_an_empty_one = edit(
+    BUCKETS,
+    """Without trainable parameters you returned a list with one empty bucket. No bucket is empty: append one only
+    when there is a parameter to put into it.""",
+    ("    return buckets\n", "    return buckets or [[]]\n"),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_of_no_parameters_crash = edit(
+    BUCKETS,
+    """You took it for granted that there is a parameter. A module whose parameters are all frozen has none to deal
+    out: the list is then empty.""",
+    ("    buckets, filled = [], 0\n", "    buckets, filled, _ = [], 0, next(iter(trainable.values()))\n"),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_take_bytes_for_megabytes = edit(
+    BUCKETS,
+    """You took bucket_bytes for a number of megabytes, so that everything fits into one bucket. Both sizes are
+    bytes.""",
+    ("filled + p.nbytes > bucket_bytes", "filled + p.nbytes > bucket_bytes * 2**20"),
+    breaks=tests_of(BUCKETS, DDP),
+)
+
+buckets_walk_twice = edit(
+    BUCKETS,
+    """You walked through `params` twice. module.parameters() is an iterator: the second time it is empty. Make a list
+    of it first.""",
+    (
+        "    trainable = {id(p): p for p in params if p.requires_grad}\n",
+        "    count = sum(1 for _ in params)\n    trainable = {id(p): p for p in params if p.requires_grad and count}\n",
+    ),
+    breaks=tests_of(BUCKETS, DDP),
+)
+
+buckets_refuse_one = edit(
+    BUCKETS,
+    """You refused bucket_bytes = 1. It is allowed: every parameter then stands alone.""",
+    ("    if bucket_bytes < 1:\n", "    if bucket_bytes <= 1:\n"),
+    breaks=tests_of(BUCKETS, DDP),
+)
+
+buckets_refuse_without_a_name = edit(
+    BUCKETS,
+    """Your ValueError does not say which argument is wrong. Put the word bucket_bytes into its text.""",
+    ('f"bucket_bytes must be at least 1, got {bucket_bytes}"', 'f"must be at least 1, got {bucket_bytes}"'),
+    breaks=tests_of(BUCKETS),
+    fails=["make_buckets_refuses_a_size_below_one"],
 )
 
 buckets_of_any_size = edit(
@@ -270,126 +325,4 @@ buckets_of_any_size = edit(
     ),
     breaks=tests_of(BUCKETS),
     fails=["make_buckets_refuses_a_size_below_one"],
-)
-
-
-# ---- 3 · start_bucket and finish_bucket ----
-
-
-average_replaces_the_gradient = edit(
-    AVERAGE,
-    """You put a new tensor in the place of an existing gradient. Code that holds the old tensor goes on seeing this
-    rank's own numbers: write the mean into it with copy_().""",
-    (
-        "        if p.grad is None:\n"
-        "            p.grad = torch.empty_like(p)\n"
-        "        p.grad.copy_(mean.view(p.shape))\n",
-        "        p.grad = mean.view(p.shape).clone()\n",
-    ),
-    breaks=tests_of(AVERAGE),
-)
-
-average_without_waiting = edit(
-    AVERAGE,
-    """You wrote the gradients back without work.wait(). The numbers may be right when the network is fast, and a
-    mixture of old and new when it is not: read nothing from the flat tensor before the wait has returned.""",
-    ("    work.wait()\n", ""),
-    breaks=tests_of(AVERAGE, REDUCER, DDP),
-)
-
-average_waits_at_the_start = edit(
-    AVERAGE,
-    """Your start_bucket waited until the all-reduce was over. Backward then stands still while the bucket travels, and
-    no time is saved. Start it with async_op=True, and leave the wait to finish_bucket.""",
-    (
-        "    return flat, dist.all_reduce(flat, async_op=True)\n",
-        "    work = dist.all_reduce(flat, async_op=True)\n    work.wait()\n    return flat, work\n",
-    ),
-    breaks=tests_of(AVERAGE, REDUCER, DDP),
-)
-
-average_in_the_gradients_own_memory = edit(
-    AVERAGE,
-    """With a single gradient in the bucket, your flat tensor was a view of it. The all-reduce then changes the gradient
-    while backward and hooks may still read it: flat needs memory of its own, as torch.cat gives it.""",
-    ("flat = torch.cat", "flat = grads[0].view(-1) if len(grads) == 1 else torch.cat"),
-    breaks=tests_of(AVERAGE),
-)
-
-average_divides_twice = edit(
-    AVERAGE,
-    """You divided by the number of ranks twice: once before the all-reduce and once after it. Keep one of the two
-    divisions.""",
-    (
-        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
-        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n    flat /= dist.get_world_size()\n",
-    ),
-    breaks=tests_of(AVERAGE, REDUCER, DDP),
-)
-
-average_is_a_sum = edit(
-    AVERAGE,
-    """You left the sum over the ranks in place. The gradient of the whole batch's mean loss is the mean of the ranks'
-    gradients: divide by the number of ranks.""",
-    ("    flat /= dist.get_world_size()\n", ""),
-    breaks=tests_of(AVERAGE, REDUCER, DDP),
-)
-
-
-@mutant(AVERAGE, breaks=tests_of(AVERAGE, DDP))
-def average_leaves_out_missing_gradients():
-    """You left a gradient that is None out of the flat tensor. The ranks then bring tensors of different lengths, and
-    the pieces after the gap belong to other parameters. Count it as zeros of its parameter's shape."""
-
-    def start_bucket(bucket):
-        flat = torch.cat([p.grad.reshape(-1) for p in bucket if p.grad is not None] or [torch.zeros(0)])
-        return flat, dist.all_reduce(flat, async_op=True)
-
-    def finish_bucket(bucket, flat, work):
-        work.wait()
-        flat /= dist.get_world_size()
-        there = [p for p in bucket if p.grad is not None]
-        for p, mean in zip(there, flat.split([p.numel() for p in there])):
-            p.grad.copy_(mean.view(p.shape))
-
-
-average_leaves_missing_gradients_none = edit(
-    AVERAGE,
-    """Where this rank had no gradient you wrote none. Other ranks may have had one, so there is a mean, and a rank that
-    skips the update drifts away from the others: make the gradient.""",
-    (
-        "        if p.grad is None:\n"
-        "            p.grad = torch.empty_like(p)\n"
-        "        p.grad.copy_(mean.view(p.shape))\n",
-        "        if p.grad is not None:\n            p.grad.copy_(mean.view(p.shape))\n",
-    ),
-    breaks=tests_of(AVERAGE, DDP),
-)
-
-
-@mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
-def average_sends_each_gradient_by_itself():
-    """You started one all-reduce for each gradient. A bucket is there to avoid just that: copy its gradients into one
-    flat tensor and all-reduce that."""
-
-    def start_bucket(bucket):
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flats = [grad.reshape(-1).clone() for grad in grads]
-        works = [dist.all_reduce(flat, async_op=True) for flat in flats]
-        return torch.cat(flats), (flats, works)
-
-    def finish_bucket(bucket, flat, handles):
-        for p, mean, work in zip(bucket, *handles):
-            work.wait()
-            if p.grad is None:
-                p.grad = torch.empty_like(p)
-            p.grad.copy_(mean.view(p.shape) / dist.get_world_size())
-
-
-average_in_float32 = edit(
-    AVERAGE,
-    """You made the flat tensor float32, whatever the gradients are, and float64 gradients lose half of their digits.
-    Keep the bucket's dtype.""",
-    ("(-1) for grad", "(-1).float() for grad"),
-    breaks=tests_of(AVERAGE, REDUCER, DDP),
 )
