@@ -232,7 +232,7 @@ def test_the_command_says_what_it_wrote_and_what_is_lacking(made):
     for name in [*NEW, *LISTS, f"notebooks/{NAME}/{NAME}.ipynb"]:
         assert f"{name} written\n" in said
         assert (root / name).is_file()
-    assert f"{NAME} is a draft: cells 11 (35 to 60), exercises 1 (3 to 6), words in the chapter " in said
+    assert f"{NAME} is a draft: cells 11 (35 to 60), exercises 1 (3 to 7), words in the chapter " in said
     assert run(root, "-m", "autograder", "drafts") in said
 
 
