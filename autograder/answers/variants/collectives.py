@@ -177,3 +177,116 @@ def tree_with_the_last_rank_as_root():
             distance //= 2
         broadcast(total, n - 1)
         tensor.copy_(total)
+
+
+@variant("01-ex6-halving-all-reduce")
+def halving_with_near_partners_first():
+    """Begins with the neighbor, so that each rank ends the first half with a chunk of a bit-reversed number."""
+
+    def halving_all_reduce(tensor):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if n not in (2**k for k in range(20)):
+            raise ValueError(f"world_size {n} is no power of two")
+        flat = tensor.contiguous().view(-1).clone()
+        low, high, spans = 0, flat.numel(), []
+        for bit in range(n.bit_length() - 1):
+            partner, middle = rank ^ (1 << bit), (low + high) // 2
+            spans.append((partner, low, high, middle))
+            if rank >> bit & 1:
+                give, low = (low, middle), middle
+            else:
+                give, high = (middle, high), middle
+            buffer = flat.new_zeros(high - low)
+            receiving = dist.irecv(buffer, src=partner)
+            dist.send(flat[slice(*give)].clone(), dst=partner)
+            receiving.wait()
+            flat[low:high] += buffer
+        for partner, old_low, old_high, middle in spans[::-1]:
+            other = (middle, old_high) if low == old_low else (old_low, middle)
+            if low == old_low and high == old_high:
+                other = (low, low)
+            operations = [dist.P2POp(dist.isend, flat[low:high].clone(), partner)]
+            operations.append(dist.P2POp(dist.irecv, flat[slice(*other)], partner))
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+            low, high = old_low, old_high
+        tensor[...] = flat.view_as(tensor)
+
+
+@variant("01-ex6-halving-all-reduce")
+def halving_of_a_padded_vector():
+    """Pads the vector to a multiple of N, so that all halves are equal, and works on a matrix of N rows."""
+
+    def halving_all_reduce(tensor):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if bin(n).count("1") != 1:
+            raise ValueError("world_size: only powers of two")
+        rows = -(-tensor.numel() // n)
+        table = torch.zeros(n * rows, dtype=tensor.dtype)
+        table[: tensor.numel()] = tensor.reshape(-1)
+        table = table.view(n, rows)
+        first, count = 0, n
+        while count > 1:
+            count //= 2
+            partner = rank ^ count
+            keep, give = (first + count, first) if rank & count else (first, first + count)
+            got = torch.empty(count, rows, dtype=tensor.dtype)
+            work = dist.isend(table[give : give + count].contiguous(), partner)
+            dist.recv(got, partner)
+            work.wait()
+            table[keep : keep + count] += got
+            first = keep
+        while count < n:
+            partner = rank ^ count
+            other = first ^ count
+            work = dist.isend(table[first : first + count].contiguous(), partner)
+            dist.recv(table[other : other + count], partner)
+            work.wait()
+            first, count = min(first, other), 2 * count
+        tensor.copy_(table.view(-1)[: tensor.numel()].view(tensor.shape))
+
+
+@variant("01-ex7-all-to-all")
+def all_to_all_posted_at_once():
+    """Posts all receives and all sends before it waits for any, in the order of the distance, into one tensor."""
+
+    def all_to_all(tensor):
+        if tensor.ndim != 1:
+            raise ValueError("tensor must have one dimension")
+        rank, n = dist.get_rank(), dist.get_world_size()
+        pieces = [piece.contiguous() for piece in torch.tensor_split(tensor.detach(), n)]
+        length = pieces[rank].numel()
+        out = tensor.new_zeros(n * length)
+        out[rank * length : (rank + 1) * length] = pieces[rank]
+        operations = []
+        for step in range(1, n):
+            to, source = (rank - step) % n, (rank + step) % n
+            operations.append(dist.P2POp(dist.irecv, out[source * length : (source + 1) * length], source))
+            operations.append(dist.P2POp(dist.isend, pieces[to], to))
+        for work in dist.batch_isend_irecv(operations) if operations else []:
+            work.wait()
+        return out
+
+
+@variant("01-ex7-all-to-all")
+def all_to_all_in_pairs():
+    """Exchanges with partner rank ^ step where N is a power of two; sends nothing where a chunk is empty."""
+
+    def all_to_all(tensor):
+        if len(tensor.size()) != 1:
+            raise ValueError(f"tensor of {len(tensor.size())} dimensions")
+        rank, n = dist.get_rank(), dist.get_world_size()
+        pieces = tensor.clone().tensor_split(n)
+        parts = {rank: pieces[rank]}
+        for step in range(1, n):
+            if n & (n - 1):
+                to, source = (rank + step) % n, (rank - step) % n
+            else:
+                to = source = rank ^ step
+            parts[source] = torch.empty_like(pieces[rank])
+            work = dist.isend(pieces[to], to) if pieces[to].numel() else None
+            if parts[source].numel():
+                dist.recv(parts[source], source)
+            if work is not None:
+                work.wait()
+        return torch.cat([parts[r] for r in range(n)])

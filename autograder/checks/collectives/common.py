@@ -1,23 +1,19 @@
-"""Lesson 01: what the five collectives must do, and what they may cost.
+"""What the checks of lesson 01 share: inputs, one launch for many cases, and what a ledger has to say.
 
-Every function is launched once for each number of ranks and tried there on many inputs. The numbers that are
-added are small enough for their sums to be exact in the dtype that was asked for, so results are compared bit
-for bit: additions in any order give the same sum, and an addition in a smaller dtype does not. What was sent is
-read from the ledger; barriers that the driver calls separate one case from the next.
+Every function is launched once for each number of ranks and tried there on many inputs. What was sent is read from
+the ledger; barriers that the driver calls separate one case from the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log2
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks, each_rank, expect_unchanged, fail
 from autograder.checking.inputs import seed
 from autograder.checking.replay import Recording, expect_same_alone, run_recorded
@@ -108,7 +104,7 @@ def _own_memory(tensor: torch.Tensor, others: list[torch.Tensor | None]) -> bool
     return not tensor.numel() or all(other.untyped_storage().data_ptr() != pointer for other in taken)
 
 
-def _run_cases(function: Any, cases: list[Case]) -> list[Trial]:
+def run_cases(function: Any, cases: list[Case]) -> list[Trial]:
     """One launch that runs all cases, which are for the same number of ranks."""
     results = run_ranks(_drive, cases[0].world_size, (function, cases), recorded=True)
     return _trials(cases, results, results.ledger)
@@ -132,15 +128,15 @@ def _trials(cases: list[Case], outcomes: Sequence[list[Outcome]], ledger: Ledger
     return trials
 
 
-def _run_cases_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> list[Trial]:
-    """As `_run_cases`, with one case for each rank; then rank r does its part of case r again, without the others."""
+def run_cases_alone(function: Any, cases: list[Case], rng: np.random.Generator) -> list[Trial]:
+    """As `run_cases`, with one case for each rank; then rank r does its part of case r again, without the others."""
     world_size = len(cases)
     outcomes, sent, ledger = run_recorded(_drive, world_size, (function, cases))
     trials, queues = _trials(cases, outcomes, ledger), [iter(mine) for mine in sent]
     other, recordings = apart(function), []
     for rank, trial in enumerate(trials):
         of_case = [[next(queue) for _ in trial.ledger.of(r).sends()] for r, queue in enumerate(queues)]
-        given = [_numbers(rng, x.shape, str(x.dtype)) for x in trial.case.inputs]
+        given = [numbers(rng, x.shape, str(x.dtype)) for x in trial.case.inputs]
         given[rank] = trial.case.inputs[rank]
         recordings.append(Recording(rank, (other, [replace(trial.case, inputs=given)]), of_case, trial.ledger))
     for rank, (outcome,) in enumerate(expect_same_alone(_drive, world_size, recordings)):
@@ -154,42 +150,42 @@ def _run_cases_alone(function: Any, cases: list[Case], rng: np.random.Generator)
 # ---- inputs ----
 
 
-def _numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Random numbers whose sum over 8 ranks is exact in `dtype`."""
     most, unit = _RANGE[dtype]
     return np.asarray(rng.integers(-most, most, shape) * unit, dtype)
 
 
-def _vectors(rng: np.random.Generator, world_size: int, numel: int, dtype: str) -> list[np.ndarray]:
-    return [_numbers(rng, (numel,), dtype) for _ in range(world_size)]
+def vectors(rng: np.random.Generator, world_size: int, numel: int, dtype: str) -> list[np.ndarray]:
+    return [numbers(rng, (numel,), dtype) for _ in range(world_size)]
 
 
-def _vector_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
-    """1-D inputs: all lengths in float64, two lengths in the other dtypes."""
-    lengths = LENGTHS if world_size <= 5 else (3, 1003)
+def vector_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
+    """1-D inputs: all lengths in float64 (two for 5 ranks and more), two lengths in the other dtypes."""
+    lengths = LENGTHS if world_size <= 4 else (3, 1003)
     lengths += (MEGABYTES,) if world_size == 4 else ()
     kinds = [(numel, "float64") for numel in lengths] + [(numel, dtype) for numel in (7, 12) for dtype in OTHER_DTYPES]
     those = count_of_ranks(world_size)
-    strided = Case(f"{those}, 7 numbers, strided", _vectors(rng, world_size, 7, "float64"), layout="strided")
+    strided = Case(f"{those}, 7 numbers, strided", vectors(rng, world_size, 7, "float64"), layout="strided")
     names = [f"{those}, {numel} number{'s' if numel != 1 else ''}, {dtype}" for numel, dtype in kinds]
-    plain = [Case(name, _vectors(rng, world_size, *kind)) for name, kind in zip(names, kinds, strict=True)]
+    plain = [Case(name, vectors(rng, world_size, *kind)) for name, kind in zip(names, kinds, strict=True)]
     return [*plain, strided]
 
 
-def _shaped_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
-    """Inputs of several shapes, some of them not contiguous."""
-    shapes = [((), ""), ((2, 3, 4), ""), ((4, 3), "transposed"), ((5, 1), ""), ((0, 3), "")]
+def shaped_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
+    """Inputs of several shapes, one of them not contiguous: all in float32, two in int64."""
+    shapes = [((), ""), ((4, 3), "transposed"), ((2, 3, 4), ""), ((5, 1), ""), ((0, 3), "")]
     cases = []
-    for shape, layout in shapes:
-        for dtype in ("float32", "int64"):
+    for dtype, tried in (("float32", shapes), ("int64", shapes[:2])):
+        for shape, layout in tried:
             name = f"{count_of_ranks(world_size)}, {layout} shape {shape}, {dtype}".replace("  ", " ")
-            cases.append(Case(name, [_numbers(rng, shape, dtype) for _ in range(world_size)], layout=layout))
+            cases.append(Case(name, [numbers(rng, shape, dtype) for _ in range(world_size)], layout=layout))
     return cases
 
 
-def _cases_of_4(rng: np.random.Generator) -> list[Case]:
+def cases_of_4(rng: np.random.Generator) -> list[Case]:
     """One case for each of 4 ranks; a message holds so many numbers that its header does not count."""
-    return [Case(f"4 ranks, 1003 numbers, float64 ({rank})", _vectors(rng, 4, 1003, "float64")) for rank in range(4)]
+    return [Case(f"4 ranks, 1003 numbers, float64 ({rank})", vectors(rng, 4, 1003, "float64")) for rank in range(4)]
 
 
 @dataclass(frozen=True)
@@ -204,10 +200,10 @@ class _Drawn(Sequence):
     def __getitem__(self, rank: int) -> np.ndarray:
         if not 0 <= rank < 4:
             raise IndexError(rank)
-        return _numbers(np.random.default_rng([self.seed, rank]), (2 * 2**20,), "float32")
+        return numbers(np.random.default_rng([self.seed, rank]), (2 * 2**20,), "float32")
 
 
-def _large_case(rng: np.random.Generator, world_size: int, **extra: int) -> list[Case]:
+def large_case(rng: np.random.Generator, world_size: int, **extra: int) -> list[Case]:
     """With 4 ranks, 8 MB, far more than a socket's buffer holds; with another number of ranks, no case."""
     if world_size != 4:
         return []
@@ -218,7 +214,7 @@ def _large_case(rng: np.random.Generator, world_size: int, **extra: int) -> list
 # ---- properties ----
 
 
-def _expect_values(trial: Trial, of_rank: Any, in_place: bool) -> None:
+def expect_values(trial: Trial, of_rank: Any, in_place: bool) -> None:
     """Nothing was raised, and rank r's tensor, or what rank r returned, is `of_rank(r)`, bit for bit."""
     case = trial.case
     picture(trial.ledger)
@@ -245,11 +241,11 @@ def _start(array: np.ndarray | None) -> Any:
     return "None" if array is None else array.reshape(-1)[:2048]
 
 
-def _total(case: Case) -> np.ndarray:
+def sum_of(case: Case) -> np.ndarray:
     return case.seen(np.asarray(np.sum(list(case.inputs), axis=0, dtype=case.inputs[0].dtype)))
 
 
-def _expect_fresh(trial: Trial) -> None:
+def expect_fresh(trial: Trial) -> None:
     """The input keeps its numbers, and the result shares no memory with it or an earlier result."""
     for rank, outcome in enumerate(trial.outcomes):
         expect_unchanged(trial.case.name, trial.case.inputs[rank], outcome.after, what="the input")
@@ -257,7 +253,7 @@ def _expect_fresh(trial: Trial) -> None:
             fail("the result shares its memory with an input or an earlier result", trial.case.name, "shared")
 
 
-def _expect_neighbors(trial: Trial, most: int) -> None:
+def expect_neighbors(trial: Trial, most: int) -> None:
     """Each rank sends at most `most` messages, and only to ranks next to it on the ring."""
     world_size = trial.case.world_size
     for rank, count in enumerate(trial.ledger.messages_sent()):
@@ -272,14 +268,14 @@ def _expect_neighbors(trial: Trial, most: int) -> None:
             fail(text, trial.case.name, trial.ledger.messages_sent())
 
 
-def _expect_sent(trial: Trial, *allowed: list[int]) -> None:
+def expect_sent(trial: Trial, *allowed: list[int]) -> None:
     """The ranks sent exactly these bytes, a number for each rank; several lists where the ring may turn either way."""
     sent = trial.ledger.bytes_sent()
     if sent not in allowed:
         fail(f"the ranks sent {sent} bytes, expected {allowed[0]}", trial.case.name, sent)
 
 
-def _expect_received(trial: Trial) -> None:
+def expect_received(trial: Trial) -> None:
     """Every rank but the source received at least as many bytes as the source's tensor has."""
     needed = trial.case.inputs[0].nbytes
     for rank in range(trial.case.world_size):
@@ -289,27 +285,27 @@ def _expect_received(trial: Trial) -> None:
             fail(text, trial.case.name, ("received too little", got))
 
 
-def _expect_rounds(trial: Trial, most: int) -> None:
+def expect_rounds(trial: Trial, most: int) -> None:
     rounds = trial.ledger.rounds()
     if rounds > most:
         peers = [sorted(m.peer for m in trial.ledger.of(r).sends()) for r in range(trial.case.world_size)]
         fail(f"the messages took {rounds} rounds, expected at most {most}", trial.case.name, (rounds, peers))
 
 
-def _chunk_bytes(case: Case) -> list[int]:
+def chunk_bytes(case: Case) -> list[int]:
     """Bytes of each rank's chunk: the first n mod N chunks of n elements have one element more."""
     quotient, rest = divmod(case.inputs[0].size, case.world_size)
     return [case.inputs[0].itemsize * (quotient + (rank < rest)) for rank in range(case.world_size)]
 
 
-def _turned(sizes: list[int], by: int) -> list[int]:
+def turned(sizes: list[int], by: int) -> list[int]:
     """For each rank, the size of the rank that is `by` places further on the ring."""
     return [sizes[(rank + by) % len(sizes)] for rank in range(len(sizes))]
 
 
-def _expect_refusals(function: Any, cases: list[Case], name: str) -> None:
+def expect_refusals(function: Any, cases: list[Case], name: str) -> None:
     """A ValueError names the argument, on every rank, before any message."""
-    for trial in _run_cases(function, cases):
+    for trial in run_cases(function, cases):
         for rank, outcome in enumerate(trial.outcomes):
             if outcome.error is None:
                 fail(f"rank {rank} raised nothing, expected a ValueError", trial.case.name, "nothing raised")
@@ -318,187 +314,3 @@ def _expect_refusals(function: Any, cases: list[Case], name: str) -> None:
                 fail(text, trial.case.name, "not named")
         if trial.ledger:
             fail("messages were sent before the ValueError", trial.case.name, "sent first")
-
-
-# ---- 1 · broadcast ----
-
-
-@check("01-ex1-broadcast")
-def broadcast_delivers_in_logarithmic_rounds(broadcast, *, rng):
-    """Every rank's tensor becomes the source's, whatever the source, shape and dtype, in at most ⌈log2 N⌉ rounds."""
-    for world_size in WORLD_SIZES:
-        cases = []
-        for src in range(world_size) if world_size <= 5 else (0, 3, 7):
-            name = f"{count_of_ranks(world_size)}, 7 numbers, float64"
-            plain = Case(name, _vectors(rng, world_size, 7, "float64"))
-            tried = [plain] if src else [plain, *_shaped_cases(rng, world_size)]
-            cases += [Case(f"{case.name}, src = {src}", case.inputs, (src,), case.layout) for case in tried]
-        _expect_broadcasts(_run_cases(broadcast, cases + _large_case(rng, world_size, src=2)))
-
-
-def _expect_broadcasts(trials: list[Trial]) -> None:
-    for trial in trials:
-        source = trial.case.seen(trial.case.inputs[trial.case.extra[0]])
-        _expect_values(trial, lambda rank, source=source: source, in_place=True)
-    for trial in trials:
-        _expect_received(trial)
-        _expect_rounds(trial, ceil(log2(trial.case.world_size)))
-
-
-@check("01-ex1-broadcast")
-def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
-    src = int(rng.integers(4))  # the same for all, so that each rank is tried at another distance from the source
-    cases = [replace(case, extra=(src,)) for case in _cases_of_4(rng)]
-    _expect_broadcasts(_run_cases_alone(broadcast, cases, rng))
-
-
-@check("01-ex1-broadcast")
-def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
-    """A `src` outside 0…N−1 raises a ValueError that names `src`, on every rank, before any message."""
-    for world_size in (1, 3):
-        cases = [
-            Case(f"{count_of_ranks(world_size)}, src = {src}", _vectors(rng, world_size, 3, "float32"), (src,))
-            for src in (-1, world_size, world_size + 5)
-        ]
-        _expect_refusals(broadcast, cases, "src")
-
-
-# ---- 2 · reduce_scatter ----
-
-
-@check("01-ex2-reduce-scatter")
-def reduce_scatter_sums_chunks_at_the_price_of_a_ring(reduce_scatter, *, rng):
-    """Rank r returns chunk r of the sum, in memory of its own, and sends T − c_r bytes, only to its neighbors."""
-    for world_size in WORLD_SIZES:
-        _expect_reduce_scatters(_run_cases(reduce_scatter, _vector_cases(rng, world_size)))
-
-
-def _expect_reduce_scatters(trials: list[Trial]) -> None:
-    for trial in trials:
-        chunks = np.array_split(_total(trial.case), trial.case.world_size)
-        _expect_values(trial, chunks.__getitem__, in_place=False)
-    for trial in trials:
-        sizes = _chunk_bytes(trial.case)
-        _expect_neighbors(trial, trial.case.world_size - 1)
-        _expect_sent(trial, [sum(sizes) - own for own in sizes])
-    for trial in trials:
-        _expect_fresh(trial)
-
-
-@check("01-ex2-reduce-scatter")
-def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and returns the same."""
-    _expect_reduce_scatters(_run_cases_alone(reduce_scatter, _cases_of_4(rng), rng))
-
-
-@check("01-ex2-reduce-scatter")
-def reduce_scatter_refuses_what_is_not_1d(reduce_scatter, *, rng):
-    """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
-    cases = [Case(f"shape {shape}", [_numbers(rng, shape, "float32")] * 2) for shape in ((4, 2), (), (2, 1))]
-    _expect_refusals(reduce_scatter, cases, "tensor")
-
-
-# ---- 3 · all_gather ----
-
-
-@check("01-ex3-all-gather")
-def all_gather_delivers_at_the_price_of_a_ring(all_gather, *, rng):
-    """Every rank returns the whole vector, in memory of its own, and sends its neighbors all chunks but one."""
-    for world_size in WORLD_SIZES:
-        _expect_all_gathers(_run_cases(all_gather, [_in_chunks(case) for case in _vector_cases(rng, world_size)]))
-
-
-def _in_chunks(case: Case) -> Case:
-    """The case in which rank r passes chunk r of the vector that rank 0 had."""
-    whole = case.inputs[0]
-    return Case(case.name, np.array_split(whole, case.world_size), (whole.size,), case.layout)
-
-
-def _expect_all_gathers(trials: list[Trial]) -> None:
-    for trial in trials:
-        whole = np.concatenate(trial.case.inputs)
-        _expect_values(trial, lambda rank, whole=whole: whole, in_place=False)
-    for trial in trials:
-        sizes = [part.nbytes for part in trial.case.inputs]
-        _expect_neighbors(trial, trial.case.world_size - 1)
-        _expect_sent(trial, *([sum(sizes) - other for other in _turned(sizes, by)] for by in (1, -1)))
-    for trial in trials:
-        _expect_fresh(trial)
-
-
-@check("01-ex3-all-gather")
-def all_gather_needs_nothing_but_its_messages(all_gather, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and returns the same."""
-    _expect_all_gathers(_run_cases_alone(all_gather, [_in_chunks(case) for case in _cases_of_4(rng)], rng))
-
-
-@check("01-ex3-all-gather")
-def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
-    """A `chunk` of a wrong length, or one that is not 1-D, raises a ValueError that names it, before any message."""
-    cases = [
-        Case("3 ranks, one number too many", [_numbers(rng, (n + 1,), "float32") for n in (3, 2, 2)], (7,)),
-        Case("3 ranks, one number too few", [_numbers(rng, (n - 1,), "float32") for n in (3, 2, 2)], (7,)),
-        Case("3 ranks, chunks as long as other ranks'", [_numbers(rng, (n,), "float32") for n in (2, 3, 3)], (7,)),
-        Case("3 ranks, a matrix", [_numbers(rng, (2, 1), "float32") for _ in range(3)], (6,)),
-    ]
-    _expect_refusals(all_gather, cases, "chunk")
-
-
-# ---- 4 · all_reduce ----
-
-
-@check("01-ex4-all-reduce")
-def all_reduce_sums_at_the_price_of_a_ring(all_reduce, *, rng):
-    """Every rank's tensor becomes the sum, for the bytes of a ring's reduce-scatter and its all-gather."""
-    for world_size in WORLD_SIZES:
-        cases = _vector_cases(rng, world_size) + _shaped_cases(rng, world_size) + _large_case(rng, world_size)
-        _expect_all_reduces(_run_cases(all_reduce, cases))
-
-
-def _expect_all_reduces(trials: list[Trial]) -> None:
-    for trial in trials:
-        total = _total(trial.case)
-        _expect_values(trial, lambda rank, total=total: total, in_place=True)
-    for trial in trials:
-        sizes = _chunk_bytes(trial.case)
-        _expect_neighbors(trial, 2 * (trial.case.world_size - 1))
-        both = ([2 * sum(sizes) - a - b for a, b in zip(sizes, _turned(sizes, by), strict=True)] for by in (1, -1))
-        _expect_sent(trial, *both)
-
-
-@check("01-ex4-all-reduce")
-def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
-    _expect_all_reduces(_run_cases_alone(all_reduce, _cases_of_4(rng), rng))
-
-
-# ---- 5 · tree_all_reduce ----
-
-
-@check("01-ex5-tree-all-reduce")
-def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
-    """Every rank's tensor becomes the sum, in at most 2⌈log2 N⌉ rounds, 2(N−1) messages and 2(N−1)·T bytes."""
-    for world_size in WORLD_SIZES:
-        _expect_trees(_run_cases(tree_all_reduce, _vector_cases(rng, world_size) + _shaped_cases(rng, world_size)))
-
-
-def _expect_trees(trials: list[Trial]) -> None:
-    for trial in trials:
-        total = _total(trial.case)
-        _expect_values(trial, lambda rank, total=total: total, in_place=True)
-    for trial in (trial for trial in trials if trial.case.inputs[0].size):
-        world_size, sent, count = trial.case.world_size, trial.ledger.bytes_sent(), len(trial.ledger.sends())
-        expected = 2 * (world_size - 1)
-        if count != expected:
-            fail(f"the ranks sent {count} messages in all, expected {expected}", trial.case.name, (count, sent))
-        size = expected * trial.case.inputs[0].nbytes
-        if sum(sent) != size:
-            fail(f"the ranks sent {sum(sent)} bytes in all, expected {size}", trial.case.name, sent)
-        _expect_rounds(trial, 2 * ceil(log2(world_size)))
-
-
-@check("01-ex5-tree-all-reduce")
-def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
-    _expect_trees(_run_cases_alone(tree_all_reduce, _cases_of_4(rng), rng))

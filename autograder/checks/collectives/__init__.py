@@ -1,0 +1,53 @@
+"""Lesson 01: what the five collectives must do, and what they may cost.
+
+The numbers that are added are small enough for their sums to be exact in the dtype that was asked for, so results are
+compared bit for bit with numpy's: additions in any order give the same sum, and an addition in a smaller dtype does
+not. What was sent is the ledger's. Bytes and rounds are compared with those of the algorithm, or with the most that
+it needs where chunks are unequal.
+"""
+
+from autograder.checks.collectives.pieces import (
+    all_gather_delivers_at_the_price_of_a_ring,
+    all_gather_needs_nothing_but_its_messages,
+    all_gather_refuses_a_chunk_that_does_not_fit,
+    all_to_all_delivers_in_the_order_of_the_ranks,
+    all_to_all_needs_nothing_but_its_messages,
+    all_to_all_refuses_what_is_not_1d,
+    broadcast_delivers_in_logarithmic_rounds,
+    broadcast_needs_nothing_but_its_messages,
+    broadcast_refuses_a_source_that_is_no_rank,
+    reduce_scatter_needs_nothing_but_its_messages,
+    reduce_scatter_refuses_what_is_not_1d,
+    reduce_scatter_sums_chunks_at_the_price_of_a_ring,
+)
+from autograder.checks.collectives.sums import (
+    all_reduce_needs_nothing_but_its_messages,
+    all_reduce_sums_at_the_price_of_a_ring,
+    halving_needs_nothing_but_its_messages,
+    halving_refuses_other_numbers_of_ranks,
+    halving_sums_within_its_budget,
+    tree_all_reduce_sums_within_its_budget,
+    tree_needs_nothing_but_its_messages,
+)
+
+__all__ = [
+    "all_gather_delivers_at_the_price_of_a_ring",
+    "all_gather_needs_nothing_but_its_messages",
+    "all_gather_refuses_a_chunk_that_does_not_fit",
+    "all_reduce_needs_nothing_but_its_messages",
+    "all_reduce_sums_at_the_price_of_a_ring",
+    "all_to_all_delivers_in_the_order_of_the_ranks",
+    "all_to_all_needs_nothing_but_its_messages",
+    "all_to_all_refuses_what_is_not_1d",
+    "broadcast_delivers_in_logarithmic_rounds",
+    "broadcast_needs_nothing_but_its_messages",
+    "broadcast_refuses_a_source_that_is_no_rank",
+    "halving_needs_nothing_but_its_messages",
+    "halving_refuses_other_numbers_of_ranks",
+    "halving_sums_within_its_budget",
+    "reduce_scatter_needs_nothing_but_its_messages",
+    "reduce_scatter_refuses_what_is_not_1d",
+    "reduce_scatter_sums_chunks_at_the_price_of_a_ring",
+    "tree_all_reduce_sums_within_its_budget",
+    "tree_needs_nothing_but_its_messages",
+]
