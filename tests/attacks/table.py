@@ -43,9 +43,9 @@ Some of it cannot be promised:
 - What a process leaves in the page cache outlives it. The calls that tell what is in the cache are refused; how long a
   read takes tells it, too.
 - The system counts some things for all programs of one user together: descriptors that are under way between
-  processes, watches of epoll, pages of pipes. A submission can use them up as far as its own limits go (128 open files
-  in each of at most 400 processes), and then the ranks of another submission that is graded at the same moment can be
-  refused theirs. The grader itself is not refused, and a submission whose jail does not start is tried again at the end.
+  processes, watches of epoll, pages of pipes. A submission can use them up as far as its own limits go (128 open
+  files in each of at most 400 processes). The ranks of another submission that is graded at the same moment can then
+  be refused theirs. The grader itself is not, and a submission whose jail does not start is tried again at the end.
 - A function can hide from its test that it changed an argument. A copy would have done as well.
 - Limits on all processes of a jail together are the system's only where this user can write control groups. Elsewhere
   the grader looks five times a second. The command says in one line which limits hold.
