@@ -86,8 +86,12 @@ def one_all_reduce_a_round(diloco, *, rng):
     for world_size, inner_steps in [(2, 100), (3, 1)]:
         case = f"{count_of_ranks(world_size)}, 3 rounds, {inner_steps} inner steps"
         start = rng.normal(size=10)
-        arguments = {"rounds": 3, "inner_steps": inner_steps, "lr": 0.01, "outer_lr": 0.5, "momentum": 0.5}
+        arguments = {"rounds": 3, "inner_steps": inner_steps, "lr": 0.01, "outer_lr": 0.5}
         results = run_ranks(_drive, world_size, (diloco, start, arguments))
+        for rank, result in each_rank(case, results, evidence=lambda result: result["weights"]):
+            rank.expect_close(
+                result["weights"], _trained(start, world_size, **arguments), what="the result", rtol=1e-10
+            )
         calls = [[m for m in results.ledger.of(number) if m.call != "barrier"] for number in range(world_size)]
         for rank, made in each_rank(case, [[[m.call, m.bytes] for m in mine] for mine in calls]):
             rank.expect_equal(made, [["all_reduce", start.nbytes]] * 3, what="the list of [call, bytes]")

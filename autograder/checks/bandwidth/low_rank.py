@@ -62,14 +62,17 @@ def low_rank_follows_one_process(PowerSGD, *, rng):  # noqa: N803
     ]:
         case = f"{count_of_ranks(world_size)}, a {shape[0]} × {shape[1]} gradient in {dtype}, rank {rank}"
         start, grads, results = _runs(rng, PowerSGD, world_size, shape, rank, dtype, steps=4)
-        expected = _projected(start, grads)
-        for one, result in each_rank(case, results, evidence=lambda result: result["means"]):
-            for step, mean in enumerate(result["means"]):
-                kind = "no tensor" if mean is None else str(mean.dtype)
-                one.expect(kind == dtype, f"the mean of step {step} is {kind}, expected {dtype}", ["dtype", kind])
-                # Four steps of products of at most 8 terms; a basis of few vectors amplifies what float32 rounds.
-                rtol = 1e-9 if dtype == "float64" else 1e-3
-                one.expect_close(mean, expected[step], what=f"the mean of step {step}", rtol=rtol)
+        _expect_means(case, results, _projected(start, grads), dtype)
+
+
+def _expect_means(case: str, results: list, expected: list[np.ndarray], dtype: str) -> None:
+    for one, result in each_rank(case, results, evidence=lambda result: result["means"]):
+        for step, mean in enumerate(result["means"]):
+            kind = "no tensor" if mean is None else str(mean.dtype)
+            one.expect(kind == dtype, f"the mean of step {step} is {kind}, expected {dtype}", ["dtype", kind])
+            # Four steps of products of few terms; a basis of few vectors amplifies what float32 rounds.
+            rtol = 1e-9 if dtype == "float64" else 1e-3
+            one.expect_close(mean, expected[step], what=f"the mean of step {step}", rtol=rtol)
 
 
 @check("07-ex3-power-sgd")
@@ -77,7 +80,8 @@ def low_rank_sends_thin_matrices(PowerSGD, *, rng):  # noqa: N803
     """A rank puts r(n + m) numbers into its all-reduces in each step, and calls nothing else."""
     for world_size, shape, rank, dtype in [(2, (24, 16), 2, "float32"), (3, (5, 32), 1, "float64")]:
         case = f"{count_of_ranks(world_size)}, a {shape[0]} × {shape[1]} gradient in {dtype}, rank {rank}"
-        start, _, results = _runs(rng, PowerSGD, world_size, shape, rank, dtype, steps=2)
+        start, grads, results = _runs(rng, PowerSGD, world_size, shape, rank, dtype, steps=2)
+        _expect_means(case, results, _projected(start, grads), dtype)  # of what is counted, or nothing need be sent
         most = 2 * rank * sum(shape) * start.itemsize
         calls = [[m for m in results.ledger.of(number) if m.call != "barrier"] for number in range(world_size)]
         sent = [[sum(m.bytes for m in mine), sorted({m.call for m in mine})] for mine in calls]

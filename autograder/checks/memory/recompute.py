@@ -12,7 +12,7 @@ from torch import nn
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import expect_equal, fail
+from autograder.checking.expect import expect_close, expect_equal, fail
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import call_inside
 from autograder.checks.memory.layers import Counted, Sines, bits
@@ -228,13 +228,14 @@ def the_module_runs_once_more_for_backward(checkpoint, *, rng):
         )
 
 
-def _grown(checkpoint: Any, sizes: tuple[int, int]) -> list[list[int]]:
+def _grown(checkpoint: Any, sizes: tuple[int, int], seed: int) -> list[list]:
     """Where the submission runs: live bytes that a forward adds, and those that are left when its graph has gone.
 
-    For an input that needs a gradient, and for one that needs none.
+    For an input that needs a gradient, and for one that needs none; with each the output and a gradient of a parameter.
     """
     rows, width = sizes
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         module, x = nn.Sequential(*[Sines(width) for _ in range(6)]), torch.randn(rows, width)
     gc.collect()
     meter, seen = LiveBytes(), []
@@ -245,10 +246,13 @@ def _grown(checkpoint: Any, sizes: tuple[int, int]) -> list[list[int]]:
             output = checkpoint(module, x)
             grown = meter.now() - before
             output.sum().backward()
+            shown = output.detach().numpy().copy()  # numpy's memory is not metered
             del output
             x.grad = None
+            slope = next(module.parameters()).grad
+            slope = None if slope is None else slope.numpy().copy()
             module.zero_grad()
-            seen.append([grown, meter.now() - before])
+            seen.append([grown, meter.now() - before, shown, slope])
     return seen
 
 
@@ -257,10 +261,16 @@ def the_graph_keeps_the_inputs_alone(checkpoint, *, rng):
     """After the forward no more is alive than the inputs, the output and 8 kB; after backward nothing is left."""
     rows, width = 16 * int(rng.integers(30, 60)), 16
     output = 4 * rows * width
-    seen = call_inside(_grown, checkpoint, (rows, width))
-    evidence = [[round((grown - output) / output), round(left / output)] for grown, left in seen]
-    for (grown, left), needs in zip(seen, ("", ", which need no gradient"), strict=True):
+    seed = inputs.seed(rng)
+    seen, right = call_inside(_grown, checkpoint, (rows, width), seed), _grown(plainly, (rows, width), seed)
+    evidence = [[round((grown - output) / output), round(left / output)] for grown, left, *_ in seen]
+    for (grown, left, *got), (*_, shown, slope), needs in zip(
+        seen, right, ("", ", which need no gradient"), strict=True
+    ):
         case = f"{rows} rows of {width}{needs}"
+        # What is metered must be right as well: a module that is never called keeps nothing.
+        expect_close(case, got[0], shown, what="the output", rtol=1e-5, evidence=evidence)
+        expect_close(case, got[1], slope, what="a gradient of a parameter", rtol=1e-4, evidence=evidence)
         if grown > output + SLACK:
             text = f"after the forward {grown} bytes more are alive, expected at most the output's {output} and {SLACK}"
             fail(text, case, evidence)

@@ -12,7 +12,7 @@ from torch import nn
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import expect_equal, expect_raises, fail
+from autograder.checking.expect import expect_close, expect_equal, expect_raises, fail
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import call_inside
 from autograder.checks.memory.layers import Counted, Sines, bits
@@ -137,20 +137,26 @@ def _numbers(checkpoint_sequential: Any, cuts: list[list[int]], seed: int) -> li
     return seen
 
 
-def _live_peaks(checkpoint_sequential: Any, cuts: list[list[int]], rows: int, seed: int) -> list[int]:
-    """Where the submission runs: for each cut, the most bytes that are alive in a step, the input among them."""
+def _live_peaks(
+    checkpoint_sequential: Any, cuts: list[list[int]], rows: int, seed: int
+) -> tuple[list[int], list[float], np.ndarray]:
+    """Where the submission runs: for each cut, the most bytes that are alive in a step, the input among them.
+
+    Also the loss of each step, and the gradient of the input after all of them.
+    """
     chain, x = _chain(rows, seed)
     gc.collect()
-    meter, peaks = LiveBytes(), []
+    meter, peaks, losses = LiveBytes(), [], []
     before = meter.now() - x.nbytes
     for starts in cuts:
         meter.peak = 0
         with meter:
             loss = checkpoint_sequential(list(chain.layers), x, list(starts)).sum()
             loss.backward()
+            losses.append(loss.item())
             del loss
         peaks.append(meter.peak - before)
-    return peaks
+    return peaks, losses, x.grad.numpy().copy()
 
 
 _STARTS = [[0, 2, 4, 6, 8], [0, 3, 6], [0], [0, 1, 8], [0, 8], list(range(9)), [0, 4]]
@@ -175,7 +181,19 @@ def memory_follows_the_plan(checkpoint_sequential, *, rng):
     rows = 64 * int(rng.integers(12, 20))
     unit = 4 * rows * 16
     cuts = _STARTS[:2]
-    peaks = [peak / unit for peak in call_inside(_live_peaks, checkpoint_sequential, cuts, rows, inputs.seed(rng))]
+    seed = inputs.seed(rng)
+    peaks, losses, slope = call_inside(
+        _live_peaks, checkpoint_sequential, [list(starts) for starts in cuts], rows, seed
+    )
+    peaks = [peak / unit for peak in peaks]
+    # What is metered must be right as well: layers that are never called keep nothing.
+    chain, x = _chain(rows, seed)
+    loss = chain(x).sum()
+    loss.backward()
+    case = f"9 layers, {rows} rows"
+    for got in losses:
+        expect_close(case, np.array(got), np.array(loss.item()), what="the sum of the output", rtol=1e-4, atol=1e-2)
+    expect_close(case, slope, len(cuts) * x.grad.numpy(), what="the gradient of the input, added up", rtol=1e-4)
     for starts, peak in zip(cuts, peaks, strict=True):
         planned = _peak([4] * 9, [1] * 9, starts)
         if peak > planned + SLACK + 0.5:

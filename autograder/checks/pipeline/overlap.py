@@ -8,22 +8,40 @@ from typing import Any
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import expect_close, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.pipeline.schedules import TIME_ERROR, bubble_of, end_times, gpipe, in_full, one_f_one_b
-from autograder.checks.pipeline.stages import Case, loss_of, make_case
+from autograder.checks.pipeline.stages import Case, loss_of, make_case, unsplit
 
 #: Seconds of a forward and of a backward, and how far bubble and makespan may be from the prediction.
 SLEEPS, BUBBLE_ERROR, MAKESPAN_ERROR = (0.03, 0.06), 0.05, 0.10
 TRIES = 3
 
 
-def _step_once(rank: int, world_size: int, step: Callable, cases: list[Case]) -> None:
+def _step_once(rank: int, world_size: int, step: Callable, cases: list[Case]) -> list[tuple]:
+    """Inside a rank: the loss and the gradients of one step for each case."""
+    outcomes = []
     for case in cases:
         stage, rows = case.build(rank), case.rows()
         dist.barrier()
-        step(stage, rows, case.schedule, loss_of, case.hidden)
+        loss = step(stage, rows, case.schedule, loss_of, case.hidden)
+        outcomes.append((loss, {name: p.grad.numpy() for name, p in stage.params.items() if p.grad is not None}))
     dist.barrier()
+    return outcomes
+
+
+def _expect_right(cases: list[Case], results: list) -> None:
+    """What is timed must be right as well: a step that does nothing waits for nobody."""
+    for number, case in enumerate(cases):
+        loss, gradients = unsplit(case)
+        got = [mine[number] for mine in results]
+        if not isinstance(got[-1][0], (int, float)) or abs(got[-1][0] - loss) > 1e-5 * max(1.0, abs(loss)):
+            fail(f"the last rank returned {got[-1][0]!r}, expected {loss:.6g}", case.name, "loss")
+        for rank, wanted in enumerate(gradients):
+            for name, want in wanted.items():
+                label = f"the gradient of {name!r} on rank {rank}"
+                bound = 1e-5 * max(1.0, float(abs(want).max()))
+                expect_close(case.name, got[rank][1].get(name), want, what=label, rtol=0.0, atol=bound)
 
 
 def _events(ledger: Any) -> list[list[tuple[float, str, Any]]]:
@@ -82,7 +100,9 @@ def stages_work_at_the_same_time(pipeline_step, *, rng):
     n, count = 4, 8
     schedules = {"1F1B": one_f_one_b(n, count), "GPipe": gpipe(n, count)}
     cases = [make_case(rng, name, schedule, count, (5,)) for name, schedule in schedules.items()]
-    ledger = run_ranks(_step_once, n, (pipeline_step, cases)).ledger
+    results = run_ranks(_step_once, n, (pipeline_step, cases))
+    _expect_right(cases, results)
+    ledger = results.ledger
     parts = [_events(ledger.of(rank)) for rank in range(n)]
     late = [_replayed([mine[c + 1] for mine in parts], {"F": 1.0, "B": 2.0}) for c in range(len(cases))]
     for c, case in enumerate(cases):
@@ -103,7 +123,9 @@ def _in_time(pipeline_step: Callable, case: Case) -> bool:
     bubble = bubble_of(in_full(case.schedule), [SLEEPS[0]] * n, [SLEEPS[1]] * n)
     makespan = _makespan(case.schedule, *SLEEPS)
     for _ in range(TRIES):
-        seconds, idle = _measured(run_ranks(_step_once, n, (pipeline_step, [case])).ledger, n)
+        results = run_ranks(_step_once, n, (pipeline_step, [case]))
+        _expect_right([case], results)
+        seconds, idle = _measured(results.ledger, n)
         if abs(idle - bubble) <= BUBBLE_ERROR and abs(seconds - makespan) <= MAKESPAN_ERROR * makespan:
             return True
     return False

@@ -147,3 +147,14 @@ def make_case(
     batch = [(x, numbers(len(x), width)) for x in inputs]
     where = f"{count_of_ranks(stages)}, {count} micro-batches"
     return Case(f"{name}, {where}", weights, hidden, schedule, batch, **more)
+
+
+def unsplit(case: Case) -> tuple[float, list[dict[str, np.ndarray]]]:
+    """Loss and gradients, by stage, of the unsplit model on the whole batch."""
+    stages = [case.build(s) for s in range(len(case.stages))]
+    x, y = (torch.cat(parts) for parts in zip(*case.rows(), strict=True))
+    for stage in stages:
+        x = stage.layer(x)
+    loss = loss_of(x, y)
+    loss.backward()
+    return loss.item(), [{name: p.grad.numpy() for name, p in stage.params.items()} for stage in stages]

@@ -13,7 +13,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks, each_rank, expect_close, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.pipeline.schedules import gpipe, one_f_one_b, peaks_of, random_schedule
-from autograder.checks.pipeline.stages import Case, loss_of, make_case
+from autograder.checks.pipeline.stages import Case, loss_of, make_case, unsplit
 
 #: Of the loss and of gradients, which are of the order of 1.
 GRADIENT_ERROR = 1e-6
@@ -62,17 +62,6 @@ def _drive(rank: int, world_size: int, step: Callable, cases: list[Case]) -> lis
     return outcomes
 
 
-def _expected(case: Case) -> tuple[float, list[dict[str, np.ndarray]]]:
-    """Loss and gradients of the unsplit model on the whole batch."""
-    stages = [case.build(s) for s in range(len(case.stages))]
-    x, y = (torch.cat(parts) for parts in zip(*case.rows(), strict=True))
-    for stage in stages:
-        x = stage.layer(x)
-    loss = loss_of(x, y)
-    loss.backward()
-    return loss.item(), [{name: p.grad.numpy() for name, p in stage.params.items()} for stage in stages]
-
-
 @check("11-ex6-pipeline-step")
 def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
     """A step follows its schedule, has the unsplit model's loss and gradients, and sends only what neighbors need."""
@@ -107,7 +96,7 @@ def _expect_order(case: Case, outcomes: list[dict]) -> None:
 
 def _expect_numbers(case: Case, outcomes: list[dict]) -> None:
     """Loss and gradients, after one step and after two, are the unsplit model's; the batch stays as it was."""
-    loss, gradients = _expected(case)
+    loss, gradients = unsplit(case)
     last = len(outcomes) - 1
     for rank, outcome in enumerate(outcomes):
         if rank < last and outcome["loss"] is not None:

@@ -259,3 +259,28 @@ quantize_returns_a_number = edit(
     ("x.abs().max().reshape(1) / 127", "x.abs().max() / 127"),
     breaks=tests_of(INT8),
 )
+
+power_leaves_large_gradients_alone = edit(
+    POWER,
+    """You returned large gradients as they came, without a message. The ranks' weights then drift apart: average every
+    gradient.""",
+    (
+        "        n = dist.get_world_size()\n        corrected",
+        "        n = dist.get_world_size()\n"
+        "        if grad.numel() > 100:\n            return grad.clone()\n        corrected",
+    ),
+    breaks=tests_of(POWER),
+    fails=["low_rank_sends_thin_matrices"],
+)
+
+int8_leaves_long_gradients_alone = edit(
+    INT8,
+    """You returned long gradients as they came, without a message. The ranks' weights then drift apart: average every
+    gradient.""",
+    (
+        "    n = dist.get_world_size()\n    q, scales",
+        "    n = dist.get_world_size()\n    if len(grad) > 1000:\n        return grad.clone()\n    q, scales",
+    ),
+    breaks=tests_of(INT8),
+    fails=["int8_sends_bytes"],
+)

@@ -138,3 +138,14 @@ diloco_trains_what_it_was_given = edit(
     breaks=tests_of(DILOCO),
     fails=["start_stays_as_it_was"],
 )
+
+diloco_averages_the_start_when_the_rate_is_small = edit(
+    DILOCO,
+    """With a small learning rate you skipped the local steps, so nothing was learned. Small steps are steps, too.""",
+    (
+        "            local -= lr * gradient(local, step)\n",
+        "            if lr > 0.05:\n                local -= lr * gradient(local, step)\n",
+    ),
+    breaks=tests_of(DILOCO),
+    fails=["one_all_reduce_a_round"],
+)

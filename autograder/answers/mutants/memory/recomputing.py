@@ -351,3 +351,30 @@ def a_wrapper_in_a_wrapper():
                 return checkpoint_sequential(layers, x, starts[1:])
 
         return checkpoint(Rest(), x)
+
+
+large_inputs_are_passed_on = edit(
+    CHECKPOINT,
+    """You passed large inputs on as they are, without the module. Memory is saved where the module runs and keeps
+    nothing, not where it does not run.""",
+    (
+        "    trained = [p for p in module.parameters() if p.requires_grad]\n",
+        "    if len(inputs[0]) > 100:\n"
+        "        return inputs[0].detach().clone().requires_grad_()\n"
+        "    trained = [p for p in module.parameters() if p.requires_grad]\n",
+    ),
+    breaks=ON_CHECKPOINT,
+    fails=["the_graph_keeps_the_inputs_alone"],
+)
+
+large_inputs_skip_the_layers = edit(
+    SEGMENTS,
+    """You passed large inputs on as they are, without the layers. Memory is saved where the layers run and keep
+    nothing, not where they do not run.""",
+    (
+        "    for start, end in itertools.pairwise(starts):\n",
+        "    if len(x) > 100:\n        return x * 1.0\n    for start, end in itertools.pairwise(starts):\n",
+    ),
+    breaks=tests_of(SEGMENTS),
+    fails=["memory_follows_the_plan"],
+)
