@@ -36,7 +36,8 @@ def _expect_right(cases: list[Case], results: list) -> None:
         loss, gradients = unsplit(case)
         got = [mine[number] for mine in results]
         if not isinstance(got[-1][0], (int, float)) or abs(got[-1][0] - loss) > 1e-5 * max(1.0, abs(loss)):
-            fail(f"the last rank returned {got[-1][0]!r}, expected {loss:.6g}", case.name, "loss")
+            evidence = [type(got[-1][0]).__name__, [sorted(mine[1]) for mine in got]]
+            fail(f"the last rank returned {got[-1][0]!r}, expected {loss:.6g}", case.name, evidence)
         for rank, wanted in enumerate(gradients):
             for name, want in wanted.items():
                 label = f"the gradient of {name!r} on rank {rank}"

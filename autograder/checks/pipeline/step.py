@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
