@@ -129,6 +129,23 @@ save_forgets_the_optimizer = edit(
     breaks=tests_of(SAVE),
 )
 
+save_keeps_the_optimizer_in_memory = edit(
+    SAVE,
+    """You kept the optimizer's state in memory and not in the file. A run is resumed by another process, which has
+    nothing but the file.""",
+    (
+        '    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}\n',
+        "    save.kept = optimizer.state_dict()\n"
+        '    save.kept["state"] = {\n'
+        "        number: {name: value.clone() if torch.is_tensor(value) else value for name, value in of_one.items()}\n"
+        '        for number, of_one in save.kept["state"].items()\n'
+        "    }\n"
+        '    state = {"model": model.state_dict(), "losses": losses}\n',
+    ),
+    ('    optimizer.load_state_dict(state["optimizer"])\n', "    optimizer.load_state_dict(save.kept)\n"),
+    breaks=tests_of(SAVE),
+)
+
 save_forgets_the_buffers = edit(
     SAVE,
     """You save the parameters only. A model may have buffers, such as BatchNorm's running means, which it needs to go
