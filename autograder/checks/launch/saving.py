@@ -55,7 +55,7 @@ def _weights(model: Counted) -> np.ndarray:
 
 
 def _save_twice(rank: int, world_size: int, save: Callable, folder: str, kind: str, seed: int) -> dict:
-    """Three steps, a save after the first and after the third, two more steps: the weights at the save and at the end."""
+    """Three steps, a save after the first and after the third, two more: the weights at the save and at the end."""
     path, (model, optimizer) = os.path.join(folder, "checkpoint"), _new(kind, seed)
     for times, losses in ((1, [0.5]), (2, [0.5, 0.25, 0.125])):  # the second save replaces the first
         _steps(model, optimizer, times)
