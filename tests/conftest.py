@@ -70,8 +70,23 @@ def _skip_what_cannot_run(config, items):
                 skipped[marker] = skipped.get(marker, 0) + 1
 
 
+#: No thorough test begins after this time (seconds since 1970), which CI sets: a slow machine would be stopped there.
+BEGIN_UNTIL = "THOROUGH_TESTS_BEGIN_UNTIL"
+TOO_LATE = "not begun: the time that CI has for thorough tests was over (`make thorough` runs it)"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip a thorough test that would begin too late."""
+    if item.get_closest_marker("thorough") and time.time() > float(os.environ.get(BEGIN_UNTIL) or "inf"):
+        pytest.skip(TOO_LATE)
+
+
 def pytest_terminal_summary(terminalreporter, config):
     """Say what was left out and what would put it back in."""
+    late = [report.nodeid for report in terminalreporter.stats.get("skipped", []) if TOO_LATE in str(report.longrepr)]
+    for nodeid in late:
+        terminalreporter.line(f"{nodeid}: {TOO_LATE}", yellow=True)
     for marker, count in config.stash.get(SKIPPED, {}).items():
         terminalreporter.line(f"{count} {marker} tests were skipped: {NEEDS[marker][1]}", yellow=True)
 
