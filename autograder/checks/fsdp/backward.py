@@ -28,10 +28,14 @@ def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
         expect_all(TrainableUnit, cases, world_size, bare=True)
 
 
-def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[list[float]]:
-    """For all units trainable, all but two frozen, pairs: alive at the peak, after forward, after backward."""
+#: For the cases of the memory: are all but two units frozen, how many are trained, are units pairs of layers?
+_STACKS = ((False, UNITS, False), (True, 2, False), (False, UNITS, True))
+
+
+def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[tuple]:
+    """For each stack: alive at the peak, after forward, after backward; the loss; the gradients of the shards."""
     observed = []
-    for frozen, trained, pairs in ((False, UNITS, False), (True, 2, False), (False, UNITS, True)):
+    for frozen, trained, pairs in _STACKS:
         model, x, gradients = stack(frozen, pairs), torch.randn(1, WIDTH), trained / world_size
         units = [unit_class(layer) for layer in model]
         meter = UnitMeter(rank, gradients + 5)
@@ -39,9 +43,11 @@ def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[
             loss = model(x).square().mean()
             between = meter.above(2)
             loss.backward()
+            number = loss.item()
             del loss
             after = meter.above(gradients + 0.9)
-        observed.append([meter.peak, between, after])
+        computed = [None if unit.shard.grad is None else as_numpy(unit.shard.grad) for unit in units]
+        observed.append((meter.peak, between, after, number, computed))
         del units, model
     return observed
 
@@ -52,8 +58,9 @@ def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
     world_size = 2
     got = run_ranks(_drive_backward_memory, world_size, (TrainableUnit,))[COUNTING]
     cases = ("units", "units, 14 frozen", "units of two layers,"), (UNITS, 2, UNITS)
-    for what, trained, (peak, between, after) in zip(*cases, got, strict=True):
+    for what, trained, stacked, (peak, between, after, *computed) in zip(*cases, _STACKS, got, strict=True):
         case, gradients = f"{world_size} ranks, {UNITS} {what} of S bytes", trained / world_size
+        _expect_work(case, stacked, world_size, *computed)
         # Which bounds are broken, and not by how much: a thread may hold one tensor for longer. After a peak that is
         # too high no patience is left to wait for that thread, so `after` says nothing then.
         evidence = [what, peak > gradients + 5, between > 2, peak <= gradients + 5 and after > gradients + 0.9]
@@ -66,6 +73,24 @@ def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
         if after > gradients + 0.9:
             extra = after - gradients
             fail(f"after the backward {extra:.1f} S are alive besides the gradient shards", case, evidence)
+
+
+def _expect_work(case: str, stacked: tuple, world_size: int, loss: float, gradients: list) -> None:
+    """The step whose memory counts has the loss and the gradients of the unsplit model; all ranks have one batch."""
+    frozen, _, pairs = stacked
+    model, x = stack(frozen, pairs), torch.randn(1, WIDTH)
+    want = model(x).square().mean()
+    want.backward()
+    expect_close(case, loss, as_numpy(want), what="the loss", rtol=1e-4)
+    for number, (unit, got) in enumerate(zip(model, gradients, strict=True)):
+        whole = flat(p.grad for p in unit.parameters() if p.requires_grad)
+        if not len(whole):
+            continue
+        what = f"the gradient of unit {number}'s shard on rank {COUNTING}"
+        if got is None:
+            fail(f"{what} is None", case, ["gradient", number])
+        piece = padded(whole, world_size).reshape(world_size, -1)[COUNTING]
+        expect_close(case, got, piece, what=what, rtol=1e-3)
 
 
 def _noisy(seed: int) -> tuple[nn.Module, list[nn.Module]]:

@@ -127,6 +127,19 @@ the_graph_keeps_the_weights = edit(
     fails=["backward_frees_what_it_gathers"],
 )
 
+one_example_is_not_computed = edit(
+    BACKWARD,
+    """Your forward returns early for a batch of one wide example, so nothing is gathered or computed then. A unit must
+    compute what its module does for every batch.""",
+    (
+        "        trainable, frozen = self.gather()\n",
+        "        if inputs[0].shape == (1, 64):\n            return inputs[0] + 0 * self.shard[:1].sum()\n"
+        "        trainable, frozen = self.gather()\n",
+    ),
+    breaks=tests_of(BACKWARD),
+    fails=["backward_frees_what_it_gathers"],
+)
+
 whole_until_the_backward = edit(
     BACKWARD,
     """Your unit stays whole from its forward to its backward. That saves an all-gather, but at the end of the forward
