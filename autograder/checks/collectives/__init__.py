@@ -6,7 +6,7 @@ not. What was sent is the ledger's. Bytes and rounds are compared with those of 
 it needs where chunks are unequal.
 """
 
-from autograder.checks.collectives.pieces import (
+from autograder.checks.collectives.chunks import (
     all_gather_delivers_at_the_price_of_a_ring,
     all_gather_needs_nothing_but_its_messages,
     all_gather_refuses_a_chunk_that_does_not_fit,
