@@ -21,7 +21,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.checking.hints import same_evidence
-from autograder.checks import step
+from autograder.checks.step import common
 from autograder.grading import feedback, limits, pictures, restore, safe
 from autograder.grading.gradebook import Row, csv_of
 from autograder.grading.jail import wire
@@ -160,8 +160,8 @@ def compares_evidence(chance):
     one = value()
     same_evidence(one, value())
     if isinstance(one, np.ndarray) and one.dtype.kind in "fc":
-        evidence = step._evidence(one)
-        assert isinstance(evidence, np.ndarray) or len(evidence) <= step.EVIDENCE + 1
+        evidence = common.evidence_of(one)
+        assert isinstance(evidence, np.ndarray) or len(evidence) <= common.EVIDENCE + 1
 
 
 def draws_a_ledger(chance):

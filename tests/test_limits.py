@@ -15,7 +15,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.checking.expect import CheckFailed, expect_close, expect_raises
-from autograder.checks import step
+from autograder.checks.step import common
 from autograder.grading import feedback, limits, pictures, restore, run_cells, submission_files
 from autograder.grading.jail import wire
 from autograder.grading.kernels import Outputs, Reply
@@ -112,7 +112,7 @@ def test_dtypes_that_do_not_cross_stay_where_they_are():
 def test_evidence_of_many_elements_is_short():
     many = np.full(1_000_000, np.nan, np.float16)
     with within(1):
-        evidence = step._evidence(many)
+        evidence = common.evidence_of(many)
     assert len(evidence) == 2_049 and evidence[0] == "(1000000,)"
 
 
