@@ -297,7 +297,7 @@ class Course:
     def _convert(self, converter: type, config: Config) -> str:
         return nbgrader_api.convert(converter, config, self.root / ".nbgrader.log")
 
-    def _record_failure(self, student: str, lesson: str, ended: bool) -> None:
+    def _record_failure(self, student: str, lesson: str, ended: bool = False) -> None:
         """Give a submission that could not be graded 0 points for now, so that no old score stands.
 
         ended: it ended the process that graded it.
