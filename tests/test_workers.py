@@ -99,6 +99,15 @@ def left_by(processes):
     return [path for path in made if path.name.split("-")[1] in map(str, processes)]
 
 
+def test_a_process_that_ends_starts_no_other_jail(monkeypatch):
+    monkeypatch.setattr(outside, "_ending", False)
+    monkeypatch.setattr(outside, "_jails", set())
+    outside.close_all()
+    with pytest.raises(outside.JailError, match="is ending"):
+        outside.Jail()
+    assert left_by([os.getpid()]) == []
+
+
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_grader_that_ends_leaves_nothing(course):

@@ -77,20 +77,22 @@ class Jail:
         ours, theirs = socket.socketpair()
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
         command = [*_bubblewrap(), sys.executable, "-c", python, str(theirs.fileno())]
-        self.fence = fence.Fence(self.limits.processes, self.limits.total)
         self.process: subprocess.Popen[bytes] | None = None
         self.requests = ours
-        _jails.add(self)
-        self.process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=functools.partial(_begin, self.fence),
-        )
-        theirs.close()
+        with theirs, _starting:
+            if _ending:
+                raise JailError("this process is ending: no jail is started in it")
+            self.fence = fence.Fence(self.limits.processes, self.limits.total)
+            _jails.add(self)
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=functools.partial(_begin, self.fence),
+            )
         self._expect_ready(self.process)
 
     @property
@@ -288,6 +290,9 @@ _OWN = 3
 
 _jails: set[Jail] = set()
 _shared: Jail | None = None
+#: Held while a jail's control groups and its bubblewrap are made: `close_all` then finds both or neither.
+_starting = threading.Lock()
+_ending = False
 
 
 def shared() -> Jail:
@@ -301,7 +306,10 @@ def shared() -> Jail:
 
 
 def close_all() -> None:
-    """End the jails of this process, including any that are just starting."""
+    """End the jails of this process, including any that are just starting; no other one is started in it."""
+    global _ending
+    with _starting:
+        _ending = True
     for jail in list(_jails):
         if jail.owner == os.getpid():
             jail.close()
