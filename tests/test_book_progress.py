@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from playwright.sync_api import expect
 
 from autograder.lessons import notebook
 from tests.helpers import browser
@@ -40,17 +42,18 @@ def option(tab, right, quiz=0):
 
 
 def answer(tab, right, quiz=0):
+    """Open an option, and wait until the page has remembered an answer: it does so a moment after the click."""
     option(tab, right, quiz).locator("summary").click()
+    expect(tab.page.locator(".quiz-memory").nth(quiz)).not_to_be_empty()
 
 
 def memory(tab, quiz=0):
-    tab.page.wait_for_timeout(100)
     return tab.page.locator(".quiz-memory").nth(quiz).text_content()
 
 
-def home(tab):
-    tab.page.wait_for_timeout(100)
-    return tab.page.locator("#progress [role=status]").inner_text()
+def home_says(tab, text):
+    """Wait until the home page's line of progress contains this text (a str) or matches it (a pattern)."""
+    expect(tab.page.locator("#progress [role=status]")).to_contain_text(text)
 
 
 def marks(tab):
@@ -74,10 +77,7 @@ def test_the_first_answer_counts_and_is_remembered(tab, go):
     said = tab.page.locator(".chapter-answers").inner_text()
     assert said == f"2 of {questions} questions answered, 1 right at the first try"
     go("index")
-    assert (
-        home(tab)
-        == f"0 of {len(notebook.lessons())} chapters finished; 2 questions answered, 1 right at the first try."
-    )
+    home_says(tab, f"0 of {len(notebook.lessons())} chapters finished; 2 questions answered, 1 right at the first try.")
     assert marks(tab) == [f"2/{questions}"]
     assert not tab.errors
 
@@ -89,11 +89,12 @@ def test_a_finished_chapter_is_ticked_at_home_until_it_is_erased(tab, go):
     go(OTHER)
     tab.page.get_by_label("I have finished this chapter").uncheck()
     go("index")
-    assert home(tab).startswith(f"1 of {len(notebook.lessons())} chapters finished; 0 questions")
+    home_says(tab, re.compile(f"^1 of {len(notebook.lessons())} chapters finished; 0 questions"))
     assert marks(tab) == ["✓"]
     tab.page.on("dialog", lambda dialog: dialog.accept())
     tab.page.get_by_role("button", name="Erase").click()
-    assert home(tab).startswith("0 of ") and marks(tab) == []
+    home_says(tab, re.compile("^0 of "))
+    assert marks(tab) == []
     go(CHAPTER)
     assert not tab.page.get_by_label("I have finished this chapter").is_checked()
 
@@ -112,9 +113,9 @@ def test_it_goes_to_another_browser_in_a_file(chromium, tab, go, book, tmp_path)
     there.page.goto((book / "book" / "index.html").as_uri())
     there.page.evaluate("localStorage.clear()")
     there.page.reload()
-    assert "0 questions" in home(there)
+    home_says(there, "0 questions")
     there.page.locator("#progress input").set_input_files(saved)
-    assert "1 question answered, 1 right at the first try. Loaded." in home(there)
+    home_says(there, "1 question answered, 1 right at the first try. Loaded.")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_a_file_of_something_else_changes_nothing(tab, go, tmp_path, text):
     other = tmp_path / "other.json"
     other.write_text(text)
     tab.page.locator("#progress input").set_input_files(other)
-    assert "1 question answered" in home(tab) and "This file holds no progress" in home(tab)
+    home_says(tab, re.compile("1 question answered.*This file holds no progress"))
     assert not tab.errors
 
 
@@ -139,7 +140,7 @@ def test_what_is_strange_in_a_file_is_left_out(tab, go, tmp_path):
     file.write_text(json.dumps({"chapters": strange | {"<img src=x onerror=alert(1)>": {}, OTHER: None}, "more": 1}))
     go("index")
     tab.page.locator("#progress input").set_input_files(file)
-    assert home(tab).startswith("0 of ") and "Loaded." in home(tab)
+    home_says(tab, re.compile("^0 of .*Loaded[.]"))
     kept = json.loads(tab.evaluate("localStorage.getItem('distributed-training-progress')"))
     assert kept == {"chapters": {CHAPTER: {"finished": False, "questions": 0, "answers": {}}}}
 
@@ -151,7 +152,7 @@ def test_without_storage_everything_else_works(tab, go):
     assert "right." in memory(tab)
     tab.page.get_by_label("I have finished this chapter").check()
     go("index")
-    assert "This browser stores nothing for the book" in home(tab)
+    home_says(tab, "This browser stores nothing for the book")
 
 
 def test_without_scripts_nothing_of_it_is_there(chromium, book):
