@@ -27,6 +27,14 @@ from autograder.checks.collectives.common import (
     vectors,
 )
 
+
+def _expect_sums(trials: list[Trial]) -> None:
+    """On every rank the tensor itself has become the sum."""
+    for trial in trials:
+        total = sum_of(trial.case)
+        expect_values(trial, lambda rank, total=total: total, in_place=True)
+
+
 # ---- 4 · all_reduce ----
 
 
@@ -39,9 +47,7 @@ def all_reduce_sums_at_the_price_of_a_ring(all_reduce, *, rng):
 
 
 def _expect_all_reduces(trials: list[Trial]) -> None:
-    for trial in trials:
-        total = sum_of(trial.case)
-        expect_values(trial, lambda rank, total=total: total, in_place=True)
+    _expect_sums(trials)
     for trial in trials:
         sizes = chunk_bytes(trial.case)
         expect_neighbors(trial, 2 * (trial.case.world_size - 1))
@@ -66,9 +72,7 @@ def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
 
 
 def _expect_trees(trials: list[Trial]) -> None:
-    for trial in trials:
-        total = sum_of(trial.case)
-        expect_values(trial, lambda rank, total=total: total, in_place=True)
+    _expect_sums(trials)
     for trial in (trial for trial in trials if trial.case.inputs[0].size):
         world_size, sent, count = trial.case.world_size, trial.ledger.bytes_sent(), len(trial.ledger.sends())
         expected = 2 * (world_size - 1)
@@ -100,9 +104,7 @@ def halving_sums_within_its_budget(halving_all_reduce, *, rng):
 
 
 def _expect_halvings(trials: list[Trial]) -> None:
-    for trial in trials:
-        total = sum_of(trial.case)
-        expect_values(trial, lambda rank, total=total: total, in_place=True)
+    _expect_sums(trials)
     for trial in trials:
         world_size, sent, counts = trial.case.world_size, trial.ledger.bytes_sent(), trial.ledger.messages_sent()
         most = 2 * (world_size - 1) * max(chunk_bytes(trial.case))
