@@ -220,8 +220,8 @@ def ranks_get_the_mean_gradient(MainGrads, *, rng):  # noqa: N803
         case, steps = count_of_ranks(world_size), 5
         shapes = [(2, 3), (4,), (5,)]
         values = [inputs.eighths(rng, (world_size, *shape), limit=8) for shape in shapes]
-        # The sum of the second one is an odd number of eighths above 64. Ten times that needs at least nine bits: sent in
-        # bfloat16, which has eight, the gradient is a different number.
+        # The sum of the second one is an odd number of eighths above 64. Ten times that needs at least nine bits: a
+        # gradient that was sent in bfloat16, which has eight, is a different number.
         sums = (2 * rng.integers(32, 64, world_size) + 1) / 8
         values[1][:, 0] += (sums - values[1].sum(axis=1)).astype(values[1].dtype)
         results = run_ranks(_main_grads, world_size, (MainGrads, values, steps))
