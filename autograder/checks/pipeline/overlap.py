@@ -8,10 +8,11 @@ from typing import Any
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, fail
+from autograder.checking.expect import fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.pipeline.schedules import TIME_ERROR, bubble_of, end_times, gpipe, in_full, one_f_one_b
 from autograder.checks.pipeline.stages import Case, loss_of, make_case, unsplit
+from autograder.checks.pipeline.step import expect_gradients, expect_loss
 
 #: Seconds of a forward and of a backward, and how far bubble and makespan may be from the prediction.
 SLEEPS, BUBBLE_ERROR, MAKESPAN_ERROR = (0.03, 0.06), 0.05, 0.10
@@ -34,15 +35,9 @@ def _expect_right(cases: list[Case], results: list) -> None:
     """What is timed must be right as well: a step that does nothing waits for nobody."""
     for number, case in enumerate(cases):
         loss, gradients = unsplit(case)
-        got = [mine[number] for mine in results]
-        if not isinstance(got[-1][0], (int, float)) or abs(got[-1][0] - loss) > 1e-5 * max(1.0, abs(loss)):
-            evidence = [type(got[-1][0]).__name__, [sorted(mine[1]) for mine in got]]
-            fail(f"the last rank returned {got[-1][0]!r}, expected {loss:.6g}", case.name, evidence)
-        for rank, wanted in enumerate(gradients):
-            for name, want in wanted.items():
-                label = f"the gradient of {name!r} on rank {rank}"
-                bound = 1e-5 * max(1.0, float(abs(want).max()))
-                expect_close(case.name, got[rank][1].get(name), want, what=label, rtol=0.0, atol=bound)
+        for rank, want in enumerate(gradients):
+            expect_gradients(case, rank, results[rank][number][1], want)
+        expect_loss(case, results[-1][number][0], loss)
 
 
 def _events(ledger: Any) -> list[list[tuple[float, str, Any]]]:

@@ -102,23 +102,32 @@ def _expect_numbers(case: Case, outcomes: list[dict]) -> None:
             text = f"rank {rank} returned {outcome['loss']!r}, expected None: only the last rank returns a loss"
             fail(text, case.name, "returned")
         for what, factor in (("once", 1), ("twice", 2)):
-            if set(outcome[what]) != set(gradients[rank]):
-                missing = sorted(set(gradients[rank]) - set(outcome[what]))
-                fail(f"on rank {rank} the parameters {missing} have no gradient", case.name, sorted(outcome[what]))
-            for name, want in gradients[rank].items():
-                when = " after two steps without zeroing" if factor == 2 else ""
-                label = f"the gradient of {name!r} on rank {rank}{when}"
-                scale = max(1.0, float(np.max(np.abs(factor * want))))
-                bound = GRADIENT_ERROR * scale
-                expect_close(case.name, outcome[what][name], factor * want, what=label, rtol=0.0, atol=bound)
+            when = " after two steps without zeroing" if factor == 2 else ""
+            expect_gradients(case, rank, outcome[what], {name: factor * g for name, g in gradients[rank].items()}, when)
         if not outcome["inputs"]:
             text = f"pipeline_step changed a micro-batch on rank {rank}, or set its requires_grad"
             fail(text, case.name, "inputs")
-    if not isinstance(outcomes[last]["loss"], (int, float)):
-        kind = type(outcomes[last]["loss"]).__name__
-        fail(f"the last rank returned {outcomes[last]['loss']!r} ({kind}), expected the loss, a float", case.name, kind)
-    bound = GRADIENT_ERROR * max(1.0, abs(loss))
-    expect_close(case.name, outcomes[last]["loss"], np.array(loss), what="the loss", rtol=0.0, atol=bound)
+    expect_loss(case, outcomes[last]["loss"], loss)
+
+
+def expect_gradients(case: Case, rank: int, got: dict, want: dict, when: str = "") -> None:
+    """One rank's gradients are those that are wanted, by the names of the parameters."""
+    if set(got) != set(want):
+        missing = sorted(set(want) - set(got))
+        fail(f"on rank {rank} the parameters {missing} have no gradient", case.name, sorted(got))
+    for name, gradient in want.items():
+        label = f"the gradient of {name!r} on rank {rank}{when}"
+        bound = GRADIENT_ERROR * max(1.0, float(np.max(np.abs(gradient))))
+        expect_close(case.name, got[name], gradient, what=label, rtol=0.0, atol=bound)
+
+
+def expect_loss(case: Case, got: object, want: float) -> None:
+    """The last rank returned the loss."""
+    if not isinstance(got, (int, float)):
+        kind = type(got).__name__
+        fail(f"the last rank returned {got!r} ({kind}), expected the loss, a float", case.name, kind)
+    bound = GRADIENT_ERROR * max(1.0, abs(want))
+    expect_close(case.name, got, np.array(want), what="the loss", rtol=0.0, atol=bound)
 
 
 def _expect_alive(case: Case, outcomes: list[dict]) -> None:
