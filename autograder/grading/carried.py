@@ -10,6 +10,7 @@ code that runs there can read the lesson's answers.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -71,45 +72,46 @@ def builds_on(
     builds also on what its test reads. It builds on a later exercise only if the lesson's own cells do: a student who
     has the first exercise call the third would else be given the third.
     """
-    answers, cells = list(answers), list(cells)
-    order = [cell.id for cell in lesson.cells]
-    ours, theirs = _reached(answers, [], lesson), _reached(answers, cells, lesson)
-    return {
-        answer: {other for other in theirs[answer] if other in ours[answer] or _is_before(order, other, answer)}
-        for answer in answers
-    }
+    order = [cell.id for cell in lesson.cells if notebook.nbgrader_role(cell) == "solution"]
+    ours = _names_of(lesson.cells)
+    both = _names_of(cells)
+    for cell, (reads, defines) in ours.items():
+        more = both.setdefault(cell, (set(), set()))
+        more[0].update(reads)
+        more[1].update(defines)
+    found = {}
+    for answer in answers:
+        earlier = set(order[: order.index(answer)] if answer in order else order)
+        allowed = earlier | (_reached(answer, ours) & set(order))
+        found[answer] = (_reached(answer, both) & allowed) - {answer}
+    return found
 
 
-def _is_before(order: list[str], one: str, other: str) -> bool:
-    return one in order and (other not in order or order.index(one) < order.index(other))
+#: Each cell → the names that it reads and the names that it defines.
+_Names = dict[str, tuple[set[str], set[str]]]
 
 
-def _reached(
-    answers: list[str], cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode
-) -> dict[str, set[str]]:
-    """Each answer → the answers that define what it or its test reads, directly or not."""
-    defines: dict[str, set[str]] = {}
-    reads: dict[str, set[str]] = {}
-    for cell in [*cells, *lesson.cells]:
-        if cell.cell_type != "code":
-            continue
-        try:
-            own, read = notebook.names_of(cell)
-        except notebook.UNPARSABLE:  # not Python: what the lesson's cell reads has to do
-            continue
-        reads.setdefault(cell.id, set()).update(read - own)
-        defines.setdefault(cell.id, set()).update(set() if is_test(cell) else own)
-    known = {cell.id for cell in lesson.cells if notebook.nbgrader_role(cell) == "solution"}
+def _names_of(cells: Iterable[nbformat.NotebookNode]) -> _Names:
+    """What code cells read and define; a test defines nothing. What is not Python is left out."""
+    found: _Names = {}
+    for cell in cells:
+        if cell.cell_type == "code":
+            with contextlib.suppress(*notebook.UNPARSABLE):
+                own, read = notebook.names_of(cell)
+                reads, defines = found.setdefault(cell.id, (set(), set()))
+                reads.update(read - own)
+                defines.update(set() if is_test(cell) else own)
+    return found
 
-    def reached_from(answer: str) -> set[str]:
-        found, new = set(), {answer, f"{answer}-test"} & reads.keys()
-        while new:
-            found |= new
-            wanted = set().union(*(reads[name] for name in new))
-            new = {name for name in defines if defines[name] & wanted} - found
-        return (found & known) - {answer}
 
-    return {answer: reached_from(answer) for answer in answers}
+def _reached(answer: str, names: _Names) -> set[str]:
+    """The cells that define what an answer or its test reads, directly or not."""
+    found, new = set[str](), {answer, f"{answer}-test"} & names.keys()
+    while new:
+        found |= new
+        wanted = set().union(*(names[cell][0] for cell in new))
+        new = {cell for cell, (_, defines) in names.items() if defines & wanted} - found
+    return found
 
 
 def _rest(limits: Limits, until: float) -> Limits:
