@@ -88,7 +88,12 @@ def _set(file: Path, value: str) -> bool:
 
 def _sweep(root: Path) -> None:
     """Remove control groups left by killed graders; the system refuses to remove one that is in use."""
-    for group in root.glob("autograder-*"):
-        if not os.path.exists(f"/proc/{group.name.split('-')[1]}"):
-            with contextlib.suppress(OSError):
-                group.rmdir()
+    for group in left_by_the_dead(root, "autograder"):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def left_by_the_dead(root: Path, prefix: str) -> list[Path]:
+    """What is in a folder and named `PREFIX-PID-…` after a process that no longer runs."""
+    found = [(path, path.name.split("-")[1]) for path in root.glob(f"{prefix}-*-*")]
+    return [path for path, pid in found if pid.isdigit() and not Path(f"/proc/{pid}").exists()]

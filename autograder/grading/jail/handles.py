@@ -284,8 +284,7 @@ def exception(said: Any) -> Exception:
 
 def _name(said: Any, otherwise: str) -> str:
     """A name for a class, as the submission has said it: at most 200 characters, all of them printable."""
-    name = "".join(sign if sign.isprintable() else "?" for sign in str(said or otherwise)[:200])
-    return name or otherwise
+    return "".join(sign if sign.isprintable() else "?" for sign in str(said or otherwise)[:200])
 
 
 class _Foreign(Exception):

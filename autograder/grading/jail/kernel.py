@@ -27,7 +27,7 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading.jail import handles, outside
+from autograder.grading.jail import fence, handles, outside
 from autograder.grading.kernels import Outputs, Reply
 from autograder.lessons import notebook
 
@@ -59,10 +59,9 @@ FORGOTTEN = 4 * 3600
 @functools.cache
 def _sweep(owner: int) -> None:
     """Once per process, remove shared folders of graders that were killed. owner: this process."""
-    for folder in Path("/tmp").glob("grade-*-*"):
-        with contextlib.suppress(OSError, ValueError):
-            old = time.time() - folder.stat().st_mtime > FORGOTTEN
-            if old and not Path(f"/proc/{int(folder.name.split('-')[1])}").exists():
+    for folder in fence.left_by_the_dead(Path("/tmp"), "grade"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > FORGOTTEN:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
