@@ -14,19 +14,39 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
-#: How the file of a lesson's chapter is named.
-CHAPTERS = "[0-9][0-9]_*.md"
+
+class Chapter(NamedTuple):
+    """A lesson's chapter. name: its file's name without the ending, which is the lesson's."""
+
+    name: str
+    text: str
+
+    @property
+    def number(self) -> str:
+        """The number of the lesson, as text: `05`."""
+        return self.name[:2]
+
+    @property
+    def heading(self) -> str:
+        """How the chapter is called on a page that collects."""
+        return f"## {self.number} · {title_of(self.text)}"
+
+    def link(self, text: str = "") -> str:
+        """A link to the chapter, as MyST."""
+        return f"{{doc}}`{text or self.number} </book/{self.name}>`"
 
 
-def number_of(path: Path) -> str:
-    """The number of a lesson, as text: `05`."""
-    return path.name[:2]
+def read_chapters(folder: Path) -> list[Chapter]:
+    """The chapters in a folder, in the order of their numbers."""
+    return [Chapter(path.stem, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("[0-9][0-9]_*.md"))]
 
 
 def title_of(chapter: str) -> str:
@@ -81,11 +101,11 @@ def plain(term: str) -> str:
     return re.sub(r"[`*$\\(]", "", term).casefold()
 
 
-def _terms_page(chapters: dict[str, str]) -> list[str]:
+def _terms_page(chapters: list[Chapter], root: Path) -> list[str]:
     meanings = defaultdict(list)
-    for number, chapter in chapters.items():
-        for term, meaning in terms(chapter):
-            meanings[term].append(f"{meaning} ({_link(number, chapters)})")
+    for chapter in chapters:
+        for term, meaning in terms(chapter.text):
+            meanings[term].append(f"{meaning} ({chapter.link()})")
     lines, letter = [], ""
     for term in sorted(meanings, key=plain):
         first = plain(term)[0]
@@ -97,54 +117,31 @@ def _terms_page(chapters: dict[str, str]) -> list[str]:
     return lines
 
 
-def _questions_page(chapters: dict[str, str]) -> list[str]:
+def _questions_page(chapters: list[Chapter], root: Path) -> list[str]:
     lines = []
-    for number, chapter in chapters.items():
-        lines += [
-            f"## {number} · {title_of(chapter)}",
-            "",
-            f"The answers are {_link(number, chapters, 'in the chapter')}.",
-            "",
-        ]
-        lines += [*(f"- {question}" for question in questions(chapter)), ""]
+    for chapter in chapters:
+        lines += [chapter.heading, "", f"The answers are {chapter.link('in the chapter')}.", ""]
+        lines += [*(f"- {question}" for question in questions(chapter.text)), ""]
     return lines
 
 
-def _theorems_page(chapters: dict[str, str]) -> list[str]:
+def _theorems_page(chapters: list[Chapter], root: Path) -> list[str]:
     lines = []
-    for number, chapter in chapters.items():
-        if stated := theorems(chapter):
-            lines += [f"## {number} · {title_of(chapter)}", ""]
+    for chapter in chapters:
+        if stated := theorems(chapter.text):
+            lines += [chapter.heading, ""]
         for label, name, statement in stated:
             lines += [f"### {name}", "", f"{{prf:ref}}`{label}`", "", statement, ""]
     return lines
 
 
-def _link(number: str, chapters: dict[str, str], text: str = "") -> str:
-    return f"{{doc}}`{text or number} </book/{chapters.names[number]}>`"  # type: ignore[attr-defined]
-
-
-class _Chapters(dict):
-    """Number → text of each chapter; `names`: number → the file's name without its ending."""
-
-    names: dict[str, str]
-
-
-def read_chapters(folder: Path) -> _Chapters:
-    """The chapters in a folder, in the order of their numbers."""
-    paths = sorted(folder.glob(CHAPTERS))
-    found = _Chapters({number_of(path): path.read_text(encoding="utf-8") for path in paths})
-    found.names = {number_of(path): path.stem for path in paths}
-    return found
-
-
-def _exercises_page(root: Path, chapters: _Chapters) -> list[str]:
+def _exercises_page(chapters: list[Chapter], root: Path) -> list[str]:
     lines = []
-    for number, name in chapters.names.items():
-        released = json.loads((root / "notebooks" / name / f"{name}.ipynb").read_text(encoding="utf-8"))
-        needs = _needs(root / "solutions" / name / f"{name}.ipynb")
-        lines += [f"## {number} · {title_of(chapters[number])}", ""]
-        lines += ["| | exercise | points | builds on |", "|---|---|---|---|"]
+    for chapter in chapters:
+        file = Path(chapter.name, f"{chapter.name}.ipynb")
+        released = json.loads((root / "notebooks" / file).read_text(encoding="utf-8"))
+        needs = _needs(root / "solutions" / file)
+        lines += [chapter.heading, "", "| | exercise | points | builds on |", "|---|---|---|---|"]
         for exercise, title, points in exercises(released):
             on = ", ".join(map(str, needs.get(exercise, []))) or "–"
             lines.append(f"| {exercise} | {title.replace('|', chr(92) + '|')} | {points} | {on} |")
@@ -172,6 +169,15 @@ def _exercise(cell_id: str) -> int:
     return int(match[1]) if match else 0
 
 
+#: Kind → how its page is made, and what finds it in a chapter that must have it.
+PAGES: dict[str, tuple[Callable[[list[Chapter], Path], list[str]], Callable[[str], Any]]] = {
+    "terms": (_terms_page, terms),
+    "questions": (_questions_page, questions),
+    "theorems": (_theorems_page, lambda chapter: True),  # a chapter may have none with a name
+    "exercises": (_exercises_page, lambda chapter: True),
+}
+
+
 class Collected(SphinxDirective):
     """See the module's docstring."""
 
@@ -180,25 +186,21 @@ class Collected(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """The page's content."""
         kind, root = self.arguments[0], Path(self.env.srcdir)
+        if kind not in PAGES:
+            return [self._warning(f"there is no kind {kind!r}; the kinds are {', '.join(PAGES)}")]
+        make, find = PAGES[kind]
         chapters = read_chapters(root / "book")
-        for name in chapters.names.values():
-            self.env.note_dependency(str(root / "book" / f"{name}.md"))
-            self.env.note_dependency(str(root / "notebooks" / name / f"{name}.ipynb"))
-        find = {"terms": terms, "questions": questions}.get(kind, lambda chapter: True)
-        missing = [name for number, name in chapters.names.items() if not find(chapters[number])]
-        messages = [
-            self.state_machine.reporter.warning(f"collected: {name}.md has no {kind}", line=self.lineno)
-            for name in missing
-        ]
-        if kind == "exercises":
-            lines = _exercises_page(root, chapters)
-        else:
-            make = {"terms": _terms_page, "questions": _questions_page, "theorems": _theorems_page}[kind]
-            lines = make(chapters)
+        for chapter in chapters:
+            self.env.note_dependency(str(root / "book" / f"{chapter.name}.md"))
+            self.env.note_dependency(str(root / "notebooks" / chapter.name / f"{chapter.name}.ipynb"))
+        missing = [self._warning(f"{chapter.name}.md has no {kind}") for chapter in chapters if not find(chapter.text)]
         body = nodes.container()
-        text = StringList("\n".join(lines).split("\n"), source=str(self.get_source_info()[0]))
+        text = StringList("\n".join(make(chapters, root)).split("\n"), source=str(self.get_source_info()[0]))
         self.state.nested_parse(text, self.content_offset, body, match_titles=True)
-        return [*body.children, *messages]
+        return [*body.children, *missing]
+
+    def _warning(self, text: str) -> nodes.system_message:
+        return self.state_machine.reporter.warning(f"collected: {text}", line=self.lineno)
 
 
 def setup(app):
