@@ -39,13 +39,9 @@ from autograder.checks.capstone.common import (
 
 
 def _drive_train(rank: int, world_size: int, train: Any, root: str, options: dict, steps: int, at: int | None) -> dict:
-    """Inside a rank: an uninterrupted run and, if there is a checkpoint at step `at`, one that resumes from it."""
+    """Inside a rank: one run, with a checkpoint at step `at`, if that is given, or from `resume_from`."""
     equip(train)
-    whole = train(rank, world_size, steps, root if at else None, at, **options)
-    rest = None
-    if at and whole.get("checkpoints"):
-        rest = train(rank, world_size, steps, root, None, resume_from=whole["checkpoints"][0]["path"], **options)
-    return {"whole": whole, "rest": rest}
+    return train(rank, world_size, steps, root if at else None, at, **options)
 
 
 @check("17-ex4-train")
@@ -62,14 +58,16 @@ def training_follows_one_process(train, make_corpus, *, rng):
         case = ", ".join([f"N = {world_size}", *(f"{name} = {value}" for name, value in options.items())])
         corpus = corpus_of(make_corpus, seed)
         with tempfile.TemporaryDirectory(prefix="check-") as root:
-            arguments = (train, root, {"seed": seed, **options}, steps, at)
-            results = run_ranks(_drive_train, world_size, arguments)
-            whole = [mine["whole"] for mine in results]
+            options = {"seed": seed, **options}
+            whole = list(run_ranks(_drive_train, world_size, (train, root, options, steps, at)))
             lr = options.get("lr", 3e-3)
             _expect_run(case, whole, train_alone(corpus, world_size, steps, seed, lr), steps, exact=lr <= 3e-3)
             if at:
                 _expect_checkpoint(case, whole, corpus, seed, at, root)
-                _expect_resumed(case, whole, [mine["rest"] for mine in results], at)
+                # In other processes: what is not in the checkpoint is gone.
+                options["resume_from"] = whole[0]["checkpoints"][0]["path"]
+                rest = run_ranks(_drive_train, world_size, (train, root, options, steps, None))
+                _expect_resumed(case, whole, list(rest), at)
             elif any(mine["checkpoints"] for mine in whole):
                 fail("without a checkpoint_dir there should be no checkpoint", case, "checkpoint")
 

@@ -311,6 +311,29 @@ train_forgets_the_step_count = edit(
     breaks=tests_of(TRAIN, VERIFY),
 )
 
+train_resumes_from_memory = edit(
+    TRAIN,
+    """You restored what a global variable of the run that saved still holds. A run that resumes is another process, in
+    which nothing of that is left: read the checkpoint with load_sharded.""",
+    ("def train(", "SAVED = {}\n\n\ndef train("),
+    (
+        "        state, manifest = load_sharded(resume_from)\n"
+        "        trainer.optimizer.load_state_dict(state)\n"
+        '        step = manifest["step"]\n',
+        "        step = int(str(resume_from)[-8:])\n"
+        "        if resume_from in SAVED:\n"
+        "            trainer.optimizer.load_state_dict(SAVED[resume_from])\n",
+    ),
+    (
+        "trainer.optimizer, checkpoint_dir, step))\n",
+        "trainer.optimizer, checkpoint_dir, step))\n"
+        "            state = trainer.optimizer.state_dict().items()\n"
+        "            kept = {name: value.clone() if torch.is_tensor(value) else value for name, value in state}\n"
+        '            SAVED[history.checkpoints[-1]["path"]] = kept\n',
+    ),
+    breaks=tests_of(TRAIN),
+)
+
 train_counts_steps = edit(
     TRAIN,
     """You took steps for the number of steps to make. It is the number of the last step: resumed after step 10, a run
