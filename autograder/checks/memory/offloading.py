@@ -83,47 +83,60 @@ def _saved(function: Callable, x: torch.Tensor, w: torch.Tensor) -> list[tuple[i
     return seen
 
 
+def _tensors(rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 8, generator=generator).requires_grad_(), torch.randn(
+        8, 8, generator=generator
+    ).requires_grad_()
+
+
+def _two_backwards(y: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> list:
+    """The gradients after one backward through y's graph, and after another one."""
+    seen = []
+    for again in (True, False):
+        y.sum().backward(retain_graph=again)
+        seen.append(bits([x.grad, w.grad]))
+    return seen
+
+
 def _observe(offload: Any, name: str, rows: int, seed: int, least: int, ignored: bool) -> dict[str, Any]:
     """Where the submission runs: a forward in offload and two backwards outside of it."""
-    function, generator = _FUNCTIONS[name], torch.Generator().manual_seed(seed)
-    x, w = (torch.randn(n, 8, generator=generator).requires_grad_() for n in (rows, 8))
-    saved = _saved(function, x, w)
-    host, twice = _Host(), []
+    (x, w), host = _tensors(rows, seed), _Host()
     options: dict[str, Any] = {"min_bytes": least} if least else {}
     if ignored:
         options["ignore"] = [w.detach()[2:4]]
     with offload(host, **options):
-        y = function(x, w)
+        y = _FUNCTIONS[name](x, w)
     puts, alive, gets = len(host.sizes), host.alive, host.gets
-    for again in (True, False):
-        y.sum().backward(retain_graph=again)
-        twice.append(bits([x.grad, w.grad]))
-    left_in_graph, outputs = host.alive, bits([y])
+    backward, again = _two_backwards(y, x, w)
+    left_in_graph, output = host.alive, bits([y])
     after = (x * 2).exp().sum()  # outside of `with` nothing is moved
     after.backward()
     outside = len(host.sizes) - puts
-    x.grad = w.grad = None
-    y2, plain = function(x, w), []
-    for again in (True, False):
-        y2.sum().backward(retain_graph=again)
-        plain.append(bits([x.grad, w.grad]))
     del y, after
     if host.nbytes():
         gc.collect()  # an answer may hold its own parts in a circle
-    moved = sorted(size for size, own in saved if size >= least and not (own and ignored))
     return {
-        "output": outputs == bits([y2]),
-        "backward": twice[0] == plain[0],
-        "again": twice[1] == plain[1],
+        "output": output,
+        "backward": backward,
+        "again": again,
         "sizes": sorted(host.sizes[:puts]),
-        "moved": moved,
-        "most": sum(size for size, _ in saved),
         "alive": alive,
         "early": gets,
         "outside": outside,
         "freed": left_in_graph,
         "left": host.alive,
     }
+
+
+def _expected(name: str, rows: int, seed: int, least: int, ignored: bool) -> dict[str, Any]:
+    """The same without offload; moved: the bytes of each tensor that should go to the host."""
+    x, w = _tensors(rows, seed)
+    saved = _saved(_FUNCTIONS[name], x, w)
+    y = _FUNCTIONS[name](x, w)
+    backward, again = _two_backwards(y, x, w)
+    moved = sorted(size for size, own in saved if size >= least and not (own and ignored))
+    return {"output": bits([y]), "backward": backward, "again": again, "moved": moved}
 
 
 def _cases(rng: Any) -> list[tuple[str, str, int, int, bool]]:
@@ -141,12 +154,13 @@ def _drive(rank: int, world_size: int, offload: Any, cases: list[tuple]) -> list
     return [_observe(offload, *case) for case in cases]
 
 
-def _each(offload: Any, rng: Any) -> list[tuple[str, dict]]:
-    """Each case with what was seen, in a process of its own: hooks that are never left would stay for what follows."""
+def _each(offload: Any, rng: Any) -> list[tuple[str, dict, dict]]:
+    """Each case, what was seen and what is expected. A process of its own: hooks that are never left would stay."""
     cases = _cases(rng)
     drawn = [(*how[:2], inputs.seed(rng), *how[2:]) for _, *how in cases]
     observed = run_ranks(_drive, 1, (offload, drawn))[0]
-    return [(case, seen) for (case, *_), seen in zip(cases, observed, strict=True)]
+    wanted = [_expected(*how) for how in drawn]
+    return [(case, seen, want) for (case, *_), seen, want in zip(cases, observed, wanted, strict=True)]
 
 
 @check(OFFLOAD)
@@ -154,10 +168,10 @@ def gradients_stay_bit_for_bit(offload, *, rng):
     """Output and gradients are those without offload, bit for bit, also of a second backward through the same graph."""
     observed = _each(offload, rng)
     words = {"output": "the output", "backward": "a gradient", "again": "a gradient of the second backward"}
-    evidence = [[seen[what] for what in words] for _, seen in observed]
-    for case, seen in observed:
+    evidence = [[seen[what] == want[what] for what in words] for _, seen, want in observed]
+    for case, seen, want in observed:
         for what, words_of_it in words.items():
-            if not seen[what]:
+            if seen[what] != want[what]:
                 fail(f"{words_of_it} differs from that without offload", case, evidence)
 
 
@@ -166,13 +180,14 @@ def what_is_large_goes_to_the_host(offload, *, rng):
     """What the graph saves in `with` goes to the host, but not tensors under `min_bytes` or on storages of `ignore`."""
     observed = _each(offload, rng)
     evidence = [
-        [len(seen["sizes"]), len(set(seen["moved"]) - set(seen["sizes"])), seen["outside"]] for _, seen in observed
+        [len(seen["sizes"]), len(set(want["moved"]) - set(seen["sizes"])), seen["outside"]]
+        for _, seen, want in observed
     ]
-    for case, seen in observed:
+    for case, seen, want in observed:
         if seen["outside"]:
             fail("something was put to the host outside of `with offload(…)`", case, evidence)
         # A tensor that is saved twice may be put once.
-        wanted, got = set(seen["moved"]), set(seen["sizes"])
+        wanted, got = set(want["moved"]), set(seen["sizes"])
         if wanted - got:
             fail(f"a tensor of {max(wanted - got)} bytes was not put to the host", case, evidence)
         if got - wanted:
@@ -182,10 +197,10 @@ def what_is_large_goes_to_the_host(offload, *, rng):
 @check(OFFLOAD)
 def each_saved_tensor_is_put_once(offload, *, rng):
     """There is at most one `put` for a saved tensor, and no `get` before backward needs it."""
-    for case, seen in _each(offload, rng):
-        evidence = [len(seen["sizes"]) > len(seen["moved"]), seen["early"] > 0]
-        if len(seen["sizes"]) > len(seen["moved"]):
-            text = f"put was called {len(seen['sizes'])} times for {len(seen['moved'])} saved tensors"
+    for case, seen, want in _each(offload, rng):
+        evidence = [len(seen["sizes"]) > len(want["moved"]), seen["early"] > 0]
+        if len(seen["sizes"]) > len(want["moved"]):
+            text = f"put was called {len(seen['sizes'])} times for {len(want['moved'])} saved tensors"
             fail(text, case, evidence)
         expect_equal(case, seen["early"], 0, what="the number of calls of get before backward", evidence=evidence)
 
@@ -193,7 +208,7 @@ def each_saved_tensor_is_put_once(offload, *, rng):
 @check(OFFLOAD)
 def the_host_is_empty_in_the_end(offload, *, rng):
     """`host.nbytes()` is 0 once the graph is gone."""
-    for case, seen in _each(offload, rng):
+    for case, seen, _ in _each(offload, rng):
         if seen["left"]:
             fail(
                 f"the host still holds {seen['left']} bytes though the graph is gone",
@@ -202,24 +217,30 @@ def the_host_is_empty_in_the_end(offload, *, rng):
             )
 
 
-def _grown(rank: int, world_size: int, offload: Any, rows: int) -> list[int]:
-    """Where the submission runs: how much more is alive after the forward, and how much of it on the host."""
-    x, w = torch.ones(rows, 8, requires_grad=True), torch.eye(8, requires_grad=True)
-    host = _Host()
+def _grown(rank: int, world_size: int, offload: Any, rows: int, seed: int) -> tuple[list[int], list]:
+    """Where the submission runs: how much more is alive after the forward, and how much of it on the host.
+
+    Also the gradients, in whose place a graph that keeps nothing has none.
+    """
+    (x, w), host = _tensors(rows, seed), _Host()
     gc.collect()
     meter = LiveBytes()
     before = meter.now()
     with meter:
         with offload(host):
-            y = ((x @ w).sin().sin() @ w).exp()
-        return [meter.now() - before, host.alive, 4 * y.numel()]
+            y = _FUNCTIONS["a chain"](x, w)
+        alive = [meter.now() - before, host.alive, 4 * y.numel()]
+        y.sum().backward()
+    return alive, bits([x.grad, w.grad])
 
 
 @check(OFFLOAD)
 def the_device_keeps_the_output_alone(offload, *, rng):
     """After the forward, what is alive besides the host's copies is at most the output and 1 kB."""
-    rows = 16 * int(rng.integers(40, 80))
-    grown, hosted, output = run_ranks(_grown, 1, (offload, rows))[0]
+    rows, seed = 16 * int(rng.integers(40, 80)), inputs.seed(rng)
+    (grown, hosted, output), gradients = run_ranks(_grown, 1, (offload, rows, seed))[0]
+    if gradients != _expected("a chain", rows, seed, 0, False)["backward"]:
+        fail("a gradient differs from that without offload", f"{rows} rows", "gradients")
     if grown - hosted > output + 1024:
         text = f"{grown - hosted} bytes more are alive outside of the host, expected at most the {output} of the output"
         fail(text, f"{rows} rows", round((grown - hosted) / output))

@@ -134,21 +134,20 @@ def _train(wrap: Callable, case: str, dtype: str, seed: int) -> list[dict]:
     return steps
 
 
-def _both(checkpoint: Any, cases: list[tuple[str, str, int]]) -> list[list[list[str]]]:
-    """Where the submission runs: for each case and step, what differs from the plain module."""
+def _train_all(wrap: Callable, cases: list[tuple[str, str, int]]) -> list[list[dict]]:
+    """Where the submission runs, and with `plainly` outside: the steps of each case."""
     with torch.random.fork_rng(devices=[]):
-        found = []
-        for case in cases:
-            steps = zip(_train(checkpoint, *case), _train(plainly, *case), strict=True)
-            found.append([[what for what in want if got[what] != want[what]] for got, want in steps])
-        return found
+        return [_train(wrap, *case) for case in cases]
 
 
 @check(CHECKPOINT)
 def training_is_the_same_bit_for_bit(checkpoint, *, rng):
     """Outputs, gradients and the generator's state are those of the module itself, bit for bit, in two steps."""
     cases = [(name, dtype, inputs.seed(rng)) for name in _CASES for dtype in ("float32", "float64")]
-    differing = call_inside(_both, checkpoint, cases)
+    pairs = zip(call_inside(_train_all, checkpoint, cases), _train_all(plainly, cases), strict=True)
+    differing = [
+        [[what for what in want if got[what] != want[what]] for got, want in zip(*both, strict=True)] for both in pairs
+    ]
     for (name, dtype, _), steps in zip(cases, differing, strict=True):
         for number, what in enumerate(steps, start=1):
             if what:
@@ -156,30 +155,28 @@ def training_is_the_same_bit_for_bit(checkpoint, *, rng):
                 fail(text, f"{name}, {dtype}", differing)
 
 
-def _autocast(checkpoint: Any, seed: int) -> list[dict[str, Any]]:
-    """Where the submission runs: a forward under autocast, its backward outside of it."""
-    outcomes = []
+def _autocast(wrap: Callable, seed: int) -> dict[str, Any]:
+    """Where the submission runs, and with `plainly` outside: a forward under autocast, its backward after it."""
     with torch.random.fork_rng(devices=[]):
-        for wrap in (checkpoint, plainly):
-            torch.manual_seed(seed)
-            module, x = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 6)), torch.randn(5, 6)
-            with torch.autocast("cpu", torch.bfloat16):
-                output = wrap(module, x.requires_grad_())
-            try:
-                output.float().sin().sum().backward()
-                raised = ""
-            except RuntimeError as error:
-                raised = str(error).splitlines()[0]
-            left = torch.is_autocast_enabled("cpu")
-            grads = bits([x.grad, *(p.grad for p in module.parameters())])
-            outcomes.append({"output": bits(output), "gradients": grads, "raised": raised, "autocast": left})
-    return outcomes
+        torch.manual_seed(seed)
+        module, x = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 6)), torch.randn(5, 6)
+        with torch.autocast("cpu", torch.bfloat16):
+            output = wrap(module, x.requires_grad_())
+        try:
+            output.float().sin().sum().backward()
+            raised = ""
+        except RuntimeError as error:
+            raised = str(error).splitlines()[0]
+        left = torch.is_autocast_enabled("cpu")
+        grads = bits([x.grad, *(p.grad for p in module.parameters())])
+        return {"output": bits(output), "gradients": grads, "raised": raised, "autocast": left}
 
 
 @check(CHECKPOINT)
 def autocast_is_as_in_the_forward(checkpoint, *, rng):
     """With autocast to bfloat16 around the forward alone, output and gradients are still the module's, bit for bit."""
-    got, want = call_inside(_autocast, checkpoint, inputs.seed(rng))
+    seed = inputs.seed(rng)
+    got, want = call_inside(_autocast, checkpoint, seed), _autocast(plainly, seed)
     case, evidence = "autocast around the forward", [got[what] == want[what] for what in got]
     if got["raised"]:
         fail(f"backward raised {got['raised']}", case, evidence)

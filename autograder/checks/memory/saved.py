@@ -72,37 +72,39 @@ def _graphs(rng: np.random.Generator) -> list[_Graph]:
 
 
 def _count(saved_bytes: Any, graphs: list[_Graph], seed: int) -> list[dict]:
-    """Where the submission runs: one call for each graph, with the plain function's result next to it."""
+    """Where the submission runs, and with `_plainly` outside: one call for each graph, and a backward."""
     generator, seen = torch.Generator().manual_seed(seed), []
     for graph in graphs:
-        values = [torch.randn(size, generator=generator) for size in graph.sizes]
-        outcomes = []
-        for own in (False, True):
-            tensors = [v.clone().requires_grad_() for v in values]
-            function = Counted(_functions()[graph.function])
-            ignore = {"": (), "inputs": tensors, "a view": [tensors[0].detach()[1:3]]}[graph.ignore]
-            result = function(*tensors) if own else saved_bytes(function, *tensors, ignore=ignore)
-            pair = isinstance(result, tuple) and len(result) == 2
-            output, number = (result, None) if own else result if pair else (None, None)
-            outputs = list(output) if isinstance(output, tuple) else [output]
-            summed = [t.square().sum() for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
-            if summed:
-                torch.stack(summed).sum().backward()
-            told = bits(outputs) if all(isinstance(t, torch.Tensor) for t in outputs) else type(output).__name__
-            grads = bits([t.grad for t in tensors])
-            outcomes.append({"bytes": number, "output": told, "grads": grads, "calls": function.calls, "pair": pair})
-        seen.append({"got": outcomes[0], "plain": outcomes[1]})
+        tensors = [torch.randn(size, generator=generator).requires_grad_() for size in graph.sizes]
+        function = Counted(_functions()[graph.function])
+        ignore = {"": (), "inputs": tensors, "a view": [tensors[0].detach()[1:3]]}[graph.ignore]
+        result = saved_bytes(function, *tensors, ignore=ignore)
+        pair = isinstance(result, tuple) and len(result) == 2
+        output, number = result if pair else (None, None)
+        outputs = list(output) if isinstance(output, tuple) else [output]
+        summed = [t.square().sum() for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
+        if summed:
+            torch.stack(summed).sum().backward()
+        told = bits(outputs) if all(isinstance(t, torch.Tensor) for t in outputs) else type(output).__name__
+        grads = bits([t.grad for t in tensors])
+        seen.append({"bytes": number, "output": told, "grads": grads, "calls": function.calls, "pair": pair})
     return seen
+
+
+def _plainly(function: Callable, *tensors: torch.Tensor, ignore: Any) -> tuple[Any, None]:
+    """The function without being counted."""
+    return function(*tensors), None
 
 
 def _each(saved_bytes: Any, rng: np.random.Generator) -> list[tuple[_Graph, dict, dict]]:
     graphs = _graphs(rng)
     asked = [replace(graph, name="", bytes=0) for graph in graphs]  # what is expected stays here
-    seen = call_inside(_count, saved_bytes, asked, inputs.seed(rng))
-    for graph, one in zip(graphs, seen, strict=True):
-        if not one["got"]["pair"]:
+    seed = inputs.seed(rng)
+    seen, plain = call_inside(_count, saved_bytes, asked, seed), _count(_plainly, asked, seed)
+    for graph, got in zip(graphs, seen, strict=True):
+        if not got["pair"]:
             fail("saved_bytes should return a tuple of the output and the bytes", graph.name, "no pair")
-    return [(graph, one["got"], one["plain"]) for graph, one in zip(graphs, seen, strict=True)]
+    return list(zip(graphs, seen, plain, strict=True))
 
 
 @check(SAVED)
