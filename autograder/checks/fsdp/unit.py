@@ -174,9 +174,11 @@ def _expect_unit(case: str, unit_case: _UnitCase, rank: int, world_size: int, go
         fail("the construction of the unit changed the module's buffers", case, "buffers")
 
 
-def _drive_forward_memory(rank: int, world_size: int, unit_class: Any) -> list[float]:
-    """Units' bytes alive above the shards: after the construction, and after each unit's forward."""
-    x, shards = torch.randn(1, WIDTH), UNITS / world_size
+def _drive_forward_memory(
+    rank: int, world_size: int, unit_class: Any, x: torch.Tensor
+) -> tuple[list[float], np.ndarray]:
+    """Units' bytes alive above the shards: after the construction, and after each unit's forward. And the output."""
+    shards = UNITS / world_size
     start = UnitMeter(rank)
     with start:
         model = stack(frozen=False, pairs=False)
@@ -188,15 +190,20 @@ def _drive_forward_memory(rank: int, world_size: int, unit_class: Any) -> list[f
         for layer in model:
             x = layer(x)
             alive.append(meter.above(0.5))
-    return alive
+    return alive, as_numpy(x)
 
 
 @check("09-ex3-unit")
 def unit_is_freed_after_its_forward(ShardedUnit, *, rng):  # noqa: N803
     """No whole parameter is alive after the construction of a unit, nor after its forward."""
     world_size = 2
-    alive = run_ranks(_drive_forward_memory, world_size, (ShardedUnit,))[COUNTING]
+    x = torch.from_numpy(rng.standard_normal((1, WIDTH)).astype(np.float32))
+    alive, output = run_ranks(_drive_forward_memory, world_size, (ShardedUnit, x))[COUNTING]
     case = f"{world_size} ranks, {UNITS} units of S bytes"
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        want = stack(frozen=False, pairs=False)(x)
+    # What is metered must be right as well: a layer that is skipped holds nothing.
+    expect_close(case, output, as_numpy(want), what="the output of all units", rtol=1e-4)
     for number, extra in enumerate(alive):
         if extra > 0.5:
             when = f"the forward of layer {number}" if number else "the construction"

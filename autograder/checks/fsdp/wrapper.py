@@ -12,12 +12,17 @@ from torch import nn
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import expect_equal, fail
+from autograder.checking.expect import expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.live import COUNTING, UNIT_BYTES, UNITS, WIDTH, UnitMeter, stack
 from autograder.checks.fsdp.models import MODELS, as_numpy
 from autograder.checks.fsdp.partition import partitions
 from autograder.checks.fsdp.steps import PLAN, Training, expect_all
+
+LR = 0.1
+#: The input of the stack of units is so large that its output, after 32 layers that shrink it, is about 0.1, and the
+#: first step changes the loss by several per cent.
+SCALE = 1e7
 
 
 def _drive_refusals(rank: int, world_size: int, wrapper: Any) -> dict[str, Any]:
@@ -100,14 +105,17 @@ def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
     expect_equal(case, got, ["bfloat16", "int64", "bfloat16"], what="the list of the dtypes that reach the module")
 
 
-def _drive_memory(rank: int, world_size: int, wrapper: Any) -> list[list[float]]:
-    """For all units trainable, and for all but two frozen: alive between steps, at the peak, after a step."""
+def _drive_memory(rank: int, world_size: int, wrapper: Any, x: torch.Tensor) -> list[tuple[list[float], list[float]]]:
+    """For all units trainable, and for all but two frozen: alive between steps, at the peak, after a step.
+
+    Also the loss of each step.
+    """
     observed = []
     for frozen, trained in ((False, UNITS), (True, 2)):
-        start, x = UnitMeter(rank), torch.randn(1, WIDTH)
+        start, losses = UnitMeter(rank), []
         model = stack(frozen, pairs=True)
         wrapped = wrapper(model, list(model))
-        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=LR, momentum=0.9)
         for step in range(2):
             gc.collect()
             meter = UnitMeter(rank, trained / world_size + 5)
@@ -115,12 +123,30 @@ def _drive_memory(rank: int, world_size: int, wrapper: Any) -> list[list[float]]
                 most = start.before + _held(trained, world_size) * UNIT_BYTES
                 held = (meter.live.settled(most) - start.before) / UNIT_BYTES
             with meter if step else nullcontext():
-                wrapped(x).square().mean().backward()
+                loss = wrapped(x).square().mean()
+                loss.backward()
+                losses.append(loss.item())
+                del loss
                 optimizer.step()
                 optimizer.zero_grad()
-        observed.append([held if meter.live else 0.0, meter.peak, meter.above(2)])
+        observed.append(([held if meter.live else 0.0, meter.peak, meter.above(2)], losses))
         del wrapped, optimizer, model
     return observed
+
+
+def _losses(frozen: bool, x: torch.Tensor) -> list[float]:
+    """Those of the same two steps in one process."""
+    with torch.random.fork_rng(devices=[]):
+        model = stack(frozen, pairs=True)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=LR, momentum=0.9)
+    losses = []
+    for _ in range(2):
+        loss = model(x).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
 
 
 def _held(trained: int, world_size: int) -> float:
@@ -132,9 +158,16 @@ def _held(trained: int, world_size: int) -> float:
 def memory_stays_within_a_unit(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Between steps only shards are alive; during a step at most the gradient shards and 5 S more are."""
     world_size = 2
-    got = run_ranks(_drive_memory, world_size, (FullyShardedDataParallel,))[COUNTING]
-    for what, trained, (held, peak, after) in zip(("units", "units, 14 frozen"), (UNITS, 2), got, strict=True):
+    x = torch.from_numpy(rng.standard_normal((1, WIDTH)).astype(np.float32)) * SCALE
+    got = run_ranks(_drive_memory, world_size, (FullyShardedDataParallel, x))[COUNTING]
+    for what, frozen, ((held, peak, after), losses) in zip(
+        ("units", "units, 14 frozen"), (False, True), got, strict=True
+    ):
+        trained = 2 if frozen else UNITS
         case, allowed = f"{world_size} ranks, {UNITS} {what} of S bytes", trained / world_size + 5
+        # What is metered must be right as well: layers that are skipped hold nothing.
+        for step, (loss, want) in enumerate(zip(losses, _losses(frozen, x), strict=True), start=1):
+            expect_close(case, np.array(loss), np.array(want), what=f"the loss of step {step}", rtol=1e-3)
         evidence = [what, held > _held(trained, world_size), peak > allowed, peak <= allowed and after > 2]
         if held > _held(trained, world_size):
             text = f"{held:.1f} S are alive between steps, expected at most {_held(trained, world_size):.1f} S"

@@ -195,6 +195,17 @@ the_originals_are_kept = edit(
     fails=["unit_is_freed_after_its_forward"],
 )
 
+one_row_is_passed_on = edit(
+    UNIT,
+    """With a batch of one row your forward returns its input. It must compute the unit for every input.""",
+    (
+        "        with hung(",
+        "        if inputs[0].shape == (1, 64):\n            return inputs[0]\n        with hung(",
+    ),
+    breaks=tests_of(UNIT),
+    fails=["unit_is_freed_after_its_forward"],
+)
+
 the_places_are_not_emptied = edit(
     UNIT,
     """The whole parameters stay in their places until the first forward. Until then nothing is saved, and the module's

@@ -362,6 +362,18 @@ gathered_once_for_all = edit(
     fails=["memory_stays_within_a_unit"],
 )
 
+one_row_skips_all_units_but_the_first = edit(
+    FSDP,
+    """With a batch of one row your forward runs the first unit alone. It must run the whole module for every input.""",
+    (
+        "        return self.module(*[",
+        "        if inputs[0].shape == (1, 64):\n            return self.module[0](*inputs)\n"
+        "        return self.module(*[",
+    ),
+    breaks=tests_of(FSDP),
+    fails=["memory_stays_within_a_unit"],
+)
+
 integers_are_cast = edit(
     FSDP,
     """You cast all inputs to the compute dtype, even token numbers. An embedding cannot look up 3.0, and bf16 does not
