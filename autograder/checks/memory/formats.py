@@ -166,6 +166,9 @@ def no_cast_does_the_work(round_to, *, rng):
 
 # ---- gradients that are added up ----
 
+#: How many backwards are added up: their factors of 1, 2 and 4 sum to 10.
+STEPS = 5
+
 
 def _main_grads(rank: int, world_size: int, main_grads: Any, values: list[np.ndarray], steps: int) -> dict[str, Any]:
     """Inside a rank: backwards over three parameters, of which one is frozen and one is used in some steps only."""
@@ -217,17 +220,10 @@ def gradients_add_up_in_float32(MainGrads, *, rng):  # noqa: N803 - a check's pa
 def ranks_get_the_mean_gradient(MainGrads, *, rng):  # noqa: N803
     """`.grads` belong to the trainable parameters, once each; backward leaves `p.grad` None; `reduce` averages all."""
     for world_size in (1, 2, 3, 4):
-        case, steps = count_of_ranks(world_size), 5
-        shapes = [(2, 3), (4,), (5,)]
-        values = [inputs.eighths(rng, (world_size, *shape), limit=8) for shape in shapes]
-        # The sum of the second one is an odd number of eighths above 64. Ten times that needs at least nine bits: a
-        # gradient that was sent in bfloat16, which has eight, is a different number.
-        sums = (2 * rng.integers(32, 64, world_size) + 1) / 8
-        values[1][:, 0] += (sums - values[1].sum(axis=1)).astype(values[1].dtype)
+        case, steps = count_of_ranks(world_size), STEPS
+        values = _values(rng, world_size)
         results = run_ranks(_main_grads, world_size, (MainGrads, values, steps))
-        factors = [sum(2.0 ** (k % 3) for k in range(steps)), float(len(range(0, steps, 2)))]
-        first = [np.full((2, 3), float(values[1][r].sum()) * factors[0]) for r in range(world_size)]
-        second = [values[2][r] * factors[1] * (r == 0) for r in range(world_size)]
+        first, second = _gradients(values, steps)
         for rank, seen in each_rank(case, list(results), evidence=lambda one: [one["kinds"], one["left"], one["mean"]]):
             shapes_of = [["float32", [2, 3], True], ["float32", [5], True]]
             rank.expect_equal(seen["kinds"], shapes_of, what="the dtype, shape and zeros of .grads at first")
@@ -235,18 +231,38 @@ def ranks_get_the_mean_gradient(MainGrads, *, rng):  # noqa: N803
             for index, want in enumerate((first, second)):
                 what = f".grads[{index}] before reduce"
                 rank.expect_close(seen["own"][index], np.float64(want[rank.rank]), what=what, rtol=0.0)
-            means = [np.mean([one["own"][i] for one in results], axis=0) for i in range(2)]
-            for index, want in enumerate(means):
-                rank.expect_close(seen["mean"][index], want, what=f".grads[{index}] after reduce", rtol=1e-6)
+            for index, own in enumerate((first, second)):
+                what = f".grads[{index}] after reduce"
+                rank.expect_close(seen["mean"][index], np.mean(own, axis=0), what=what, rtol=1e-6)
             rank.expect_equal(seen["dtypes"], ["float32"] * 2, what="the dtypes of .grads after reduce")
+
+
+def _values(rng: np.random.Generator, world_size: int) -> list[np.ndarray]:
+    """What the three parameters of each rank hold.
+
+    The sum of the second one is an odd number of eighths above 64. Ten times that needs at least nine bits: a gradient
+    that was sent in bfloat16, which has eight, is a different number.
+    """
+    values = [inputs.eighths(rng, (world_size, *shape), limit=8) for shape in ((2, 3), (4,), (5,))]
+    sums = (2 * rng.integers(32, 64, world_size) + 1) / 8
+    values[1][:, 0] += (sums - values[1].sum(axis=1)).astype(values[1].dtype)
+    return values
+
+
+def _gradients(values: list[np.ndarray], steps: int) -> tuple[list, list]:
+    """What `_main_grads` adds up: the gradients of its two trainable parameters, rank by rank."""
+    world_size = len(values[0])
+    factors = [sum(2.0 ** (k % 3) for k in range(steps)), float(len(range(0, steps, 2)))]
+    first = [np.full((2, 3), float(values[1][r].sum()) * factors[0]) for r in range(world_size)]
+    return first, [values[2][r] * factors[1] * (r == 0) for r in range(world_size)]
 
 
 @check(FORMATS)
 def one_all_reduce_carries_all(MainGrads, *, rng):  # noqa: N803
     """`reduce` makes one all-reduce, of four bytes a number, and no other communication."""
     for world_size in (2, 3):
-        values = [inputs.eighths(rng, (world_size, *shape), limit=8) for shape in ((2, 3), (4,), (5,))]
-        results = run_ranks(_main_grads, world_size, (MainGrads, values, 2))
+        # A run as those whose numbers are compared: an answer cannot save messages here and send them there.
+        results = run_ranks(_main_grads, world_size, (MainGrads, _values(rng, world_size), STEPS))
         calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
         sent = [[[(m.call, m.bytes) for m in part] for part in mine] for mine in calls]
         for rank, mine in each_rank(count_of_ranks(world_size), sent):
