@@ -47,6 +47,9 @@ Some of it cannot be promised:
   files in each of at most 400 processes). The ranks of another submission that is graded at the same moment can then
   be refused theirs. The grader itself is not, and a submission whose jail does not start is tried again at the end.
 - A function can hide from its test that it changed an argument. A copy would have done as well.
+- What can be seen only next to a submission (gradients, memory, who calls what) is recorded in its own process and
+  compared outside. A program that rewrites the recorder can report what did not happen, as far as it can compute what
+  should have.
 - Limits on all processes of a jail together are the system's only where this user can write control groups. Elsewhere
   the grader looks five times a second. The command says in one line which limits hold.
 
