@@ -90,9 +90,13 @@ def a_layer_refuses_what_makes_no_sense(activation_bytes, *, rng):
 @check(PREDICT)
 def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
     """`stage_bytes` counts the micro-batches that a stage holds at once under 1F1B: min(M, stages − stage)."""
+    # Stages, one of them, micro-batches: fewer and more than the stage could hold, the last stage, one stage alone.
+    cases = [(6, 1, 3), (6, 1, 9), (5, 4, 7), (4, 0, 4), (1, 0, 2)]
     for _ in range(30):
-        stages, per_stage = int(rng.integers(1, 9)), int(rng.integers(1, 5))
-        micro_batches, stage = int(rng.integers(1, 12)), int(rng.integers(0, stages))
+        stages = int(rng.integers(1, 9))
+        cases.append((stages, int(rng.integers(0, stages)), int(rng.integers(1, 12))))
+    for stages, stage, micro_batches in cases:
+        per_stage = int(rng.integers(1, 5))
         layer = float(rng.integers(1, 10**6))
         case = f"stage_bytes({layer:.0f}, {stages * per_stage}, {stages}, {micro_batches}, {stage})"
         # One forward at a time enters a stage before its first backward; then they alternate.
