@@ -157,13 +157,13 @@ class Jail:
 
     def close(self) -> None:
         """End everything."""
-        _jails.discard(self)
         self.requests.close()
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             self.process.wait()
         self.fence.take_down()
+        _jails.discard(self)  # last: `close_all` in another thread must not miss what is not yet over
 
     def __enter__(self) -> Jail:
         return self
