@@ -29,6 +29,7 @@ LEAST = {
     "09_fsdp": (40, 6),
     "11_pipeline": (40, 6),
     "12_tensor": (40, 7),
+    "14_experts": (60, 7),
     "16_checkpoints": (60, 7),
     "17_capstone": (50, 7),
     "03_step": (15, 4),
