@@ -238,6 +238,17 @@ capacity_of_the_whole_batch = edit(
     fails=["full_experts_drop_the_rest", "rows_travel_four_times"],
 )
 
+factors_below_one_are_raised = edit(
+    LAYER,
+    """You raise a capacity factor below 1 to 1. It is allowed: an expert then serves less than its even share.""",
+    (
+        "capacity(len(x), self.num_experts, self.k, factor)",
+        "capacity(len(x), self.num_experts, self.k, max(1, factor))",
+    ),
+    breaks=tests_of(LAYER),
+    fails=["full_experts_drop_the_rest"],
+)
+
 nothing_is_dropped = edit(
     LAYER,
     """Your layer ignores the capacity factor.""",
