@@ -217,7 +217,7 @@ def _deep(nb):
 
 def _many_cells(nb):
     set_answer(nb, "ex2", WRONG)
-    nb.cells += [new_markdown_cell("x", id=f"x{number}") for number in range(20_000)]
+    nb.cells += [new_markdown_cell("x", id=f"x{number}") for number in range(1_900)]
 
 
 def _by_link(name: str, tries: str, target: str) -> Attack:
@@ -289,7 +289,13 @@ FILES = [
     Attack("too-large", "A notebook of 51 MB.", _too_large, NOTHING, aims="harm"),
     Attack("zip-bomb", "An archive that unpacks to 100 MB, named like the notebook.", _zip_bomb, NOTHING, aims="harm"),
     Attack("deep-json", "Metadata nested 200,000 deep.", _deep, NOTHING, aims="harm"),
-    Attack("many-cells", "20,000 cells.", _many_cells, WITHOUT_EX2, aims="harm"),
+    Attack(
+        "many-cells",
+        "1,900 cells; with more than 2,000, a notebook is not graded.",
+        _many_cells,
+        WITHOUT_EX2,
+        aims="harm",
+    ),
 ]
 
 
