@@ -90,8 +90,8 @@ def read_seed(text: str) -> int:
 def share_inputs() -> None:
     """From now on all checks of this process draw the same inputs, fresh in each process.
 
-    For whoever grades many answers in one process: what the known wrong answers make of these inputs, which
-    the hints need, is then found out once and not for each answer anew.
+    A process that grades many answers then runs the known wrong answers, which the hints need, once on these
+    inputs and not again for each answer.
     """
     said = os.environ.get(SEED)
     hints.Shared.seed = secrets.randbits(64) if said is None else read_seed(said)

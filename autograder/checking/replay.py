@@ -234,7 +234,8 @@ def _same(got: list[Sent], expected: list[Sent]) -> bool:
 
 
 def _bytes(numbers: torch.Tensor) -> bytes:
-    return numbers.reshape(-1).view(torch.uint8).numpy().tobytes()
+    # One element may have any stride and still count as contiguous; torch views no such tensor as bytes.
+    return numbers.contiguous().as_strided((numbers.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
 def _fail_alone(part: Part, world_size: int, given: str) -> None:

@@ -116,7 +116,7 @@ def _imports(test: nbformat.NotebookNode) -> list[ast.stmt]:
 def _calls(test: nbformat.NotebookNode) -> dict[str, list[ast.stmt]]:
     """Each check that the cell calls → the statements that do, in order.
 
-    Inside other statements the module's name may mean something else; whoever knows the checks looks there
+    Inside other statements the module's name may mean something else; a caller that knows the checks looks there
     (`grading.checklist`).
     """
     modules = {

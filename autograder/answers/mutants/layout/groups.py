@@ -1,0 +1,271 @@
+"""Wrong answers to lesson 15, exercises 1 to 3."""
+
+# The names that an answer does not define are the notebook's.
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, tests_of
+
+GROUPS, MAKE, LEVELS = "15-ex1-rank-groups", "15-ex2-make-groups", "15-ex3-two-levels"
+FINISH = "15-ex5-finish"
+
+# ---- 1 · rank_groups and crosses_nodes ----
+
+last_name_fastest = edit(
+    GROUPS,
+    """You let the last name change fastest, as PyTorch's DeviceMesh does. Here the first one does: rank 1 differs from
+    rank 0 in the first name.""",
+    (
+        "        for name, size in sizes.items():\n            rest, coordinate",
+        "        for name, size in reversed(sizes.items()):\n            rest, coordinate",
+    ),
+    breaks=tests_of(GROUPS, MAKE, FINISH),
+)
+
+only_the_first_of_several_names = edit(
+    GROUPS,
+    """Of several names you use the first alone. Ranks of a group may differ in all of them.""",
+    (
+        "names = (names,) if isinstance(names, str) else tuple(names)",
+        "names = (names,) if isinstance(names, str) else tuple(names)[:1]",
+    ),
+    breaks=tests_of(GROUPS, MAKE),
+)
+
+a_name_is_taken_for_its_letters = edit(
+    GROUPS,
+    """tuple("tp") is ("t", "p"): you took a single name apart into its letters. Ask whether names is a str.""",
+    ("names = (names,) if isinstance(names, str) else tuple(names)", "names = tuple(names)"),
+    breaks=tests_of(GROUPS, MAKE, LEVELS, FINISH),
+)
+
+groups_are_those_of_the_other_names = edit(
+    GROUPS,
+    """Your groups hold ranks with the same coordinates in `names`. It is the other way round: they differ there, and
+    have all other coordinates in common.""",
+    ("if name not in names:", "if name in names:"),
+    breaks=tests_of(GROUPS, MAKE, FINISH),
+)
+
+groups_descend = edit(
+    GROUPS,
+    """The ranks of your groups stand in falling order. The statement asks for ascending lists.""",
+    ("return list(groups.values())", "return [group[::-1] for group in groups.values()]"),
+    breaks=tests_of(GROUPS),
+)
+
+blocks_of_neighbors = edit(
+    GROUPS,
+    """You cut the ranks into blocks of neighbors, as long as the group. Only the first name's groups are neighbors; in
+    those of a later name, ranks are as far apart as the product of the sizes before it.""",
+    (
+        "    return list(groups.values())",
+        "    length = math.prod(sizes[name] for name in names)\n"
+        "    everybody = list(range(math.prod(sizes.values())))\n"
+        "    return [everybody[i : i + length] for i in range(0, len(everybody), length)]",
+    ),
+    breaks=tests_of(GROUPS, MAKE, LEVELS, FINISH),
+)
+
+unknown_names_make_groups_of_one = edit(
+    GROUPS,
+    """A name that does not exist gave groups of one rank each, so a misspelled axis would average nothing, silently.
+    Raise a ValueError that contains it.""",
+    (
+        "    for name in names:\n        if name not in sizes:\n"
+        '            raise ValueError(f"{name!r} is none of {list(sizes)}")\n',
+        "",
+    ),
+    breaks=tests_of(GROUPS),
+    fails=["unknown_names_and_empty_axes_are_refused"],
+)
+
+sizes_below_one_pass = edit(
+    GROUPS,
+    """A size of 0 gave no groups at all. Raise a ValueError that contains the name of the size.""",
+    (
+        "    for name, size in sizes.items():\n        if size < 1:\n"
+        '            raise ValueError(f"the size of {name} must be at least 1, got {size}")\n',
+        "",
+    ),
+    breaks=tests_of(GROUPS),
+    fails=["unknown_names_and_empty_axes_are_refused"],
+)
+
+only_the_first_group_is_looked_at = edit(
+    GROUPS,
+    """You look at the first group alone. Nodes need not begin where groups do: a later group may cross from one node
+    to the next.""",
+    ("for group in rank_groups(sizes, names))", "for group in rank_groups(sizes, names)[:1])"),
+    breaks=tests_of(GROUPS),
+    fails=["groups_of_two_nodes_are_found"],
+)
+
+large_groups_cross_nodes = edit(
+    GROUPS,
+    """You compare the size of a group with that of a node. Two ranks that lie far apart are a small group, and on two
+    nodes.""",
+    ("len({rank // per_node for rank in group}) > 1", "len(group) > per_node"),
+    breaks=tests_of(GROUPS),
+    fails=["groups_of_two_nodes_are_found"],
+)
+
+places_in_the_node = edit(
+    GROUPS,
+    """rank % per_node is the place of a rank in its node. Its node is rank // per_node.""",
+    ("rank // per_node", "rank % per_node"),
+    breaks=tests_of(GROUPS),
+    fails=["groups_of_two_nodes_are_found"],
+)
+
+# ---- 2 · make_groups ----
+
+tuples_are_kept_under_their_first_name = edit(
+    MAKE,
+    """You keep the group of several names under the first of them. The dict has the entries of `axes` as its keys.""",
+    ("groups[axis] = group", "groups[axis if isinstance(axis, str) else axis[0]] = group"),
+    breaks=tests_of(MAKE),
+)
+
+the_last_group_is_kept = edit(
+    MAKE,
+    """You keep the last group of each axis, whether or not this rank is in it. Keep the one whose members include this
+    rank.""",
+    (
+        "            if dist.get_rank() in members:\n                groups[axis] = group",
+        "            groups[axis] = group",
+    ),
+    breaks=tests_of(MAKE, LEVELS, FINISH),
+)
+
+lists_of_members_instead_of_groups = edit(
+    MAKE,
+    """You return the members of the groups. A collective needs the process group that new_group makes of them.""",
+    ("groups[axis] = group", "groups[axis] = members"),
+    breaks=tests_of(MAKE, LEVELS, FINISH),
+)
+
+a_mesh_may_have_any_size = edit(
+    MAKE,
+    """You did not compare the product of the sizes with the number of ranks. A smaller mesh leaves ranks without a
+    group, and they fail later, or wait.""",
+    (
+        "    if math.prod(sizes.values()) != dist.get_world_size():\n"
+        '        raise ValueError(f"sizes {sizes} do not make up the {dist.get_world_size()} ranks")\n',
+        "",
+    ),
+    breaks=tests_of(MAKE),
+    fails=["a_mesh_must_fill_the_world"],
+)
+
+a_mesh_may_be_smaller = edit(
+    MAKE,
+    """You refuse a mesh that is too large, and accept one that is too small. Ranks that are in no group would wait, or
+    fail later: the product must be the number of ranks.""",
+    ("if math.prod(sizes.values()) != dist", "if math.prod(sizes.values()) > dist"),
+    breaks=tests_of(MAKE),
+    fails=["a_mesh_must_fill_the_world"],
+)
+
+# ---- 3 · two_level_all_reduce ----
+
+the_copy_is_not_written_back = edit(
+    LEVELS,
+    """reshape(-1) of a tensor that is not contiguous is a copy, and the sum went into that copy. Copy it into the
+    tensor in the tensor's own shape.""",
+    ("tensor.copy_(padded[:n].view(tensor.shape))", "tensor.reshape(-1).copy_(padded[:n])"),
+    breaks=tests_of(LEVELS),
+)
+
+sums_in_float32 = edit(
+    LEVELS,
+    """Your buffers have torch's default dtype, float32. Integers above 2²⁴ and float64 lose digits there: take the
+    tensor's dtype.""",
+    ("torch.zeros(size * length, dtype=tensor.dtype)", "torch.zeros(size * length)"),
+    ("torch.empty(length, dtype=tensor.dtype)", "torch.empty(length)"),
+    breaks=tests_of(LEVELS),
+)
+
+lengths_must_divide = edit(
+    LEVELS,
+    """Your parts have n // g numbers, so a length that g does not divide has no place for the rest. Round up, and fill
+    up with zeros.""",
+    ("length = -(-n // size)", "length = n // size"),
+    breaks=tests_of(LEVELS),
+)
+
+nodes_keep_their_own_sums = edit(
+    LEVELS,
+    """The second step is missing: every node ends with its own sum. All-reduce the part over outer.""",
+    ("    dist.all_reduce(part, group=outer)\n", ""),
+    breaks=tests_of(LEVELS),
+)
+
+the_mean_of_all_ranks = edit(
+    LEVELS,
+    """You divided by the number of ranks. The statement asks for the sum.""",
+    ("tensor.copy_(padded[:n].view", "tensor.copy_((padded[:n] / dist.get_world_size()).view"),
+    breaks=tests_of(LEVELS),
+)
+
+the_result_is_returned = edit(
+    LEVELS,
+    """You return the sum in a new tensor. The caller's tensor should hold it.""",
+    ("tensor.copy_(padded[:n].view(tensor.shape))", "return padded[:n].view(tensor.shape)"),
+    breaks=tests_of(LEVELS),
+)
+
+whole_vectors_on_both_levels = edit(
+    LEVELS,
+    """Your numbers are right, but whole vectors cross the network from every rank of a node: g times as many bytes as
+    needed. Reduce-scatter inside the node first, so that each rank sends a part.""",
+    (
+        "    dist.reduce_scatter_single(part, padded, group=inner)\n"
+        "    dist.all_reduce(part, group=outer)\n"
+        "    dist.all_gather_single(padded, part, group=inner)\n",
+        "    dist.all_reduce(padded, group=inner)\n    dist.all_reduce(padded, group=outer)\n",
+    ),
+    breaks=tests_of(LEVELS),
+    fails=["only_a_part_crosses_nodes"],
+)
+
+one_level_over_all_ranks = edit(
+    LEVELS,
+    """You called one all-reduce over all ranks. The sum is right; the exercise is to make it of three collectives over
+    inner and outer.""",
+    (
+        "    dist.reduce_scatter_single(part, padded, group=inner)\n"
+        "    dist.all_reduce(part, group=outer)\n"
+        "    dist.all_gather_single(padded, part, group=inner)\n",
+        "    dist.all_reduce(padded)\n",
+    ),
+    breaks=tests_of(LEVELS),
+    fails=["only_a_part_crosses_nodes"],
+)
+
+leaders_of_nodes = edit(
+    LEVELS,
+    """One rank of each node gets the node's sum, talks to the other nodes, and hands the result out. The sum is right,
+    but the other ranks' ports stay idle, and the leader sends everything. Give each rank a part.""",
+    (
+        "    dist.reduce_scatter_single(part, padded, group=inner)\n"
+        "    dist.all_reduce(part, group=outer)\n"
+        "    dist.all_gather_single(padded, part, group=inner)\n",
+        "    leader = dist.get_process_group_ranks(inner)[0]\n"
+        "    dist.reduce(padded, dst=leader, group=inner)\n"
+        "    if dist.get_rank() == leader:\n"
+        "        dist.all_reduce(padded, group=outer)\n"
+        "    dist.broadcast(padded, src=leader, group=inner)\n",
+    ),
+    breaks=tests_of(LEVELS),
+    fails=["only_a_part_crosses_nodes"],
+)
+
+inner_and_outer_are_exchanged = edit(
+    LEVELS,
+    """You reduce-scatter over outer and all-reduce over inner. The sum is right, but now the long vectors cross the
+    network, and the short ones stay inside.""",
+    ("    size, n = ", "    inner, outer = outer, inner\n    size, n = "),
+    breaks=tests_of(LEVELS),
+    fails=["only_a_part_crosses_nodes"],
+)

@@ -1,0 +1,376 @@
+"""Wrong answers to lesson 15, exercises 6 and 7."""
+
+# The names that an answer does not define are the notebook's.
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, tests_of
+
+COST, PLAN = "15-ex6-cost", "15-ex7-plan"
+MEMORY, REASON = "memory_is_weights_and_activations", "the_first_rule_that_fails_is_the_reason"
+
+# ---- 6 · cost: seconds ----
+
+ranks_of_the_axis_alone = edit(
+    COST,
+    """For the data-parallel all-reduce you ask whether d ranks fit into a node. Neighbors in dp are t · p ranks apart:
+    a group stays inside only if all t · p · d ranks do.""",
+    ("/ bandwidth(cluster, t * p * d)", "/ bandwidth(cluster, d)"),
+    breaks=tests_of(COST, PLAN),
+)
+
+stages_are_neighbors = edit(
+    COST,
+    """For the pipeline's messages you ask whether p ranks fit into a node. Neighbors in pp are t ranks apart: ask for
+    t · p.""",
+    ("/ t / bandwidth(cluster, t * p)", "/ t / bandwidth(cluster, p)"),
+    breaks=tests_of(COST, PLAN),
+)
+
+whole_weights_are_averaged = edit(
+    COST,
+    """You let every rank average all gradients. A rank holds P/(tp) of the weights, and sends as many gradients.""",
+    (
+        '2 * model["params"] / (t * p) / bandwidth(cluster, t * p * d)',
+        '2 * model["params"] / bandwidth(cluster, t * p * d)',
+    ),
+    breaks=tests_of(COST, PLAN),
+)
+
+utilization_counts_recomputation = edit(
+    COST,
+    """Your mfu counts the operations of recomputation. They are work, not progress: with them it is called the
+    hardware utilization.""",
+    (
+        '"mfu": operations / (seconds * peak)',
+        '"mfu": operations * (4 / 3 if layout["recompute"] else 1) / (seconds * peak)',
+    ),
+    breaks=tests_of(COST),
+)
+
+utilization_of_what_can_be_reached = edit(
+    COST,
+    """Your mfu is against what products can reach. It is against the peak, so that machines compare.""",
+    ('"mfu": operations / (seconds * peak)', '"mfu": operations / (seconds * peak * cluster["efficiency"])'),
+    breaks=tests_of(COST),
+)
+
+bubble_over_busy_time = edit(
+    COST,
+    """You divided the idle slots by the busy ones. It is the idle share of all: (p − 1)/(vM + p − 1).""",
+    ("bubble = (p - 1) / (v * micro_batches + p - 1)", "bubble = (p - 1) / (v * micro_batches)"),
+    breaks=tests_of(COST, PLAN),
+)
+
+chunks_leave_the_bubble = edit(
+    COST,
+    """Your bubble ignores the chunks. With v of them the pipeline fills in slots that are v times shorter.""",
+    ("bubble = (p - 1) / (v * micro_batches + p - 1)", "bubble = (p - 1) / (micro_batches + p - 1)"),
+    breaks=tests_of(COST, PLAN),
+)
+
+the_bubble_delays_the_all_reduce = edit(
+    COST,
+    """You put the data-parallel all-reduce into the bubble. It happens once, after the pipeline has ended.""",
+    (
+        "seconds = (compute + tensor + pipe) / (1 - bubble) + data",
+        "seconds = (compute + tensor + pipe + data) / (1 - bubble)",
+    ),
+    breaks=tests_of(COST, PLAN),
+)
+
+all_layers_on_each_rank = edit(
+    COST,
+    """Your tensor-parallel all-reduces are those of all layers. A rank has L/p of them.""",
+    ('model["layers"] / p * micro_batches', 'model["layers"] * micro_batches'),
+    breaks=tests_of(COST, PLAN),
+)
+
+recomputation_sends_nothing = edit(
+    COST,
+    """With recomputation the forward runs twice, and its two all-reduces a layer as well: 6, not 4.""",
+    ('calls = (6 if layout["recompute"] else 4)', "calls = 4"),
+    breaks=tests_of(COST, PLAN),
+)
+
+recomputation_is_free = edit(
+    COST,
+    """With recomputation you count no more operations. The forward runs once more: 4/3 of them.""",
+    ('operations * (4 / 3 if layout["recompute"] else 1)', "operations"),
+    breaks=tests_of(COST, PLAN),
+)
+
+backward_sends_nothing = edit(
+    COST,
+    """You counted two all-reduces a layer, those of the forward. The backward has two as well.""",
+    ('(6 if layout["recompute"] else 4)', '(4 if layout["recompute"] else 2)'),
+    breaks=tests_of(COST, PLAN),
+)
+
+whole_activations_are_passed_on = edit(
+    COST,
+    """You send whole activations from stage to stage. Cut over tp, each rank sends one t-th.""",
+    ("activation / t / bandwidth(cluster, t * p)", "activation / bandwidth(cluster, t * p)"),
+    breaks=tests_of(COST, PLAN),
+)
+
+chunks_send_no_more = edit(
+    COST,
+    """With v chunks an activation passes each rank v times. You count it once.""",
+    ("pipe = 2 * v * micro_batches", "pipe = 2 * micro_batches"),
+    breaks=tests_of(COST, PLAN),
+)
+
+a_single_stage_sends = edit(
+    COST,
+    """Without a pipeline nobody sends activations. With p = 1 the part is 0.""",
+    (" if p > 1 else 0.0", ""),
+    breaks=tests_of(COST, PLAN),
+)
+
+masked_attention = edit(
+    COST,
+    """You count attention as causal. The statement takes it whole, as published runs do.""",
+    ('model["hidden"], model["seq"])\n    operations', 'model["hidden"], model["seq"], causal=True)\n    operations'),
+    breaks=tests_of(COST, PLAN),
+)
+
+one_sequence_a_micro_batch = edit(
+    COST,
+    """Your activations are those of one sequence. A micro-batch has b of them.""",
+    ('activation = 2 * b * model["seq"]', 'activation = 2 * model["seq"]'),
+    breaks=tests_of(COST, PLAN),
+)
+
+# ---- 6 · cost: memory ----
+
+the_state_is_never_cut = edit(
+    COST,
+    """You ignore the stage: at stage 1 the optimizer's 12 bytes a weight are cut over dp, at stage 2 the gradient's 2
+    as well.""",
+    ("{0: 2 + 2 + 12, 1: 2 + 2 + 12 / d, 2: 2 + (2 + 12) / d}[stage]", "2 + 2 + 12"),
+    breaks=tests_of(COST, PLAN),
+    fails=[MEMORY],
+)
+
+weights_are_cut_at_stage_2 = edit(
+    COST,
+    """At stage 2 you cut the weights, too. They stay whole until stage 3.""",
+    ("2: 2 + (2 + 12) / d}", "2: (2 + 2 + 12) / d}"),
+    breaks=tests_of(COST),
+    fails=[MEMORY],
+)
+
+all_micro_batches_are_kept = edit(
+    COST,
+    """You keep the activations of all micro-batches. Under 1F1B at most p are under way on the first stage.""",
+    ("under_way = min(micro_batches, p if v == 1 else p + (p - 1) / v)", "under_way = micro_batches"),
+    breaks=tests_of(COST, PLAN),
+    fails=[MEMORY],
+)
+
+chunks_keep_no_more = edit(
+    COST,
+    """With chunks you keep p micro-batches. Interleaving warms up longer: p + (p − 1)/v.""",
+    ("p if v == 1 else p + (p - 1) / v)", "p)"),
+    breaks=tests_of(COST, PLAN),
+    fails=[MEMORY],
+)
+
+more_than_there_are = edit(
+    COST,
+    """You keep p micro-batches even where there are fewer. At most M are under way.""",
+    (
+        "under_way = min(micro_batches, p if v == 1 else p + (p - 1) / v)",
+        "under_way = p if v == 1 else p + (p - 1) / v",
+    ),
+    breaks=tests_of(COST),
+    fails=[MEMORY],
+)
+
+nothing_is_at_work = edit(
+    COST,
+    """With recomputation you count the inputs of the layers alone. The layer that is being recomputed holds all of its
+    activations: one A more.""",
+    (' + (whole if layout["recompute"] else 0)', ""),
+    breaks=tests_of(COST),
+    fails=[MEMORY],
+)
+
+activations_are_whole = edit(
+    COST,
+    """Your activations are not cut over tp. Each of t ranks keeps one t-th.""",
+    (
+        'whole = model["saved"] * model["seq"] * b * model["hidden"] / t',
+        'whole = model["saved"] * model["seq"] * b * model["hidden"]',
+    ),
+    breaks=tests_of(COST, PLAN),
+    fails=[MEMORY],
+)
+
+inputs_are_whole = edit(
+    COST,
+    """With recomputation you keep whole inputs. They are cut over tp as well: 2sbh/t.""",
+    ('kept = 2 * model["seq"] * b * model["hidden"] / t if', 'kept = 2 * model["seq"] * b * model["hidden"] if'),
+    breaks=tests_of(COST),
+    fails=[MEMORY],
+)
+
+activations_of_all_layers = edit(
+    COST,
+    """You keep the activations of all layers. A rank has L/p.""",
+    ('activations = kept * model["layers"] / p * under_way', 'activations = kept * model["layers"] * under_way'),
+    breaks=tests_of(COST, PLAN),
+    fails=[MEMORY],
+)
+
+memory_is_never_full = edit(
+    COST,
+    """You compute the memory and never compare it. A layout that needs more than a GPU has is out.""",
+    ('    if found["memory"] > cluster["memory"]:\n        return {**found, "reason": "memory"}\n', ""),
+    breaks=tests_of(COST, PLAN),
+    fails=[MEMORY, REASON],
+)
+
+# ---- 6 · cost: reasons ----
+
+memory_is_always_told = edit(
+    COST,
+    """You give the memory for every layout that is out. Only where it is the reason is there a number.""",
+    (
+        '    found["reason"] = broken_rule(model, cluster, layout, batch)\n',
+        '    found["reason"] = broken_rule(model, cluster, layout, batch)\n'
+        '    found["memory"] = bytes_needed(model, layout, max(1, batch // (d * b)), stage)\n',
+    ),
+    breaks=tests_of(COST),
+    fails=[REASON],
+)
+
+the_given_layout_is_filled_in = edit(
+    COST,
+    """You wrote the result into the layout that you were given. Return a new dict.""",
+    (
+        '    found = {**layout, "reason": None, "memory": None, "seconds": None, "mfu": None, "bubble": None}\n',
+        "    found = layout\n"
+        '    found.update({"reason": None, "memory": None, "seconds": None, "mfu": None, "bubble": None})\n',
+    ),
+    ('return {**found, "reason": "memory"}', 'found.update(reason="memory")\n        return found'),
+    ('    return {**found, "seconds": seconds,', '    return {**found, "seconds": seconds,'),
+    breaks=tests_of(COST),
+    fails=[REASON],
+)
+
+rules_are_not_asked = edit(
+    COST,
+    """You never ask whether a rule is broken. A layout that does not divide has no step, and no seconds.""",
+    ('    found["reason"] = broken_rule(model, cluster, layout, batch)\n', ""),
+    breaks=tests_of(COST, PLAN),
+    fails=[REASON],
+)
+
+too_little_memory_is_asked_first = edit(
+    COST,
+    """You compare the memory before the other rules. The reason is the first rule in the order of the table.""",
+    ('    found["reason"] = broken_rule(model, cluster, layout, batch)\n', ""),
+    (
+        '        return {**found, "reason": "memory"}\n',
+        '        return {**found, "reason": "memory"}\n'
+        "    if broken_rule(model, cluster, layout, batch):\n"
+        '        return {**found, "memory": None, "reason": broken_rule(model, cluster, layout, batch)}\n',
+    ),
+    breaks=tests_of(COST, PLAN),
+    fails=[REASON],
+)
+
+# ---- 7 · plan ----
+
+powers_of_two_only = edit(
+    PLAN,
+    """You try powers of two. A cluster of 12 GPUs can be cut into three: try all divisors.""",
+    ("if gpus % n == 0]", "if gpus % n == 0 and n & (n - 1) == 0]"),
+    breaks=tests_of(PLAN),
+)
+
+no_data_parallelism = edit(
+    PLAN,
+    """You leave dp at 1, so most of your layouts do not use all GPUs. dp is what remains of them.""",
+    ('"dp": gpus // (tp * pp),', '"dp": 1,'),
+    breaks=tests_of(PLAN),
+)
+
+the_stage_is_not_passed_on = edit(
+    PLAN,
+    """You do not pass the stage on, so cost takes its default.""",
+    ("cost(model, cluster, layout, batch, stage)", "cost(model, cluster, layout, batch)"),
+    breaks=tests_of(PLAN),
+)
+
+micro_batches_of_one = edit(
+    PLAN,
+    """You try micro-batches of one sequence alone.""",
+    ("itertools.product((1, 2, 4), (1, 2, 4, 8)", "itertools.product((1,), (1, 2, 4, 8)"),
+    breaks=tests_of(PLAN),
+)
+
+chunks_up_to_four = edit(
+    PLAN,
+    """You try at most four chunks. 8 belongs to them.""",
+    ("(1, 2, 4, 8), (False, True)", "(1, 2, 4), (False, True)"),
+    breaks=tests_of(PLAN),
+)
+
+never_recomputed = edit(
+    PLAN,
+    """You never try recomputation. Where memory is short, it is what fits.""",
+    ("(1, 2, 4, 8), (False, True)", "(1, 2, 4, 8), (False,)"),
+    breaks=tests_of(PLAN),
+)
+
+what_needs_too_much_memory_fits = edit(
+    PLAN,
+    """Layouts that need too much memory are among those that fit. They have a reason, too.""",
+    ('(one for one in found if one["reason"] is None), key=lambda one: one["seconds"]',
+     '(one for one in found if one["reason"] in (None, "memory")), key=lambda one: one["seconds"] or math.inf'),
+    ('if one["reason"] is not None]', 'if one["reason"] not in (None, "memory")]'),
+    breaks=tests_of(PLAN),
+)  # fmt: skip
+
+only_the_best_are_returned = edit(
+    PLAN,
+    """You return the ten fastest. The statement asks for all that fit.""",
+    ("return feasible, [", "return feasible[:10], ["),
+    breaks=tests_of(PLAN),
+)
+
+the_rest_is_left_out = edit(
+    PLAN,
+    """Your second list is empty. The layouts that do not fit belong there, with their reasons: they say what to
+    change.""",
+    ('return feasible, [one for one in found if one["reason"] is not None]', "return feasible, []"),
+    breaks=tests_of(PLAN),
+)
+
+in_the_order_of_trying = edit(
+    PLAN,
+    """What fits stands in the order in which you tried it. The fastest comes first.""",
+    ('feasible = sorted((one for one in found if one["reason"] is None), key=lambda one: one["seconds"])',
+     'feasible = [one for one in found if one["reason"] is None]'),
+    breaks=tests_of(PLAN),
+    fails=["what_fits_comes_fastest_first"],
+)  # fmt: skip
+
+by_memory = edit(
+    PLAN,
+    """You sorted by memory. The statement asks for the fastest first.""",
+    ('key=lambda one: one["seconds"]', 'key=lambda one: one["memory"]'),
+    breaks=tests_of(PLAN),
+    fails=["what_fits_comes_fastest_first"],
+)
+
+by_utilization_from_the_lowest = edit(
+    PLAN,
+    """You sorted by mfu, the lowest first, so the slowest layout is at the top.""",
+    ('key=lambda one: one["seconds"]', 'key=lambda one: one["mfu"]'),
+    breaks=tests_of(PLAN),
+    fails=["what_fits_comes_fastest_first"],
+)

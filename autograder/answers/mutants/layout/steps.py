@@ -1,0 +1,344 @@
+"""Wrong answers to lesson 15, exercises 4 and 5."""
+
+# The names that an answer does not define are the notebook's.
+
+from __future__ import annotations
+
+from autograder.answers.mutants import edit, tests_of
+
+ARITHMETIC, FINISH = "15-ex4-arithmetic", "15-ex5-finish"
+COST, PLAN = "15-ex6-cost", "15-ex7-plan"
+NORM, BOUND = "each_number_of_the_model_counts_once", "gradients_above_the_bound_are_scaled"
+
+# ---- 4 · flops_per_token, mfu, critical ----
+
+forward_messages_only = edit(
+    ARITHMETIC,
+    """For tensor parallelism you counted two all-reduces a layer. There are two forward and two backward; the
+    operations that they are compared with are those of both.""",
+    ("8 * (n - 1) * ratio / 72", "4 * (n - 1) * ratio / 72"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+every_rank_does_all_products = edit(
+    ARITHMETIC,
+    """For tensor parallelism you compare with the operations of a whole layer. A rank makes one n-th of them.""",
+    ("8 * (n - 1) * ratio / 72", "8 * (n - 1) / n * ratio / 72"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+no_parameters_for_backward = edit(
+    ARITHMETIC,
+    """For fsdp you counted one all-gather. Parameters are gathered for the forward and once more for the backward.""",
+    ("return 3 * (n - 1)", "return 2 * (n - 1)"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+a_ring_without_the_rank_itself = edit(
+    ARITHMETIC,
+    """For fsdp you let a rank send whole vectors. In a ring over n ranks it sends (n − 1)/n of each: its own part is
+    there already.""",
+    ("return 3 * (n - 1) / n * ratio / 6", "return 3 * ratio / 6"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+activations_without_gradients = edit(
+    ARITHMETIC,
+    """For the pipeline you counted the activation alone. Its gradient comes back, with as many numbers.""",
+    ("return 2 * ratio / 72", "return ratio / 72"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+numbers_always_have_two_bytes = edit(
+    ARITHMETIC,
+    """You took 2 bytes a number whatever itemsize says.""",
+    ("ratio = itemsize * peak", "ratio = 2 * peak"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+forward_operations_only = edit(
+    ARITHMETIC,
+    """You compared with the operations of the forward pass, 2 for each weight. Forward and backward are 6.""",
+    ("* ratio / 6", "* ratio / 2"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+a_single_rank_is_refused = edit(
+    ARITHMETIC,
+    """You refuse n = 1. A single rank sends nothing, so any size is large enough: 0.""",
+    ("if n < 1:", "if n < 2:"),
+    breaks=tests_of(ARITHMETIC),
+)
+
+causal_halves_everything = edit(
+    ARITHMETIC,
+    """A causal mask spares half of attention's products. You halved those with the weights as well.""",
+    (
+        "float(6 * params + (attention / 2 if causal else attention))",
+        "float(6 * params + attention) / (2 if causal else 1)",
+    ),
+    breaks=tests_of(ARITHMETIC),
+    fails=["operations_are_those_of_the_model"],
+)
+
+attention_is_counted_once = edit(
+    ARITHMETIC,
+    """Attention has two products, of queries with keys and of probabilities with values, forward, and four backward:
+    12 operations for each layer, width and position. You counted half.""",
+    ("attention = 12 *", "attention = 6 *"),
+    breaks=tests_of(ARITHMETIC, COST, PLAN),
+    fails=["operations_are_those_of_the_model"],
+)
+
+operations_are_an_int = edit(
+    ARITHMETIC,
+    """With whole numbers your flops_per_token returns an int. The statement asks for a float.""",
+    ("return float(6 * params + (attention / 2 if causal else attention))",
+     "return 6 * params + (attention // 2 if causal else attention)"),
+    breaks=tests_of(ARITHMETIC),
+    fails=["operations_are_those_of_the_model"],
+)  # fmt: skip
+
+utilization_of_one_gpu = edit(
+    ARITHMETIC,
+    """You compare the operations of all GPUs with the peak of one. Divide by their number.""",
+    ("(seconds * gpus * peak)", "(seconds * peak)"),
+    breaks=tests_of(ARITHMETIC),
+    fails=["operations_are_those_of_the_model"],
+)
+
+other_kinds_are_pipelines = edit(
+    ARITHMETIC,
+    """Every other kind is a pipeline for you. A misspelled kind should be refused, with an error that names kind.""",
+    ('    if kind == "pp":\n        return 2 * ratio / 72\n'
+     "    raise ValueError(f\"kind must be 'fsdp', 'tp' or 'pp', got {kind!r}\")",
+     "    return 2 * ratio / 72"),
+    breaks=tests_of(ARITHMETIC),
+    fails=["other_kinds_and_no_ranks_are_refused"],
+)  # fmt: skip
+
+no_ranks_pass = edit(
+    ARITHMETIC,
+    """You accept a group of no ranks. Raise a ValueError that names n.""",
+    ('    if n < 1:\n        raise ValueError(f"n must be at least 1, got {n}")\n', ""),
+    breaks=tests_of(ARITHMETIC),
+    fails=["other_kinds_and_no_ranks_are_refused"],
+)
+
+# ---- 5 · finish_gradients ----
+
+mean_of_means = edit(
+    FINISH,
+    """You averaged the ranks' means. Ranks with few tokens then count as much as the others: add up the gradients of
+    the sums, and divide once by all tokens.""",
+    (
+        "    reduce_together([p.grad for p in params], dp)\n",
+        "    for p in params:\n        p.grad /= max(count, 1)\n    reduce_together([p.grad for p in params], dp)\n",
+    ),
+    ("p.grad /= tokens", "p.grad /= dist.get_world_size(dp)"),
+    breaks=tests_of(FINISH),
+)
+
+partial_gradients_stay_partial = edit(
+    FINISH,
+    """You left the partial gradients as they are. Each rank of tp saw other tokens: add them up over tp. A norm
+    changes so little that only the gradients show it.""",
+    ('    reduce_together([p.grad for p, kind in zip(params, kinds) if kind == "partial"], tp)\n', ""),
+    breaks=tests_of(FINISH),
+)
+
+partial_gradients_are_averaged = edit(
+    FINISH,
+    """You averaged the partial gradients over tp. They are parts of one sum: nothing is divided by the ranks of tp.""",
+    (
+        "    reduce_together([p.grad for p in params], dp)\n",
+        "    for p, kind in zip(params, kinds):\n"
+        '        if kind == "partial":\n'
+        "            p.grad /= dist.get_world_size(tp)\n"
+        "    reduce_together([p.grad for p in params], dp)\n",
+    ),
+    breaks=tests_of(FINISH),
+)
+
+replicated_gradients_are_added_up = edit(
+    FINISH,
+    """You added up the replicated gradients over tp as well. All ranks of tp computed the same one, so the sum is too
+    large by their number.""",
+    ('if kind == "partial"], tp)', 'if kind != "sharded"], tp)'),
+    breaks=tests_of(FINISH),
+)
+
+divided_by_own_tokens = edit(
+    FINISH,
+    """You divide by this rank's own count. The mean is over the tokens of all ranks of dp; divide by their sum.""",
+    ("p.grad /= tokens", "p.grad /= max(count, 1)"),
+    breaks=tests_of(FINISH),
+)
+
+divided_by_ranks = edit(
+    FINISH,
+    """You divide by the number of ranks of dp. What was added up are gradients of sums over tokens: divide by the
+    number of tokens.""",
+    ("p.grad /= tokens", "p.grad /= dist.get_world_size(dp)"),
+    breaks=tests_of(FINISH),
+)
+
+tokens_of_all_ranks = edit(
+    FINISH,
+    """You added up the counts over all ranks. Those of one tp group saw the same sequence, so each token counts once
+    for each of them: add up over dp.""",
+    ("dist.all_reduce(totals, group=dp)", "dist.all_reduce(totals)"),
+    breaks=tests_of(FINISH),
+)
+
+own_loss = edit(
+    FINISH,
+    """You return this rank's own mean loss. The batch's is the sum of all losses over the sum of all counts.""",
+    ("return loss / tokens, norm", "return loss_sum / max(count, 1), norm"),
+    breaks=tests_of(FINISH),
+)
+
+gradients_are_not_added_up = edit(
+    FINISH,
+    """The gradients of the other ranks of dp are missing: add them up over dp.""",
+    ("    reduce_together([p.grad for p in params], dp)\n", ""),
+    breaks=tests_of(FINISH),
+)
+
+whole_weights_count_often = edit(
+    FINISH,
+    """You added up the squares of all gradients over tp. Replicated and partial weights are whole on every rank, so
+    they counted once for each: add up those of the sharded ones alone.""",
+    ('squares[kind == "sharded"] +=', "squares[True] +="),
+    breaks=tests_of(FINISH),
+    fails=[NORM, BOUND],
+)
+
+partial_weights_count_often = edit(
+    FINISH,
+    """You counted the squares of partial gradients on every rank of tp. Added up, they are whole on each of them:
+    count them once, as the replicated ones.""",
+    ('squares[kind == "sharded"] +=', 'squares[kind != "replicated"] +='),
+    breaks=tests_of(FINISH),
+    fails=[NORM, BOUND],
+)
+
+norm_of_own_pieces = edit(
+    FINISH,
+    """Your norm has the squares of this rank's pieces alone, so the ranks of tp scale by different factors. Add up the
+    squares of the sharded gradients over tp.""",
+    ("    dist.all_reduce(squares[True], group=tp)  # the other pieces; what is whole is here already\n", ""),
+    breaks=tests_of(FINISH),
+    fails=[NORM, BOUND],
+)
+
+norm_of_the_largest_rank = edit(
+    FINISH,
+    """You took the largest of the ranks' squares. The pieces belong to one vector: add their squares up.""",
+    ("dist.all_reduce(squares[True], group=tp)", "dist.all_reduce(squares[True], dist.ReduceOp.MAX, group=tp)"),
+    breaks=tests_of(FINISH),
+    fails=[NORM, BOUND],
+)
+
+norm_of_the_summed_loss = edit(
+    FINISH,
+    """Your norm is that of the gradient before it was divided by the tokens. The bound is for the gradient of the
+    mean.""",
+    ("        p.grad /= tokens\n", ""),
+    ("    if norm > max_norm:\n", "    for p in params:\n        p.grad /= tokens\n    if norm > max_norm:\n"),
+    breaks=tests_of(FINISH),
+    fails=[NORM, BOUND],
+)
+
+norm_after_clipping = edit(
+    FINISH,
+    """You return the norm after clipping, which says nothing when it is clipped. Return the one from before.""",
+    ("return loss / tokens, norm", "return loss / tokens, min(norm, max_norm)"),
+    breaks=tests_of(FINISH),
+    fails=[BOUND],
+)
+
+short_gradients_grow = edit(
+    FINISH,
+    """You scale every gradient to the norm max_norm. A shorter one stays as it is.""",
+    ("if norm > max_norm:", "if max_norm < math.inf:"),
+    breaks=tests_of(FINISH),
+    fails=[BOUND],
+)
+
+nothing_is_added_to_the_norm = edit(
+    FINISH,
+    """You divide by the norm alone. The statement adds 1e-6 to it, which counts where gradients are tiny.""",
+    ("max_norm / (norm + 1e-6)", "max_norm / norm"),
+    breaks=tests_of(FINISH),
+    fails=[BOUND],
+)
+
+a_tensor_is_returned = edit(
+    FINISH,
+    """You return the norm as a tensor. The statement asks for floats: item() makes one.""",
+    ("norm = math.sqrt(squares[True] + squares[False])", "norm = (squares[True] + squares[False]).sqrt()"),
+    breaks=tests_of(FINISH),
+    fails=[NORM],
+)
+
+all_gradients_are_gathered = edit(
+    FINISH,
+    """You gather the gradients of all ranks of dp and add them up here: as many times the memory as there are ranks.
+    An all-reduce adds up on the way.""",
+    (
+        "    reduce_together([p.grad for p in params], dp)\n",
+        "    flat = torch.cat([p.grad.reshape(-1) for p in params])\n"
+        "    pieces = [torch.empty_like(flat) for _ in range(dist.get_world_size(dp))]\n"
+        "    dist.all_gather(pieces, flat, group=dp)\n"
+        "    total = torch.stack(pieces).sum(dim=0).split([p.numel() for p in params])\n"
+        "    for p, one in zip(params, total):\n"
+        "        p.grad.copy_(one.view(p.shape))\n",
+    ),
+    breaks=tests_of(FINISH),
+    fails=["each_gradient_is_sent_once"],
+)
+
+each_rank_sends_its_squares_of_everything = edit(
+    FINISH,
+    """You send partial gradients over tp twice. Once over tp and once over dp is enough.""",
+    (
+        "    reduce_together([p.grad for p in params], dp)\n",
+        '    again = [p.grad.clone() for p, kind in zip(params, kinds) if kind == "partial"]\n'
+        "    reduce_together(again, tp)\n"
+        "    reduce_together([p.grad for p in params], dp)\n",
+    ),
+    breaks=tests_of(FINISH),
+    fails=["each_gradient_is_sent_once"],
+)
+
+unknown_kinds_are_replicated = edit(
+    FINISH,
+    """A kind that you do not know is treated as replicated. A misspelled one would leave wrong gradients, silently:
+    raise a ValueError that contains it.""",
+    (
+        '    for kind in kinds:\n        if kind not in ("sharded", "replicated", "partial"):\n'
+        '            raise ValueError(f"unknown kind {kind!r}")\n',
+        "",
+    ),
+    breaks=tests_of(FINISH),
+    fails=["unknown_kinds_are_refused"],
+)
+
+kinds_are_checked_too_late = edit(
+    FINISH,
+    """You look at the kinds after the first all-reduce. A mistake should be found before any message.""",
+    (
+        '    for kind in kinds:\n        if kind not in ("sharded", "replicated", "partial"):\n'
+        '            raise ValueError(f"unknown kind {kind!r}")\n',
+        "",
+    ),
+    (
+        "    loss, tokens = totals.tolist()\n",
+        "    loss, tokens = totals.tolist()\n"
+        '    for kind in kinds:\n        if kind not in ("sharded", "replicated", "partial"):\n'
+        '            raise ValueError(f"unknown kind {kind!r}")\n',
+    ),
+    breaks=tests_of(FINISH),
+    fails=["unknown_kinds_are_refused"],
+)
