@@ -231,7 +231,10 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
         "03_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon"),
     },
     "student-05": {"03_step": untouched},
-    "student-06": {"03_step": half_done(GRADIENT, MEAN, ADAM)},
+    "student-06": {
+        "03_step": half_done(GRADIENT, MEAN, ADAM),
+        "15_layout": mistakes("whole_weights_count_often", "utilization_counts_recomputation"),
+    },
     "student-07": {"03_step": cut_off},
     "student-08": {"03_step": tampers("takes_worker_0")},
     "student-09": {
