@@ -34,7 +34,7 @@ class Message:
     tag: int = 0
     group: tuple[int, ...] | None = None
     root: int | None = None
-    #: Positions in this rank's sequence of events: the begin of the call, and its end if it has ended.
+    #: Positions in this rank's sequence of events: the beginning of the call, and its end if it has ended.
     posted: int = 0
     completed: int | None = None
     #: (file, line) of the code that waits for it at the end of the record; None if this rank does not wait for it.

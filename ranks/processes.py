@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ranks.server import LENGTH
+
 #: The largest number of ranks. The request for a run carries one file descriptor a rank, and at most about 250.
 MAX_WORLD_SIZE = 128
 
@@ -130,7 +132,9 @@ def _ask_for_ranks(request: bytes, fds: list[int]) -> None:
     with _lock:
         for _ in range(2):
             try:
-                socket.send_fds(_ensure_server(), [request], fds)
+                server = _ensure_server()
+                socket.send_fds(server, [len(request).to_bytes(LENGTH, "big")], fds)
+                server.sendall(request)
                 return
             except ConnectionError:
                 if _server:

@@ -24,6 +24,9 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
+#: Bytes before a request, with its file descriptors, that say how long it is.
+LENGTH = 4
+
 
 def main(fd: int) -> None:
     """Serve runs until the other end of the socket `fd` is closed."""
@@ -35,18 +38,29 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     while True:
         try:
-            header, fds, _, _ = socket.recv_fds(requests, 4096, 256)
+            size, fds, _, _ = socket.recv_fds(requests, LENGTH, 256)
+            request = json.loads(_read(requests, int.from_bytes(size, "big"))) if size else None
         except ConnectionError:
             return
-        if not header:
+        if request is None:
             return
-        request = json.loads(header)
         _import(request.pop("preload"))
         if os.fork() == 0:
             requests.close()
             _supervise(fds=fds, **request)
         for received in fds:
             os.close(received)
+
+
+def _read(requests: socket.socket, size: int) -> bytes:
+    """A request of this many bytes; the system may deliver it in pieces. ConnectionError if the other end closes."""
+    found = b""
+    while len(found) < size:
+        piece = requests.recv(size - len(found))
+        if not piece:
+            raise ConnectionError("the request was cut off")
+        found += piece
+    return found
 
 
 def _import(modules: list[str]) -> None:

@@ -58,7 +58,7 @@ def draw(ledger: Ledger, world_size: int, title: str = "What each rank did", stu
 
 
 def _draw_waiting(ax: Axes, waiting: list[Message], rows: _Rows, length: float) -> None:
-    """An empty frame from the begin of each call that never ends to the right edge, and what it waits for."""
+    """An empty frame from the beginning of each call that never ends to the right edge, and what it waits for."""
     last = max((m.start * 1e3 for m in waiting), default=0.0)
     edge = max(length, last, 0.1) * 1.6
     for m in waiting:

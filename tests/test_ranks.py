@@ -323,6 +323,11 @@ def test_the_server_imports_what_every_rank_would(monkeypatch):
         assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1
 
 
+def test_a_request_may_be_longer_than_a_socket_hands_over_at_once(monkeypatch):
+    monkeypatch.setattr(processes, "PRELOAD", {f"there.is.no.such.module.{i}" for i in range(2_000)})
+    assert ranks.run(not_imported, world_size=1, args=([],)) == [[]]
+
+
 def test_the_folder_in_which_ranks_was_imported_may_go(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -69,6 +69,11 @@ def test_tensors_cross_with_dtype_layout_and_flags():
         assert torch.equal(got, tensor) and got.dtype == dtype and got.stride() == tensor.stride()
     assert across(torch.zeros(0, 4)).shape == (0, 4)
     assert across(torch.tensor(3.0)).item() == 3
+    for one in (
+        torch.arange(7)[2::5],
+        torch.arange(12.0).reshape(3, 4)[1:2, 1::3],
+    ):  # an axis of length 1, stride 5 or 4
+        assert torch.equal(across(one), one)
     parameter = across(torch.nn.Parameter(torch.ones(2)))
     assert isinstance(parameter, torch.nn.Parameter) and parameter.requires_grad
     assert across(torch.ones(1, requires_grad=True)).requires_grad

@@ -67,7 +67,7 @@ class Bar:
         self.folder.cleanup()
 
     def expect(self, notebooks: int) -> None:
-        """So many notebooks will be graded."""
+        """Set how many notebooks will be graded."""
         self.bar.total = max(1, notebooks)
         self._show()
 

@@ -70,7 +70,7 @@ def builds_on(
 
     A cell builds on another if it reads a name that the other defines, in the submission or in the lesson. An exercise
     builds also on what its test reads. It builds on a later exercise only if the lesson's own cells do: a student who
-    has the first exercise call the third would else be given the third.
+    has the first exercise call the third would otherwise be given the third.
     """
     order = [cell.id for cell in lesson.cells if notebook.nbgrader_role(cell) == "solution"]
     ours = _names_of(lesson.cells)

@@ -1,4 +1,4 @@
-"""What the outside does with a submission's text and data at most: one place for every number of it.
+"""The limits on what the outside does with a submission's text and data, all in one place.
 
 The jail bounds what a submission does inside. The numbers here bound what parsing, cutting, comparing, drawing and
 showing its text and data may take outside. Each holds many times what honest work needs.

@@ -40,7 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
     why = run_again(course, arguments.student, arguments.lesson, test.id)
     print(why or "It passes now.")
     if why and _first(why) != _first(test.metadata.autograder.get("reason", "")):
-        print("This is another failure than when it was graded: something has changed since, or depends on chance.")
+        print("The test fails in another way than when it was graded: something has changed, or depends on chance.")
     return 1 if why else 0
 
 

@@ -112,8 +112,8 @@ LEFT_OUT = " It was left out."
 FAILED = "The autograder failed on this notebook; please ask your instructor."
 #: For one that ended the process that graded it, also when it was graded by itself.
 ENDED = (
-    "This notebook ended the process that graded it, by its time or memory. Let it return, show and send less, and "
-    "hand it in again."
+    "This notebook took so much time or memory that the process that graded it ended. Let it return, show and send "
+    "less, and hand it in again."
 )
 
 

@@ -32,7 +32,7 @@ class Attack:
 
     name, tries: what it is called, and one sentence on what it tries. make: does it to a notebook with right answers;
     a str or bytes that it returns is handed in instead. worth: the points of its honest part, by exercise.
-    beside: puts files beside the notebook. after: what must hold after grading, besides what must hold for all.
+    beside: puts files next to the notebook. after: what must hold after grading, besides what must hold for all.
     aims: "marks" it wants points, "harm" it wants to change or stop something, "wire" it aims at what carries
     results out of a jail and can do nothing to a grader that has none.
     """

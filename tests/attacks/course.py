@@ -36,7 +36,7 @@ IMPORTS = {"PYTHONPATH": str(notebook.ROOT)}
 #: Python, which does not import what an attack left in the folder that it starts in.
 PYTHON = (sys.executable, "-P")
 
-#: An honest student behind every so many attackers, and one at each end.
+#: An honest student after each few attackers, and one at each end.
 HONEST_EVERY = 8
 #: What programs write into a home that nobody attacks.
 OWN_FILES = re.compile(

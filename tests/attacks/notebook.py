@@ -234,7 +234,7 @@ FILES = [
     ),
     Attack(
         "link-as-data",
-        "A file beside the notebook is a link to the solution, from which the answer is read.",
+        "A file next to the notebook is a link to the solution, from which the answer is read.",
         square(
             """
             import re
@@ -256,7 +256,7 @@ FILES = [
     ),
     Attack(
         "files-without-end",
-        "Beside the notebook are a pipe that nobody writes to, a link to `/dev/zero` and one to itself.",
+        "Next to the notebook are a pipe that nobody writes to, a link to `/dev/zero` and one to itself.",
         square(WRONG),
         WITHOUT_EX2,
         aims="harm",
@@ -265,14 +265,14 @@ FILES = [
     Attack("pipe", "The notebook is a pipe that nobody writes to.", lambda nb: b"", NOTHING, aims="harm", beside=_pipe),
     Attack(
         "archive",
-        "The answer comes from an archive beside the notebook, where no reader of the notebook sees it.",
+        "The answer comes from an archive next to the notebook, where no reader of the notebook sees it.",
         square("import sys\nsys.path.insert(0, 'answers.zip')\nfrom answers import square"),
         WITHOUT_EX2,
         beside=_zip_beside,
     ),
     Attack(
         "modules-beside",
-        "Modules beside the notebook that are called numpy, ranks, autograder, sitecustomize.",
+        "Modules next to the notebook that are called numpy, ranks, autograder, sitecustomize.",
         cells("import os, sys\nsys.path.insert(0, os.getcwd())", "def square(x):\n    return 0 * x"),
         WITHOUT_EX2,
         lesson=ARRAYS,
@@ -280,7 +280,7 @@ FILES = [
     ),
     Attack(
         "settings-beside",
-        "Kernels, settings of nbgrader and IPython, and a time of submission that is none, beside the notebook.",
+        "Kernels, settings of nbgrader and IPython, and a time of submission that is none, next to the notebook.",
         square(WRONG),
         WITHOUT_EX2,
         aims="harm",

@@ -116,7 +116,7 @@ def expect_peace(run):
     assert run.temporary == []
     honest = [student for student, attack in run.machine.roster.items() if attack is None]
     attackers = len(run.machine.roster) - len(honest)
-    assert len(honest) == 1 - -attackers // course.HONEST_EVERY, "one at each end, and one behind every so many"
+    assert len(honest) == 1 - -attackers // course.HONEST_EVERY, "one at each end, and one after each few"
     for student in honest:
         for lesson in run.machine.lessons():
             assert run.points(student, lesson) == lessons.full(lesson), (student, lesson)

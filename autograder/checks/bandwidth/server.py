@@ -212,12 +212,12 @@ def _expect_replay(case, start, weights, log, seen, steps, lr, world_size, evide
 
 @check("07-ex5-parameter-server")
 def async_with_one_worker_is_one_process(parameter_server, *, rng):
-    """With one worker nobody else changes the weights: staleness 0 throughout, and w ← w − lr·g in each step."""
+    """With one worker no other changes the weights: staleness 0 throughout, and w ← w − lr·g in each step."""
     case, steps, lr, start = "async, 2 ranks, 4 steps", 4, 0.3, rng.normal(size=(3, 2))
     weights, log, seen, _, ledger = _serve(case, parameter_server, 2, start, "transposed", steps, lr, "async", _no_gate)
     evidence = [weights, [list(entry) for entry in log]]
     if any(entry[2] for entry in log):
-        text = "with one worker nobody else changes the weights, but the log says staleness"
+        text = "with one worker no other changes the weights, but the log says staleness"
         fail(f"{text} {[entry[2] for entry in log]}", case, ["staleness", evidence])
     _expect_replay(case, start, weights, log, seen, steps, lr, 2, evidence)
     _expect_server_bytes(case, ledger, steps, start.nbytes)

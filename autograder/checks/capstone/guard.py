@@ -37,7 +37,7 @@ def _drive_guard(rank: int, guard_class: Any, losses: list[float]) -> dict:
         elif len(backs) < 2:
             to = guard.roll_back()
             same = _state_bytes(optimizer, w) == states.get(step - 2) if step > 1 else False
-            backs.append([to - (step - 2), same])
+            backs.append([to - (step - 2), same, w.detach().tolist()])
             step = int(to) + 1
         else:
             break
@@ -55,21 +55,32 @@ def _state_bytes(optimizer: Any, w: nn.Parameter) -> tuple:
     return (*tensor_bytes(state), str(values), w.detach().numpy().tobytes())
 
 
-def _verdicts(losses: list[float]) -> list[bool]:
-    """What a guard must say of these losses, each refusal taking back the loss before it."""
+def _verdicts(losses: list[float]) -> tuple[list[bool], list[int]]:
+    """What a guard must say of these losses, each refusal taking one back; how many updates then remain."""
     accepted: list[float] = []
-    said, refused = [], 0
+    said: list[bool] = []
+    remain: list[int] = []
     for loss in losses:
         fine = math.isfinite(loss) and (not accepted or loss <= 1.5 * statistics.median(accepted[-5:]))
         said.append(fine)
         if fine:
             accepted.append(loss)
-        elif refused < 2:
+        elif len(remain) < 2:
             accepted.pop()
-            refused += 1
+            remain.append(len(accepted))
         else:
             break
-    return said
+    return said, remain
+
+
+def _weights_after(updates: int) -> np.ndarray:
+    """The small optimizer's weights after so many updates, by torch's Adam on the mean of both ranks' gradients."""
+    w = nn.Parameter(torch.arange(7.0))
+    optimizer = torch.optim.Adam([w], lr=0.1)
+    for step in range(1, updates + 1):
+        w.grad = torch.full((7,), 1.5 + step % 3)
+        optimizer.step()
+    return w.detach().numpy().copy()
 
 
 @check("17-ex7-guard")
@@ -87,12 +98,17 @@ def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
     for number, (case, losses) in enumerate(sequences.items()):
         seen = [outcomes[number] for outcomes in results]
         everything = [got["said"] for got in results[0]]
-        for rank, got in each_rank(case, seen, evidence=lambda got: got["backs"]):
+        verdicts, remain = _verdicts(losses)
+        for rank, got in each_rank(case, seen, evidence=lambda got: [back[:2] for back in got["backs"]]):
             what = f"what accepts says of the losses {losses}"
-            rank.expect_equal(got["said"], _verdicts(losses), what=what, evidence=everything)
-            for off, restored in got["backs"]:
+            rank.expect_equal(got["said"], verdicts, what=what, evidence=everything)
+            rank.expect_equal(len(got["backs"]), len(remain), what="the number of rollbacks")
+            for (off, restored, weights), updates in zip(got["backs"], remain, strict=True):
                 rank.expect(off == 0, "roll_back returned the wrong step")
-                rank.expect(restored, "the state that roll_back restored is not that of before the step")
+                text = "the state that roll_back restored is not that of before the step"
+                # Compared once more out here, where the guard cannot reach the comparison.
+                close = np.allclose(weights, _weights_after(updates), rtol=1e-5, atol=1e-6)
+                rank.expect(bool(restored) and close, text)
             for when, why in (("early", "before any loss was accepted"), ("fourth", "the fourth time")):
                 kind, text = got[when]
                 said = f"{kind}: {text}" if kind else "nothing"

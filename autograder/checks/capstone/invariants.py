@@ -57,7 +57,7 @@ def step_invariants_are_told_by_all_ranks(check_step, *, rng):
         ("the norm is nan on rank 3", {"norm": (1.0, 1.0, 1.0, nan)}, "parameters", 3),
         ("rank 3 holds 4 bytes more", {"state_bytes": (held, held, held, held + 4)}, "bytes", 3),
         ("rank 1 holds no moments", {"state_bytes": (held, held // 3, held, held)}, "bytes", 1),
-        ("nobody shards", {"state_bytes": 12 * numel}, "bytes", 0),
+        ("no rank shards", {"state_bytes": 12 * numel}, "bytes", 0),
         ("rank 2 does not round up", {"state_bytes": (held, held, held - 12, held)}, "bytes", 2),
         ("loss and bytes", {"losses": [1.0, 2.0], "state_bytes": 0}, "loss", None),
         (

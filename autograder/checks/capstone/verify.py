@@ -89,7 +89,7 @@ def _more(value: int) -> int:
 
 @check("17-ex5-verify")
 def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
-    """A faithful resume is verified; whatever differs, on whichever rank, is told there; nobody hangs or raises."""
+    """A faithful resume is verified; every rank names what differs on any of them; no rank hangs or raises."""
     cases: list[tuple] = [
         ("an honest run", [], ((), (), ())),
         (

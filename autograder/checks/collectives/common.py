@@ -25,7 +25,7 @@ WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 OTHER_DTYPES = ("float32", "int64")
 #: Lengths that no N above 1 divides, that some N divide, that every N divides; 0 and 1 leave ranks without a chunk.
 LENGTHS = (0, 1, 3, 7, 12, 1003, 840)
-#: So many numbers (2.4 MB) that what a network adds to them does not count.
+#: Enough numbers (2.4 MB) that what a network adds to them does not count.
 MEGABYTES = 300_001
 #: Values are below the first number in size and multiples of the second. Only their own dtype adds them exactly:
 #: float32 is too coarse for the sums of float64, and float64 for those of int64.

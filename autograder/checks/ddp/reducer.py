@@ -257,7 +257,7 @@ def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  t
 
 
 def _expect_order(case: str, ledger: Ledger, world_size: int, step: int) -> None:
-    """In a step, each mark started what it had to, finish() started the rest, and nobody waited before."""
+    """In a step, each mark started what it had to, finish() started the rest, and no rank waited before."""
     sizes = [("all_reduce", 8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes)) for shapes in _STEP_SHAPES]
     marks, each = _MARKS[step], range(world_size)
     names = [[f"step {step} mark {n}" for n in range(len(marks[r % 2]))] for r in each]

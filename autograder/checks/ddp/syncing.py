@@ -122,7 +122,7 @@ def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, r
 def _expect_overlap(
     case: str, ledger: Ledger, rank: int, span: str, calls: list[Message], buckets: list[list[int]]
 ) -> None:
-    """A bucket starts before backward goes on to the next layer, and nobody waits before the end of backward."""
+    """A bucket starts before backward goes on to the next layer, and no rank waits before the end of backward."""
     late = []
     for number, (bucket, message) in enumerate(zip(buckets, calls, strict=True)):
         layer = min(bucket) // 2  # the last of its layers to get gradients

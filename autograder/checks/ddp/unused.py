@@ -114,7 +114,7 @@ def _case_of_step(step: int, world_size: int) -> str:
 
 @check("05-ex7-unused")
 def unused_gradients_count_as_zeros(CheckedDataParallel, *, rng):  # noqa: N803  the notebook's name
-    """With find_unused_parameters=True an unused parameter brings its .grad, or zeros; everybody gets the mean."""
+    """With find_unused_parameters=True an unused parameter brings its .grad, or zeros; every rank gets the mean."""
     specs = [((3, 3), "float64", True), ((3,), "float64", True)] * 3
     total = sum(map(spec_bytes, specs))  # however it is divided among buckets
     for world_size in (1, 2, 3):
@@ -123,7 +123,7 @@ def unused_gradients_count_as_zeros(CheckedDataParallel, *, rng):  # noqa: N803 
         for step in range(len(_USES) + 1):
             case = _case_of_step(step, world_size)
             right = _unused_oracle(seed, world_size, step)
-            # What nobody used is another check's.
+            # What no rank used is another check's.
             expected = [
                 array if array is not None else np.zeros(shape) for array, (shape, *_) in zip(right, specs, strict=True)
             ]
@@ -142,7 +142,7 @@ def unused_gradients_count_as_zeros(CheckedDataParallel, *, rng):  # noqa: N803 
 
 
 def _zeros_for_none(arrays: list, right: list) -> list:
-    """Where nobody has a gradient, None counts as zeros."""
+    """Where no rank has a gradient, None counts as zeros."""
     shapes = [shape for _ in range(3) for shape in ((3, 3), (3,))]
     unused = [one is None and wanted is None for one, wanted in zip(arrays, right, strict=True)]
     return [np.zeros(shape) if no else one for one, shape, no in zip(arrays, shapes, unused, strict=True)]

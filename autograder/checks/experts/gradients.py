@@ -57,7 +57,7 @@ def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
         words = [f"rank {rank} has no gradient of {name!r}" for rank, name in missing]
         cases.append(Case(", ".join([count_of_ranks(world_size), dtype, *words]), dtype, grads))
     grads = [{name: None if name == "last" else g for name, g in one.items()} for one in cases[0].grads]
-    cases.append(Case(f"{count_of_ranks(world_size)}, nobody has a gradient of 'last'", "float64", grads))
+    cases.append(Case(f"{count_of_ranks(world_size)}, no rank has a gradient of 'last'", "float64", grads))
     return cases
 
 

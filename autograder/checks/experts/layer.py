@@ -255,7 +255,7 @@ def the_layer_equals_one_process(ExpertParallel, *, rng):  # noqa: N803
     """Outputs and all gradients are those of one process that holds all experts, for any number of ranks and tokens."""
     for world_size in (1, 2, 3, 4):
         sizes = (5, 3, 7, 4)[:world_size]
-        biased = tuple(rng.integers(-4, 5, 2 * world_size) / 16)
+        biased = tuple(rng.integers(-4, 5, 2 * world_size) / 64)  # small: every expert is still chosen
         cases = [make(rng, "", 2, 2, sizes, "float64"), make(rng, "", 2, 1, sizes, "float32")]
         cases += [make(rng, "with a bias", 2, 2, sizes, "float64", bias=biased)]
         cases += [make(rng, "x needs no gradient", 3, 2, sizes, "float64", needs=False)] if world_size == 2 else []
@@ -292,7 +292,7 @@ def rows_travel_four_times(ExpertParallel, *, rng):  # noqa: N803
         sizes = (6, 5, 8, 3)[:world_size]
         cases = [
             make(rng, "", 2, 2, sizes, "float64"),
-            # On one rank with two experts, k = 2 would serve everybody.
+            # On one rank with two experts, k = 2 would serve every token.
             make(rng, "factor 1", 2, min(2, world_size), sizes, "float64", factor=1.0, pull=1.0),
         ]
         cases += [make(rng, "", 1, 1, sizes, "float32")]

@@ -60,7 +60,7 @@ def put_in_place(function: Callable, **parts: Callable) -> None:
 
 
 def meet_all(store: dist.Store, place: str, world_size: int) -> None:
-    """Wait in a store of the checker's own until all ranks are here: whoever ends its group then, disturbs nobody."""
+    """Wait in a store of the checker's own until all ranks are here: then no rank's end disturbs another."""
     store.add(place, 1)
     while store.add(place, 0) < world_size:
         time.sleep(0.002)

@@ -90,7 +90,7 @@ def _expect_names(fresh_name: Callable, world_size: int, scenes: list[tuple[str,
 
 @check("06-ex1-fresh-name")
 def attempts_get_fresh_names(fresh_name: Callable, *, rng: np.random.Generator) -> None:
-    """In each of several attempts on one store, all ranks get the same new text, whoever of them comes late."""
+    """In each of several attempts on one store, all ranks get the same new text, whichever of them comes late."""
     for world_size in (2, 3, 1):
         scenes = [("the first attempt", _scene(world_size))]
         for late in range(world_size):
@@ -100,7 +100,7 @@ def attempts_get_fresh_names(fresh_name: Callable, *, rng: np.random.Generator) 
 
 @check("06-ex1-fresh-name")
 def killed_attempts_do_no_harm(fresh_name: Callable, *, rng: np.random.Generator) -> None:
-    """So it is after attempts that were killed, some of whose ranks never came, or that had other numbers of ranks."""
+    """The same holds after attempts that were killed, that some ranks never joined, or that had other world sizes."""
     scenes = [
         ("killed before rank 0 came", _scene(3, ranks=(1, 2), killed=True)),
         ("after an attempt that was killed before rank 0 came", _scene(3, late=0)),

@@ -159,7 +159,7 @@ def _content(path: str) -> str:
 
 @check("06-ex4-save-load")
 def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
-    """The file gets its name by a rename in its folder, when it is complete; nothing else remains, or does harm."""
+    """The file gets its name by a rename in its folder, when it is complete; nothing else remains or does harm."""
     case = "a second save over a first one"
     seen = run_ranks(_watched, 1, (save, load, int(rng.integers(2**20))))[0]
     if [event for event in seen["events"] if event[:2] == ("os.remove", "checkpoint")]:

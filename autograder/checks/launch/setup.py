@@ -153,7 +153,7 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
             told = error["text"].splitlines()[0] if error["text"] else ""
             fail(f"the {kind} should name {mentions}, it says {told!r}", case, "not named")
         if error["lines"] > 1:
-            text = f"the error's text has {error['lines']} lines; whoever reads a log wants one that says what is wrong"
+            text = f"the error's text has {error['lines']} lines; write one line that says what is wrong"
             fail(text, case, "many lines")
         if seen["up"]:
             fail("a group was started all the same", case, "started")
@@ -202,7 +202,7 @@ def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
 def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
     """Under torchrun the ranks meet at the agent's store, and a second attempt touches no key of the first.
 
-    One rank comes first. It connects to nobody, so that what it finds in the store cannot make it fail.
+    One rank comes first. It connects to no other rank, so that what it finds in the store cannot make it fail.
     """
     for world_size in (1, 2, 3):
         first, second = run_ranks(_attempts, world_size, (setup_ddp,))[0]

@@ -167,7 +167,7 @@ def _expect(case: str, results: list[dict], settings: dict, data_seed: int, star
         one.expect(not seen["problem"], seen["problem"])
         one.expect(seen["up"], "the process group is no longer up")
         count = len(seen["losses"])
-        when = "nobody was told to stop" if told is None else f"the signal came in step {told} of {steps}"
+        when = "no rank got a signal" if told is None else f"the signal came in step {told} of {steps}"
         one.expect(least <= count <= most, f"there are {count} losses; {when}", [start, count, seen["steps"]])
         one.expect(
             count == len(results[0]["losses"]), f"there are {count} losses, {len(results[0]['losses'])} on rank 0"
@@ -190,8 +190,8 @@ def _jobs(train: Callable, rng: np.random.Generator, jobs: list[tuple[int, dict,
     done = 0
     with tempfile.TemporaryDirectory(prefix="stopping-") as folder:
         for world_size, tell, told in jobs:
-            who = ", ".join(f"rank {rank} is told in step {done + at} of {steps}" for rank, at in tell.items())
-            case = f"{world_size} rank{'s' * (world_size > 1)}, {done} steps done before, {who or 'nobody is told'}"
+            who = ", ".join(f"rank {rank} gets the signal in step {done + at} of {steps}" for rank, at in tell.items())
+            case = f"{world_size} rank{'s' * (world_size > 1)}, {done} steps done before, {who or 'no signal'}"
             now = settings | {"tell": tell}
             results = run_ranks(_run, world_size, (train, data_seed, folder, now), timeout=12.0)
             done = _expect(case, results, settings, data_seed, done, told and done + told)
@@ -199,7 +199,7 @@ def _jobs(train: Callable, rng: np.random.Generator, jobs: list[tuple[int, dict,
 
 @check("06-ex5-train-until-told")
 def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Generator) -> None:
-    """Told on any rank, all stop after the same step; later calls, on other numbers of ranks, end as if undisturbed."""
+    """A signal on any rank stops all after the same step; later calls, on other world sizes, end as if undisturbed."""
     _jobs(train_until_told, rng, [(1, {}, None), (1, {}, None)], 5)
     _jobs(train_until_told, rng, [(2, {1: 3}, 3), (3, {2: 2}, 2), (1, {}, None)], 12)
     _jobs(train_until_told, rng, [(3, {0: 2, 1: 2}, 2), (2, {}, None)], 9)
@@ -209,7 +209,7 @@ def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Gen
 def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """After the call, SIGTERM does what it did before."""
     results = _one_call(train_until_told, rng, {})
-    for one, seen in each_rank("2 ranks, nobody is told", results, lambda seen: seen["handler"]):
+    for one, seen in each_rank("2 ranks, no signal", results, lambda seen: seen["handler"]):
         one.expect(seen["handler"], "the handler of SIGTERM is not the one from before the call")
 
 
@@ -225,7 +225,7 @@ def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng:
 def signal_may_come_early(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """A signal that comes while the model is made stops the run after at most one step."""
     results = _one_call(train_until_told, rng, {"tell": {1: 0}})
-    case = "2 ranks, rank 1 is told while its model is made"
+    case = "2 ranks, rank 1 gets the signal while its model is made"
     for one, seen in each_rank(case, results, lambda seen: [seen["steps"], seen["missed"]]):
         one.expect(not results[1]["missed"], "the handler was not yet installed when the signal came to rank 1")
         one.expect(seen["steps"] <= 1, f"{seen['steps']} steps were trained")

@@ -16,7 +16,7 @@ ROOTS = {
     "processes": (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")),
     "memory": (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")),
 }
-#: Bytes for the jail's own Python with torch loaded, beside what a submission may use.
+#: Bytes for the jail's own Python with torch loaded, in addition to what a submission may use.
 BASE = 2 * 2**30
 
 

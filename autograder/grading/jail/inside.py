@@ -364,7 +364,7 @@ def _state(leaf: Any) -> tuple:
     if isinstance(leaf, np.ndarray):
         return leaf.dtype.str, leaf.shape, leaf.tobytes()
     plain = leaf.detach().as_subclass(torch.Tensor)
-    raw = plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    raw = wire.bytes_of(plain.contiguous()) if plain.numel() else b""
     return str(leaf.dtype), tuple(leaf.shape), leaf.requires_grad, raw
 
 

@@ -195,7 +195,7 @@ class _Writer:
         plain = tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
         order = _permutation(plain.stride(), plain.shape)
         dense = plain.permute(order).contiguous()
-        raw = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+        raw = bytes_of(dense) if dense.numel() else b""
         name = str(plain.dtype).removeprefix("torch.")
         flags = [bool(tensor.requires_grad), isinstance(tensor, torch.nn.Parameter)]
         return ["T", name, list(plain.shape), order, self._buffer(raw), flags]
@@ -204,6 +204,14 @@ class _Writer:
         start = sum(map(len, self.buffers))
         self.buffers.append(data)
         return [start, len(data)]
+
+
+def bytes_of(dense: torch.Tensor) -> bytes:
+    """The bytes of a contiguous tensor, which has elements.
+
+    torch calls a tensor contiguous whatever the strides of its axes of length 1, and cannot view such a one as bytes.
+    """
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
 def _permutation(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
