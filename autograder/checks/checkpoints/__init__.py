@@ -8,6 +8,11 @@ whose order is the order of events; `durability` says what this log must show.
 
 from autograder.checks.checkpoints.background import background_errors_are_told_once, saving_goes_on_in_the_background
 from autograder.checks.checkpoints.format import draw, put_manifest, scratch_folder, write_checkpoint
+from autograder.checks.checkpoints.interval import (
+    the_clock_runs_through_every_failure,
+    the_interval_loses_least,
+    what_ends_with_a_failure_counts,
+)
 from autograder.checks.checkpoints.kills import (
     a_killed_save_leaves_the_last_checkpoint,
     kill_driver,
@@ -20,11 +25,7 @@ from autograder.checks.checkpoints.loads import (
     refuses_damage_on_every_rank,
 )
 from autograder.checks.checkpoints.reshard import resharding_keeps_every_byte, resharding_refuses_damage
-from autograder.checks.checkpoints.rotation import (
-    newest_by_number_that_is_complete,
-    rotation_keeps_one_that_loads,
-    what_a_kill_leaves_loads,
-)
+from autograder.checks.checkpoints.rotation import rotation_keeps_one_that_loads
 from autograder.checks.checkpoints.saves import (
     commits_durably_by_one_rename,
     saves_what_the_manifest_says,
@@ -42,7 +43,6 @@ __all__ = [
     "leftovers_of_a_killed_save_are_cleared",
     "loads_what_was_saved",
     "manifests_are_verified",
-    "newest_by_number_that_is_complete",
     "put_manifest",
     "refuses_damage_on_every_rank",
     "resharding_keeps_every_byte",
@@ -53,7 +53,9 @@ __all__ = [
     "saving_goes_on_in_the_background",
     "scratch_folder",
     "shard_files_hold_the_bytes",
-    "what_a_kill_leaves_loads",
+    "the_clock_runs_through_every_failure",
+    "the_interval_loses_least",
+    "what_ends_with_a_failure_counts",
     "what_is_left",
     "write_checkpoint",
 ]
