@@ -308,3 +308,25 @@ def saver_with_a_condition():
                 self.changed.wait_for(lambda: self.todo is None)
             if self.problem:
                 raise self.problem.pop()
+
+
+@variant("16-ex7-loader")
+def loader_that_counts_steps():
+    """Keeps one number, the steps since the beginning, and keeps the order of the epoch that it is in."""
+
+    class Loader:
+        def __init__(self, samples, batch, rank, world_size, seed=0, state=None):
+            self.steps, self.seed = (0, seed) if state is None else (state["steps"], state["seed"])
+            self.samples, self.batch, self.mine = samples, batch, range(rank, batch, world_size)
+            self.known = None, []
+
+        def next_batch(self):
+            epoch, number = divmod(self.steps, -(-self.samples // self.batch))
+            if self.known[0] != epoch:
+                self.known = epoch, order(self.samples, self.seed, epoch)
+            self.steps += 1
+            piece = self.known[1][number * self.batch :][: self.batch]
+            return [piece[i] for i in self.mine if i < len(piece)]
+
+        def state(self):
+            return {"steps": self.steps, "seed": self.seed}

@@ -19,6 +19,11 @@ from autograder.checks.checkpoints.kills import (
     leftovers_of_a_killed_save_are_cleared,
     what_is_left,
 )
+from autograder.checks.checkpoints.loader import (
+    other_ranks_go_on_with_the_next_batch,
+    states_are_small_and_alike,
+    the_last_batch_is_what_is_left,
+)
 from autograder.checks.checkpoints.loads import (
     loads_what_was_saved,
     manifests_are_verified,
@@ -43,6 +48,7 @@ __all__ = [
     "leftovers_of_a_killed_save_are_cleared",
     "loads_what_was_saved",
     "manifests_are_verified",
+    "other_ranks_go_on_with_the_next_batch",
     "put_manifest",
     "refuses_damage_on_every_rank",
     "resharding_keeps_every_byte",
@@ -53,8 +59,10 @@ __all__ = [
     "saving_goes_on_in_the_background",
     "scratch_folder",
     "shard_files_hold_the_bytes",
+    "states_are_small_and_alike",
     "the_clock_runs_through_every_failure",
     "the_interval_loses_least",
+    "the_last_batch_is_what_is_left",
     "what_ends_with_a_failure_counts",
     "what_is_left",
     "write_checkpoint",

@@ -64,8 +64,8 @@ failures_during_a_restart_are_overlooked = edit(
 
 restarts_queue_up = edit(
     INTERVAL,
-    """With a failure during a restart, you finished the first restart and then did the second. The first one is broken
-    off: only the second takes its whole time.""",
+    """With a failure during a restart, you finished the first restart and then did the second. The first one is
+    broken off: only the second takes its whole time.""",
     ("        clock = failure + restart_seconds\n", "        clock = max(clock, failure) + restart_seconds\n"),
     breaks=tests_of(INTERVAL),
 )
@@ -79,8 +79,8 @@ saves_after_the_last_piece = edit(
 
 saves_when_the_work_is_done = edit(
     INTERVAL,
-    """When the work is a multiple of the interval, you saved once more at its end. The run ends with the work, without
-    another save.""",
+    """When the work is a multiple of the interval, you saved once more at its end. The run ends with the work,
+    without another save.""",
     ("            is_last = work - saved <= interval\n", "            is_last = work - saved < interval\n"),
     breaks=tests_of(INTERVAL),
 )
@@ -154,8 +154,8 @@ two_terms = edit(
 
 the_save_is_subtracted = edit(
     INTERVAL,
-    """√(2δM) − δ is the time between the end of one save and the start of the next in a first approximation only. Your
-    result misses the minimum by more than a thousandth.""",
+    """√(2δM) − δ is the time between the end of one save and the start of the next in a first approximation only.
+    Your result misses the minimum by more than a thousandth.""",
     (LAST, "    return math.sqrt(2 * save_seconds * mean_seconds_between_failures) - save_seconds\n"),
     breaks=tests_of(INTERVAL),
     fails=BEST,
@@ -171,8 +171,8 @@ the_restart_is_a_cost_of_saving = edit(
 
 the_restart_moves_failures_apart = edit(
     INTERVAL,
-    """You added the restart to the time between failures. It multiplies E by the same factor for every interval, so the
-    best one does not depend on it.""",
+    """You added the restart to the time between failures. It multiplies E by the same factor for every interval, so
+    the best one does not depend on it.""",
     (RATIO, "save_seconds / (mean_seconds_between_failures + restart_seconds)"),
     (LAST, "    return low * (mean_seconds_between_failures + restart_seconds)\n"),
     breaks=tests_of(INTERVAL),
