@@ -30,7 +30,6 @@ SHARED = {
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
     "feedback_keeps_keys_and_objects_apart": NO_OTHER,
     "a_layer_keeps_what_its_formula_says": NO_OTHER,
-    "what_a_kill_leaves_loads": "it tries saving, `latest` and loading together, and each has a check of its own",
     "async_with_one_worker_is_one_process": "a wrong staleness is wrong with several workers, too",
     "async_log_replays_to_the_weights": "what the log hides, the check of the waiting sees as well",
     "gradient_is_reduced_once": "a gradient that is kept is memory that is held",

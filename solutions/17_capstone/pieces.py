@@ -363,7 +363,7 @@ def write_durably(path: Path, data: bytes) -> str:
 
 
 def write_shard(folder: Path, rank: int, tensors: dict[str, torch.Tensor]) -> dict:
-    """Write a rank's 1-D tensors into one file of `folder`. Returns its entry for the manifest."""
+    """Write a rank's 1-D tensors into one file of `folder`. Returns its entry for the manifest, plain values only."""
     data, table = bytearray(), {}
     for name, tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -439,7 +439,8 @@ def commit(folder: Path, final: Path, manifest: dict) -> None:
 def save_sharded(state: dict, root: str | Path, step: int, group=None) -> Path:
     """Save the ranks' states as one checkpoint, each rank its own shard. Returns `root/step_…` once it is there.
 
-    Raises CheckpointError on every rank if the step is there or one rank fails, ValueError for what cannot be saved.
+    CheckpointError: the step is there, intact or not (with its folder's name), or a rank fails (with what it says).
+    ValueError, before anything is written: a tensor that is not 1-D (with its name), a negative step (with `step`).
     """
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     for name, tensor in tensors.items():
@@ -463,7 +464,7 @@ def save_sharded(state: dict, root: str | Path, step: int, group=None) -> Path:
 
 
 def read_manifest(path: str | Path) -> dict:
-    """The manifest of a checkpoint, verified without reading the shards. CheckpointError names what is wrong."""
+    """The manifest, verified without reading the shards; of another schema, nothing but `schema` is looked at."""
     path = Path(path)
     files = path / "manifest.json", path / "manifest.sha256"
     if not all(file.is_file() for file in files):

@@ -151,20 +151,9 @@ def loads_in_two_rounds():
         return {**copy.deepcopy(manifest["values"]), **mine}, manifest
 
 
-@variant("16-ex4-latest")
-def rotation_from_the_newest():
-    """Uses os.listdir and a split, walks from the newest to the oldest, and counts."""
-
-    def checkpoints(root):
-        if not os.path.isdir(root):
-            return []
-        numbered = {}
-        for name in os.listdir(root):
-            start, _, digits = name.partition("_")
-            ours = start == "step" and digits.isascii() and digits.isdigit() and len(digits) >= 8
-            if ours and os.path.isdir(os.path.join(root, name)):
-                numbered[int(digits)] = Path(root, name)
-        return [numbered[number] for number in sorted(numbered)]
+@variant("16-ex4-upkeep")
+def upkeep_from_the_newest():
+    """Walks from the newest to the oldest, and counts; cuts with Tensor.split, and writes the last rank first."""
 
     def intact(path, deep):
         try:
@@ -175,9 +164,6 @@ def rotation_from_the_newest():
         except CheckpointError:
             return False
         return True
-
-    def latest(root):
-        return next((path for path in checkpoints(root)[::-1] if intact(path, False)), None)
 
     def rotate(root, keep_last):
         if keep_last <= 0:
@@ -195,11 +181,6 @@ def rotation_from_the_newest():
             os.replace(path, away)
             shutil.rmtree(away)
         return doomed
-
-
-@variant("16-ex5-reshard")
-def reshard_number_by_number():
-    """Cuts with Tensor.split, pads the list of pieces with empty ones, and writes the last rank first."""
 
     def reshard(path, target_root, world_size):
         if not world_size >= 1:
@@ -225,6 +206,42 @@ def reshard_number_by_number():
         ordered = [entries[rank] for rank in range(world_size)]
         commit(folder, new, new_manifest(manifest["step"], manifest["values"], ordered))
         return str(new)
+
+
+@variant("16-ex5-interval")
+def interval_by_search_and_run_by_phases():
+    """Searches the minimum of E/τ by golden section; plays the run as a list of phases, each with its end."""
+
+    def best_interval(save_seconds, mean_seconds_between_failures, restart_seconds):
+        def loss(tau):
+            expected = math.expm1((tau + save_seconds) / mean_seconds_between_failures)
+            return (mean_seconds_between_failures + restart_seconds) * expected / tau
+
+        low, high, golden = 1e-6 * mean_seconds_between_failures, 2 * mean_seconds_between_failures, (5**0.5 - 1) / 2
+        for _ in range(60):
+            left, right = high - golden * (high - low), low + golden * (high - low)
+            if loss(left) < loss(right):
+                high = right
+            else:
+                low = left
+        return (low + high) / 2
+
+    def simulate(interval, work, save_seconds, restart_seconds, failures):
+        now, kept, done, phase = 0.0, 0.0, 0.0, "train"
+        ahead = sorted(failures)
+        while done < work or phase != "train":
+            piece = min(interval, work - kept)
+            ends = now + {"train": piece, "save": save_seconds, "restart": restart_seconds}[phase]
+            is_saved = phase == "save" or (phase == "train" and kept + piece == work)
+            hit = bool(ahead) and (ahead[0] < ends or (ahead[0] == ends and not is_saved))
+            if hit:
+                now, phase, done = ahead.pop(0), "restart", kept
+            elif phase == "train":
+                now, done = ends, kept + piece
+                phase = "save" if done < work else "train"
+            else:
+                now, kept, phase = ends, done, "train"
+        return now
 
 
 @variant("16-ex6-async")
@@ -291,3 +308,25 @@ def saver_with_a_condition():
                 self.changed.wait_for(lambda: self.todo is None)
             if self.problem:
                 raise self.problem.pop()
+
+
+@variant("16-ex7-loader")
+def loader_that_counts_steps():
+    """Keeps one number, the steps since the beginning, and keeps the order of the epoch that it is in."""
+
+    class Loader:
+        def __init__(self, samples, batch, rank, world_size, seed=0, state=None):
+            self.steps, self.seed = (0, seed) if state is None else (state["steps"], state["seed"])
+            self.samples, self.batch, self.mine = samples, batch, range(rank, batch, world_size)
+            self.known = None, []
+
+        def next_batch(self):
+            epoch, number = divmod(self.steps, -(-self.samples // self.batch))
+            if self.known[0] != epoch:
+                self.known = epoch, order(self.samples, self.seed, epoch)
+            self.steps += 1
+            piece = self.known[1][number * self.batch :][: self.batch]
+            return [piece[i] for i in self.mine if i < len(piece)]
+
+        def state(self):
+            return {"steps": self.steps, "seed": self.seed}

@@ -8,11 +8,21 @@ whose order is the order of events; `durability` says what this log must show.
 
 from autograder.checks.checkpoints.background import background_errors_are_told_once, saving_goes_on_in_the_background
 from autograder.checks.checkpoints.format import draw, put_manifest, scratch_folder, write_checkpoint
+from autograder.checks.checkpoints.interval import (
+    the_clock_runs_through_every_failure,
+    the_interval_loses_least,
+    what_ends_with_a_failure_counts,
+)
 from autograder.checks.checkpoints.kills import (
     a_killed_save_leaves_the_last_checkpoint,
     kill_driver,
     leftovers_of_a_killed_save_are_cleared,
     what_is_left,
+)
+from autograder.checks.checkpoints.loader import (
+    other_ranks_go_on_with_the_next_batch,
+    states_are_small_and_alike,
+    the_last_batch_is_what_is_left,
 )
 from autograder.checks.checkpoints.loads import (
     loads_what_was_saved,
@@ -20,11 +30,7 @@ from autograder.checks.checkpoints.loads import (
     refuses_damage_on_every_rank,
 )
 from autograder.checks.checkpoints.reshard import resharding_keeps_every_byte, resharding_refuses_damage
-from autograder.checks.checkpoints.rotation import (
-    newest_by_number_that_is_complete,
-    rotation_keeps_one_that_loads,
-    what_a_kill_leaves_loads,
-)
+from autograder.checks.checkpoints.rotation import rotation_keeps_one_that_loads
 from autograder.checks.checkpoints.saves import (
     commits_durably_by_one_rename,
     saves_what_the_manifest_says,
@@ -42,7 +48,7 @@ __all__ = [
     "leftovers_of_a_killed_save_are_cleared",
     "loads_what_was_saved",
     "manifests_are_verified",
-    "newest_by_number_that_is_complete",
+    "other_ranks_go_on_with_the_next_batch",
     "put_manifest",
     "refuses_damage_on_every_rank",
     "resharding_keeps_every_byte",
@@ -53,7 +59,11 @@ __all__ = [
     "saving_goes_on_in_the_background",
     "scratch_folder",
     "shard_files_hold_the_bytes",
-    "what_a_kill_leaves_loads",
+    "states_are_small_and_alike",
+    "the_clock_runs_through_every_failure",
+    "the_interval_loses_least",
+    "the_last_batch_is_what_is_left",
+    "what_ends_with_a_failure_counts",
     "what_is_left",
     "write_checkpoint",
 ]

@@ -20,13 +20,28 @@ from autograder.checking.stage import run_ranks
 from autograder.checks.checkpoints.format import draw, expect_content, scratch_folder, write_checkpoint
 from autograder.checks.checkpoints.states import Attempt, attempt, expect_error, expect_returned, state_of
 
+#: What `_async_driver` observes, in order: what is right, and what is wrong otherwise.
+OBSERVATIONS: list[tuple[bool | int | str, str]] = [
+    (True, "wait returned before the save had ended"),
+    (0, "the saver sent its messages over the default group"),
+    (False, "save did not return before the checkpoint was there"),
+    (True, "wait returned before the second save had ended"),
+    ("", "a second wait raised an error"),
+]
+
 
 def _async_driver(rank, world_size, folder, saver_class, saves):
     """A save and a wait; then two saves, the first held back, while the state changes and the ranks talk.
 
-    Returns what is wrong, "" for nothing. The first mistake ends the run at once: two saves on one group, or two
+    Returns what it observed, for `OBSERVATIONS`. The first mistake ends the run at once: two saves on one group, or two
     threads, may end the process.
     """
+    seen: list[bool | int | str] = []
+
+    def is_wrong(observed: bool | int | str) -> bool:
+        seen.append(observed)
+        return observed != OBSERVATIONS[len(seen) - 1][0]
+
     root, gate, slow = folder / "root", threading.Event(), {"first": True}
     there = [root / saved.name for saved in saves]
 
@@ -47,14 +62,12 @@ def _async_driver(rank, world_size, folder, saver_class, saves):
     known = calls_on_default_group()
     saver.save(states[0], root, saves[0].step)
     saver.wait()
-    if not os.path.isdir(there[0]):
-        return "wait returned before the save had ended"
-    if calls_on_default_group() != known:
-        return "the saver sent its messages over the default group"
+    if is_wrong(os.path.isdir(there[0])) or is_wrong(calls_on_default_group() - known):
+        return seen
     gate.clear()
     saver.save(states[1], root, saves[1].step)
-    if gate.is_set() or os.path.isdir(there[1]):
-        return "save did not return before the checkpoint was there"
+    if is_wrong(gate.is_set() or os.path.isdir(there[1])):
+        return seen
     for state in states[:2]:
         _spoil(state)
     total = torch.ones(1)
@@ -65,11 +78,11 @@ def _async_driver(rank, world_size, folder, saver_class, saves):
         raise RuntimeError("the second save returned before the first had ended")
     _spoil(states[2])
     saver.wait()
-    if not os.path.isdir(there[2]):
-        return "wait returned before the second save had ended"
-    again = attempt(saver.wait).raised
+    if is_wrong(os.path.isdir(there[2])):
+        return seen
+    is_wrong(attempt(saver.wait).raised)
     dist.barrier()
-    return f"a second wait raised {again}" if again else ""
+    return seen
 
 
 def _spoil(state: dict) -> None:
@@ -94,9 +107,12 @@ def saving_goes_on_in_the_background(AsyncSaver, *, rng):  # noqa: N803
         with scratch_folder() as folder:
             (folder / "root").mkdir()
             results = run_ranks(_async_driver, world_size, (folder, AsyncSaver, saves), timeout=10.0)
-            for rank, wrong in each_rank(case, results):
-                if wrong:
-                    rank.fail(wrong, evidence=wrong)
+            for rank, seen in each_rank(case, results):
+                for (right, wrong), observed in zip(OBSERVATIONS, seen, strict=False):
+                    if type(observed) is not type(right) or observed != right:
+                        rank.fail(wrong, evidence=wrong)
+                if len(seen) != len(OBSERVATIONS):
+                    rank.fail("not all saves were observed", evidence=len(seen))
             for saved in saves[1:]:
                 expect_content(case, folder / "root" / saved.name, saved, f"the checkpoint of step {saved.step}")
 

@@ -15,7 +15,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
@@ -25,7 +24,7 @@ from autograder.checking.expect import fail
 from autograder.checking.instruments.filesystem import watch
 from autograder.checking.stage import run_ranks
 from autograder.checks.checkpoints.format import Saved, draw, expect_content, read_checkpoint, scratch_folder
-from autograder.checks.checkpoints.states import Attempt, attempt, expect_returned, plain_state, state_of
+from autograder.checks.checkpoints.states import attempt, expect_returned, state_of
 from ranks import record
 
 #: Seconds for a save to end of itself once its other rank was killed.
@@ -34,20 +33,8 @@ GRACE = 5.0
 # ---- a copy of the folder at every moment ----
 
 
-@dataclass
-class LoadedCopy:
-    """What a rank got from the copy that was taken before a change of this kind: `latest`'s call, `load_sharded`'s."""
-
-    kind: str
-    latest: Attempt
-    load: Attempt
-
-
-def copying_driver(rank, world_size, folder, save_sharded, old, new, loads=()):
-    """Save over an older checkpoint with a copy of root before each change; then load from each copy.
-
-    loads: `latest` and `load_sharded`, or nothing; then nothing is loaded.
-    """
+def _copying_driver(rank, world_size, folder, save_sharded, old, new):
+    """Save over an older checkpoint with a copy of root before each change."""
     root, copies = folder / "root", folder / "copies"
     count = iter(range(10**6))
     lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT)
@@ -63,18 +50,9 @@ def copying_driver(rank, world_size, folder, save_sharded, old, new, loads=()):
 
     save_sharded(state_of(old, rank), root, old.step)
     dist.barrier()
-    watch(root, at, save_sharded, *loads)
+    watch(root, at, save_sharded)
     save_sharded(state_of(new, rank), root, new.step)
     dist.barrier()
-    return [_load_copy(path, *loads) for path in sorted(copies.iterdir())] if loads else []
-
-
-def _load_copy(path: Path, latest: Callable, load_sharded: Callable) -> LoadedCopy:
-    found, load = attempt(latest, path), Attempt()
-    if not found.raised and found.value is not None:
-        load = attempt(load_sharded, found.value, plain=lambda got: plain_state(got[0]))
-        found.value = Path(found.value).name
-    return LoadedCopy(path.name.split(".")[-1], found, load)
 
 
 def _again_driver(rank, world_size, save_sharded, roots, states):
@@ -90,7 +68,7 @@ def leftovers_of_a_killed_save_are_cleared(save_sharded, *, rng):
     old, new = draw(rng, 2, 10), draw(rng, 2, 20)
     with scratch_folder() as folder:
         (folder / "copies").mkdir()
-        run_ranks(copying_driver, 2, (folder, save_sharded, old, new))
+        run_ranks(_copying_driver, 2, (folder, save_sharded, old, new))
         roots = sorted((folder / "copies").iterdir())
         states = [draw(rng, 1, 30 if (root / new.name).exists() else 20) for root in roots]
         outcomes = run_ranks(_again_driver, 1, (save_sharded, roots, states))[0]

@@ -1,4 +1,4 @@
-"""Exercise 5: a checkpoint for another number of ranks."""
+"""Exercise 4, `reshard`: a checkpoint for another number of ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _as_path(value: Any) -> str:
     return str(value) if value is None else os.fspath(value)
 
 
-@check("16-ex5-reshard")
+@check("16-ex4-upkeep")
 def resharding_keeps_every_byte(reshard, *, rng):
     """The new checkpoint holds every byte, dtype and value, cut anew, and gets its name by one durable rename."""
     with scratch_folder() as folder:
@@ -87,9 +87,9 @@ def _expect_made_anew(case: str, path: Path, events: list[Event]) -> None:
     expect_durable(case, events, path, "reshard")
 
 
-@check("16-ex5-reshard")
+@check("16-ex4-upkeep")
 def resharding_refuses_damage(reshard, *, rng):
-    """A damaged original, a step that is there already and a world size of 0 are refused; nothing is written."""
+    """Damage, or a step that is there (named in the text), is a `CheckpointError`; nothing is written then."""
     with scratch_folder() as folder:
         files = folder / "files"
         files.mkdir()

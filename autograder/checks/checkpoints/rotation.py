@@ -1,11 +1,10 @@
-"""Exercise 4: which checkpoint is the newest, and how many are kept."""
+"""Exercise 4, `rotate`: how many checkpoints are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,81 +15,8 @@ from autograder.checking.check import check
 from autograder.checking.expect import fail
 from autograder.checking.instruments.filesystem import watch
 from autograder.checking.stage import run_ranks
-from autograder.checks.checkpoints.format import damage, draw, put_manifest, scratch_folder, write_checkpoint
-from autograder.checks.checkpoints.kills import copying_driver
+from autograder.checks.checkpoints.format import damage, draw, scratch_folder, write_checkpoint
 from autograder.checks.checkpoints.states import attempt, expect_error, expect_returned
-
-# ---- the newest ----
-
-
-def _roots(folder: Path, rng: np.random.Generator) -> list[tuple[str, Path, list[int], int | None]]:
-    """(what, root, the steps that checkpoints lists, the step that latest returns)."""
-    roots = []
-
-    def root(what: str, steps: list[int], newest: int | None) -> Path:
-        path = folder / str(len(roots))
-        path.mkdir()
-        for step in rng.permutation(steps):
-            write_checkpoint(path, draw(rng, 2, int(step)))
-        roots.append((what, path, sorted(steps), newest))
-        return path
-
-    root("an empty root", [], None)
-    root("three steps", [10, 20, 30], 30)
-    root("eight and nine digits", [99_999_999, 100_000_000, 7], 100_000_000)
-    path = root("the newest was touched first", [10, 20], 20)
-    os.utime(path / "step_00000020", (1, 1))
-    path = root("things that are no checkpoints", [10], 10)
-    (path / "step_00000030").write_text("a file")
-    others = ["step_00000040.bak", ".tmp_step_00000050", "step_latest", "step_60"]
-    for name in (*others, "old_step_00000070", "step_00000080x"):
-        shutil.copytree(path / "step_00000010", path / name)
-    path = root("a byte in a shard of the newest is flipped, which latest need not see", [10, 20], 20)
-    damage(path / "step_00000020" / "shard_00001.bin", "one bit of the last byte")
-    path = root("the newest has no manifest", [10, 20, 30], 20)
-    (path / "step_00000030" / "manifest.json").unlink()
-    path = root("the newest lacks a shard, the one before is of a newer schema", [10, 20, 30], 10)
-    (path / "step_00000030" / "shard_00001.bin").unlink()
-    put_manifest(path / "step_00000020", {"schema": 2})
-    path = root("the only one is an empty folder", [10], None)
-    shutil.rmtree(path / "step_00000010")
-    (path / "step_00000010").mkdir()
-    roots.append(("a root that is not there", folder / "nowhere", [], None))
-    return roots
-
-
-def _as_paths(value: Any) -> Any:
-    """A path, or a list of them, as text; None stays."""
-    if value is None:
-        return None
-    return [os.fspath(path) for path in value] if isinstance(value, (list, tuple)) else os.fspath(value)
-
-
-def _latest_driver(rank, world_size, checkpoints, latest, roots):
-    return [(attempt(checkpoints, root, plain=_as_paths), attempt(latest, root, plain=_as_paths)) for root in roots]
-
-
-@check("16-ex4-latest")
-def newest_by_number_that_is_complete(checkpoints, latest, *, rng):
-    """`checkpoints` lists the folders by number; `latest` returns the newest of them that is complete, or None."""
-    with scratch_folder() as folder:
-        roots = _roots(folder, rng)
-        given = [str(root) if i % 2 else root for i, (_, root, *_) in enumerate(roots)]
-        outcomes = run_ranks(_latest_driver, 1, (checkpoints, latest, given))[0]
-        for (case, root, steps, newest), (listed, found) in zip(roots, outcomes, strict=True):
-            for name, outcome in (("checkpoints", listed), ("latest", found)):
-                expect_returned(case, outcome, name, [name, outcome.raised])
-            want, paths = [f"step_{step:08d}" for step in steps], listed.value
-            got = [Path(p).name for p in paths] if isinstance(paths, list) else paths
-            if got != want or [Path(p).parent for p in paths] != [root] * len(want):
-                fail(f"checkpoints returned {got}, expected {want}, each as a path in its root", case, got)
-            want = newest and str(root / f"step_{newest:08d}")
-            if found.value != want:
-                names = [None if p is None else Path(p).name for p in (found.value, want)]
-                fail(f"latest returned {names[0]}, expected {names[1]}", case, names[0])
-
-
-# ---- how many ----
 
 
 @dataclass
@@ -160,7 +86,7 @@ def _as_list(value: Any) -> Any:
     return [os.fspath(path) for path in value] if isinstance(value, (list, tuple)) else repr(value)
 
 
-@check("16-ex4-latest")
+@check("16-ex4-upkeep")
 def rotation_keeps_one_that_loads(rotate, *, rng):
     """The last ones and the newest that loads stay, the others go, and none is ever left without some of its files."""
     with scratch_folder() as folder:
@@ -189,26 +115,3 @@ def rotation_keeps_one_that_loads(rotate, *, rng):
                 text = "at one moment a folder with a checkpoint's name had lost some of its files"
                 fail(f"{text}: rotate, killed then, would have left it so", case, "torn")
         expect_error("keep_last = 0", outcomes[-1], "ValueError", "keep_last")
-
-
-# ---- after a kill ----
-
-
-@check("16-ex4-latest")
-def what_a_kill_leaves_loads(save_sharded, latest, load_sharded, *, rng):
-    """Whenever a save is killed, `latest` finds a checkpoint, and `load_sharded` gets what was saved in it."""
-    old, new = draw(rng, 2, 10), draw(rng, 2, 20)
-    with scratch_folder() as folder:
-        (folder / "copies").mkdir()
-        results = run_ranks(copying_driver, 2, (folder, save_sharded, old, new, (latest, load_sharded)))
-        case = "every moment of a save over an older checkpoint"
-        for rank, copies in enumerate(results):
-            for copy in copies:
-                when, found = f"killed before a {copy.kind}", copy.latest.value
-                expect_returned(case, copy.latest, f"{when}, latest on rank {rank}")
-                if not found:
-                    fail(f"{when}, latest found nothing on rank {rank}", case, "nothing")
-                expect_returned(case, copy.load, f"{when}, load_sharded on rank {rank}")
-                want = new if found == new.name else old
-                if found not in (old.name, new.name) or copy.load.value != (want.pieces[rank], want.values):
-                    fail(f"{when}, rank {rank} loaded something that was never saved", case, "other")

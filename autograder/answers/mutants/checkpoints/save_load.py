@@ -5,7 +5,7 @@ from __future__ import annotations
 from autograder.answers.mutants import edit, tests_of
 
 SHARD, SAVE, LOAD = "16-ex1-shard", "16-ex2-save", "16-ex3-load"
-WHICH, RESHARD, ASYNC = "16-ex4-latest", "16-ex5-reshard", "16-ex6-async"
+UPKEEP, ASYNC = "16-ex4-upkeep", "16-ex6-async"
 
 
 # ---- 1 · a shard ----
@@ -17,7 +17,7 @@ fsync_before_flush = edit(
     """fsync only covers what the operating system has, and your bytes were still in Python's buffer, which was written
     when the file was closed, after the fsync. Flush first.""",
     (SYNC, "        file.write(data)\n        os.fsync(file.fileno())\n"),
-    breaks=tests_of(SHARD, SAVE, RESHARD),
+    breaks=tests_of(SHARD, SAVE, UPKEEP),
 )
 
 never_on_the_disk = edit(
@@ -25,7 +25,7 @@ never_on_the_disk = edit(
     """You closed the file without an fsync. After a power cut the rename may be on the disk and the bytes not: a
     checkpoint full of zeros, under its right name.""",
     (SYNC, "        file.write(data)\n"),
-    breaks=tests_of(SHARD, SAVE, RESHARD),
+    breaks=tests_of(SHARD, SAVE, UPKEEP),
 )
 
 old_bytes_stay_behind = edit(
@@ -44,14 +44,14 @@ the_whole_storage_is_written = edit(
         "contiguous = tensor.detach().clone(memory_format=torch.contiguous_format)",
         "contiguous = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())",
     ),
-    breaks=tests_of(SHARD, SAVE, RESHARD, WHICH),
+    breaks=tests_of(SHARD, SAVE, UPKEEP),
 )
 
 offsets_in_numbers = edit(
     SHARD,
     """Your offsets count numbers. The tensors of a file have different dtypes, so offsets must count bytes.""",
     ('"offset": len(data), "numel"', '"offset": sum(t["numel"] for t in table.values()), "numel"'),
-    breaks=tests_of(SHARD, SAVE, WHICH, RESHARD, ASYNC),
+    breaks=tests_of(SHARD, SAVE, UPKEEP, ASYNC),
 )
 
 everything_is_float32 = edit(
@@ -59,7 +59,7 @@ everything_is_float32 = edit(
     """You converted the tensors to float32. Loading must give back the same bytes: in float32, int64 counts above 2²⁴
     are rounded, float64 loses half of its digits, and bfloat16 doubles the file.""",
     ('dtype = str(tensor.dtype).removeprefix("torch.")', 'tensor, dtype = tensor.float(), "float32"'),
-    breaks=tests_of(SHARD, SAVE, WHICH, RESHARD, ASYNC),
+    breaks=tests_of(SHARD, SAVE, UPKEEP, ASYNC),
 )
 
 dtype_with_prefix = edit(
@@ -68,7 +68,7 @@ dtype_with_prefix = edit(
     torch.""",
     ('str(tensor.dtype).removeprefix("torch.")', "str(tensor.dtype)"),
     ('DTYPES[place["dtype"]]', 'DTYPES[place["dtype"].removeprefix("torch.")]'),
-    breaks=tests_of(SHARD, SAVE, RESHARD, ASYNC),
+    breaks=tests_of(SHARD, SAVE, UPKEEP, ASYNC),
 )
 
 a_pickle = edit(
@@ -80,7 +80,7 @@ a_pickle = edit(
         "    tensors = {}\n    for",
         '    data = pickle.loads(data)["data"] if data[:1] == b"\\x80" else data\n    tensors = {}\n    for',
     ),
-    breaks=tests_of(SHARD, SAVE, LOAD, RESHARD, ASYNC),
+    breaks=tests_of(SHARD, SAVE, LOAD, UPKEEP, ASYNC),
 )
 
 only_the_length_is_verified = edit(
@@ -88,7 +88,7 @@ only_the_length_is_verified = edit(
     """You compared the file's length, but not its digest. A flipped bit leaves the length as it was, and so does the
     shard of another checkpoint.""",
     (' or hashlib.sha256(data).hexdigest() != entry["sha256"]', ""),
-    breaks=tests_of(SHARD, LOAD, WHICH, RESHARD),
+    breaks=tests_of(SHARD, LOAD, UPKEEP),
     fails=["damaged_shards_are_refused"],
 )
 
@@ -126,7 +126,7 @@ an_error_without_a_name = edit(
     """Your error does not say which file is damaged. With 4,000 shards, somebody must know which one to copy again: put
     the file's name into it.""",
     ('f"{path} is missing, cut or damaged: load another checkpoint"', '"a shard is missing, cut or damaged"'),
-    breaks=tests_of(SHARD, LOAD, RESHARD),
+    breaks=tests_of(SHARD, LOAD, UPKEEP),
     fails=["damaged_shards_are_refused"],
 )
 
@@ -145,7 +145,7 @@ tensors_share_one_buffer = edit(
         "        shared = [bytearray(len(data))] if not tensors else shared\n"
         "        shared[0][: len(piece)] = piece\n",
     ),
-    breaks=tests_of(SHARD, LOAD, WHICH, RESHARD),
+    breaks=tests_of(SHARD, LOAD, UPKEEP),
 )
 
 
@@ -169,7 +169,7 @@ no_fsync_of_the_root = edit(
     """You did not fsync the parent folder after the rename, and the new name is stored there. After a power cut the
     checkpoint may have its old name again, which the next save clears away.""",
     ("    os.rename(folder, final)\n    sync_folder(final.parent)\n", "    os.rename(folder, final)\n"),
-    breaks=tests_of(SAVE, RESHARD),
+    breaks=tests_of(SAVE, UPKEEP),
     fails=["commits_durably_by_one_rename"],
 )
 
@@ -178,7 +178,7 @@ no_fsync_of_the_folder = edit(
     """A file's fsync brings its bytes to the disk, but not its name, which is stored in the folder. Fsync the folder
     when all files are in it, before you rename it.""",
     ("    sync_folder(folder)\n    os.rename", "    os.rename"),
-    breaks=tests_of(SAVE, RESHARD),
+    breaks=tests_of(SAVE, UPKEEP),
     fails=["commits_durably_by_one_rename"],
 )
 
@@ -196,7 +196,7 @@ the_manifest_comes_after_the_rename = edit(
         '    digest = write_durably(final / "manifest.json", json.dumps(manifest).encode())\n'
         '    write_durably(final / "manifest.sha256", digest.encode())\n    sync_folder(final.parent)\n',
     ),
-    breaks=tests_of(SAVE, RESHARD),
+    breaks=tests_of(SAVE, UPKEEP),
     fails=["commits_durably_by_one_rename", "saving_fails_on_all_ranks", "a_killed_save_leaves_the_last_checkpoint"],
 )
 
@@ -209,7 +209,7 @@ shards_are_renamed_one_by_one = edit(
         "    final.mkdir()\n    for path in sorted(folder.iterdir()):\n        os.rename(path, final / path.name)\n"
         "    folder.rmdir()\n    sync_folder(final)\n",
     ),
-    breaks=tests_of(SAVE, RESHARD),
+    breaks=tests_of(SAVE, UPKEEP),
     fails=["commits_durably_by_one_rename", "a_killed_save_leaves_the_last_checkpoint"],
 )
 
@@ -356,7 +356,7 @@ values_are_texts = edit(
     """Your plain values come back as other types, for example numbers as text. JSON keeps numbers, strings, lists and
     dicts: pass them to it as they are.""",
     ("    values = {name: value for", "    values = {name: value if isinstance(value, dict) else str(value) for"),
-    breaks=tests_of(SAVE, LOAD, WHICH, RESHARD, ASYNC),
+    breaks=tests_of(SAVE, LOAD, UPKEEP, ASYNC),
 )
 
 the_group_is_forgotten = edit(
@@ -379,7 +379,7 @@ the_schema_comes_last = edit(
         '    manifest = json.loads(data)\n    ranks_there = manifest["world_size"]\n',
     ),
     ('list(range(manifest["world_size"])):', "list(range(ranks_there)):"),
-    breaks=tests_of(LOAD, WHICH, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -388,7 +388,7 @@ any_schema_will_do = edit(
     """You read a manifest of another schema as if it were this one. Its entries may mean something else: raise a
     CheckpointError that names the schema.""",
     ('    if (schema := manifest.get("schema")) != SCHEMA:\n', '    schema = manifest.get("schema")\n    if False:\n'),
-    breaks=tests_of(LOAD, WHICH, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -397,7 +397,7 @@ only_newer_schemas_are_refused = edit(
     """You refused only newer schemas, and accepted a manifest without any. Only SCHEMA itself is known: everything else
     is a CheckpointError.""",
     ('(schema := manifest.get("schema")) != SCHEMA', '(schema := manifest.get("schema", 0)) > SCHEMA'),
-    breaks=tests_of(LOAD, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -406,7 +406,7 @@ the_manifest_is_trusted = edit(
     """You did not compare the manifest with its own digest. It says where every tensor is and what every digest should
     be, so a flipped bit in it is as bad as one in a shard.""",
     ("    if hashlib.sha256(data).hexdigest().encode() != digest.strip():\n", "    if not digest:\n"),
-    breaks=tests_of(LOAD, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -415,7 +415,7 @@ a_surplus_file_passes = edit(
     """You overlooked a file that the manifest does not list. A folder with a surplus shard is a mixture of two
     checkpoints: compare in both directions.""",
     ("for name in sorted({*listed, *there}):", "for name in sorted(listed):"),
-    breaks=tests_of(LOAD, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -424,7 +424,7 @@ a_surplus_folder_passes = edit(
     """You looked only at the files in the folder. A folder in it that the manifest does not list does not belong there
     either: look at every entry.""",
     ("not in files}", "not in files and file.is_file()}"),
-    breaks=tests_of(LOAD, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -433,7 +433,7 @@ missing_shards_of_others = edit(
     """You did not check that the files are there and have the right length. `latest` then offers a checkpoint with a
     missing shard.""",
     ("        if listed.get(name) != there.get(name):\n", "        if name not in listed:\n"),
-    breaks=tests_of(LOAD, WHICH),
+    breaks=tests_of(LOAD),
     fails=["manifests_are_verified"],
 )
 
@@ -442,7 +442,7 @@ the_order_is_not_looked_at = edit(
     """You counted the shards, but did not compare their order. Entry number r would then be loaded as rank r's, with
     another rank's pieces.""",
     ('[shard["rank"] for shard in manifest["shards"]]', 'sorted(shard["rank"] for shard in manifest["shards"])'),
-    breaks=tests_of(LOAD, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -472,7 +472,7 @@ ranks_are_not_counted = edit(
     """You did not compare the list of shards with world_size. With one entry too few, or one twice, a piece of every
     tensor is missing or doubled.""",
     ('if [shard["rank"] for shard in manifest["shards"]] != list(range(manifest["world_size"])):', "if False:"),
-    breaks=tests_of(LOAD, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )
 
@@ -519,14 +519,14 @@ values_are_not_restored = edit(
     """Your state has only the tensors. The step count, the learning rate and all other plain values are in the
     manifest, and belong to the state.""",
     (', **manifest["values"])', ")"),
-    breaks=tests_of(LOAD, WHICH),
+    breaks=tests_of(LOAD),
 )
 
 every_rank_loads_rank_0 = edit(
     LOAD,
     """Every rank read the first shard. Rank r's pieces are in shard r.""",
     ('manifest["shards"][dist.get_rank()])', 'manifest["shards"][0])'),
-    breaks=tests_of(LOAD, WHICH),
+    breaks=tests_of(LOAD),
 )
 
 no_folder_is_another_error = edit(
@@ -534,6 +534,6 @@ no_folder_is_another_error = edit(
     """You let a missing manifest raise FileNotFoundError. Code that falls back to an older checkpoint catches
     CheckpointError, so everything that is wrong with a checkpoint must raise that.""",
     ("    if not all(file.is_file() for file in files):\n", "    if False:\n"),
-    breaks=tests_of(LOAD, WHICH, RESHARD),
+    breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified"],
 )

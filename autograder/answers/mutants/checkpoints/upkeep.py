@@ -4,113 +4,81 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
-WHICH, RESHARD, ASYNC = "16-ex4-latest", "16-ex5-reshard", "16-ex6-async"
+UPKEEP, ASYNC = "16-ex4-upkeep", "16-ex6-async"
 
 
-# ---- 4 · which one, and how many ----
+# ---- 4 · rotate ----
 
 the_last_good_one_is_deleted = edit(
-    WHICH,
+    UPKEEP,
     """You kept the newest checkpoints without checking whether any of them loads. If they are damaged, the last good
     one is deleted: find the newest that loads first, and never delete it.""",
     ("if loads is not None and path != loads]", "]"),
-    breaks=tests_of(WHICH),
+    breaks=tests_of(UPKEEP),
     fails=["rotation_keeps_one_that_loads"],
 )
 
 a_manifest_is_enough = edit(
-    WHICH,
+    UPKEEP,
     """You took a checkpoint for intact because its manifest is. Only reading a shard shows a flipped byte in it, and
     before something is deleted that reading is worth its time.""",
     ("                read_shard(path, entry)\n", "                pass\n"),
-    breaks=tests_of(WHICH),
+    breaks=tests_of(UPKEEP),
     fails=["rotation_keeps_one_that_loads"],
 )
 
 everything_goes_if_nothing_loads = edit(
-    WHICH,
+    UPKEEP,
     """When none of the checkpoints loads, you still deleted the older ones. One of them may yet be repaired: delete
     nothing then.""",
     ("if loads is not None and path != loads]", "if path != loads]"),
-    breaks=tests_of(WHICH),
+    breaks=tests_of(UPKEEP),
     fails=["rotation_keeps_one_that_loads"],
 )
 
 deleted_file_by_file = edit(
-    WHICH,
+    UPKEEP,
     """You deleted the folder in its place. If that is interrupted, half a checkpoint keeps a checkpoint's name: rename
     the folder first, then delete it.""",
     ("shutil.rmtree(path.rename(path.with_name(TEMPORARY + path.name)))", "shutil.rmtree(path)"),
-    breaks=tests_of(WHICH),
+    breaks=tests_of(UPKEEP),
     fails=["rotation_keeps_one_that_loads"],
 )
 
 renamed_and_left = edit(
-    WHICH,
+    UPKEEP,
     """You renamed the old checkpoints but did not delete them, so the disk fills up as before.""",
     (
         "shutil.rmtree(path.rename(path.with_name(TEMPORARY + path.name)))",
         "path.rename(path.with_name(TEMPORARY + path.name))",
     ),
-    breaks=tests_of(WHICH),
+    breaks=tests_of(UPKEEP),
     fails=["rotation_keeps_one_that_loads"],
-)
-
-sorted_as_text = edit(
-    WHICH,
-    """You sorted the names as text. From nine digits on, step_100000000 comes before step_99999999: sort by the
-    number.""",
-    ('key=lambda path: int(path.name.removeprefix("step_"))', "key=lambda path: path.name"),
-    breaks=tests_of(WHICH),
-)
-
-sorted_by_time = edit(
-    WHICH,
-    """You sorted by the time of the last change. Copying, touching or restoring a folder changes its time, but not its
-    step: sort by the number.""",
-    ('key=lambda path: int(path.name.removeprefix("step_"))', "key=lambda path: path.stat().st_mtime"),
-    breaks=tests_of(WHICH),
-)
-
-the_newest_complete_or_not = edit(
-    WHICH,
-    """Your latest returned the newest folder without looking into it. Skip one that lost its manifest or a shard, and
-    return the one before.""",
-    ("            read_manifest(path)\n            return path\n", "            return path\n"),
-    breaks=tests_of(WHICH),
-)
-
-files_are_listed_too = edit(
-    WHICH,
-    """You listed a file with a checkpoint's name, or a folder whose name only begins like one. A checkpoint is a folder
-    called step_ and a number, with nothing after it.""",
-    ('(r"step_\\d{8,}", path.name) and path.is_dir()', '(r"step_\\d{8,}", path.name)'),
-    breaks=tests_of(WHICH),
 )
 
 zero_keeps_everything = edit(
-    WHICH,
+    UPKEEP,
     """With keep_last = 0 your slice [:-0] is empty, so nothing was deleted, silently. Raise a ValueError that names
     keep_last for a number below 1.""",
     ("    if keep_last < 1:\n", "    if keep_last < 0:\n"),
-    breaks=tests_of(WHICH),
+    breaks=tests_of(UPKEEP),
     fails=["rotation_keeps_one_that_loads"],
 )
 
 
-# ---- 5 · reshard ----
+# ---- 4 · reshard ----
 
 the_folder_is_made_before_the_look = edit(
-    RESHARD,
+    UPKEEP,
     """You made the temporary folder before you saw that the step is there already, and it stays behind. Check
     everything that can be refused before you write anything.""",
     ("    if final.exists():\n", '    fresh_folder(target_root, manifest["step"])\n    if final.exists():\n'),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
     fails=["resharding_refuses_damage"],
 )
 
 damage_gets_new_digests = edit(
-    RESHARD,
+    UPKEEP,
     """You read the old shards without verifying them and gave them new digests, so from now on the damaged bytes pass
     every check. Read them with read_shard.""",
     (
@@ -120,66 +88,66 @@ damage_gets_new_digests = edit(
         "        return read_shard(path, entry)\n\n"
         '    pieces = [unverified(entry) for entry in manifest["shards"]]\n',
     ),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
     fails=["resharding_refuses_damage"],
 )
 
 cut_as_tensor_split_cuts = edit(
-    RESHARD,
+    UPKEEP,
     """You cut as tensor_split does: 10 numbers on 4 ranks in 3, 3, 2, 2. The optimizer of lesson 08 has shards of
     ⌈P/N⌉, here 3, 3, 3, 1, and refuses pieces of other lengths.""",
     (
         "        cut = {name: whole[name][rank * size : (rank + 1) * size] for name, size in bounds.items()}\n",
         "        cut = {name: whole[name].tensor_split(world_size)[rank] for name in bounds}\n",
     ),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
 )
 
 one_length_for_all = edit(
-    RESHARD,
+    UPKEEP,
     """You cut all tensors at the places of the first. A longer tensor loses its end, and a shorter one gets empty last
     pieces: each has a ⌈P/N⌉ of its own.""",
     ("(-len(tensor) // world_size) for name, tensor", "(-len(next(iter(whole.values()))) // world_size) for name, _"),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
 )
 
 pieces_in_the_order_of_a_set = edit(
-    RESHARD,
+    UPKEEP,
     """You joined the pieces in another order than that of the ranks, so the numbers are all there, but in the wrong
     places.""",
     ("torch.cat([piece[name] for piece in pieces])", "torch.cat([piece[name] for piece in pieces[::-1]])"),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
 )
 
 values_are_left_behind = edit(
-    RESHARD,
+    UPKEEP,
     """You left the plain values of the original out of the new checkpoint: no step count, no learning rate. They belong
     to every rank: copy them as they are.""",
     ('new_manifest(manifest["step"], manifest["values"], shards)', 'new_manifest(manifest["step"], {}, shards)'),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
 )
 
 the_old_manifest_goes_on = edit(
-    RESHARD,
+    UPKEEP,
     """You changed the shards in the old manifest and kept the rest, so its creation time, or its world_size, does not
     describe what you wrote. Make a new one.""",
     (
         'new_manifest(manifest["step"], manifest["values"], shards)',
         '{**manifest, "world_size": world_size, "shards": shards}',
     ),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
 )
 
 reshards_over_what_is_there = edit(
-    RESHARD,
+    UPKEEP,
     """You did not refuse a step that is in target_root already. Raise a CheckpointError that names its folder.""",
     ("    if final.exists():\n", "    if False:\n"),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
     fails=["resharding_refuses_damage"],
 )
 
 reshard_in_place = edit(
-    RESHARD,
+    UPKEEP,
     """You wrote the new shards straight into a folder with a checkpoint's name. If reshard is killed, half a checkpoint
     is left: prepare it elsewhere and commit it, as a save does.""",
     (
@@ -187,14 +155,14 @@ reshard_in_place = edit(
         '    shutil.rmtree(fresh_folder(target_root, manifest["step"]))\n'
         "    folder, shards = final, []\n    folder.mkdir()\n",
     ),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
 )
 
 no_ranks_at_all = edit(
-    RESHARD,
+    UPKEEP,
     """You accepted world_size = 0. Raise a ValueError that names it.""",
     ("    if world_size < 1:\n", "    if world_size < 0:\n"),
-    breaks=tests_of(RESHARD),
+    breaks=tests_of(UPKEEP),
     fails=["resharding_refuses_damage"],
 )
 
