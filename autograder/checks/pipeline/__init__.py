@@ -25,14 +25,20 @@ from autograder.checks.pipeline.simulation import (
     simulation_starts_each_entry_at_once,
     what_cannot_run_is_refused,
 )
-from autograder.checks.pipeline.step import pipeline_equals_the_unsplit_model
+from autograder.checks.pipeline.step import (
+    backwards_let_go_of_what_they_used,
+    only_neighbors_get_messages,
+    pipeline_equals_the_unsplit_model,
+)
 
 __all__ = [
+    "backwards_let_go_of_what_they_used",
     "bubble_is_the_idle_share",
     "gpipe_fills_and_drains",
     "interleaved_divides_the_bubble",
     "interleaved_refuses_what_does_not_fit",
     "one_f_one_b_keeps_few_alive",
+    "only_neighbors_get_messages",
     "partition_has_the_least_largest_sum",
     "partition_refuses_what_makes_no_sense",
     "peaks_count_what_is_alive",

@@ -92,7 +92,7 @@ def _measured(ledger: Any, world_size: int) -> tuple[float, float]:
 
 @check("11-ex6-pipeline-step")
 def stages_work_at_the_same_time(pipeline_step, *, rng):
-    """No stage waits for a message that its schedule does not need then: a step takes as long as its schedule."""
+    """A step lasts as long as its schedule: results leave at once, and a stage waits only for what its entry needs."""
     n, count = 4, 8
     schedules = {"1F1B": one_f_one_b(n, count), "GPipe": gpipe(n, count)}
     cases = [make_case(rng, name, schedule, count, (5,)) for name, schedule in schedules.items()]

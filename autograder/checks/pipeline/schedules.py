@@ -160,9 +160,20 @@ def one_f_one_b(stages: int, count: int) -> list[list[tuple[str, int]]]:
     return schedule
 
 
-def random_schedule(rng: np.random.Generator, stages: int, count: int, chunks: int | None) -> list[list[tuple]]:
-    """An order in which every entry gets its turn: in each round any stage may take any entry that is ready."""
+def _before(m: int, order: list[int]) -> list[int]:
+    """What stands before `m` in an order; nothing if there is none."""
+    return order[: order.index(m)] if order else []
+
+
+def random_schedule(
+    rng: np.random.Generator, stages: int, count: int, chunks: int | None, agreed: bool = False
+) -> list[list[tuple]]:
+    """An order in which every entry gets its turn: in each round any stage may take any entry that is ready.
+
+    agreed: all stages take the forwards in one order and the backwards in one order, both drawn at random.
+    """
     last, done = stages * (chunks or 1) - 1, set()
+    turns = {kind: [int(m) for m in rng.permutation(count)] for kind in "FB"} if agreed else {}
     schedule: list[list[tuple]] = [[] for _ in range(stages)]
     while len(done) < 2 * count * (last + 1):
         ready = [
@@ -171,6 +182,7 @@ def random_schedule(rng: np.random.Generator, stages: int, count: int, chunks: i
             if (kind, m, v) not in done
             and (v == 0 or kind == "B" or ("F", m, v - 1) in done)
             and (kind == "F" or (("F", m, v) in done and (v == last or ("B", m, v + 1) in done)))
+            and all((kind, earlier, v) in done for earlier in _before(m, turns.get(kind, [])))
         ]
         kind, m, v = ready[rng.integers(len(ready))]
         done.add((kind, m, v))
