@@ -58,8 +58,8 @@ weights_come_at_once = edit(
 
 weights_come_last = edit(
     PARTS,
-    """You run all W at the end. That is as fast as it can be, and every stage holds the activations of all micro-
-    batches until then. Put off only as many as there is room for.""",
+    """You run all W at the end. Every stage first waits where it could have done some of them, and holds the
+    activations of all micro-batches. Put off only as many as there is room for.""",
     ("if m >= stage:", "if m < 0:"),
     ("max(0, micro_batches - stage)", "0"),
     breaks=tests_of(PARTS),
