@@ -32,7 +32,7 @@ def _step_once(rank: int, world_size: int, step: Callable, cases: list[Case]) ->
 
 
 def _expect_right(cases: list[Case], results: list) -> None:
-    """What is timed must be right as well: a step that does nothing waits for nobody."""
+    """What is timed must be right as well: a step that does nothing never waits."""
     for number, case in enumerate(cases):
         loss, gradients = unsplit(case)
         for rank, want in enumerate(gradients):
