@@ -42,15 +42,17 @@ def simulation_by_recursion():
     import functools
     import itertools
 
-    def simulate(schedule, forward_time, backward_time):
+    def simulate(schedule, forward_time, backward_time, weight_time=1.0):
         n = len(schedule)
         lasts = {"F": seconds_per_stage("forward_time", forward_time, n)}
+        lasts["W"] = seconds_per_stage("weight_time", weight_time, n)
         lasts["B"] = seconds_per_stage("backward_time", backward_time, n)
         names = [[(e[0], e[1], (e[2] if len(e) == 3 else 0) * n + s) for e in row] for s, row in enumerate(schedule)]
         flat = [name for row in names for name in row]
         depth = max((v for _, _, v in flat), default=-1) // n + 1 if n else 0
         count = max((m for _, m, _ in flat), default=-1) + 1
-        if not flat or len(set(flat)) != len(flat) or len(flat) != 2 * n * depth * count:
+        kinds = 3 if any(kind == "W" for kind, _, _ in flat) else 2
+        if not flat or len(set(flat)) != len(flat) or len(flat) != kinds * n * depth * count:
             raise ValueError("schedule lacks entries or has some twice")
         before = {b: a for row in names for a, b in itertools.pairwise(row)}
         asked = set()
@@ -67,12 +69,14 @@ def simulation_by_recursion():
                 needs.append(("F", m, v))
                 if v + 1 < n * depth:
                     needs.append(("B", m, v + 1))
+            if kind == "W":
+                needs.append(("B", m, v))
             return max((over(*need) for need in needs), default=0.0) + lasts[kind][v % n]
 
         return [[(over(*name) - lasts[name[0]][s], over(*name)) for name in row] for s, row in enumerate(names)]
 
-    def bubble_fraction(schedule, forward_time, backward_time):
-        rows = simulate(schedule, forward_time, backward_time)
+    def bubble_fraction(schedule, forward_time, backward_time, weight_time=1.0):
+        rows = simulate(schedule, forward_time, backward_time, weight_time)
         makespan = max(row[-1][1] for row in rows)
         idle = [makespan - sum(end - start for start, end in row) for row in rows]
         return sum(idle) / (makespan * len(rows))
@@ -85,7 +89,9 @@ def peaks_by_accumulation():
     from itertools import accumulate
 
     def peak_activations(schedule):
-        return [max(accumulate({"F": 1, "B": -1}[e[0]] for e in entries)) for entries in schedule]
+        parted = {e[0] for entries in schedule for e in entries} > {"F", "B"}
+        change = {"F": 1, "B": 0 if parted else -1, "W": -1}
+        return [max(accumulate(change[e[0]] for e in entries)) for entries in schedule]
 
 
 @variant("11-ex4-interleaved")
@@ -116,28 +122,32 @@ def interleaved_from_two_lists():
         return schedule
 
 
-@variant("11-ex5-partition")
-def partition_by_trying_bounds():
-    """Tries each sum of a run as the bound, from small to large, and fills parts up to it, with one layer left for each
-    later part."""
+@variant("11-ex5-zero-bubble")
+def zero_bubble_second_by_second():
+    """Plays the pipeline second by second: each stage takes a forward if 1F1B would and there is room, else a backward
+    if its gradient has come, else a weight gradient."""
 
-    def partition(costs, stages):
-        n = len(costs)
-        if stages < 1 or stages > n:
-            raise ValueError(f"cannot make {stages} stages of {n} layers")
-        if min(costs) < 0:
-            raise ValueError("costs below zero")
-        for bound in sorted({sum(costs[i:j]) for i in range(n) for j in range(i + 1, n + 1)}):
-            parts, start = [], 0
-            for left in range(stages - 1, -1, -1):
-                end = start + 1
-                while end < n - left and sum(costs[start : end + 1]) <= bound:
-                    end += 1
-                parts.append((start, end))
-                start = end
-            if start == n and all(sum(costs[a:b]) <= bound for a, b in parts):
-                return parts
-        raise AssertionError
+    def zero_bubble_schedule(stages, micro_batches):
+        if min(stages, micro_batches) < 1:
+            raise ValueError(f"stages={stages} and micro_batches={micro_batches} must be at least 1")
+        done = [{"F": 0, "B": 0, "W": 0} for _ in range(stages)]
+        schedule = [[] for _ in range(stages)]
+        while any(counts["W"] < micro_batches for counts in done):
+            before = [dict(counts) for counts in done]
+            for s, now in enumerate(before):
+                gradients = before[s + 1]["B"] if s + 1 < stages else now["F"]
+                inputs = before[s - 1]["F"] if s else micro_batches
+                if now["F"] < inputs and now["F"] - now["W"] < stages and now["F"] - now["B"] < stages - s:
+                    kind = "F"
+                elif now["B"] < min(gradients, now["F"]):
+                    kind = "B"
+                elif now["W"] < now["B"]:
+                    kind = "W"
+                else:
+                    continue
+                schedule[s].append((kind, now[kind]))
+                done[s][kind] += 1
+        return schedule
 
 
 @variant("11-ex6-pipeline-step")

@@ -15,9 +15,10 @@ from autograder.checks.pipeline.order import (
     schedules_refuse_counts_below_one,
 )
 from autograder.checks.pipeline.overlap import stages_work_at_the_same_time
-from autograder.checks.pipeline.partition import (
-    partition_has_the_least_largest_sum,
-    partition_refuses_what_makes_no_sense,
+from autograder.checks.pipeline.parts import (
+    few_micro_batches_are_enough,
+    weight_gradients_fill_the_bubble,
+    zero_bubble_refuses_counts_below_one,
 )
 from autograder.checks.pipeline.simulation import (
     bubble_is_the_idle_share,
@@ -25,20 +26,27 @@ from autograder.checks.pipeline.simulation import (
     simulation_starts_each_entry_at_once,
     what_cannot_run_is_refused,
 )
-from autograder.checks.pipeline.step import pipeline_equals_the_unsplit_model
+from autograder.checks.pipeline.step import (
+    backwards_let_go_of_what_they_used,
+    only_neighbors_get_messages,
+    pipeline_equals_the_unsplit_model,
+)
 
 __all__ = [
+    "backwards_let_go_of_what_they_used",
     "bubble_is_the_idle_share",
+    "few_micro_batches_are_enough",
     "gpipe_fills_and_drains",
     "interleaved_divides_the_bubble",
     "interleaved_refuses_what_does_not_fit",
     "one_f_one_b_keeps_few_alive",
-    "partition_has_the_least_largest_sum",
-    "partition_refuses_what_makes_no_sense",
+    "only_neighbors_get_messages",
     "peaks_count_what_is_alive",
     "pipeline_equals_the_unsplit_model",
     "schedules_refuse_counts_below_one",
     "simulation_starts_each_entry_at_once",
     "stages_work_at_the_same_time",
+    "weight_gradients_fill_the_bubble",
     "what_cannot_run_is_refused",
+    "zero_bubble_refuses_counts_below_one",
 ]

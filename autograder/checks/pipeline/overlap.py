@@ -32,7 +32,7 @@ def _step_once(rank: int, world_size: int, step: Callable, cases: list[Case]) ->
 
 
 def _expect_right(cases: list[Case], results: list) -> None:
-    """What is timed must be right as well: a step that does nothing waits for nobody."""
+    """What is timed must be right as well: a step that does nothing never waits."""
     for number, case in enumerate(cases):
         loss, gradients = unsplit(case)
         for rank, want in enumerate(gradients):
@@ -92,7 +92,7 @@ def _measured(ledger: Any, world_size: int) -> tuple[float, float]:
 
 @check("11-ex6-pipeline-step")
 def stages_work_at_the_same_time(pipeline_step, *, rng):
-    """No stage waits for a message that its schedule does not need then: a step takes as long as its schedule."""
+    """A step lasts as long as its schedule: results leave at once, and a stage waits only for what its entry needs."""
     n, count = 4, 8
     schedules = {"1F1B": one_f_one_b(n, count), "GPipe": gpipe(n, count)}
     cases = [make_case(rng, name, schedule, count, (5,)) for name, schedule in schedules.items()]

@@ -26,7 +26,7 @@ def read_entries(case: str, schedule: Any, stages: int, chunks: int | None = Non
     except (TypeError, ValueError):
         good, read = False, []
     if not good:
-        form = '("F" or "B", micro_batch)' if fields == 2 else '("F" or "B", micro_batch, chunk)'
+        form = "(kind, micro_batch)" if fields == 2 else "(kind, micro_batch, chunk)"
         fail(f"a schedule should be a list with a list of {form} for each stage", case, repr(schedule)[:200])
     expect_equal(case, len(read), stages, what="the number of stages in the schedule")
     return read
@@ -46,13 +46,21 @@ def _graph(schedule: list[list[tuple[str, int, int]]]) -> dict[tuple, list[tuple
                 needs[kind, m, v].append(("F", m, v - 1))
             if kind == "B":
                 needs[kind, m, v] += [("F", m, v)] + ([("B", m, v + 1)] if v < last else [])
+            if kind == "W":
+                needs[kind, m, v].append(("B", m, v))
             before = [(kind, m, v)]
     return needs
 
 
-def end_times(schedule: list[list[tuple[str, int, int]]], forward: list[float], backward: list[float]) -> dict | None:
+def end_times(
+    schedule: list[list[tuple[str, int, int]]],
+    forward: list[float],
+    backward: list[float],
+    weight: list[float] | None = None,
+) -> dict | None:
     """When each (kind, micro_batch, virtual stage) is over, by the longest path; None if an entry waits for itself."""
     needs, stages = _graph(schedule), len(schedule)
+    lasts = {"F": forward, "B": backward, "W": weight or [1.0] * stages}
     ends: dict[tuple, float] = {}
     left = {node: len(set(before)) for node, before in needs.items()}
     after: dict[tuple, list[tuple]] = {}
@@ -62,8 +70,7 @@ def end_times(schedule: list[list[tuple[str, int, int]]], forward: list[float], 
     ready = [node for node, count in left.items() if not count]
     while ready:
         node = ready.pop()
-        seconds = (forward if node[0] == "F" else backward)[node[2] % stages]
-        ends[node] = max((ends[other] for other in needs[node]), default=0.0) + seconds
+        ends[node] = max((ends[other] for other in needs[node]), default=0.0) + lasts[node[0]][node[2] % stages]
         for other in after.get(node, ()):
             left[other] -= 1
             if not left[other]:
@@ -71,15 +78,23 @@ def end_times(schedule: list[list[tuple[str, int, int]]], forward: list[float], 
     return ends if len(ends) == len(needs) else None
 
 
-def bubble_of(schedule: list[list[tuple[str, int, int]]], forward: list[float], backward: list[float]) -> float:
+def bubble_of(
+    schedule: list[list[tuple[str, int, int]]],
+    forward: list[float],
+    backward: list[float],
+    weight: list[float] | None = None,
+) -> float:
     """The idle share of all stages' time."""
-    busy = sum((forward if kind == "F" else backward)[s] for s, mine in enumerate(schedule) for kind, _, _ in mine)
-    return 1 - busy / (len(schedule) * max(end_times(schedule, forward, backward).values()))
+    lasts = {"F": forward, "B": backward, "W": weight or [1.0] * len(schedule)}
+    busy = sum(lasts[kind][s] for s, mine in enumerate(schedule) for kind, _, _ in mine)
+    return 1 - busy / (len(schedule) * max(end_times(schedule, forward, backward, weight).values()))
 
 
 def peaks_of(schedule: Iterable[Iterable[tuple]]) -> list[int]:
-    """How many activations each stage keeps alive at the most."""
-    return [max(itertools.accumulate(1 if entry[0] == "F" else -1 for entry in mine)) for mine in schedule]
+    """How many activations each stage keeps alive at the most: until their W, or B in a schedule without any."""
+    kinds = [[entry[0] for entry in mine] for mine in schedule]
+    change = {"F": 1, "B": 0, "W": -1} if any("W" in mine for mine in kinds) else {"F": 1, "B": -1}
+    return [max(itertools.accumulate(change[kind] for kind in mine)) for mine in kinds]
 
 
 def in_full(schedule: list[list[tuple]]) -> list[list[tuple[str, int, int]]]:
@@ -100,10 +115,12 @@ def as_evidence(schedule: list[list[tuple[str, int, int]]]) -> list[list[str]]:
 # ---- expectations ----
 
 
-def expect_complete(case: str, schedule: Any, stages: int, micro_batches: int, chunks: int | None = None) -> list:
+def expect_complete(
+    case: str, schedule: Any, stages: int, micro_batches: int, chunks: int | None = None, kinds: str = "FB"
+) -> list:
     """Every entry comes once on every stage, in an order in which each gets its turn; the schedule, read."""
     read = read_entries(case, schedule, stages, chunks)
-    wanted = set(itertools.product("FB", range(micro_batches), range(chunks or 1)))
+    wanted = set(itertools.product(kinds, range(micro_batches), range(chunks or 1)))
     for stage, mine in enumerate(read):
         shown = as_evidence(read)
         for entry in mine:
@@ -160,17 +177,35 @@ def one_f_one_b(stages: int, count: int) -> list[list[tuple[str, int]]]:
     return schedule
 
 
-def random_schedule(rng: np.random.Generator, stages: int, count: int, chunks: int | None) -> list[list[tuple]]:
-    """An order in which every entry gets its turn: in each round any stage may take any entry that is ready."""
+def _before(m: int, order: list[int]) -> list[int]:
+    """What stands before `m` in an order; nothing if there is none."""
+    return order[: order.index(m)] if order else []
+
+
+def random_schedule(
+    rng: np.random.Generator,
+    stages: int,
+    count: int,
+    chunks: int | None,
+    agreed: bool = False,
+    kinds: str = "FB",
+) -> list[list[tuple]]:
+    """An order in which every entry gets its turn: in each round any stage may take any entry that is ready.
+
+    agreed: all stages take the forwards in one order and the backwards in one order, both drawn at random.
+    """
     last, done = stages * (chunks or 1) - 1, set()
+    turns = {kind: [int(m) for m in rng.permutation(count)] for kind in "FB"} if agreed else {}
     schedule: list[list[tuple]] = [[] for _ in range(stages)]
-    while len(done) < 2 * count * (last + 1):
+    while len(done) < len(kinds) * count * (last + 1):
         ready = [
             (kind, m, v)
-            for kind, m, v in itertools.product("FB", range(count), range(last + 1))
+            for kind, m, v in itertools.product(kinds, range(count), range(last + 1))
             if (kind, m, v) not in done
-            and (v == 0 or kind == "B" or ("F", m, v - 1) in done)
-            and (kind == "F" or (("F", m, v) in done and (v == last or ("B", m, v + 1) in done)))
+            and (v == 0 or kind != "F" or ("F", m, v - 1) in done)
+            and (kind != "B" or (("F", m, v) in done and (v == last or ("B", m, v + 1) in done)))
+            and (kind != "W" or ("B", m, v) in done)
+            and all((kind, earlier, v) in done for earlier in _before(m, turns.get(kind, [])))
         ]
         kind, m, v = ready[rng.integers(len(ready))]
         done.add((kind, m, v))

@@ -20,8 +20,8 @@ from autograder.checks.pipeline.schedules import (
 )
 
 
-def _timed(rng: np.random.Generator) -> list[tuple[str, list, Any, Any]]:
-    """Schedules with times: hand-made and random ones; equal times and one for each stage."""
+def _timed(rng: np.random.Generator) -> list[tuple]:
+    """(name, schedule, times, …): hand-made and random ones; equal times and one a stage; with W in some."""
     gpipe = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2
     looped = [[("F", 0, 0), ("F", 0, 1), ("B", 0, 1), ("B", 0, 0)]] * 2
     cases = [
@@ -36,6 +36,11 @@ def _timed(rng: np.random.Generator) -> list[tuple[str, list, Any, Any]]:
         times = [[float(t) for t in rng.integers(1, 9, stages) / 4] for _ in range(2)]
         name = f"a random order of {stages} stages, {count} micro-batches" + (f", {chunks} chunks" if chunks else "")
         cases += [(name, schedule, 0.5, 1.25), (f"{name}, each stage with times of its own", schedule, *times)]
+    for stages, count, chunks in ((3, 4, None), (2, 3, 2)):
+        schedule = random_schedule(rng, stages, count, chunks, kinds="FBW")
+        times = [[float(t) for t in rng.integers(1, 9, stages) / 4] for _ in range(3)]
+        name = f"a random order of {stages} stages, {count} micro-batches, with W" + (", two chunks" if chunks else "")
+        cases += [(name, schedule, 0.5, 1.25), (f"{name}, each stage with times of its own", schedule, *times)]
     return cases
 
 
@@ -46,17 +51,17 @@ def _one_a_stage(times: Any, stages: int) -> list[float]:
 
 @check("11-ex2-simulate")
 def simulation_starts_each_entry_at_once(simulate, *, rng):
-    """Each entry starts as soon as its stage is free and what it needs is over, and takes its stage's time."""
-    for case, schedule, forward, backward in _timed(rng):
+    """Each entry starts once its stage is free and what it needs is over, and takes its time; the schedule stays."""
+    for case, schedule, *times in _timed(rng):
         stages, given = len(schedule), copied(schedule)
-        spans = simulate(given, forward, backward)
-        forwards, backwards = _one_a_stage(forward, stages), _one_a_stage(backward, stages)
-        ends = end_times(in_full(schedule), forwards, backwards)
+        spans = simulate(given, *times)
+        each = [_one_a_stage(time, stages) for time in [*times, 1.0][:3]]
+        ends = end_times(in_full(schedule), *each)
         if not isinstance(spans, (list, tuple)) or [len(mine) for mine in spans] != [len(mine) for mine in schedule]:
             text = "simulate should return for each stage a list with one (start, end) for each of its entries"
             fail(text, case, repr(spans)[:200])
         for stage, mine in enumerate(in_full(schedule)):
-            seconds = {"F": forwards[stage], "B": backwards[stage]}
+            seconds = {kind: lasts[stage] for kind, lasts in zip("FBW", each, strict=True)}
             over = [ends[kind, m, chunk * stages + stage] for kind, m, chunk in mine]
             want = [(end - seconds[kind], end) for end, (kind, _, _) in zip(over, mine, strict=True)]
             got = [tuple(pair) for pair in spans[stage]]
@@ -68,16 +73,15 @@ def simulation_starts_each_entry_at_once(simulate, *, rng):
 @check("11-ex2-simulate")
 def bubble_is_the_idle_share(bubble_fraction, *, rng):
     """The bubble is the share of all stages' time, from the first start to the last end, in which they are idle."""
-    for case, schedule, forward, backward in _timed(rng):
-        stages = len(schedule)
-        want = bubble_of(in_full(schedule), _one_a_stage(forward, stages), _one_a_stage(backward, stages))
-        got = bubble_fraction(copied(schedule), forward, backward)
+    for case, schedule, *times in _timed(rng):
+        want = bubble_of(in_full(schedule), *(_one_a_stage(time, len(schedule)) for time in times))
+        got = bubble_fraction(copied(schedule), *times)
         expect_close(case, got, np.array(want), what="the bubble", rtol=0.0, atol=TIME_ERROR)
 
 
 @check("11-ex2-simulate")
 def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
-    """A schedule that cannot run, and times that are not positive or not one for each stage, are a ValueError."""
+    """A schedule that is empty or cannot run, and times not positive or not one a stage, are a ValueError."""
     good = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2
     schedules = {
         "stage 0 runs B0 before F1, stage 1 F1 before B0": [[("F", 0), ("B", 0), ("F", 1), ("B", 1)], good[1]],
@@ -93,10 +97,14 @@ def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
         "all stages have B0 in place of B1": [[("F", 0), ("F", 1), ("B", 0), ("B", 0)]] * 2,
         "all stages have F0 in place of B0": [[("F", 0), ("F", 0), ("F", 1), ("B", 1)]] * 2,
         "no entries": [[], []],
+        "a W before its B": [[("F", 0), ("W", 0), ("B", 0)]],
+        "one stage lacks its W": [[("F", 0), ("B", 0), ("W", 0)], [("F", 0), ("B", 0)]],
+        "only micro-batch 0 has a W": [[("F", 0), ("B", 0), ("F", 1), ("B", 1), ("W", 0)]],
     }
     times = {
         "forward_time": [0, -1.0, [1.0, 0.0], [1.0], [1.0, 1.0, 1.0], math.nan],
         "backward_time": [0.0, -2, [-1.0, 1.0], [], [1.0] * 4],
+        "weight_time": [0.0, [1.0], [1.0, -1.0]],
     }
     for name, function in (("simulate", simulate), ("bubble_fraction", bubble_fraction)):
         for what, schedule in schedules.items():
@@ -104,9 +112,9 @@ def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
             expect_raises(case, function, copied(schedule), 1.0, 1.0, error=ValueError, mentions="schedule")
         for word, wrong in times.items():
             for value in wrong:
-                pair = (value, 1.0) if word == "forward_time" else (1.0, value)
+                given = [value if one == word else 1.0 for one in times]
                 case = f"{name}, two stages, {word}={value}"
-                expect_raises(case, function, copied(good), *pair, error=ValueError, mentions=word)
+                expect_raises(case, function, copied(good), *given, error=ValueError, mentions=word)
 
 
 # ---- 3 · peak_activations ----
@@ -114,7 +122,7 @@ def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
 
 @check("11-ex3-peaks")
 def peaks_count_what_is_alive(peak_activations, *, rng):
-    """For each stage, the peak is the largest number of forwards whose backward has not come yet."""
+    """For each stage, the peak is the largest number of forwards whose `W`, or `B` if there is none, is not over."""
     fixed = [
         (
             "1F1B on two stages",
@@ -126,6 +134,9 @@ def peaks_count_what_is_alive(peak_activations, *, rng):
     fixed[0][1][1] = [(kind, k // 2) for k, (kind, _) in enumerate(fixed[0][1][1])]
     shapes = [(3, 5, None), (4, 3, 2), (2, 4, 3), (1, 6, None)]
     some = [(f"a random order of {n} stages, {m} micro-batches", random_schedule(rng, n, m, c)) for n, m, c in shapes]
+    for n, m, c in shapes:
+        schedule = random_schedule(rng, n, m, c, kinds="FBW")
+        some.append((f"a random order of {n} stages, {m} micro-batches, with W", schedule))
     for case, schedule in [*fixed, *some]:
         given = copied(schedule)
         got = peak_activations(given)

@@ -101,7 +101,7 @@ class Stage(nn.Module):
 
 @dataclass
 class Case:
-    """One step of one pipeline. Its micro-batches differ in size, which tells them apart, in all cases but one."""
+    """One step of one pipeline. Its micro-batches differ in size, which tells them apart."""
 
     name: str
     stages: list[dict[str, np.ndarray]]
@@ -130,12 +130,11 @@ def make_case(
     count: int,
     hidden: tuple[int, ...],
     tokens=False,
-    equal=False,
     **more: Any,
 ) -> Case:
     """A pipeline of as many stages as the schedule has, with fresh weights and `count` micro-batches."""
     stages, width = len(schedule), math.prod(hidden)
-    sizes = [3] * count if equal else [int(n) for n in rng.permutation(np.arange(1, count + 1))]
+    sizes = [int(n) for n in rng.permutation(np.arange(1, count + 1))]
 
     def numbers(*shape: int) -> np.ndarray:
         return rng.uniform(-1, 1, shape).astype(np.float32)

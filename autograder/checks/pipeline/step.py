@@ -27,8 +27,7 @@ def _cases(rng: np.random.Generator, n: int) -> list[Case]:
         make_case(rng, "1F1B, stages whose output is not contiguous", one_f_one_b(n, 3), 3, (2, 3), transposed=True),
         make_case(rng, "GPipe, the last backward first", late_first, 5, (4,)),
         make_case(rng, "1F1B", one_f_one_b(n, 2), 2, (5,)),
-        # Of equal sizes: a longer message than its receiver expects would end the process.
-        make_case(rng, "each stage in its own order", random_schedule(rng, n, 4, None), 4, (5,), equal=True),
+        make_case(rng, "a random order", random_schedule(rng, n, 4, None, agreed=True), 4, (5,)),
         make_case(rng, "1F1B", one_f_one_b(n, 1), 1, (4,)),
     ]
 
@@ -63,8 +62,30 @@ def _drive(rank: int, world_size: int, step: Callable, cases: list[Case]) -> lis
 
 @check("11-ex6-pipeline-step")
 def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
-    """A step follows its schedule, has the unsplit model's loss and gradients, and sends only what neighbors need."""
+    """On 1 to 5 ranks a step runs its schedule, with the uncut model's loss and gradients; the batch stays as it is."""
     for world_size in (4, 2, 5, 1):
+        cases = _cases(rng, world_size)
+        results = run_ranks(_drive, world_size, (pipeline_step, cases))
+        for c, case in enumerate(cases):
+            outcomes = [mine[c] for mine in results]
+            _expect_order(case, outcomes)
+            _expect_numbers(case, outcomes)
+
+
+@check("11-ex6-pipeline-step")
+def backwards_let_go_of_what_they_used(pipeline_step, *, rng):
+    """After a micro-batch's backward nothing that its forward saved or received is kept, only what was sent."""
+    for world_size in (4, 2):
+        cases = _cases(rng, world_size)
+        results = run_ranks(_drive, world_size, (pipeline_step, cases))
+        for c, case in enumerate(cases):
+            _expect_alive(case, [mine[c] for mine in results])
+
+
+@check("11-ex6-pipeline-step")
+def only_neighbors_get_messages(pipeline_step, *, rng):
+    """Each activation and each gradient crosses its border once. There is no other message and no collective."""
+    for world_size in (4, 1):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (pipeline_step, cases))
         calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
@@ -72,10 +93,6 @@ def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
             text = "pipeline_step called barrier: ranks need only their neighbors' messages"
             fail(text, count_of_ranks(world_size), "barrier")
         for c, case in enumerate(cases):
-            outcomes = [mine[c] for mine in results]
-            _expect_order(case, outcomes)
-            _expect_numbers(case, outcomes)
-            _expect_alive(case, outcomes)
             _expect_wire(case, [parts[2 * c + 1] for parts in calls])
 
 

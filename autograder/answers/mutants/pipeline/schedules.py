@@ -101,8 +101,8 @@ bubble_is_relative_to_the_work = edit(
     """You divided the idle time by the busy time. Some papers do, and get (N−1)/M; in this exercise the bubble is the
     idle share of the whole time, stages · makespan.""",
     (
-        "    return 1 - sum(end - start for start, end in spans) / (len(schedule) * max(end for _, end in spans))\n",
-        "    return len(schedule) * max(end for _, end in spans) / sum(end - start for start, end in spans) - 1\n",
+        "1 - busy / (len(schedule) * max(row[-1][1] for row in rows))",
+        "len(schedule) * max(row[-1][1] for row in rows) / busy - 1",
     ),
     breaks=tests_of(SIMULATE),
     fails=["bubble_is_the_idle_share"],
@@ -120,7 +120,7 @@ backwards_do_not_come_round = edit(
     SIMULATE,
     """You let every backward on the last stage start from the loss. Only the last chunk's does: the others need the
     gradient that the next chunk, on stage 0, sends back.""",
-    ("[: 2 if v < stages * chunks - 1 else 1]", "[: 2 if stage < stages - 1 else 1]"),
+    ("if v < stages * chunks - 1 else []", "if stage < stages - 1 else []"),
     breaks=tests_of(SIMULATE),
 )
 
@@ -128,7 +128,7 @@ backwards_do_not_need_the_next_stage = edit(
     SIMULATE,
     """Your backwards start as soon as their own forward is over. A backward also needs the gradient of its output,
     which the next stage's backward computes.""",
-    ("[: 2 if v < stages * chunks - 1 else 1]", "[:1]"),
+    ('[("F", m, v), *after]', '[("F", m, v)]'),
     breaks=tests_of(SIMULATE),
 )
 
@@ -136,10 +136,7 @@ backwards_do_not_need_their_forward = edit(
     SIMULATE,
     """In your simulation a backward on the last stage needs nothing, so one that stands before its forward goes
     unnoticed. It needs its own forward.""",
-    (
-        '[("F", m, v), ("B", m, v + 1)][: 2 if v < stages * chunks - 1 else 1]',
-        '[("B", m, v + 1)] if v < stages * chunks - 1 else []',
-    ),
+    ('[("F", m, v), *after]', "after"),
     breaks=tests_of(SIMULATE),
     fails=["what_cannot_run_is_refused"],
 )
@@ -171,12 +168,7 @@ filling_and_draining_are_left_out = edit(
     SIMULATE,
     """You measured each stage from its first entry to its last. The time in which it waits for the pipeline to fill and
     to drain is most of the bubble: every stage counts from 0 to the makespan.""",
-    (
-        "    spans = [span for mine in simulate(schedule, forward_time, backward_time) for span in mine]\n",
-        "    rows = simulate(schedule, forward_time, backward_time)\n"
-        "    spans = [span for mine in rows for span in mine]\n",
-    ),
-    ("(len(schedule) * max(end for _, end in spans))", "sum(mine[-1][1] - mine[0][0] for mine in rows)"),
+    ("(len(schedule) * max(row[-1][1] for row in rows))", "sum(row[-1][1] - row[0][0] for row in rows)"),
     breaks=tests_of(SIMULATE),
     fails=["bubble_is_the_idle_share"],
 )
@@ -185,9 +177,46 @@ the_makespan_is_the_last_stages = edit(
     SIMULATE,
     """You took the end of the last stage for the end of all. After it, the last gradient still travels back through the
     other stages: the makespan is the latest end on any stage.""",
-    ("max(end for _, end in spans))", "spans[-1][1])"),
+    ("max(row[-1][1] for row in rows)", "rows[-1][-1][1]"),
     breaks=tests_of(SIMULATE),
     fails=["bubble_is_the_idle_share"],
+)
+
+weight_gradients_need_nothing = edit(
+    SIMULATE,
+    """Your W can come before its own B. The gradient of the stage's output arrives with B, and W computes with it:
+    ("W", m) needs ("B", m) on the same stage.""",
+    ('"W": [("B", m, v)]', '"W": []'),
+    breaks=tests_of(SIMULATE),
+    fails=["what_cannot_run_is_refused"],
+)
+
+gradients_wait_for_the_weights = edit(
+    SIMULATE,
+    """Your B waits until the next stage has done its W as well. The gradient that it needs is there when the next
+    stage's B is over: not having to wait for W is what the two parts are for.""",
+    ('after = [("B", m, v + 1)]', 'after = [("W" if "W" in kinds else "B", m, v + 1)]'),
+    breaks=tests_of(SIMULATE),
+)
+
+weight_gradients_take_a_backwards_time = edit(
+    SIMULATE,
+    """Your W takes backward_time. It has a time of its own, weight_time, and backward_time is then that of B alone.""",
+    ("start + seconds[kind][stage]", 'start + seconds["B" if kind == "W" else kind][stage]'),
+    breaks=tests_of(SIMULATE),
+)
+
+lacking_weight_gradients_pass = edit(
+    SIMULATE,
+    """You did not check the entries W. If one micro-batch has a W on one stage, each has one on each stage: otherwise
+    some weights lack a part of their gradient.""",
+    (
+        "any(sorted(entries) != wanted for entries in full)",
+        'any(sorted(e for e in entries if e[0] != "W") != [e for e in wanted if e[0] != "W"] for entries in full)',
+    ),
+    ("len(over) < stages * len(wanted)", "len(over) < sum(map(len, full))"),
+    breaks=tests_of(SIMULATE),
+    fails=["what_cannot_run_is_refused"],
 )
 
 repeated_entries_pass = edit(
@@ -215,7 +244,7 @@ lacking_entries_pass = edit(
     """You simulated a schedule with missing entries as far as it goes. A stage without one of its backwards has no
     gradient for that micro-batch: every stage must have every entry.""",
     ("sorted(entries) != wanted", "len(set(entries)) != len(entries)"),
-    ("stages * len(wanted)", "sum(map(len, full))"),
+    ("len(over) < stages * len(wanted)", "len(over) < sum(map(len, full))"),
     breaks=tests_of(SIMULATE),
     fails=["what_cannot_run_is_refused"],
 )
@@ -234,8 +263,8 @@ times_are_not_checked = edit(
     """You accepted times that are not positive, or a list of the wrong length. The helper seconds_per_stage raises the
     error.""",
     (
-        '    seconds["F"] = seconds_per_stage("forward_time", forward_time, stages)\n',
-        '    seconds["F"] = forward_time if isinstance(forward_time, (list, tuple)) else [forward_time] * stages\n',
+        "kind: seconds_per_stage(name, times, stages)",
+        "kind: times if isinstance(times, (list, tuple)) else [times] * stages",
     ),
     breaks=tests_of(SIMULATE),
     fails=["what_cannot_run_is_refused"],
@@ -251,6 +280,23 @@ def peaks_before_the_first_backward():
 
     def peak_activations(schedule):
         return [[*(entry[0] for entry in entries), "B"].index("B") for entries in schedule]
+
+
+peaks_end_with_the_first_part = edit(
+    PEAKS,
+    """You let go of an activation at its B even where a W follows. W multiplies with what the forward saved: the
+    activation is held until then.""",
+    ("(kind == end)", '(kind == "B")'),
+    breaks=tests_of(PEAKS),
+)
+
+both_parts_let_go = edit(
+    PEAKS,
+    """You took one activation away at B and another one at W. A micro-batch has one on each stage, which goes with the
+    later of the two.""",
+    ("(kind == end)", '(kind != "F")'),
+    breaks=tests_of(PEAKS),
+)
 
 
 @mutant(PEAKS, breaks=tests_of(PEAKS))

@@ -1,146 +1,11 @@
-"""Wrong answers to lesson 11, exercises 5 and 6."""
+"""Wrong answers to lesson 11, exercise 6."""
 
 from __future__ import annotations
 
-from autograder.answers.mutants import edit, mutant, tests_of
+from autograder.answers.mutants import edit, tests_of
 
-PARTITION, STEP = "11-ex5-partition", "11-ex6-pipeline-step"
+STEP = "11-ex6-pipeline-step"
 
-
-# ---- 5 · partition ----
-
-
-@mutant(PARTITION, breaks=tests_of(PARTITION))
-def partition_minimizes_the_squares():
-    """You minimized the sum of the squares, which balances all parts a little. The slowest stage sets the pace:
-    minimize the largest sum, whatever the others are."""
-
-    def partition(costs, stages):
-        layers = len(costs)
-        if not 1 <= stages <= layers:
-            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
-        if any(cost < 0 for cost in costs):
-            raise ValueError("costs must not be negative")
-        best = {j: (sum(costs[:j]) ** 2, [(0, j)]) for j in range(1, layers + 1)}
-        for k in range(2, stages + 1):
-            best = {
-                j: min((best[i][0] + sum(costs[i:j]) ** 2, [*best[i][1], (i, j)]) for i in range(k - 1, j))
-                for j in range(k, layers + 1)
-            }
-        return best[layers][1]
-
-
-@mutant(PARTITION, breaks=tests_of(PARTITION))
-def partition_fills_up_to_the_mean():
-    """You closed a part as soon as it reached the mean. Early parts then take too much or too little, and the last one
-    gets the rest: the best place for a cut depends on the cuts after it."""
-
-    def partition(costs, stages):
-        layers = len(costs)
-        if not 1 <= stages <= layers:
-            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
-        if any(cost < 0 for cost in costs):
-            raise ValueError("costs must not be negative")
-        mean, cuts, start, load = sum(costs) / stages, [], 0, 0
-        for j, cost in enumerate(costs):
-            load += cost
-            left = stages - len(cuts) - 1
-            if left and (load >= mean or layers - j - 1 == left):
-                cuts.append((start, j + 1))
-                start, load = j + 1, 0
-        return [*cuts, (start, layers)]
-
-
-@mutant(PARTITION, breaks=tests_of(PARTITION))
-def partition_leaves_parts_empty():
-    """You filled each part up to the least possible sum, which can use up the layers before the parts and leave the
-    last ones empty. Keep one layer for each stage that follows."""
-
-    def partition(costs, stages):
-        layers = len(costs)
-        if not 1 <= stages <= layers:
-            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
-        if any(cost < 0 for cost in costs):
-            raise ValueError("costs must not be negative")
-        for most in sorted({sum(costs[i:j]) for i in range(layers) for j in range(i + 1, layers + 1)}):
-            cuts, start = [], 0
-            for _ in range(stages):
-                end = start
-                while end < layers and sum(costs[start : end + 1]) <= most:
-                    end += 1
-                cuts.append((start, end))
-                start = end
-            if start == layers:
-                return cuts
-
-
-@mutant(PARTITION, breaks=tests_of(PARTITION))
-def partition_counts_layers():
-    """You gave every stage the same number of layers. Balance their costs instead."""
-
-    def partition(costs, stages):
-        layers = len(costs)
-        if not 1 <= stages <= layers:
-            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
-        if any(cost < 0 for cost in costs):
-            raise ValueError("costs must not be negative")
-        return [(layers * s // stages, layers * (s + 1) // stages) for s in range(stages)]
-
-
-@mutant(PARTITION, breaks=tests_of(PARTITION), fails=["partition_has_the_least_largest_sum"])
-def partition_searches_whole_numbers():
-    """You searched for the least largest sum among whole numbers. Costs are seconds, which may be fractions: search
-    among the sums of neighboring layers, or fill a table."""
-
-    def partition(costs, stages):
-        layers = len(costs)
-        if not 1 <= stages <= layers:
-            raise ValueError(f"stages must be in 1…{layers}, got {stages}")
-        if any(cost < 0 for cost in costs):
-            raise ValueError("costs must not be negative")
-
-        def cuts_within(most):
-            cuts, start, load = [], 0, 0
-            for j, cost in enumerate(costs):
-                if j > start and (load + cost > most or layers - j == stages - len(cuts) - 1):
-                    cuts.append((start, j))
-                    start, load = j, 0
-                load += cost
-            return [*cuts, (start, layers)]
-
-        low, high = 0, int(sum(costs)) + 1
-        while low < high:
-            middle = (low + high) // 2
-            cut = cuts_within(middle)
-            fits = len(cut) <= stages and max(sum(costs[i:j]) for i, j in cut) <= middle
-            low, high = (low, middle) if fits else (middle + 1, high)
-        return cuts_within(low)
-
-
-partition_gives_lengths = edit(
-    PARTITION,
-    """You returned where a part starts and how long it is. The second number is where it ends.""",
-    ("    return best[layers][1]\n", "    return [(start, end - start) for start, end in best[layers][1]]\n"),
-    breaks=tests_of(PARTITION),
-)
-
-negative_costs_pass = edit(
-    PARTITION,
-    """You accepted a negative cost. No layer takes less than no time: raise a ValueError that names costs.""",
-    ("    if any(cost < 0 for cost in costs):\n", "    if not costs:\n"),
-    breaks=tests_of(PARTITION),
-    fails=["partition_refuses_what_makes_no_sense"],
-)
-
-too_many_stages_pass = edit(
-    PARTITION,
-    """You accepted more stages than layers, or none. Some stage would have no layer: raise a ValueError that names
-    stages.""",
-    ("    if not 1 <= stages <= layers:\n", "    if layers < 0:\n"),
-    ("    return best[layers][1]\n", "    return best[layers][1] if best else []\n"),
-    breaks=tests_of(PARTITION),
-    fails=["partition_refuses_what_makes_no_sense"],
-)
 
 # ---- 6 · pipeline_step ----
 
@@ -185,20 +50,6 @@ one_buffer_for_all_activations = edit(
     breaks=tests_of(STEP),
 )
 
-messages_have_no_tags = edit(
-    STEP,
-    """Your messages have no tag, so they are matched in the order in which they were sent. Where two stages go through
-    the micro-batches in different orders, one gets the wrong activation: label each message with tag=m.""",
-    ("dist.recv(x, src=rank - 1, tag=m)", "dist.recv(x, src=rank - 1)"),
-    (
-        "dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m)",
-        "dist.isend(output.detach().contiguous(), dst=rank + 1)",
-    ),
-    ("dist.recv(gradient, src=rank + 1, tag=m)", "dist.recv(gradient, src=rank + 1)"),
-    ("dist.isend(x.grad.contiguous(), dst=rank - 1, tag=m)", "dist.isend(x.grad.contiguous(), dst=rank - 1)"),
-    breaks=tests_of(STEP),
-)
-
 activations_are_sent_with_gaps = edit(
     STEP,
     """You sent a stage's output as it is. It need not be contiguous in memory, for example after a transpose, and such
@@ -235,12 +86,12 @@ sends_when_it_has_to_wait = edit(
         "        outbox.clear()\n\n",
     ),
     (
-        "pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m))",
-        "outbox.append((output.detach().contiguous(), rank + 1, None, m))",
+        "pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1))",
+        "outbox.append((output.detach().contiguous(), rank + 1))",
     ),
     (
-        "pending.append(dist.isend(x.grad.contiguous(), dst=rank - 1, tag=m))",
-        "outbox.append((x.grad.contiguous(), rank - 1, None, m))",
+        "pending.append(dist.isend(x.grad.contiguous(), dst=rank - 1))",
+        "outbox.append((x.grad.contiguous(), rank - 1))",
     ),
     ("                dist.recv(x,", "                flush()\n                dist.recv(x,"),
     ("                dist.recv(gradient,", "                flush()\n                dist.recv(gradient,"),
@@ -254,12 +105,12 @@ sends_wait_for_the_neighbor = edit(
     """You used a blocking send, which returns only when the neighbor receives. With 1F1B two neighbors then send to
     each other and wait forever: use isend, and wait at the end.""",
     (
-        "pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1, tag=m))",
-        "dist.send(output.detach().contiguous(), dst=rank + 1, tag=m)",
+        "pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1))",
+        "dist.send(output.detach().contiguous(), dst=rank + 1)",
     ),
     (
-        "pending.append(dist.isend(x.grad.contiguous(), dst=rank - 1, tag=m))",
-        "dist.send(x.grad.contiguous(), dst=rank - 1, tag=m)",
+        "pending.append(dist.isend(x.grad.contiguous(), dst=rank - 1))",
+        "dist.send(x.grad.contiguous(), dst=rank - 1)",
     ),
     breaks=tests_of(STEP),
 )
@@ -284,6 +135,7 @@ graphs_are_retained = edit(
     ("under_way.pop(m)", "under_way[m]"),
     ("output.backward(gradient)", "output.backward(gradient, retain_graph=True)"),
     breaks=tests_of(STEP),
+    fails=["backwards_let_go_of_what_they_used"],
 )
 
 forwards_are_run_again = edit(
@@ -345,6 +197,38 @@ the_step_ends_with_a_barrier = edit(
     are: no collective is needed.""",
     ("    return loss if last else None\n", "    dist.barrier()\n    return loss if last else None\n"),
     breaks=tests_of(STEP),
+    fails=["only_neighbors_get_messages"],
+)
+
+sizes_travel_first = edit(
+    STEP,
+    """Before each activation you send its size. The receiver knows it: all ranks have the list of micro-batches, and an
+    activation has the shape (len(x), *hidden_shape).""",
+    (
+        "                dist.recv(x, src=rank - 1)\n",
+        "                dist.recv(torch.zeros(1, dtype=torch.int64), src=rank - 1)\n"
+        "                dist.recv(x, src=rank - 1)\n",
+    ),
+    (
+        "                pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1))",
+        "                pending.append(dist.isend(torch.tensor([len(x)]), dst=rank + 1))\n"
+        "                pending.append(dist.isend(output.detach().contiguous(), dst=rank + 1))",
+    ),
+    breaks=tests_of(STEP),
+    fails=["only_neighbors_get_messages"],
+)
+
+the_loss_is_shared = edit(
+    STEP,
+    """You broadcast the loss to ranks that return None anyway. A collective makes every stage wait for the last one:
+    only neighbors exchange messages in this step.""",
+    (
+        "    return loss if last else None\n",
+        "    shared = torch.tensor([loss])\n    dist.broadcast(shared, src=stages - 1)\n"
+        "    return loss if last else None\n",
+    ),
+    breaks=tests_of(STEP),
+    fails=["only_neighbors_get_messages"],
 )
 
 the_loss_is_a_tensor = edit(
@@ -365,7 +249,7 @@ received_inputs_are_kept = edit(
         "                x.requires_grad_()\n                received.append(x)\n",
     ),
     breaks=tests_of(STEP),
-    fails=["pipeline_equals_the_unsplit_model"],
+    fails=["backwards_let_go_of_what_they_used"],
 )
 
 many_micro_batches_are_skipped = edit(
