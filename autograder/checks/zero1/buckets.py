@@ -15,6 +15,7 @@ from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, e
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import run_ranks
+from autograder.checks.zero1.gradient import ROUNDING
 
 BUCKETS = "08-ex7-buckets"
 #: Shapes of the parameters of each bucket, in the order in which their gradients arrive.
@@ -80,7 +81,7 @@ def _expect_steps(case: str, layout: list, steps: list, results: Any) -> None:
             expect_equal(where, len(shards), len(layout), what="the number of shards that finish() returns")
             for k, (shard, rows) in enumerate(zip(shards, want, strict=True)):
                 what = f"the shard of bucket {k}"
-                expect_close(where, shard, rows[rank], what=what, rtol=1e-6, evidence=evidence)
+                expect_close(where, shard, rows[rank], what=what, rtol=1e-6, atol=ROUNDING, evidence=evidence)
                 expect_equal(where, str(shard.dtype), "torch.float32", what=f"the dtype of {what}")
 
 

@@ -14,6 +14,8 @@ from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, e
 from autograder.checking.inputs import eighths
 from autograder.checking.stage import run_ranks
 
+#: A mean of multiples of 1/8 up to 4, divided before the sum or after it.
+ROUNDING = 1e-6
 #: Parameters as (shape, dtype, trainable). Together they have 15 trainable numbers.
 MIXED = [((3, 2), "float32", True), ((4,), "float32", False), ((5,), "bfloat16", True), ((), "float64", True)]
 MIXED += [((3,), "float32", True)]
@@ -80,7 +82,9 @@ def _expect_shards(subject: Any, case: str, kinds: list, repeated: bool, gradien
     padded = np.concatenate([mean, np.zeros(size * world_size - len(mean))]).reshape(world_size, size)
     for rank, got in enumerate(results):
         where, shards = f"{case}, rank {rank}", [mine["shard"].double().numpy() for mine in results]
-        expect_close(where, got["shard"], padded[rank], what="the reduced gradient", rtol=1e-6, evidence=shards)
+        expect_close(
+            where, got["shard"], padded[rank], what="the reduced gradient", rtol=1e-6, atol=ROUNDING, evidence=shards
+        )
         expect_equal(where, str(got["shard"].dtype), "torch.float32", what="the dtype of the reduced gradient")
         for name, want in (("numel", len(mean)), ("size", size), ("params", trained)):
             what = "self.params, as places in the list that was given," if name == "params" else f"self.{name}"
@@ -123,7 +127,9 @@ def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
             expect_equal(case, got["same"], True, what="whether the second call returns the first one's tensor")
             expect_equal(case, got["kept"], True, what="whether self.gradient is the tensor that was returned")
             want = 4 * padded[rank * size : (rank + 1) * size]
-            expect_close(case, got["fresh"], want, what="the reduced gradient after zero_grad", rtol=1e-6)
+            expect_close(
+                case, got["fresh"], want, what="the reduced gradient after zero_grad", rtol=1e-6, atol=ROUNDING
+            )
             between = [m.call for m in results.ledger.of(rank).between_barriers()[1]]
             if len(between) != 1:
                 fail(f"two calls of reduced_gradient() made {len(between)} collectives, expected 1", case, between)

@@ -138,7 +138,7 @@ flatten_keeps_the_gradient = edit(
     keeps their graph alive. Detach the numbers.""",
     ("t.detach().reshape(-1)", "t.reshape(-1)"),
     base=_bounds,
-    breaks=tests_of(BOUNDS, STEP),
+    breaks=tests_of(BOUNDS),
     fails=["flatten_lays_numbers_end_to_end"],
 )
 
@@ -240,7 +240,7 @@ sums_are_taken_in_bf16 = edit(
     ("full = torch.zeros(self.size * world_size)", "full = torch.zeros(self.size * world_size, dtype=torch.bfloat16)"),
     ("self.gradient = torch.empty(self.size)", "self.gradient = torch.empty(self.size, dtype=torch.bfloat16)"),
     ("            self.gradient /= world_size\n", "            self.gradient = self.gradient.float() / world_size\n"),
-    breaks=tests_of(GRADIENT, STEP),
+    breaks=tests_of(*ON_GRADIENT[:3]),
 )
 
 
@@ -390,23 +390,6 @@ groups_are_a_deep_copy_made_once = edit(
         '        if not hasattr(self, "groups"):\n'
         '            self.groups = [{**group, "params": self.params} for group in self.optimizer.param_groups]\n'
         "        return self.groups\n",
-    ),
-    breaks=tests_of(STEP),
-    fails=["a_changed_rate_holds_from_the_next_step"],
-)
-
-the_rate_of_the_start_is_restored = edit(
-    STEP,
-    """Before each step you set the learning rate back to that of the construction, so a schedule has no effect. The
-    rate that is in param_groups counts.""",
-    (
-        "        self.optimizer = optimizer_class([self.master], **kwargs)\n",
-        "        self.optimizer = optimizer_class([self.master], **kwargs)\n"
-        '        self.lr = self.optimizer.param_groups[0]["lr"]\n',
-    ),
-    (
-        "        self.optimizer.step()\n",
-        '        self.optimizer.param_groups[0]["lr"] = self.lr\n        self.optimizer.step()\n',
     ),
     breaks=tests_of(STEP, STATE),
     fails=["a_changed_rate_holds_from_the_next_step"],
