@@ -17,7 +17,7 @@ from autograder.checks.capstone.common import LESSON, PIECES, run_ranks
 from autograder.lessons import notebook
 
 FAULTS = "17-ex8-faults"
-STEPS = 9
+STEPS = 8
 
 
 def _load_faults() -> Any:
@@ -47,10 +47,11 @@ def _record(rank: int, world_size: int, tools: dict, seed: int, plants: list) ->
     return [RECORDER.record(rank, world_size, tools, seed, STEPS, plant) for plant in plants]
 
 
-def _logs(world_size: int, seed: int, plants: list) -> tuple[list, list]:
+@functools.lru_cache(maxsize=16)
+def _logs(world_size: int, seed: int, plants: tuple) -> tuple[list, list]:
     """(for each plant the log of a run with it, the reference): runs in which no answer of a student takes part."""
     tools = {name: tool for name, tool in _tools().items() if name not in ("ZeroOptimizer", "broadcast_parameters")}
-    results = run_ranks(_record, world_size, (tools, seed, plants))
+    results = run_ranks(_record, world_size, (tools, seed, list(plants)))
     logs = [[mine[number] for mine in results] for number in range(len(plants))]
     return logs, RECORDER.alone(_tools(), world_size, seed, STEPS)
 
@@ -74,9 +75,9 @@ def each_fault_is_found(find_fault, *, rng):
     """In real runs with a planted fault: its step, its rank and what shows it first, on rank 0 too."""
     for world_size in (3, 4):
         seed = draw_seed(rng) % 1000
-        plants = RECORDER.six(seed, world_size, STEPS)
+        plants = RECORDER.six(seed, world_size, STEPS)[: 2 if world_size == 3 else 6]
         plants += [(kind, int(rng.integers(3, STEPS - 1)), 0) for kind in ("copy", "bit")]
-        logs, reference = _logs(world_size, seed, plants)
+        logs, reference = _logs(world_size, seed, tuple(plants))
         for (kind, step, rank), log in zip(plants, logs, strict=True):
             case = f"{count_of_ranks(world_size)}, {kind} in step {step} on rank {rank}"
             _expect_found(find_fault, case, log, reference, (step, rank, RECORDER.SHOWN_BY[kind]))
@@ -95,7 +96,7 @@ def _changed(log: list, *changes: tuple[int, int, str, Any]) -> list:
 def the_first_moment_counts(find_fault, *, rng):
     """Of several wrong entries the first by step, then in the table's order, then by rank; no number is wrong, too."""
     seed = draw_seed(rng) % 1000
-    [healthy], reference = _logs(4, seed, [None])
+    [healthy], reference = _logs(4, seed, (None,))
     s = int(rng.integers(3, STEPS - 1))
     cases: dict[str, tuple[list[tuple[int, int, str, Any]], tuple[int, int, str]]] = {
         "one rank's batch and a lower rank's gradient": (
@@ -132,7 +133,7 @@ def the_first_moment_counts(find_fault, *, rng):
 def a_healthy_run_is_not_accused(find_fault, *, rng):
     """A run that differs from one process by rounding alone has no fault, on any number of ranks."""
     for world_size in (1, 2, 5):
-        [log], reference = _logs(world_size, draw_seed(rng) % 1000, [None])
+        [log], reference = _logs(world_size, draw_seed(rng) % 1000, (None,))
         _expect_found(find_fault, f"{count_of_ranks(world_size)}, no fault", log, reference, None)
         nearly = _changed(log, (0, 3, "gradient", 1.0004), (world_size - 1, 5, "update", 0.9996))
         _expect_found(find_fault, f"{count_of_ranks(world_size)}, 0.04 % off", nearly, reference, None)
