@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 
 import nbformat
 import pytest
+import yaml
 
 import ranks
 from autograder import __main__
@@ -133,13 +136,19 @@ def first_norm(rank, world_size, trainer_class):
 # As a script
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_the_exported_notebook_runs_under_torchrun(lessons):
+def exported(lessons):
+    """The capstone's folder, with its notebook as a script."""
     folder = lessons / pieces.LESSON
     subprocess.run(
         [sys.executable, "-m", "jupytext", "--to", "py", "17_capstone.ipynb"], cwd=folder, check=True, timeout=60
     )
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_the_exported_notebook_runs_under_torchrun(lessons):
+    folder = exported(lessons)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "17_capstone.py"]
     environment = {**os.environ, "CHECKPOINT_DIR": str(folder / "checkpoints"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
@@ -147,3 +156,59 @@ def test_the_exported_notebook_runs_under_torchrun(lessons):
     told = [float(loss) for loss in re.findall(r"^step +\d+  loss (.*)$", done.stdout, re.MULTILINE)]
     assert told == ranks.run(notebook.functions(pieces.LESSON)["train"], 4, (20, None, None))[0]["losses"]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_00000010"]
+
+
+# On a cluster
+
+CLUSTER = notebook.ROOT / "examples" / "cluster"
+#: Stand-ins: both nodes of the job are this machine, and srun starts its command once for each of them.
+STAND_INS = {
+    "scontrol": "echo 127.0.0.1; echo 127.0.0.1",
+    "srun": '"$@" & "$@" & wait -n; first=$?; wait -n; exit $((first + $?))',
+    "torchrun": f'exec {sys.executable} -m torch.distributed.run --local-addr 127.0.0.1 "$@"',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_the_slurm_file_trains_on_two_nodes_and_goes_on(lessons, tmp_path):
+    folder = exported(lessons)
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "RDZV_PORT": str(port)}
+    environment = {**os.environ, **job, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    expected = ranks.run(notebook.functions(pieces.LESSON)["train"], 4, (20, None, None))[0]["losses"]
+    for first in (1, 11):  # the second time Slurm has put the job back into its queue
+        command = ["bash", str(CLUSTER / "capstone.sbatch")]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stderr
+        told = re.findall(r"^step +(\d+)  loss (.*)$", done.stdout, re.MULTILINE)
+        assert [(int(step), float(loss)) for step, loss in told] == list(enumerate(expected, start=1))[first - 1 :]
+
+
+def test_the_kubernetes_file_starts_what_the_slurm_file_starts():
+    service, job = yaml.safe_load_all((CLUSTER / "capstone.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    script = (CLUSTER / "capstone.sbatch").read_text()
+    slurm = shlex.split(re.search(r"^srun (.*?py)$", script.replace("\\\n", " "), re.MULTILINE | re.DOTALL)[1])
+
+    def options(command):
+        """What the command is and starts, and its options but for those that say which machines take part."""
+        places = ("--nnodes=", "--rdzv-id=", "--rdzv-endpoint=")
+        return [word for word in command if not word.startswith(places)]
+
+    assert options(container["command"]) == options(slurm)
+    name, nodes = job["metadata"]["name"], job["spec"]["completions"]
+    assert {f"--nnodes={nodes}", f"--rdzv-endpoint={name}-0.{pod['subdomain']}:29400"} <= set(container["command"])
+    assert job["spec"]["parallelism"] == nodes, "all agents must run at once"
+    assert job["spec"]["completionMode"] == "Indexed" and service["spec"]["selector"] == {"job-name": name}
+    assert service["metadata"]["name"] == pod["subdomain"] and service["spec"]["clusterIP"] == "None"
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    [mount] = container["volumeMounts"]
+    assert variables["CHECKPOINT_DIR"].startswith(mount["mountPath"]), "the checkpoint must be on the shared volume"
+    assert mount["name"] == pod["volumes"][0]["name"]

@@ -21,7 +21,7 @@ import live_figure
 
 pytestmark = pytest.mark.browser
 
-RINGS, PIPELINES = 2, 10
+RINGS, PIPELINES, STACKS = 2, 10, 10
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,11 @@ def chromium():
 @pytest.fixture(scope="module")
 def chapter_01(chromium, book):
     return opened(chromium, book, "01_collectives")
+
+
+@pytest.fixture(scope="module")
+def chapter_08(chromium, book):
+    return opened(chromium, book, "08_zero1")
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +164,31 @@ def test_the_pipeline_is_that_of_the_lesson(chapter_11):
         choose(chapter_11, "pipeline", order=name, stages=n, micro=m, ratio=ratio)
         sums = chapter_11.page.locator("figure-pipeline .pipe-sums dd").all_inner_texts()
         assert sums[0] == str(frame["makespan"]) and sums[1] == f"{100 * frame['bubble']:.1f} %", where
+
+
+# The byte stack
+
+
+def test_the_byte_stack_is_the_lessons_memory(chapter_08):
+    memory_per_rank = notebook.functions("08_zero1")["memory_per_rank"]
+    draw = random.Random()
+    for _ in range(STACKS):
+        billions, n = draw.randint(1, 100), draw.randint(1, 64)
+        frames = chapter_08.evaluate(f"figures.stack.logic.frames({{billions: {billions}, ranks: {n}}})")
+        parameters, where = billions * 10**9, f"{billions} billion, {n} ranks"
+        assert [frame["total"] for frame in frames] == [memory_per_rank(parameters, n, stage) for stage in range(4)], (
+            where
+        )
+        for stage, frame in enumerate(frames):
+            least = frame["fewest"]
+            if least is None:
+                assert memory_per_rank(parameters, parameters, stage) > 80e9, where
+            else:
+                assert memory_per_rank(parameters, least, stage) <= 80e9, where
+                assert least == 1 or memory_per_rank(parameters, least - 1, stage) > 80e9, where
+        choose(chapter_08, "stack", billions=billions, ranks=n)
+        sums = chapter_08.page.locator("figure-stack .stack-sum").all_inner_texts()
+        assert [float(text.split()[0]) for text in sums] == [float(f"{f['total'] / 1e9:.3g}") for f in frames], where
 
 
 # The player of ledgers

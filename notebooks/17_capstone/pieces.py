@@ -62,50 +62,28 @@ def shard_bounds(numel: int, rank: int, world_size: int) -> tuple[int, int]:
     return min(rank * size, numel), min((rank + 1) * size, numel)
 
 
-def flatten(params: list[torch.Tensor]) -> torch.Tensor:
+def flatten(tensors: list[torch.Tensor]) -> torch.Tensor:
     """The numbers of all tensors end to end: 1-D, float32, fresh memory, without a gradient."""
-    if not params:
+    if not tensors:
         return torch.zeros(0)
-    return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
+    return torch.cat([t.detach().reshape(-1).to(torch.float32) for t in tensors])
 
 
-def unflatten_into(params: list[torch.Tensor], flat: torch.Tensor) -> None:
-    """Write `flat`, 1-D, into the tensors, in place. Raises ValueError that names `flat` for a wrong length."""
-    numel = sum(p.numel() for p in params)
-    if flat.numel() != numel:
-        raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
+def unflatten_into(tensors, flat):
+    """Write the numbers of `flat` into the tensors, in place, rounded to their dtypes."""
     with torch.no_grad():
-        for p, piece in zip(params, flat.split([p.numel() for p in params])):
-            p.copy_(piece.view(p.shape))
+        for t, piece in zip(tensors, flat.split([t.numel() for t in tensors])):
+            t.copy_(piece.view(t.shape))
 
 
-class Wrapper:
-    """What every wrapper of an optimizer does alike: `params`, `optimizer` and `gradient` are its attributes."""
+class ShardedGradient:
+    """The mean gradient of all ranks, of which each rank has one shard."""
 
-    @property
-    def param_groups(self) -> list[dict]:
-        """The wrapped optimizer's groups: change `param_groups[0]["lr"]` and the next step uses it."""
-        return self.optimizer.param_groups
-
-    def zero_grad(self) -> None:
-        """Forget the parameters' gradients, and what was reduced of them."""
-        for p in self.params:
-            p.grad = None
-        self.gradient = None
-
-
-class ShardedOptimizer(Wrapper):
-    """A PyTorch optimizer of which every rank holds, and steps, one shard (ZeRO stage 1)."""
-
-    def __init__(self, params, optimizer_class=torch.optim.Adam, **kwargs):
-        """params: parameters, equal on all ranks. kwargs go to `optimizer_class`."""
+    def __init__(self, params):
+        """params: parameters, equal on all ranks; the trainable ones are kept, each once."""
         self.params = [p for p in dict.fromkeys(params) if p.requires_grad]
         self.numel = sum(p.numel() for p in self.params)
         self.size = -(-self.numel // dist.get_world_size())
-        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())
-        self.master = nn.Parameter(torch.zeros(self.size))
-        self.master.data[: end - start] = flatten(self.params)[start:end]
-        self.optimizer = optimizer_class([self.master], **kwargs)
         self.gradient = None
 
     def reduced_gradient(self) -> torch.Tensor:
@@ -119,6 +97,29 @@ class ShardedOptimizer(Wrapper):
             self.gradient /= world_size
         return self.gradient
 
+    def zero_grad(self) -> None:
+        """Given: forget the parameters' gradients, and what was reduced of them."""
+        for p in self.params:
+            p.grad = None
+        self.gradient = None
+
+
+class ShardedOptimizer(ShardedGradient):
+    """A PyTorch optimizer of which every rank holds, and steps, one shard (ZeRO stage 1)."""
+
+    def __init__(self, params, optimizer_class=torch.optim.Adam, **kwargs):
+        """params: parameters, equal on all ranks. kwargs go to `optimizer_class`."""
+        super().__init__(params)
+        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())
+        self.master = nn.Parameter(torch.zeros(self.size))
+        self.master.data[: end - start] = flatten(self.params)[start:end]
+        self.optimizer = optimizer_class([self.master], **kwargs)
+
+    @property
+    def param_groups(self) -> list[dict]:
+        """Dicts with the options: a rate that is changed here is used by the next step."""
+        return self.optimizer.param_groups
+
     def step(self) -> None:
         """Reduce-scatter the gradients, step the master shard, all-gather the parameters."""
         self.master.grad = self.reduced_gradient()
@@ -126,7 +127,8 @@ class ShardedOptimizer(Wrapper):
         self.master.grad = self.gradient = None
         self.gather_parameters()
 
-    def gather_parameters(self):
+    def gather_parameters(self) -> None:
+        """Write all ranks' masters into the parameters."""
         full = torch.empty(self.size * dist.get_world_size())
         dist.all_gather_single(full, self.master.detach())
         unflatten_into(self.params, full[: self.numel])

@@ -87,6 +87,12 @@ def invariants_by_gathered_texts():
     """Sends norms as bytes in a tensor; each rank reports what it sees, and all raise the first report; the save
     compares lists."""
 
+    def check_start(rank, world_size, step, digest, last):
+        changed = torch.tensor([rank if last not in (None, digest) else world_size])
+        dist.all_reduce(changed, op=dist.ReduceOp.MIN)
+        if changed.item() < world_size:
+            raise RuntimeError(f"memory: rank {changed.item()} does not have its parameters any more, step {step}")
+
     def check_step(rank, world_size, step, losses, norm, digest, state_bytes, numel, falling=True):
         if falling and len(losses) >= 2:
             before, now = losses[-2:]
@@ -127,50 +133,30 @@ def invariants_by_gathered_texts():
 
 @variant("17-ex4-train")
 def train_with_a_for_loop():
-    """Uses nested functions and a while over a queue of steps, handles the options in other places, and checks
-    arguments first."""
+    """Loops over a range of steps, hashes by itself, and checks arguments first."""
 
     def train(
-        rank, world_size, steps, checkpoint_dir, checkpoint_step, resume_from=None, micro_batches=1, metrics_path=None,
-        *, seed=0, lr=3e-3, guard=False, spike_step=None, spike_factor=1.0, checkpoint_seconds=None,
-    ):  # fmt: skip
+        rank, world_size, steps, checkpoint_dir, checkpoint_step, resume_from=None, micro_batches=1, *, seed=0, lr=3e-3
+    ):
         if not steps >= 1:
             raise ValueError("steps: at least one")
         trainer = Trainer(rank, world_size, micro_batches=micro_batches, lr=lr, seed=seed)
-        optimizer, history = trainer.optimizer, History()
-        watch, cadence, pending = None, None, {spike_step: spike_factor}
-        if guard:
-            watch = Guard(optimizer)
-        if checkpoint_seconds is not None:
-            cadence = Cadence(checkpoint_seconds)
-        todo = list(range(1, steps + 1))
+        optimizer, history, done, hashes = trainer.optimizer, History(), 0, [None]
         if resume_from:
             state, manifest = load_sharded(str(resume_from))
             optimizer.load_state_dict(state)
-            del todo[: manifest["step"]]
-
-        def note(row):
-            if metrics_path is not None and rank == 0:
-                append_metrics(metrics_path, row)
-
-        while todo:
-            step, start = todo.pop(0), time.time()
+            done = manifest["step"]
+        for step in range(done + 1, steps + 1):
+            now = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters()))
+            check_start(rank, world_size, step, now.hexdigest(), hashes[-1])
+            start = time.time()
             loss, grad_norm = trainer.gradients(step)
-            if watch and not watch.accepts(step, loss):
-                to = watch.roll_back()
-                history.forget_after(to, rank)
-                history.rollbacks.append({"step": step, "to": to, "loss": loss})
-                note({"event": "rollback", "step": step, "to": to, "loss": loss})
-                todo = list(range(to + 1, steps + 1))
-                continue
-            norm, digest = trainer.update(pending.pop(step, 1.0))
+            norm, digest = trainer.update(1.0)
+            hashes.append(digest)
             seconds, nbytes = max(0.0, time.time() - start), optimizer.state_bytes()
             history.append(step, loss, grad_norm, norm, digest, nbytes, seconds)
-            check_step(rank, world_size, step, history.lists["losses"][-2:], norm, digest, nbytes, trainer.numel,
-                       falling=spike_step is None)  # fmt: skip
-            note({"step": step, "loss": loss, "grad_norm": grad_norm, "step_seconds": seconds})
-            wanted = [step == checkpoint_step, cadence.due() if cadence else False]
-            if any(wanted) and checkpoint_dir is not None:
+            check_step(rank, world_size, step, history.lists["losses"][-2:], norm, digest, nbytes, trainer.numel)
+            if step == checkpoint_step and checkpoint_dir is not None:
                 history.checkpoints.append(save_verified(optimizer, checkpoint_dir, step))
         return result_of(history, trainer.model)
 
@@ -201,8 +187,8 @@ def verify_by_tables():
 
 
 @variant("17-ex6-watch")
-def watch_with_objects():
-    """Sends the verdict as an object, cleans the line by a round trip through JSON, and adds the axes one by one."""
+def guard_with_a_deque():
+    """Sends the clock's verdict as an object; uses a deque of losses, a median by hand, and a snapshot in a dict."""
 
     class Cadence:
         def __init__(self, seconds, clock=time.monotonic):
@@ -215,33 +201,6 @@ def watch_with_objects():
             if verdict[0]:
                 self.next = self.clock() + self.seconds
             return verdict[0]
-
-    def append_metrics(path, row):
-        clean = json.loads(json.dumps(row), parse_constant=lambda _: None)
-        with open(path, "ab") as file:
-            file.write(json.dumps(clean).encode() + b"\n")
-
-    def plot_metrics(path):
-        steps = {}
-        with open(path) as file:
-            for row in map(json.loads, file):
-                if row.get("event") is None:
-                    steps[row["step"]] = row
-        fig = ranks.Figure(alt="Two curves.", figsize=(6, 6))
-        order = sorted(steps)
-        for number, (name, label) in enumerate((("loss", "loss (nats)"), ("grad_norm", "gradient norm")), start=1):
-            ax = fig.add_subplot(2, 1, number)
-            ax.axhline(0, color="black", lw=0.5)
-            values = [steps[step][name] for step in order]
-            ax.semilogy(order, [float("nan") if value is None else value for value in values], "o-")
-            ax.set_xlabel("training step")
-            ax.set_ylabel(label)
-        return fig
-
-
-@variant("17-ex7-guard")
-def guard_with_a_deque():
-    """Uses a deque of the last losses, a median by hand, and a snapshot in a dict."""
 
     class Guard:
         def __init__(self, optimizer):
@@ -273,25 +232,84 @@ def guard_with_a_deque():
             return self.saved["to"]
 
 
-@variant("17-ex8-tensor")
-def tensor_by_names():
-    """Finds the attentions by walking over the modules, builds with any seed and broadcasts, and computes the loss by
-    hand."""
+@variant("17-ex7-watched")
+def watched_with_a_queue():
+    """Uses nested functions and a while over a queue of steps, handles the options in other places, and checks
+    arguments first."""
 
-    def train_tensor_parallel(rank, world_size, steps, seed=0, lr=3e-3):
-        model = build_model(seed)
-        for module in list(model.modules()):
-            for name, child in list(module.named_children()):
-                if isinstance(child, Attention):
-                    setattr(module, name, ParallelAttention(child))
-        adam = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
-        corpus, history = make_corpus(seed, CORPUS_TOKENS), []
-        for step in range(steps):
-            x, y = make_batch(corpus, step + 1, 0, 1)
-            logits = model(x).log_softmax(-1)
-            loss = -logits.gather(-1, y.unsqueeze(-1)).mean()
-            model.zero_grad()
-            loss.backward()
-            adam.step()
-            history.append(float(loss))
-        return history
+    def train_watched(
+        rank, world_size, steps, checkpoint_dir, checkpoint_step, resume_from=None, micro_batches=1, metrics_path=None,
+        *, seed=0, lr=3e-3, guard=False, spike_step=None, spike_factor=1.0, checkpoint_seconds=None,
+    ):  # fmt: skip
+        if not steps >= 1:
+            raise ValueError("steps: at least one")
+        trainer = Trainer(rank, world_size, micro_batches=micro_batches, lr=lr, seed=seed)
+        optimizer, history = trainer.optimizer, History()
+        watch, cadence, pending, last = None, None, {spike_step: spike_factor}, None
+        if guard:
+            watch = Guard(optimizer)
+        if checkpoint_seconds is not None:
+            cadence = Cadence(checkpoint_seconds)
+        todo = list(range(1, steps + 1))
+        if resume_from:
+            state, manifest = load_sharded(str(resume_from))
+            optimizer.load_state_dict(state)
+            del todo[: manifest["step"]]
+
+        def note(row):
+            if metrics_path is not None and rank == 0:
+                append_metrics(metrics_path, row)
+
+        while todo:
+            step, start = todo.pop(0), time.time()
+            check_start(rank, world_size, step, parameters_digest(trainer.model), last)
+            loss, grad_norm = trainer.gradients(step)
+            if watch and not watch.accepts(step, loss):
+                to = watch.roll_back()
+                history.forget_after(to, rank)
+                history.rollbacks.append({"step": step, "to": to, "loss": loss})
+                note({"event": "rollback", "step": step, "to": to, "loss": loss})
+                todo, last = list(range(to + 1, steps + 1)), None
+                continue
+            norm, digest = trainer.update(pending.pop(step, 1.0))
+            last = digest
+            seconds, nbytes = max(0.0, time.time() - start), optimizer.state_bytes()
+            history.append(step, loss, grad_norm, norm, digest, nbytes, seconds)
+            check_step(rank, world_size, step, history.lists["losses"][-2:], norm, digest, nbytes, trainer.numel,
+                       falling=spike_step is None)  # fmt: skip
+            note({"step": step, "loss": loss, "grad_norm": grad_norm, "step_seconds": seconds})
+            wanted = [step == checkpoint_step, cadence.due() if cadence else False]
+            if any(wanted) and checkpoint_dir is not None:
+                history.checkpoints.append(save_verified(optimizer, checkpoint_dir, step))
+        return result_of(history, trainer.model)
+
+
+@variant("17-ex8-faults")
+def finds_by_a_sorted_list():
+    """Collects all wrong entries of the run, and sorts them."""
+
+    def find_fault(log, reference):
+        from collections import Counter
+
+        order = ["parameters_in", "batch", "gradient", "state_in", "update", "parameters_out"]
+        wrong = []
+        for rank, rows in enumerate(log):
+            for t, row in enumerate(rows):
+                for what in order:
+                    if what in ("gradient", "update"):
+                        ratio = row[what] / reference[rank][t][what]
+                        fine = 0.999 <= ratio <= 1.001
+                    elif what == "batch":
+                        fine = row[what] == reference[rank][t][what]
+                    elif what == "state_in":
+                        fine = t == 0 or row[what] == rows[t - 1]["state_out"]
+                    elif what == "parameters_in" and t > 0:
+                        fine = row[what] == rows[t - 1]["parameters_out"]
+                    else:
+                        fine = row[what] == Counter(other[t][what] for other in log).most_common(1)[0][0]
+                    if not fine:
+                        wrong.append((t + 1, order.index(what), rank))
+        if not wrong:
+            return None
+        step, place, rank = min(wrong)
+        return step, rank, order[place]

@@ -10,7 +10,7 @@ from autograder.answers.variants import variant
 
 @variant("08-ex1-shard-bounds")
 def bounds_with_divmod():
-    """Rounds up with divmod and cuts a range."""
+    """Rounds up with divmod and cuts a range; fills a vector piece by piece."""
 
     def shard_bounds(numel, rank, world_size):
         if world_size <= 0 or numel < 0 or rank not in range(world_size):
@@ -20,36 +20,51 @@ def bounds_with_divmod():
         mine = range(numel)[rank * size : (rank + 1) * size]
         return mine.start, mine.stop
 
-
-@variant("08-ex2-flatten")
-def flatten_into_a_buffer():
-    """Fills a vector piece by piece; writes back through .data, from last to first."""
-
-    def flatten(params):
-        flat, at = torch.empty(sum(p.numel() for p in params), dtype=torch.float32), 0
-        for p in params:
-            flat[at : at + p.numel()] = p.data.contiguous().view(-1)
-            at += p.numel()
+    def flatten(tensors):
+        flat, at = torch.empty(sum(t.numel() for t in tensors), dtype=torch.float32), 0
+        for t in tensors:
+            flat[at : at + t.numel()] = t.data.contiguous().view(-1)
+            at += t.numel()
         return flat
 
-    def unflatten_into(params, flat):
-        end = flat.numel()
-        if end != sum(p.numel() for p in params):
-            raise ValueError("flat has another length than the parameters")
-        for p in reversed(list(params)):
-            p.data.copy_(flat[end - p.numel() : end].reshape(p.shape))
-            end -= p.numel()
+
+@variant("08-ex2-gradient")
+def gradient_through_a_list():
+    """Takes the mean before it sends, and reduce-scatters a list of tensors."""
+
+    class ShardedGradient:
+        def __init__(self, params):
+            self.params, self.gradient = [], None
+            for p in params:
+                if p.requires_grad and not any(p is known for known in self.params):
+                    self.params.append(p)
+            self.n, self.numel = dist.get_world_size(), sum(p.numel() for p in self.params)
+            self.size = (self.numel + self.n - 1) // self.n
+
+        def reduced_gradient(self):
+            if self.gradient is None:
+                flat, at = torch.zeros(self.size * self.n), 0
+                for p in self.params:
+                    if p.grad is not None:
+                        flat[at : at + p.numel()] = p.grad.reshape(-1)
+                    at += p.numel()
+                self.gradient = torch.zeros(self.size)
+                dist.reduce_scatter(self.gradient, list((flat / self.n).chunk(self.n)))
+            return self.gradient
+
+        def zero_grad(self):
+            for p in self.params:
+                p.grad = None
+            self.gradient = None
 
 
 @variant("08-ex3-step")
 def one_rank_needs_no_copy():
     """With one rank, float32 parameters become views of the master, which the object then does not hold twice."""
 
-    class ShardedOptimizer(Wrapper):
+    class ShardedOptimizer(ShardedGradient):
         def __init__(self, params, optimizer_class=torch.optim.Adam, **kwargs):
-            self.params = [p for p in dict.fromkeys(params) if p.requires_grad]
-            self.numel = sum(p.numel() for p in self.params)
-            self.size = math.ceil(self.numel / dist.get_world_size())
+            super().__init__(params)
             self.alone = dist.get_world_size() == 1 and all(p.dtype == torch.float32 for p in self.params)
             padded = torch.zeros(self.size * dist.get_world_size())
             padded[: self.numel] = flatten(self.params)
@@ -59,21 +74,14 @@ def one_rank_needs_no_copy():
                 for p, piece in zip(self.params, self._pieces(self.master.data), strict=True):
                     p.data = piece
             self.optimizer = optimizer_class([self.master], **kwargs)
-            self.gradient = None
 
         def _pieces(self, flat):
             cut = flat.split([p.numel() for p in self.params])
             return [piece.view(p.shape) for piece, p in zip(cut, self.params, strict=True)]
 
-        def reduced_gradient(self):
-            if self.gradient is None:
-                full = torch.zeros(self.size * dist.get_world_size())
-                full[: self.numel] = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])
-                self.gradient = full if self.alone else torch.empty(self.size)
-                if not self.alone:
-                    dist.reduce_scatter_single(self.gradient, full)
-                    self.gradient /= dist.get_world_size()
-            return self.gradient
+        @property
+        def param_groups(self):
+            return self.optimizer.param_groups
 
         def step(self):
             self.master.grad = self.reduced_gradient()
@@ -97,36 +105,24 @@ def one_rank_needs_no_copy():
 
 
 @variant("08-ex3-step")
-def shards_through_lists():
-    """Uses torch's collectives over lists of tensors, a plain tensor as master, and takes the mean before sending."""
+def groups_of_its_own():
+    """Keeps groups of its own and hands their rates to the wrapped optimizer in each step; gathers a list."""
 
-    class ShardedOptimizer(Wrapper):
+    class ShardedOptimizer(ShardedGradient):
         def __init__(self, params, optimizer_class=torch.optim.Adam, **kwargs):
-            self.params, self.gradient = [], None
-            for p in params:
-                if p.requires_grad and not any(p is known for known in self.params):
-                    self.params.append(p)
-            self.n, self.rank = dist.get_world_size(), dist.get_rank()
-            self.count = sum(p.numel() for p in self.params)
-            self.length = (self.count + self.n - 1) // self.n
-            self.numel = self.count
-            padded = torch.cat([flatten(self.params), torch.zeros(self.length * self.n - self.count)])
-            self.master = nn.Parameter(padded.chunk(self.n)[self.rank].clone())
+            super().__init__(params)
+            self.n = dist.get_world_size()
+            padded = torch.cat([flatten(self.params), torch.zeros(self.size * self.n - self.numel)])
+            self.master = nn.Parameter(padded.chunk(self.n)[dist.get_rank()].clone())
             self.optimizer = optimizer_class([self.master], **kwargs)
+            self.groups = [{key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}]
 
-        def reduced_gradient(self):
-            if self.gradient is None:
-                flat = torch.zeros(self.length * self.n)
-                at = 0
-                for p in self.params:
-                    if p.grad is not None:
-                        flat[at : at + p.numel()] = p.grad.reshape(-1)
-                    at += p.numel()
-                self.gradient = torch.zeros(self.length)
-                dist.reduce_scatter(self.gradient, list((flat / self.n).chunk(self.n)))
-            return self.gradient
+        @property
+        def param_groups(self):
+            return self.groups
 
         def step(self):
+            self.optimizer.param_groups[0].update(self.groups[0])
             self.master.grad = self.reduced_gradient().clone()
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -134,19 +130,15 @@ def shards_through_lists():
             self.gather_parameters()
 
         def gather_parameters(self):
-            parts = [torch.empty(self.length) for _ in range(self.n)]
+            parts = [torch.empty(self.size) for _ in range(self.n)]
             dist.all_gather(parts, self.master.detach().clone())
-            unflatten_into(self.params, torch.cat(parts)[: self.count])
+            unflatten_into(self.params, torch.cat(parts)[: self.numel])
 
         def state_bytes(self):
             tensors = [self.master.data]
             for state in self.optimizer.state.values():
                 tensors += [value for value in state.values() if torch.is_tensor(value) and value.ndim > 0]
             return sum(tensor.element_size() * tensor.numel() for tensor in tensors)
-
-        @property
-        def size(self):
-            return self.length
 
 
 @variant("08-ex4-clip")
@@ -215,3 +207,65 @@ def memory_part_by_part():
         weights = 2 * (piece if stage == 3 else parameters)
         gradients = 2 * (piece if stage >= 2 else parameters)
         return weights + gradients + 12 * (piece if stage else parameters)
+
+
+@variant("08-ex7-buckets")
+def buckets_with_counters():
+    """Counts on the bucket's own object, divides before it sends, and writes through views of the buffer."""
+
+    class Bucket:
+        def __init__(self, params):
+            self.params, self.shard, self.start = params, None, {}
+            at = 0
+            for p in params:
+                self.start[p] = at
+                at += p.numel()
+            self.size = math.ceil(at / dist.get_world_size())
+            self.begin()
+
+        def begin(self):
+            self.full, self.count, self.shard = None, 0, None
+
+        def take(self, p):
+            if self.full is None:
+                self.full = torch.zeros(self.size * dist.get_world_size())
+            self.full[self.start[p] :][: p.numel()].view(p.shape).copy_(p.grad)
+            p.grad = None
+            self.count += 1
+
+        def reduce(self):
+            full = torch.zeros(self.size * dist.get_world_size()) if self.full is None else self.full
+            full /= dist.get_world_size()
+            self.shard = torch.empty(self.size)
+            dist.reduce_scatter_tensor(self.shard, full)
+            self.full = None
+
+    class GradientBuckets:
+        def __init__(self, buckets):
+            self.all = [Bucket(list(params)) for params in buckets]
+            self.next = 0
+            for bucket in self.all:
+                for p in bucket.params:
+                    p.register_post_accumulate_grad_hook(lambda p, bucket=bucket: self.take(bucket, p))
+
+        def take(self, bucket, p):
+            bucket.take(p)
+            while self.next < len(self.all) and self.all[self.next].count == len(self.all[self.next].params):
+                self.all[self.next].reduce()
+                self.next += 1
+
+        def finish(self):
+            for bucket in self.all[self.next :]:
+                bucket.reduce()
+            shards = [bucket.shard for bucket in self.all]
+            for bucket in self.all:
+                bucket.begin()
+            self.next = 0
+            return shards
+
+    def peak_bytes(numels, world_size):
+        totals = [(sum(sizes) + world_size - 1) // world_size for sizes in numels]
+        moments = [
+            sum(totals[:k]) + world_size * totals[k] + max([totals[k], *sizes]) for k, sizes in enumerate(numels)
+        ]
+        return 4 * max(moments)

@@ -79,11 +79,13 @@ class LiveBytes(TorchDispatchMode):
 
     It keeps weak references to the storages of the tensors that it finds when it is made, and of those that operations
     inside `with` return. peak: the most after an operation. gloo's threads may hold a tensor for a moment after the
-    collective is over, so a count above `limit` is taken again for as long as `patience`, in seconds, lasts.
+    collective is over, so a count above `limit` is taken again for as long as `patience`, in seconds, lasts. views:
+    does memory count that is seen through a view alone? gloo's copy of what it reduces is such memory.
     """
 
-    def __init__(self, limit: float = math.inf, patience: float = 0.6) -> None:
+    def __init__(self, limit: float = math.inf, patience: float = 0.6, views: bool = True) -> None:
         super().__init__()
+        self.views = views
         self.seen: dict[int, StorageWeakRef] = {}
         self.peak, self.limit, self.patience = 0, limit, patience
         for thing in gc.get_objects():
@@ -118,9 +120,10 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.add(leaf)
+        if self.views or not func.is_view:
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self.add(leaf)
         total = self.now()
         if total > self.peak:
             self.peak = max(self.peak, self.settled(max(self.peak, self.limit)))

@@ -11,6 +11,11 @@ from autograder.checks.capstone.batches import (
     batches_are_windows_of_the_corpus,
     corpus_is_one_cycle_repeated,
 )
+from autograder.checks.capstone.finding import (
+    a_healthy_run_is_not_accused,
+    each_fault_is_found,
+    the_first_moment_counts,
+)
 from autograder.checks.capstone.guard import (
     a_hopeless_run_is_given_up,
     guard_judges_by_the_median,
@@ -18,12 +23,11 @@ from autograder.checks.capstone.guard import (
 )
 from autograder.checks.capstone.invariants import (
     checkpoints_are_read_back,
+    memory_is_compared_before_forward,
     step_invariants_are_told_by_all_ranks,
 )
-from autograder.checks.capstone.tensor import (
-    split_attention_trains_alike,
-)
 from autograder.checks.capstone.train import (
+    a_watched_run_is_stopped_as_well,
     broken_invariants_stop_every_rank,
     train_refuses_what_makes_no_sense,
     training_follows_one_process,
@@ -37,28 +41,28 @@ from autograder.checks.capstone.verify import (
     resume_is_verified_or_the_difference_told,
 )
 from autograder.checks.capstone.watch import (
-    metrics_are_strict_json,
     one_clock_decides_for_all,
-    plots_show_each_step_once,
     training_is_watched_and_saved_by_the_clock,
 )
 
 __all__ = [
+    "a_healthy_run_is_not_accused",
     "a_hopeless_run_is_given_up",
+    "a_watched_run_is_stopped_as_well",
     "batches_are_windows_of_the_corpus",
     "broken_invariants_stop_every_rank",
     "checkpoints_are_read_back",
     "corpus_is_one_cycle_repeated",
+    "each_fault_is_found",
     "guard_judges_by_the_median",
-    "metrics_are_strict_json",
+    "memory_is_compared_before_forward",
     "one_clock_decides_for_all",
-    "plots_show_each_step_once",
     "resume_is_verified_or_the_difference_told",
     "spikes_are_taken_back",
-    "split_attention_trains_alike",
     "step_invariants_are_told_by_all_ranks",
     "steps_follow_one_process",
     "steps_send_the_gradient_once",
+    "the_first_moment_counts",
     "train_refuses_what_makes_no_sense",
     "trainer_refuses_odd_micro_batches",
     "training_follows_one_process",

@@ -200,7 +200,7 @@ def expect_told(case: str, said: list[tuple], word: str, culprit: int | None, st
         wanted = [word, f"rank {rank if culprit is None else culprit}", f"step {step}"]
         missing = [part for part in wanted if part not in text]
         if missing:
-            wrong = [[w for w in ("loss", "parameters", "bytes", "checkpoint") if w in t] for _, t in said]
+            wrong = [[w for w in ("loss", "parameters", "bytes", "checkpoint", "memory") if w in t] for _, t in said]
             found = [part for part in wanted if part in text]
             fail(f"rank {rank} says {text!r}; it should name {missing}", case, [wrong, len(found)])
 

@@ -76,6 +76,35 @@ def step_invariants_are_told_by_all_ranks(check_step, *, rng):
     expect_told("one rank without moments", [results[0][1]], "bytes", 0, step)
 
 
+def _drive_check_start(rank: int, world_size: int, check_start: Any, cases: list[tuple]) -> list[tuple]:
+    outcomes = []
+    for step, digests, last in cases:
+        dist.barrier()
+        outcomes.append(
+            what_it_says(lambda s=step, d=digests, m=last: check_start(rank, world_size, s, d[rank], m[rank]))
+        )
+    dist.barrier()
+    return outcomes
+
+
+@check("17-ex3-invariants")
+def memory_is_compared_before_forward(check_start, *, rng):
+    """Parameters that are not what the step before left are a RuntimeError on every rank, with rank and step."""
+    step, same, none = int(rng.integers(11, 99)), ("a", "a", "a"), (None, None, None)
+    cases: list[tuple[str, tuple, str, int | None]] = [
+        ("nothing has changed", (step, same, same), "", None),
+        ("there was no step before", (step, ("a", "b", "c"), none), "", None),
+        ("rank 1 has changed", (step, ("a", "b", "a"), same), "memory", 1),
+        ("rank 0 has changed", (step, ("x", "a", "a"), same), "memory", 0),
+        ("ranks 1 and 2 have changed", (step, ("a", "b", "b"), same), "memory", 1),
+        ("all ranks have changed alike", (step, ("b", "b", "b"), same), "memory", 0),
+        ("the ranks differ, and nothing has changed", (step, ("a", "b", "c"), ("a", "b", "c")), "", None),
+    ]
+    results = run_ranks(_drive_check_start, 3, (check_start, [arguments for _, arguments, _, _ in cases]))
+    for number, (case, _, word, culprit) in enumerate(cases):
+        expect_told(case, [mine[number] for mine in results], word, culprit, step)
+
+
 def _small_optimizer(rank: int) -> Any:
     """A ZeroOptimizer of 10 numbers after two steps."""
     w = nn.Parameter(torch.arange(10.0))

@@ -185,6 +185,12 @@ class _Faulty(PIECES.ZeroOptimizer):
         if self.kind == "bytes" and mine:
             self.optimizer.state[self.master]["kept"] = torch.zeros(7)
 
+    def state_bytes(self) -> int:
+        if self.kind == "memory" and self.made == self.at and dist.get_rank() == self.culprit:
+            with torch.no_grad():
+                self.params[3].view(-1)[0] += 1e-3  # after the step has described its parameters
+        return super().state_bytes()
+
 
 def _faulty(kind: str, at: int, culprit: int) -> type:
     return type("ZeroOptimizer", (_Faulty,), {"kind": kind, "at": at, "culprit": culprit})
@@ -210,15 +216,30 @@ def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: lis
 
 @check("17-ex4-train")
 def broken_invariants_stop_every_rank(train, *, rng):
-    """A fault in a step ends the run in that step, on all ranks, with the invariant that it breaks."""
+    """A fault in a step ends the run, on all ranks, with the invariant that it breaks, before anything is saved."""
     faults = [
         ("loss", 4, 0, {}, "loss", None, 5),
         ("parameters", 3, 1, {"save": 3}, "parameters", 1, 3),
+        ("memory", 3, 2, {}, "memory", 2, 4),
         ("bytes", 2, 2, {}, "bytes", 2, 2),
         ("checkpoint", 2, 1, {"save": 2}, "checkpoint", 1, 2),
+    ]
+    _expect_stopped(train, faults)
+
+
+@check("17-ex7-watched")
+def a_watched_run_is_stopped_as_well(train_watched, *, rng):
+    """With the options, too, what does not hold ends the run on all ranks; with a spike_step the loss may rise."""
+    faults = [
         ("loss", 3, 0, {"spike_step": 99}, "", None, 0),
         ("parameters", 6, 2, {"spike_step": 99}, "parameters", 2, 6),
+        ("memory", 2, 1, {"guard": True}, "memory", 1, 3),
     ]
+    _expect_stopped(train_watched, faults)
+
+
+def _expect_stopped(train: Any, faults: list[tuple]) -> None:
+    """Each fault is told by all ranks, and a step that broke an invariant was not saved."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults]))
         saved = any(Path(root, "parameters-3").glob("step_*"))
@@ -226,10 +247,11 @@ def broken_invariants_stop_every_rank(train, *, rng):
         what = {
             "loss": "the loss rises",
             "parameters": f"rank {culprit}'s parameters change",
+            "memory": f"rank {culprit}'s parameters change after the step,",
             "bytes": f"rank {culprit} keeps a tensor",
             "checkpoint": f"rank {culprit} reads a wrong bit",
         }[kind]
-        case = f"{what} in step {at}" + (", with a spike_step" if "spike_step" in options else "")
+        case = f"{what} in step {at}" + "".join(f", {name} given" for name in options if name != "save")
         expect_told(case, [mine[number] for mine in results], word, named, step)
         if (kind, at) == ("parameters", 3) and saved:
             fail("the step that broke the invariant was saved before it was checked", case, "saved")

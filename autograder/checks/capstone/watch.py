@@ -1,104 +1,17 @@
-"""Lesson 17, exercise 6: metrics, their plot, and checkpoints by the clock."""
+"""Lesson 17, exercises 6 and 7: metrics, and checkpoints by the clock."""
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch.distributed as dist
 
 from autograder.checking.check import check
 from autograder.checking.expect import each_rank, expect_equal, expect_type, fail
-from autograder.checking.stage import call_inside
-from autograder.checks.capstone.common import equip, run_ranks, strict, strict_or_fail
-
-
-@check("17-ex6-watch")
-def metrics_are_strict_json(append_metrics, *, rng):
-    """One line a row, strict JSON, null for what is not finite; nothing lost, nothing changed."""
-    rows = [
-        {"step": 1, "loss": float(rng.uniform(1, 5)), "grad_norm": 0.5, "step_seconds": 1e-3},
-        {"step": 2, "loss": math.nan, "grad_norm": math.inf, "step_seconds": 2.5e-7},
-        {"event": "rollback", "step": 3, "to": 1, "loss": -math.inf},
-        {"step": 2, "loss": 3.0, "grad_norm": None, "step_seconds": 0.0},
-    ]
-    wanted = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
-    with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        for path in (Path(folder, "a.jsonl"), f"{folder}/b.jsonl"):
-            for number, row in enumerate(rows, start=1):
-                given = dict(row)
-                append_metrics(path, given)
-                text, case = Path(path).read_text(), f"row {number}"
-                if repr(given) != repr(row):
-                    fail("the row was changed", case, "changed")
-                if not text.endswith("\n") or text.count("\n") != number:
-                    shown = [text.endswith("\n"), text.count("\n")]
-                    fail(f"after {number} rows the file should hold {number} lines", case, shown)
-                try:
-                    got = [strict(line) for line in text.splitlines()]
-                except ValueError as error:
-                    fail(f"{text.splitlines()[-1]!r} is not strict JSON", case, str(error)[:20])
-                if got != wanted[:number]:
-                    fail(f"{row} was written as {text.splitlines()[-1]!r}", case, [str(one) for one in got])
-
-
-def _drawn(plot_metrics: Any, path: Path) -> tuple[str, list[dict]]:
-    """What kind of thing was drawn, and what there is to see on each of its axes."""
-    import ranks
-
-    figure = plot_metrics(path)
-    if not isinstance(figure, ranks.Figure) or not str(figure.alt).strip():
-        return type(figure).__name__, []
-    axes = [
-        {
-            "lines": [[np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)] for line in ax.lines],
-            "labels": [ax.get_xlabel(), ax.get_ylabel()],
-        }
-        for ax in figure.axes
-    ]
-    return "", axes
-
-
-@check("17-ex6-watch")
-def plots_show_each_step_once(plot_metrics, *, rng):
-    """Loss and gradient norm over the steps in order; the last line of a step counts; events are no steps."""
-    rows = [
-        (1, 4.0, 1.0),
-        (2, 3.5, None),
-        (3, 3.0, 0.5),
-        "event",
-        (2, 3.25, 2.0),
-        (3, None, 0.75),
-        (5, 2.5, 0.5),
-        (4, 2.75, 1.5),
-    ]
-    wanted = {1: (4.0, 1.0), 2: (3.25, 2.0), 3: (math.nan, 0.75), 4: (2.75, 1.5), 5: (2.5, 0.5)}
-    with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        path = Path(folder, "metrics.jsonl")
-        names = ("step", "loss", "grad_norm", "step_seconds")
-        event = {"event": "rollback", "step": 4, "to": 1, "loss": 99.0}
-        lines = [event if row == "event" else dict(zip(names, (*row, 0.1), strict=True)) for row in rows]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        kind, axes = call_inside(_drawn, plot_metrics, path)
-    case = "8 lines, 5 steps"
-    if kind:
-        fail("expected a ranks.Figure with an alt text", case, kind)
-    if len(axes) < 2:
-        fail(f"the figure has {len(axes)} axes, expected 2", case, len(axes))
-    for place, (name, ax) in enumerate(zip(("loss", "grad_norm"), axes, strict=False)):
-        drawn = ax["lines"]
-        want = [np.array(sorted(wanted), float), np.array([wanted[step][place] for step in sorted(wanted)])]
-        if not any(
-            all(np.array_equal(a, b, equal_nan=True) for a, b in zip(line, want, strict=True)) for line in drawn
-        ):
-            shown = [[x.tolist(), y.tolist()] for x, y in drawn]
-            fail(f"no line of axes {place} shows {name} against the steps 1 to 5", case, shown)
-        if "step" not in ax["labels"][0] or not ax["labels"][1].strip():
-            fail(f"axes {place} lack a label", case, ax["labels"])
+from autograder.checks.capstone.common import equip, run_ranks, strict_or_fail
 
 
 def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[tuple]) -> list[list[bool]]:
@@ -176,17 +89,17 @@ def _drive_scripted(rank: int, world_size: int, train: Any, root: str) -> tuple[
     return list(_Scripted.calls), [entry["step"] for entry in run["checkpoints"]]
 
 
-@check("17-ex6-watch")
-def training_is_watched_and_saved_by_the_clock(train, *, rng):
+@check("17-ex7-watched")
+def training_is_watched_and_saved_by_the_clock(train_watched, *, rng):
     """Rank 0 writes a line a step; with checkpoint_seconds all ranks ask once a step, and save what is due."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         for rank, (calls, saved) in each_rank(
-            "4 steps, step 2 asked for", run_ranks(_drive_scripted, 2, (train, root))
+            "4 steps, step 2 asked for", run_ranks(_drive_scripted, 2, (train_watched, root))
         ):
             text = "what train did with its Cadence (it is asked once a step, in a step that is saved anyway, too)"
             rank.expect_equal(calls, ["made", *["asked"] * 4], what=text)
             rank.expect_equal(saved, [2, 3], what="the list of steps that were saved when the third is due")
-        results = run_ranks(_drive_watched, 2, (train, root))
+        results = run_ranks(_drive_watched, 2, (train_watched, root))
         saved = [[entry["step"] for entry in run["checkpoints"]] for run in results[0]]
         wanted = [[1, 2, 3, 4], [], [5], [4, 5], [], []]
         names = (

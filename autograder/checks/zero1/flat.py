@@ -1,8 +1,7 @@
-"""Exercises 1 and 2: the bounds of a shard, and tensors as one flat vector."""
+"""Exercise 1: the bounds of a shard, and tensors as one flat vector."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import nn
 
 from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_raises, fail
-from autograder.checking.stage import call_inside
 
 
 @check("08-ex1-shard-bounds")
@@ -49,9 +47,6 @@ def bounds_refuse_what_makes_no_sense(shard_bounds, *, rng):
         expect_raises(f"shard_bounds{arguments}", shard_bounds, *arguments, error=ValueError, mentions=name)
 
 
-# ---- 2 · flatten and unflatten_into ----
-
-
 def _tensors(rng: np.random.Generator) -> dict[str, list[torch.Tensor]]:
     """Lists of tensors of several shapes, dtypes and layouts, whose numbers bf16 holds exactly."""
 
@@ -68,7 +63,7 @@ def _tensors(rng: np.random.Generator) -> dict[str, list[torch.Tensor]]:
     }
 
 
-@check("08-ex2-flatten")
+@check("08-ex1-shard-bounds")
 def flatten_lays_numbers_end_to_end(flatten, *, rng):
     """The flat vector holds all numbers in order, in 1-D float32, in memory of its own, without a gradient."""
     for case, tensors in _tensors(rng).items():
@@ -84,43 +79,3 @@ def flatten_lays_numbers_end_to_end(flatten, *, rng):
         got.add_(1)
         if any(not torch.equal(t.detach(), old) for t, old in zip(tensors, before, strict=True)):
             fail("the flat vector shares its memory with a tensor", case, "shared")
-
-
-def _unflattened(unflatten_into: Callable, tensors: list[torch.Tensor], flat: torch.Tensor) -> list[dict]:
-    """What became of each of the tensors, and of the flat vector at the end."""
-    pointers, dtypes, needs = zip(*((t.data_ptr(), t.dtype, t.requires_grad) for t in [*tensors, flat]), strict=True)
-    unflatten_into(list(tensors), flat)
-    return [
-        {
-            "numbers": t.detach().clone(),
-            "same": t.data_ptr() == pointers[index] and t.dtype == dtypes[index],
-            "leaf": t.requires_grad == needs[index] and t.is_leaf,
-        }
-        for index, t in enumerate([*tensors, flat])
-    ]
-
-
-@check("08-ex2-flatten")
-def unflatten_writes_in_place(unflatten_into, *, rng):
-    """The numbers get into the tensors' own memory, in their dtypes; a vector of the wrong length is a ValueError."""
-    for case, tensors in _tensors(rng).items():
-        numel = sum(t.numel() for t in tensors)
-        flat = torch.from_numpy(rng.integers(-64, 64, numel) / 8).float()
-        before, at = flat.clone(), 0
-        *got, flat = call_inside(_unflattened, unflatten_into, tensors, flat)
-        for index, (t, seen) in enumerate(zip(tensors, got, strict=True)):
-            expected = before[at : at + t.numel()].view(t.shape).numpy().astype(np.float64)
-            at += t.numel()
-            expect_close(case, seen["numbers"].double(), expected, what=f"tensor {index}", rtol=0.0)
-            if not seen["same"]:
-                fail(f"tensor {index} has other memory or another dtype: write into its memory", case, "replaced")
-            if not seen["leaf"]:
-                fail(f"tensor {index} is no longer a leaf, or its requires_grad has changed", case, "leaf")
-        if not torch.equal(flat["numbers"], before):
-            fail("unflatten_into changed flat", case, "flat")
-    for extra in (-1, 1):
-        tensors = [torch.zeros(2, 3), torch.zeros(4)]
-        flat, case = torch.ones(10 + extra), f"{10 + extra} numbers for 10 places"
-        expect_raises(case, unflatten_into, tensors, flat, error=ValueError, mentions="flat")
-        if any(t.any() for t in tensors):
-            fail("unflatten_into wrote numbers before the ValueError", case, "written")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
-from torch import nn
 
 from autograder.checking.check import check
 from autograder.checking.expect import (
@@ -16,12 +12,8 @@ from autograder.checking.expect import (
     count_of_ranks,
     digits_that_differ,
     each_rank,
-    expect_close,
-    expect_equal,
     fail,
 )
-from autograder.checking.inputs import eighths
-from autograder.checking.stage import run_ranks
 from autograder.checks.zero1.training import (
     OPTIMIZERS,
     Case,
@@ -64,55 +56,17 @@ def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
                 rank.expect_equal(seen.said, want, what="what state_bytes() says after each step")
 
 
-def _reduce_twice(rank: int, world_size: int, optimizer_class: Any, gradients: list[np.ndarray]) -> dict:
-    p = nn.Parameter(torch.zeros(gradients[0].size))
-    optimizer = optimizer_class([p], torch.optim.SGD, lr=1.0)
-    p.grad = torch.tensor(gradients[rank])
-    dist.barrier()
-    first = optimizer.reduced_gradient()
-    seen = first.clone().numpy()
-    again = optimizer.reduced_gradient()
-    dist.barrier()
-    same = again is first
-    optimizer.step()
-    left = [name for name in ("gradient", "master") if _leftover(optimizer, name)]
-    optimizer.zero_grad()
-    p.grad = 2 * torch.tensor(gradients[rank])
-    optimizer.reduced_gradient()
-    optimizer.zero_grad()  # what was reduced is void
-    p.grad = 4 * torch.tensor(gradients[rank])
-    fresh = optimizer.reduced_gradient().clone().numpy()
-    return {"seen": seen, "same": same, "left": left, "fresh": fresh, "dtype": str(first.dtype)}
-
-
-def _leftover(optimizer: Any, name: str) -> bool:
-    value = getattr(optimizer, name)
-    return value is not None if name == "gradient" else value.grad is not None
-
-
 @check("08-ex3-step")
-def gradient_is_reduced_once(ShardedOptimizer, *, rng):  # noqa: N803
-    """reduced_gradient() is the padded mean's shard, is sent once, and is new after a step or a zero_grad."""
-    for world_size in (2, 3):
-        gradients = [eighths(rng, (7,)) for _ in range(world_size)]
-        results = run_ranks(_reduce_twice, world_size, (ShardedOptimizer, gradients))
-        size = ceil_div(7, world_size)
-        padded = np.zeros(size * world_size)
-        padded[:7] = np.mean(gradients, axis=0, dtype=np.float64)
-        for rank, got in enumerate(results):
-            case = f"{count_of_ranks(world_size)}, 7 parameters, rank {rank}"
-            want = padded[rank * size : (rank + 1) * size]
-            expect_close(case, got["seen"], want, what="the reduced gradient", rtol=1e-6)
-            expect_equal(case, got["dtype"], "torch.float32", what="the dtype of the reduced gradient")
-            if not got["same"]:
-                fail("the second call of reduced_gradient() returned another tensor", case, "another tensor")
-            if got["left"]:
-                what = {"gradient": "self.gradient", "master": "self.master.grad"}[got["left"][0]]
-                fail(f"{what} is still there after the step, expected None", case, got["left"])
-            expect_close(case, got["fresh"], 4 * want, what="the reduced gradient after zero_grad", rtol=1e-6)
-            between = [m.call for m in results.ledger.of(rank).between_barriers()[1]]
-            if len(between) != 1:
-                fail(f"two calls of reduced_gradient() made {len(between)} collectives, expected 1", case, between)
+def a_changed_rate_holds_from_the_next_step(ShardedOptimizer, *, rng):  # noqa: N803
+    """A learning rate that was changed through param_groups[0]["lr"] holds from the next step on."""
+    for world_size in (1, 3):
+        cases = [
+            make_case(rng, world_size, name, [(3, 2), (5,)], rates={1: 0.3, 3: 0.002}) for name in ("SGD", "AdamW")
+        ]
+        for case in cases:
+            case.name += ", the learning rate changed before steps 2 and 4"
+        for case, outcomes, _ in try_cases(ShardedOptimizer, cases, world_size):
+            expect_steps(case, outcomes, world_size)
 
 
 @check("08-ex3-step")

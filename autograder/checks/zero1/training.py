@@ -157,7 +157,7 @@ def make_case(rng, world_size: int, optimizer: str, shapes: list[tuple[int, ...]
 def usual_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     """All optimizers on sizes that do not divide, tiny ones, and parameters of every kind."""
     usual = [(3, 4), (5,), (), (2, 1)]
-    cases = [make_case(rng, world_size, name, usual, rates={2: 0.01}) for name in OPTIMIZERS]
+    cases = [make_case(rng, world_size, name, usual) for name in OPTIMIZERS]
     cases += [make_case(rng, world_size, "Adam", [(1,)]), make_case(rng, world_size, "SGD with momentum", [(2,), (1,)])]
     mixed = make_case(rng, world_size, "SGD with momentum", [(3, 3), (4,), (2,), (6,)], frozen=(1,), repeated=(0,))
     mixed.name += ", one frozen, one given twice, one sometimes without a gradient"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from autograder.answers.mutants import edit, tests_of
 
 BATCHES, TRAINER, INVARIANTS, TRAIN = "17-ex1-batches", "17-ex2-trainer", "17-ex3-invariants", "17-ex4-train"
-VERIFY, WATCH, GUARD, TENSOR = "17-ex5-verify", "17-ex6-watch", "17-ex7-guard", "17-ex8-tensor"
+VERIFY, WATCHED = "17-ex5-verify", "17-ex7-watched"
 
 #: What is built on the batches, on a step.
-ON_BATCHES, ON_TRAINER = (BATCHES, TRAINER, TRAIN, TENSOR), (TRAINER, TRAIN)
+ON_BATCHES, ON_TRAINER = (BATCHES, TRAINER, TRAIN), (TRAINER, TRAIN)
 
 
 # ---- 1 · corpus and batches ----
@@ -69,7 +69,7 @@ corpus_shuffled_anew_in_each_cycle = edit(
         "g = torch.Generator().manual_seed(seed)\n"
         "    return torch.cat([torch.randperm(VOCAB, generator=g) for _ in range(total_tokens // VOCAB)])",
     ),
-    breaks=tests_of(BATCHES, TRAIN, TRAINER, VERIFY, WATCH, GUARD),
+    breaks=tests_of(BATCHES, TRAIN, TRAINER, VERIFY, WATCHED),
     fails=["corpus_is_one_cycle_repeated"],
 )
 
@@ -93,7 +93,7 @@ trainer_without_broadcast = edit(
     """Your ranks start from different models: the broadcast is missing. The first all-gather hides it by mixing all of
     them, so the loss falls and the ranks are equal, but the run is another one.""",
     ("        broadcast_parameters(self.model)\n", ""),
-    breaks=tests_of(*ON_TRAINER, GUARD),
+    breaks=tests_of(*ON_TRAINER, WATCHED),
 )
 
 trainer_optimizer_before_broadcast = edit(
@@ -102,7 +102,7 @@ trainer_optimizer_before_broadcast = edit(
     step brings those back: broadcast first.""",
     ("        broadcast_parameters(self.model)\n", ""),
     ("torch.optim.Adam, lr=lr)\n", "torch.optim.Adam, lr=lr)\n        broadcast_parameters(self.model)\n"),
-    breaks=tests_of(*ON_TRAINER, GUARD),
+    breaks=tests_of(*ON_TRAINER, WATCHED),
 )
 
 trainer_corpus_of_each_rank = edit(
@@ -136,7 +136,7 @@ trainer_reports_its_own_loss = edit(
     """You report this rank's own loss, so the ranks disagree. The loss of a step is the mean over all ranks.""",
     ("        dist.all_reduce(total)\n", ""),
     ("total.item() / self.world_size", "total.item()"),
-    breaks=tests_of(*ON_TRAINER, GUARD),
+    breaks=tests_of(*ON_TRAINER, WATCHED),
 )
 
 trainer_norm_of_its_own_gradient = edit(
@@ -175,7 +175,7 @@ trainer_describes_before_the_step = edit(
     """Your norm and digest describe the parameters before the step. Make the step first.""",
     ("        self.optimizer.step()\n", ""),
     ("        return flat.double()", "        self.optimizer.step()\n        return flat.double()"),
-    breaks=tests_of(TRAINER, TRAIN, GUARD),
+    breaks=tests_of(TRAINER, TRAIN, VERIFY, WATCHED),
 )
 
 trainer_reduces_twice = edit(
@@ -194,6 +194,40 @@ trainer_reduces_twice = edit(
 
 
 # ---- 3 · invariants ----
+
+start_is_told_by_one_rank = edit(
+    INVARIANTS,
+    """Only the rank whose memory has changed raises. The others go on and wait for it in their next collective. Let all
+    ranks know first.""",
+    (
+        '    if not all(same):\n        raise RuntimeError(f"the memory',
+        '    if not same[rank]:\n        raise RuntimeError(f"the memory',
+    ),
+    breaks=tests_of(INVARIANTS, TRAIN, WATCHED),
+    fails=["memory_is_compared_before_forward"],
+)
+
+start_compares_the_ranks = edit(
+    INVARIANTS,
+    """You compare the ranks with each other before forward. Where all have changed alike you see nothing, and the rank
+    that you name may be a healthy one. Compare each rank with its own last step.""",
+    (
+        "    same = from_all_ranks(last is None or digest == last)\n",
+        "    digests = from_all_ranks(digest)\n    same = [last is None or other == digests[0] for other in digests]\n",
+    ),
+    breaks=tests_of(INVARIANTS),
+    fails=["memory_is_compared_before_forward"],
+)
+
+start_expects_a_step_before_the_first = edit(
+    INVARIANTS,
+    """In the first step there is no digest to compare with, and you report a change. None means that nothing is
+    known.""",
+    ("last is None or digest == last", "digest == last"),
+    breaks=tests_of(INVARIANTS, TRAIN, VERIFY, WATCHED),
+    fails=["memory_is_compared_before_forward"],
+)
+
 
 invariants_told_by_one_rank = edit(
     INVARIANTS,
@@ -223,7 +257,7 @@ invariants_nan_differs_from_nan = edit(
     """nan is unequal to itself, so you report ranks whose norm is nan as different although they hold the same bytes.
     Compare norms so that nan equals nan.""",
     ("(repr(norm), digest, state_bytes)", "(norm, digest, state_bytes)"),
-    breaks=tests_of(INVARIANTS, WATCH, GUARD),
+    breaks=tests_of(INVARIANTS, WATCHED),
 )
 
 invariants_without_padding = edit(
@@ -231,7 +265,7 @@ invariants_without_padding = edit(
     """You expect 12P/N bytes, which is not a whole number of shards where N does not divide P. A shard has ⌈P/N⌉
     numbers, rounded up.""",
     ("12 * -(numel // -world_size)", "12 * numel // world_size"),
-    breaks=tests_of(INVARIANTS, TRAIN, VERIFY),
+    breaks=tests_of(INVARIANTS, TRAIN, VERIFY, WATCHED),
 )
 
 verified_against_itself = edit(
@@ -246,7 +280,10 @@ verified_against_itself = edit(
 verified_alone = edit(
     INVARIANTS,
     """The rank that reads a wrong byte raises alone, while the others go on. Let all ranks know first.""",
-    ("    if not all(everyone):", "    if not everyone[dist.get_rank()]:"),
+    (
+        '    if not all(same):\n        raise RuntimeError(f"(d)',
+        '    if not same[dist.get_rank()]:\n        raise RuntimeError(f"(d)',
+    ),
     breaks=tests_of(INVARIANTS, TRAIN),
     fails=["checkpoints_are_read_back"],
 )
@@ -254,7 +291,7 @@ verified_alone = edit(
 verified_without_plain_values = edit(
     INVARIANTS,
     """You compared only the tensors. The step count and the learning rate belong to the state as well.""",
-    ("values, tensors_digest(tensors)", "tensors_digest(tensors)"),
+    ("v.dtype if n in tensors else v for n, v in state.items()}", "v.dtype for n, v in tensors.items()}"),
     breaks=tests_of(INVARIANTS),
     fails=["checkpoints_are_read_back"],
 )
@@ -267,13 +304,18 @@ train_saves_before_the_step = edit(
     """You saved a step's checkpoint before that step's update, so it holds the parameters of the step before. A run
     that resumes from it misses one step.""",
     (
-        "        spikes = step == spike_step",
+        "        norm, digest = trainer.update()\n",
         "        if checkpoint_dir is not None and step == checkpoint_step:\n"
         "            history.checkpoints.append(save_verified(trainer.optimizer, checkpoint_dir, step))\n"
-        "        spikes = step == spike_step",
+        "        norm, digest = trainer.update()\n",
     ),
-    ("(due or step == checkpoint_step)", "due"),
-    breaks=tests_of(TRAIN, VERIFY, WATCH),
+    (
+        "        if checkpoint_dir is not None and step == checkpoint_step:\n"
+        "            history.checkpoints.append(save_verified(trainer.optimizer, checkpoint_dir, step))\n"
+        "    return",
+        "    return",
+    ),
+    breaks=tests_of(TRAIN, VERIFY),
 )
 
 train_resumes_at_one = edit(
@@ -281,7 +323,7 @@ train_resumes_at_one = edit(
     """Your resumed run counts its steps from 1 again. Its state is that of the checkpoint, but its data and step
     numbers are not.""",
     ('        step = manifest["step"]\n', ""),
-    breaks=tests_of(TRAIN, VERIFY, WATCH),
+    breaks=tests_of(TRAIN, VERIFY),
 )
 
 train_repeats_the_saved_step = edit(
@@ -289,7 +331,7 @@ train_repeats_the_saved_step = edit(
     """Your resumed run makes the checkpoint's step once more. The state already contains that step: go on with the next
     one.""",
     ('step = manifest["step"]\n', 'step = manifest["step"] - 1\n'),
-    breaks=tests_of(TRAIN, VERIFY, WATCH),
+    breaks=tests_of(TRAIN, VERIFY),
 )
 
 train_forgets_the_moments = edit(
@@ -339,13 +381,13 @@ train_counts_steps = edit(
     """You took steps for the number of steps to make. It is the number of the last step: resumed after step 10, a run
     to 20 makes ten more.""",
     ("while step < steps:", 'while len(history.lists["steps"]) < steps:'),
-    breaks=tests_of(TRAIN, VERIFY, WATCH),
+    breaks=tests_of(TRAIN, VERIFY),
 )
 
 train_unchecked = edit(
     TRAIN,
     """You never check the invariants, so a fault in a step goes unnoticed. Call check_step after every update.""",
-    ("        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n", ""),
+    ('        check_step(rank, world_size, step, history.lists["losses"], norm, digest, held, trainer.numel)\n', ""),
     breaks=tests_of(TRAIN),
     fails=["broken_invariants_stop_every_rank"],
 )
@@ -355,16 +397,7 @@ train_checks_on_rank_0 = edit(
     """check_step is a collective, and only your rank 0 calls it, so it waits for the others forever. Call it on every
     rank.""",
     ("        check_step(", "        if rank == 0:\n            check_step("),
-    breaks=tests_of(TRAIN, VERIFY, WATCH, GUARD),
-)
-
-train_checks_the_loss_in_spite_of_the_spike = edit(
-    TRAIN,
-    """You checked invariant (a) although a spike_step is given, with which the loss is meant to rise. Do not check (a)
-    then.""",
-    ("falling, losses = spike_step is None,", "falling, losses = True,"),
-    breaks=tests_of(TRAIN, WATCH),
-    fails=["broken_invariants_stop_every_rank"],
+    breaks=tests_of(TRAIN, VERIFY),
 )
 
 train_saves_before_it_checks = edit(
@@ -372,13 +405,13 @@ train_saves_before_it_checks = edit(
     """You saved the checkpoint before `check_step`. When an invariant is broken in that step, the run ends with the
     broken state on the disk, ready to be resumed from. Check first.""",
     (
-        "        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n",
+        '        check_step(rank, world_size, step, history.lists["losses"], norm, digest, held, trainer.numel)\n',
         "",
     ),
     (
         "            history.checkpoints.append(save_verified(trainer.optimizer, checkpoint_dir, step))\n",
         "            history.checkpoints.append(save_verified(trainer.optimizer, checkpoint_dir, step))\n"
-        "        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n",
+        '        check_step(rank, world_size, step, history.lists["losses"], norm, digest, held, trainer.numel)\n',
     ),
     breaks=tests_of(TRAIN),
     fails=["broken_invariants_stop_every_rank"],
@@ -396,50 +429,30 @@ train_saves_unverified = edit(
     fails=["broken_invariants_stop_every_rank"],
 )
 
+
+train_never_looks_at_the_memory = edit(
+    TRAIN,
+    """You do not call check_start. A bit that flips in a rank's parameters between two steps is then gone after the
+    next all-gather, and the run is another one. Call it before each forward.""",
+    ("        check_start(rank, world_size, step, parameters_digest(trainer.model), digest)\n", ""),
+    breaks=tests_of(TRAIN),
+    fails=["broken_invariants_stop_every_rank"],
+)
+
+train_compares_the_memory_with_nothing = edit(
+    TRAIN,
+    """You give check_start no digest to compare with, so it accepts everything. From the second step on, give it the
+    one that the last update returned.""",
+    ("parameters_digest(trainer.model), digest)", "parameters_digest(trainer.model), None)"),
+    breaks=tests_of(TRAIN),
+    fails=["broken_invariants_stop_every_rank"],
+)
+
 train_saves_every_so_many_steps = edit(
     TRAIN,
     """You took checkpoint_step for an interval, and saved step 20 as well as step 10. It is a single step.""",
-    ("(due or step == checkpoint_step)", "(due or (checkpoint_step and step % checkpoint_step == 0))"),
+    ("and step == checkpoint_step:", "and checkpoint_step and step % checkpoint_step == 0:"),
     breaks=tests_of(TRAIN),
-)
-
-train_writes_on_every_rank = edit(
-    TRAIN,
-    """Every rank writes its lines to the metrics, so each step is there N times. Let only rank 0 write.""",
-    ("writes = rank == 0 and metrics_path is not None", "writes = metrics_path is not None"),
-    breaks=tests_of(WATCH, GUARD),
-)
-
-train_asks_the_clock_on_rank_0 = edit(
-    TRAIN,
-    """Only your rank 0 calls due(), and waits there for the other ranks. All ranks must call it.""",
-    ("cadence is not None and cadence.due()", "cadence is not None and rank == 0 and cadence.due()"),
-    breaks=tests_of(WATCH),
-)
-
-train_does_not_ask_when_it_saves = edit(
-    TRAIN,
-    """In a step that is saved anyway you did not ask due(). The cadence then counts from an older save, and the
-    next one comes too soon: ask once in every step.""",
-    (
-        "due = cadence is not None and cadence.due()",
-        "due = step != checkpoint_step and cadence is not None and cadence.due()",
-    ),
-    breaks=tests_of(WATCH),
-)
-
-train_spikes_again = edit(
-    TRAIN,
-    """After the rollback the step is run again, and your spike comes again. It must come only once.""",
-    ("step == spike_step and not spiked", "step == spike_step"),
-    breaks=tests_of(GUARD),
-)
-
-train_keeps_rejected_steps = edit(
-    TRAIN,
-    """After a rollback your lists still hold the steps that were taken back. Call history.forget_after(to, rank).""",
-    ("            history.forget_after(to, rank)\n", ""),
-    breaks=tests_of(GUARD),
 )
 
 

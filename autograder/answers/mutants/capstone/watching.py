@@ -1,10 +1,10 @@
-"""Wrong answers to lesson 17, exercises 5 to 8."""
+"""Wrong answers to lesson 17, exercises 5 to 7."""
 
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
-VERIFY, WATCH, GUARD, TENSOR = "17-ex5-verify", "17-ex6-watch", "17-ex7-guard", "17-ex8-tensor"
+VERIFY, WATCH, WATCHED = "17-ex5-verify", "17-ex6-watch", "17-ex7-watched"
 
 
 # ---- 5 · verify_resume ----
@@ -108,7 +108,7 @@ verify_raises = edit(
 )
 
 
-# ---- 6 · metrics and cadence ----
+# ---- 6 · cadence and guard ----
 
 cadence_by_each_clock = edit(
     WATCH,
@@ -145,61 +145,9 @@ cadence_restarts_when_asked = edit(
     fails=["one_clock_decides_for_all"],
 )
 
-metrics_with_nan = edit(
-    WATCH,
-    """You wrote NaN or Infinity, which are not JSON although Python's json writes them, and other programs refuse the
-    file. Write null.""",
-    ("None if isinstance(v, float) and not math.isfinite(v) else v", "v"),
-    ("allow_nan=False", "allow_nan=True"),
-    breaks=tests_of(WATCH, GUARD),
-)
-
-metrics_overwritten = edit(
-    WATCH,
-    """Each of your rows replaces the file. Open it to append: a run that resumes continues it.""",
-    ('.open("a")', '.open("w")'),
-    breaks=tests_of(WATCH, GUARD),
-)
-
-metrics_infinity_forgotten = edit(
-    WATCH,
-    """You wrote nan as null, but not infinity. Neither is JSON: test for finite numbers.""",
-    ("not math.isfinite(v)", "math.isnan(v)"),
-    ("allow_nan=False", "allow_nan=True"),
-    breaks=tests_of(WATCH),
-    fails=["metrics_are_strict_json"],
-)
-
-plot_first_line_counts = edit(
-    WATCH,
-    """For a step that was run again you plot the first line, which was taken back. The last one counts.""",
-    ('rows[row["step"]] = row', 'rows.setdefault(row["step"], row)'),
-    breaks=tests_of(WATCH),
-    fails=["plots_show_each_step_once"],
-)
-
-plot_in_the_order_of_the_file = edit(
-    WATCH,
-    """You plot the steps in the order of the file, so the line goes back and forth after a rollback. Sort them.""",
-    ("for step in sorted(rows)]", "for step in rows]"),
-    ("ax.plot(sorted(rows), values", "ax.plot(list(rows), values"),
-    breaks=tests_of(WATCH),
-    fails=["plots_show_each_step_once"],
-)
-
-plot_null_as_zero = edit(
-    WATCH,
-    """You plot a null as 0. It stands for a number that is not finite: plot nan, which leaves a gap.""",
-    ("math.nan if rows", "0.0 if rows"),
-    breaks=tests_of(WATCH),
-    fails=["plots_show_each_step_once"],
-)
-
-
-# ---- 7 · guard ----
 
 guard_snapshot_of_the_spoilt_state = edit(
-    GUARD,
+    WATCH,
     """You take the snapshot before you judge the loss, so when it is refused, the snapshot holds the damaged
     parameters. Keep the snapshot of the last accepted step.""",
     ("        self.snapshot = step - 1, self.optimizer.state_dict(), list(self.losses)\n", ""),
@@ -207,129 +155,184 @@ guard_snapshot_of_the_spoilt_state = edit(
         "        limit = 1.5",
         "        self.snapshot = step - 1, self.optimizer.state_dict(), list(self.losses)\n        limit = 1.5",
     ),
-    breaks=tests_of(GUARD),
+    breaks=tests_of(WATCH, WATCHED),
 )
 
 guard_forgets_the_moments = edit(
-    GUARD,
+    WATCH,
     """You restored the parameters, but left Adam's moments as they were, so the next steps differ. Restore the whole
     state.""",
     (
         "self.optimizer.load_state_dict(state)",
         'self.optimizer.load_state_dict({**self.optimizer.state_dict(), "master": state["master"]})',
     ),
-    breaks=tests_of(GUARD),
+    breaks=tests_of(WATCH, WATCHED),
 )
 
 guard_loss_counts_twice = edit(
-    GUARD,
+    WATCH,
     """You kept the loss of the step that is run again, so it is counted twice. Forget it when you roll back.""",
     ("        self.losses = list(losses)\n", ""),
-    breaks=tests_of(GUARD),
-    fails=["guard_judges_by_the_median"],
+    breaks=tests_of(WATCH),
 )
 
 guard_by_the_mean = edit(
-    GUARD,
+    WATCH,
     """You compare with the mean of the last losses. One outlier moves the mean, and the next outlier then passes: use
     the median.""",
     ("statistics.median", "statistics.mean"),
-    breaks=tests_of(GUARD),
-    fails=["guard_judges_by_the_median"],
+    breaks=tests_of(WATCH),
 )
 
 guard_by_all_losses = edit(
-    GUARD,
+    WATCH,
     """You take the median of all losses since the start. It lags: late in training only an enormous loss would be
     noticed. Use the last five.""",
     ("self.losses[-5:]", "self.losses"),
-    breaks=tests_of(GUARD),
-    fails=["guard_judges_by_the_median"],
+    breaks=tests_of(WATCH),
 )
 
 guard_by_the_last_loss = edit(
-    GUARD,
+    WATCH,
     """You compare with the last loss alone, so after one low value the guard refuses ordinary losses. Use the median of
     the last five.""",
     ("self.losses[-5:]", "self.losses[-1:]"),
-    breaks=tests_of(GUARD),
-    fails=["guard_judges_by_the_median"],
+    breaks=tests_of(WATCH),
 )
 
 guard_lets_nan_pass = edit(
-    GUARD,
+    WATCH,
     """nan is not above any limit, so your guard accepts it. Ask first whether the loss is finite.""",
     ("not math.isfinite(loss) or loss > limit", "loss > limit"),
-    breaks=tests_of(GUARD),
+    breaks=tests_of(WATCH, WATCHED),
 )
 
 guard_refuses_the_limit = edit(
-    GUARD,
+    WATCH,
     """You refuse a loss of exactly 1.5 times the median. Only a loss above it is refused.""",
     ("loss > limit", "loss >= limit"),
-    breaks=tests_of(GUARD),
-    fails=["guard_judges_by_the_median"],
+    breaks=tests_of(WATCH),
 )
 
 guard_says_the_wrong_step = edit(
-    GUARD,
+    WATCH,
     """Your snapshot has the number of its own step. It is taken before that step's update, so it is the state after the
     step before: step − 1.""",
     ("self.snapshot = step - 1,", "self.snapshot = step,"),
-    breaks=tests_of(GUARD),
+    breaks=tests_of(WATCH, WATCHED),
 )
 
 guard_goes_back_for_ever = edit(
-    GUARD,
+    WATCH,
     """You roll back a loss that never recovers again and again, without end. Raise the error at the fourth time.""",
     ("self.count > 3 or self.snapshot is None", "self.snapshot is None"),
-    breaks=tests_of(GUARD),
-    fails=["guard_judges_by_the_median", "a_hopeless_run_is_given_up"],
+    breaks=tests_of(WATCH, WATCHED),
 )
 
 
-# ---- 8 · tensor parallel ----
+# ---- 7 · train_watched ----
 
-tensor_with_own_batches = edit(
-    TENSOR,
-    """You gave each rank a batch of its own, as in data parallelism. The ranks share the heads of one attention: all of
-    them must see the same tokens.""",
-    ("make_batch(corpus, step, 0, 1)", "make_batch(corpus, step, dist.get_rank(), world_size)"),
-    breaks=tests_of(TENSOR),
-)
-
-tensor_gradients_averaged = edit(
-    TENSOR,
-    """You averaged the gradients over the ranks. Each rank's qkv belongs to other heads, so their gradients have
-    nothing to do with each other, and parameters that are whole already have the same gradient on every rank.""",
+train_checks_the_loss_in_spite_of_the_spike = edit(
+    WATCHED,
+    """You checked invariant (a) although a spike_step is given, with which the loss is meant to rise. Do not check (a)
+    then.""",
     (
-        "        optimizer.step()\n",
-        "        for p in model.parameters():\n            dist.all_reduce(p.grad)\n            p.grad /= world_size\n"
-        "        optimizer.step()\n",
+        'losses, falling = history.lists["losses"], spike_step is None',
+        'losses, falling = history.lists["losses"], True',
     ),
-    breaks=tests_of(TENSOR),
+    breaks=tests_of(WATCHED),
+    fails=["a_watched_run_is_stopped_as_well", "training_is_watched_and_saved_by_the_clock"],
 )
 
-tensor_other_models = edit(
-    TENSOR,
-    """Every rank built another model. Each rank cuts its piece out of its own model, so the models must be equal: use
-    the same seed.""",
-    ("build_model(seed)", "build_model(seed + rank)"),
-    breaks=tests_of(TENSOR),
+
+train_writes_on_every_rank = edit(
+    WATCHED,
+    """Every rank writes its lines to the metrics, so each step is there N times. Let only rank 0 write.""",
+    (
+        "writes, spiked = rank == 0 and metrics_path is not None, False",
+        "writes, spiked = metrics_path is not None, False",
+    ),
+    breaks=tests_of(WATCHED),
 )
 
-tensor_only_one_block = edit(
-    TENSOR,
-    """You split only one of the two blocks. Replace the attention in each of them.""",
-    ("in model.blocks:", "in model.blocks[:1]:"),
-    breaks=tests_of(TENSOR),
+
+train_asks_the_clock_on_rank_0 = edit(
+    WATCHED,
+    """Only your rank 0 calls due(), and waits there for the other ranks. All ranks must call it.""",
+    ("cadence is not None and cadence.due()", "cadence is not None and rank == 0 and cadence.due()"),
+    breaks=tests_of(WATCHED),
+    fails=["training_is_watched_and_saved_by_the_clock"],
 )
 
-tensor_stale_optimizer = edit(
-    TENSOR,
-    """You made the optimizer before you replaced the attention, so it updates parameters that are no longer in the
-    model. Make it afterwards.""",
-    ("    optimizer = torch.optim.Adam(model.parameters(), lr=lr)\n", ""),
-    ("    for block in", "    optimizer = torch.optim.Adam(model.parameters(), lr=lr)\n    for block in"),
-    breaks=tests_of(TENSOR),
+
+train_does_not_ask_when_it_saves = edit(
+    WATCHED,
+    """In a step that is saved anyway you did not ask due(). The cadence then counts from an older save, and the next
+    one comes too soon: ask once in every step.""",
+    (
+        "due = cadence is not None and cadence.due()",
+        "due = step != checkpoint_step and cadence is not None and cadence.due()",
+    ),
+    breaks=tests_of(WATCHED),
+    fails=["training_is_watched_and_saved_by_the_clock"],
+)
+
+
+train_spikes_again = edit(
+    WATCHED,
+    """After the rollback the step is run again, and your spike comes again. It must come only once.""",
+    ("step == spike_step and not spiked", "step == spike_step"),
+    breaks=tests_of(WATCHED),
+)
+
+
+train_keeps_rejected_steps = edit(
+    WATCHED,
+    """After a rollback your lists still hold the steps that were taken back. Call history.forget_after(to, rank).""",
+    ("            history.forget_after(to, rank)\n", ""),
+    breaks=tests_of(WATCHED),
+)
+
+watched_remembers_a_digest_that_was_taken_back = edit(
+    WATCHED,
+    """After a rollback you compare the parameters with the digest of the update that was taken back. They are others,
+    as they should be, and check_start ends the run. Forget the digest.""",
+    ("            step, digest = to, None\n", "            step = to\n"),
+    breaks=tests_of(WATCHED),
+)
+
+watched_is_not_stopped = edit(
+    WATCHED,
+    """With the options your loop no longer checks its steps. They come on top of the invariants: call check_step.""",
+    ("        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n", ""),
+    breaks=tests_of(WATCHED),
+    fails=["a_watched_run_is_stopped_as_well"],
+)
+
+watched_without_check_start = edit(
+    WATCHED,
+    """With the options your loop no longer compares its memory before forward. Call check_start here, too.""",
+    ("        check_start(rank, world_size, step, parameters_digest(trainer.model), digest)\n", ""),
+    breaks=tests_of(WATCHED),
+    fails=["a_watched_run_is_stopped_as_well"],
+)
+
+watched_asks_the_clock_when_it_goes_back = edit(
+    WATCHED,
+    """You save a step that was taken back: its state is the one before. Go on at once after a rollback.""",
+    (
+        "            step, digest = to, None\n            continue\n",
+        "            step, digest = to, None\n"
+        "            if checkpoint_dir is not None and step + 1 == checkpoint_step:\n"
+        "                history.checkpoints.append(save_verified(trainer.optimizer, checkpoint_dir, step + 1))\n"
+        "            continue\n",
+    ),
+    breaks=tests_of(WATCHED),
+)
+
+watched_events_without_a_name = edit(
+    WATCHED,
+    """A rollback's line in the metrics has no `event`, so a plot takes it for a step. Write "event": "rollback".""",
+    ('{"event": "rollback", **history.rollbacks[-1]}', "dict(history.rollbacks[-1])"),
+    breaks=tests_of(WATCHED),
 )

@@ -1,20 +1,20 @@
 """Wrong answers to lesson 08, exercises 1, 2 and 3."""
 
 # The names that an answer does not define are the notebook's.
-# ruff: noqa: B905, F821
+# ruff: noqa: F821
 
 from __future__ import annotations
 
-from autograder.answers.mutants import edit, mutant, right, tests_of
+from autograder.answers.mutants import edit, right, tests_of
 
-BOUNDS, FLATTEN, STEP = "08-ex1-shard-bounds", "08-ex2-flatten", "08-ex3-step"
+BOUNDS, GRADIENT, STEP = "08-ex1-shard-bounds", "08-ex2-gradient", "08-ex3-step"
 CLIP, STATE = "08-ex4-clip", "08-ex5-state"
 
 #: What is built on each exercise.
-ON_BOUNDS, ON_STEP = (BOUNDS, STEP, CLIP, STATE), (STEP, CLIP, STATE)
+ON_BOUNDS, ON_GRADIENT, ON_STEP = (BOUNDS, STEP, CLIP, STATE), (GRADIENT, STEP, CLIP, STATE), (STEP, CLIP, STATE)
 
 
-# ---- 1 · shard_bounds ----
+# ---- 1 · shard_bounds and flatten ----
 
 
 @right(BOUNDS)
@@ -30,6 +30,11 @@ def _bounds():
             raise ValueError(f"numel must not be negative, got {numel}")
         size = -(-numel // world_size)
         return min(rank * size, numel), min((rank + 1) * size, numel)
+
+    def flatten(tensors):
+        if not tensors:
+            return torch.zeros(0)
+        return torch.cat([t.detach().reshape(-1).to(torch.float32) for t in tensors])
 
 
 bounds_in_floating_point = edit(
@@ -92,83 +97,151 @@ bounds_accept_any_rank = edit(
 )
 
 
-# ---- 2 · flatten and unflatten_into ----
-
-
-@right(FLATTEN)
-def _flatten():
-    """Right: the base of the edits below."""
-
-    def flatten(params):
-        if not params:
-            return torch.zeros(0)
-        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
-
-    def unflatten_into(params, flat):
-        numel = sum(p.numel() for p in params)
-        if flat.numel() != numel:
-            raise ValueError(f"flat must have {numel} numbers, got {flat.numel()}")
-        with torch.no_grad():
-            for p, piece in zip(params, flat.split([p.numel() for p in params])):
-                p.copy_(piece.view(p.shape))
-
-
 flatten_gives_a_view_of_a_single_tensor = edit(
-    FLATTEN,
+    BOUNDS,
     """For a list of one tensor you returned that tensor's own memory: reshape makes a view where it can. Writing into
     the flat vector then changes the parameter. Copy in every case.""",
     (
         "return torch.cat(",
-        "if len(params) == 1:\n        return params[0].detach().reshape(-1).to(torch.float32)\n    return torch.cat(",
+        "if len(tensors) == 1:\n"
+        "        return tensors[0].detach().reshape(-1).to(torch.float32)\n"
+        "    return torch.cat(",
     ),
-    base=_flatten,
-    breaks=tests_of(FLATTEN),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+    fails=["flatten_lays_numbers_end_to_end"],
 )
 
 flatten_keeps_the_dtype = edit(
-    FLATTEN,
+    BOUNDS,
     """You left the numbers in the tensors' own dtype. The masters and the reduced gradients must be float32: in bf16
     the sums would lose the small updates that the masters are there to keep.""",
     ("(-1).to(torch.float32)", "(-1)"),
-    base=_flatten,
-    breaks=tests_of(FLATTEN),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+    fails=["flatten_lays_numbers_end_to_end"],
+)
+
+flatten_follows_the_memory = edit(
+    BOUNDS,
+    """You laid out the numbers in the order in which they lie in memory. For a transposed tensor that is not the order
+    of reshape(-1), and the numbers come back in other places.""",
+    ("t.detach().reshape(-1)", "t.detach().as_strided((t.numel(),), (1,))"),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+    fails=["flatten_lays_numbers_end_to_end"],
+)
+
+flatten_keeps_the_gradient = edit(
+    BOUNDS,
+    """Your flat vector is part of the graph of the parameters. It requires a gradient, and what you compute from it
+    keeps their graph alive. Detach the numbers.""",
+    ("t.detach().reshape(-1)", "t.reshape(-1)"),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+    fails=["flatten_lays_numbers_end_to_end"],
 )
 
 flatten_loses_the_empty_list = edit(
-    FLATTEN,
+    BOUNDS,
     """torch.cat of an empty list is an error. An empty list of tensors must give a vector of length 0.""",
-    ("    if not params:\n        return torch.zeros(0)\n", ""),
-    base=_flatten,
-    breaks=tests_of(FLATTEN),
-)
-
-unflatten_replaces_the_data = edit(
-    FLATTEN,
-    """You gave the parameters new memory (p.data = …) instead of writing into theirs. A tied weight or a view of the
-    old memory does not see the new numbers, and a bf16 parameter becomes float32.""",
-    ("p.copy_(piece.view(p.shape))", "p.data = piece.view(p.shape)"),
-    base=_flatten,
-    breaks=tests_of(FLATTEN, STEP),
-    fails=["unflatten_writes_in_place"],
+    ("    if not tensors:\n        return torch.zeros(0)\n", ""),
+    base=_bounds,
+    breaks=tests_of(BOUNDS),
+    fails=["flatten_lays_numbers_end_to_end"],
 )
 
 
-@mutant(FLATTEN, breaks=tests_of(FLATTEN), fails=["unflatten_writes_in_place"])
-def unflatten_ignores_the_length():
-    """You wrote a flat vector of the wrong length as far as it went. That hides a mistake in the shards: raise a
-    ValueError that names flat, before you write anything."""
+# ---- 2 · ShardedGradient ----
 
-    def flatten(params):
-        if not params:
-            return torch.zeros(0)
-        return torch.cat([p.detach().reshape(-1).to(torch.float32) for p in params])
+gradients_are_summed = edit(
+    GRADIENT,
+    """The reduce-scatter adds up the ranks' gradients; the step needs their mean. Adam hides a constant factor, but SGD
+    takes steps that are N times too long.""",
+    ("            self.gradient /= world_size\n", ""),
+    breaks=tests_of(*ON_GRADIENT),
+)
 
-    def unflatten_into(params, flat):
-        at = 0
-        with torch.no_grad():
-            for p in params:
-                p.copy_(flat[at : at + p.numel()].view(p.shape))
-                at += p.numel()
+all_reduces_then_cuts = edit(
+    GRADIENT,
+    """You all-reduced the whole gradient and cut out your shard. The numbers are right, but an all-reduce sends twice
+    the bytes of a reduce-scatter, so with the all-gather the step costs half as much again as plain data
+    parallelism.""",
+    (
+        "            dist.reduce_scatter_single(self.gradient, full)\n",
+        "            dist.all_reduce(full)\n"
+        "            self.gradient = full.view(world_size, -1)[dist.get_rank()].clone()\n",
+    ),
+    breaks=tests_of(*ON_GRADIENT[:3]),
+)
+
+every_call_reduces = edit(
+    GRADIENT,
+    """Each call reduces the gradient again. Clipping scales the first result, and the step then uses a second one that
+    nobody has clipped. Keep the shard in self.gradient.""",
+    ("        if self.gradient is None:\n", "        if True:\n"),
+    breaks=tests_of(GRADIENT, CLIP),
+    fails=["gradient_is_reduced_once"],
+)
+
+calls_return_copies = edit(
+    GRADIENT,
+    """You return a copy of the shard that self.gradient keeps. Clipping scales what it was given, so the step, which
+    asks again, does not see it. Return the tensor itself.""",
+    ("        return self.gradient\n", "        return self.gradient.clone()\n"),
+    breaks=tests_of(GRADIENT, CLIP),
+    fails=["gradient_is_reduced_once"],
+)
+
+missing_gradients_are_filled_in = edit(
+    GRADIENT,
+    """You gave zeros to the parameters that had no gradient. After the step the model then has gradients that nobody
+    computed, and a wrapper cannot see which parameters were unused. Make the zeros for the flat vector only.""",
+    (
+        "            full = torch.zeros(self.size * world_size)\n",
+        "            for p in self.params:\n"
+        "                p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
+        "            full = torch.zeros(self.size * world_size)\n",
+    ),
+    breaks=tests_of(GRADIENT, STEP),
+)
+
+missing_gradients_close_the_gap = edit(
+    GRADIENT,
+    """You left parameters without a gradient out of the flat vector, so all later ones moved forward and got each
+    other's gradients. A missing gradient counts as zeros, in its place.""",
+    (
+        "full[: self.numel] = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])",
+        "flat = flatten([p.grad for p in self.params if p.grad is not None])\n            full[: len(flat)] = flat",
+    ),
+    breaks=tests_of(GRADIENT, STEP),
+)
+
+frozen_parameters_are_stepped = edit(
+    GRADIENT,
+    """You included the frozen parameters. Their missing gradient counts as zeros, but weight decay moves them all the
+    same, and they take memory in every shard. Leave them out.""",
+    ("[p for p in dict.fromkeys(params) if p.requires_grad]", "list(dict.fromkeys(params))"),
+    breaks=tests_of(GRADIENT, STEP),
+)
+
+tied_parameters_count_twice = edit(
+    GRADIENT,
+    """A parameter that was given twice is in your flat vector twice. Two masters then step with the same gradient, and
+    it takes twice the memory: keep each parameter once.""",
+    ("[p for p in dict.fromkeys(params) if p.requires_grad]", "[p for p in params if p.requires_grad]"),
+    breaks=tests_of(GRADIENT, STEP),
+)
+
+sums_are_taken_in_bf16 = edit(
+    GRADIENT,
+    """You sent the gradients in bf16. The sum of many ranks is then rounded to 8 bits, and the shard is no longer what
+    a float32 mean would be. Send float32.""",
+    ("full = torch.zeros(self.size * world_size)", "full = torch.zeros(self.size * world_size, dtype=torch.bfloat16)"),
+    ("self.gradient = torch.empty(self.size)", "self.gradient = torch.empty(self.size, dtype=torch.bfloat16)"),
+    ("            self.gradient /= world_size\n", "            self.gradient = self.gradient.float() / world_size\n"),
+    breaks=tests_of(*ON_GRADIENT[:3]),
+)
 
 
 # ---- 3 · ShardedOptimizer ----
@@ -200,53 +273,13 @@ masters_are_read_back_from_the_parameters = edit(
     fails=["masters_keep_what_bf16_loses"],
 )
 
-gradients_are_summed = edit(
-    STEP,
-    """The reduce-scatter adds up the ranks' gradients; the step needs their mean. Adam hides a constant factor, but SGD
-    takes steps that are N times too long.""",
-    ("            self.gradient /= world_size\n", ""),
-    breaks=tests_of(*ON_STEP),
-)
-
-all_reduces_then_cuts = edit(
-    STEP,
-    """You all-reduced the whole gradient and cut out your shard. The numbers are right, but an all-reduce sends twice
-    the bytes of a reduce-scatter, so with the all-gather the step costs half as much again as plain data
-    parallelism.""",
-    (
-        "            dist.reduce_scatter_single(self.gradient, full)\n",
-        "            dist.all_reduce(full)\n"
-        "            self.gradient = full.view(world_size, -1)[dist.get_rank()].clone()\n",
-    ),
-    breaks=tests_of(*ON_STEP[:2]),
-)
-
-every_rank_keeps_everything = edit(
-    STEP,
-    """This is the unsharded optimizer: every rank holds masters and moments for all parameters. The results are right,
-    but nothing is saved: keep, and step, only this rank's shard.""",
-    ("        self.size = -(-self.numel // dist.get_world_size())\n", "        self.size = self.numel\n"),
-    ("        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())\n", ""),
-    ("        self.master = nn.Parameter(torch.zeros(self.size))\n", ""),
-    (
-        "        self.master.data[: end - start] = flatten(self.params)[start:end]\n",
-        "        self.master = nn.Parameter(flatten(self.params))\n",
-    ),
-    ("            full = torch.zeros(self.size * world_size)\n", "            full = torch.zeros(self.size)\n"),
-    ("            self.gradient = torch.empty(self.size)\n", "            self.gradient = full\n"),
-    ("            dist.reduce_scatter_single(self.gradient, full)\n", "            dist.all_reduce(full)\n"),
-    ("        full = torch.empty(self.size * dist.get_world_size())\n", "        full = self.master.detach()\n"),
-    ("        dist.all_gather_single(full, self.master.detach())\n", ""),
-    breaks=tests_of(*ON_STEP),
-)
-
 the_first_gradient_is_kept = edit(
     STEP,
     """After the step self.gradient still held its gradient, so every later step used it again. The step uses the
     reduced gradient up: set it to None there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.master.grad = None\n"),
     breaks=tests_of(*ON_STEP[::2]),
-    fails=["gradient_is_reduced_once", "state_is_a_shard"],
+    fails=["state_is_a_shard"],
 )
 
 the_master_keeps_its_gradient = edit(
@@ -255,20 +288,7 @@ the_master_keeps_its_gradient = edit(
     The step uses the gradient up: set it to None there.""",
     ("        self.master.grad = self.gradient = None\n", "        self.gradient = None\n"),
     breaks=tests_of(STEP),
-    fails=["gradient_is_reduced_once", "state_is_a_shard"],
-)
-
-missing_gradients_are_filled_in = edit(
-    STEP,
-    """You gave zeros to the parameters that had no gradient. After the step the model then has gradients that nobody
-    computed, and a wrapper cannot see which parameters were unused. Make the zeros for the flat vector only.""",
-    (
-        "            full = torch.zeros(self.size * world_size)\n",
-        "            for p in self.params:\n"
-        "                p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n"
-        "            full = torch.zeros(self.size * world_size)\n",
-    ),
-    breaks=tests_of(STEP),
+    fails=["state_is_a_shard"],
 )
 
 the_master_is_a_view = edit(
@@ -294,33 +314,6 @@ the_full_vector_stays = edit(
     ),
     breaks=tests_of(STEP),
     fails=["state_is_a_shard"],
-)
-
-missing_gradients_close_the_gap = edit(
-    STEP,
-    """You left parameters without a gradient out of the flat vector, so all later ones moved forward and got each
-    other's gradients. A missing gradient counts as zeros, in its place.""",
-    (
-        "full[: self.numel] = flatten([torch.zeros_like(p) if p.grad is None else p.grad for p in self.params])",
-        "flat = flatten([p.grad for p in self.params if p.grad is not None])\n            full[: len(flat)] = flat",
-    ),
-    breaks=tests_of(STEP),
-)
-
-frozen_parameters_are_stepped = edit(
-    STEP,
-    """You included the frozen parameters. Their missing gradient counts as zeros, but weight decay moves them all the
-    same, and they take memory in every shard. Leave them out.""",
-    ("[p for p in dict.fromkeys(params) if p.requires_grad]", "list(dict.fromkeys(params))"),
-    breaks=tests_of(STEP),
-)
-
-tied_parameters_count_twice = edit(
-    STEP,
-    """A parameter that was given twice is in your flat vector twice. Two masters then step with the same gradient, and
-    it takes twice the memory: keep each parameter once.""",
-    ("[p for p in dict.fromkeys(params) if p.requires_grad]", "[p for p in params if p.requires_grad]"),
-    breaks=tests_of(STEP),
 )
 
 nobody_gathers = edit(
@@ -351,4 +344,53 @@ state_bytes_counts_all_parameters = edit(
     ("sum(t.nbytes for", "sum(4 * self.numel for"),
     breaks=tests_of(STEP),
     fails=["state_is_a_shard"],
+)
+
+every_rank_keeps_everything = edit(
+    STEP,
+    """Every rank holds masters and moments for all parameters, as in the unsharded optimizer. The results are right,
+    but nothing is saved: keep, and step, only this rank's shard.""",
+    ("        start, end = shard_bounds(self.numel, dist.get_rank(), dist.get_world_size())\n", ""),
+    ("        self.master = nn.Parameter(torch.zeros(self.size))\n", ""),
+    (
+        "        self.master.data[: end - start] = flatten(self.params)[start:end]\n",
+        "        self.master = nn.Parameter(flatten(self.params))\n",
+    ),
+    (
+        "        self.master.grad = self.reduced_gradient()\n",
+        "        full = torch.empty(self.size * dist.get_world_size())\n"
+        "        dist.all_gather_single(full, self.reduced_gradient())\n"
+        "        self.master.grad = full[: self.numel]\n",
+    ),
+    (
+        "        full = torch.empty(self.size * dist.get_world_size())\n"
+        "        dist.all_gather_single(full, self.master.detach())\n"
+        "        unflatten_into(self.params, full[: self.numel])\n",
+        "        unflatten_into(self.params, self.master.detach())\n",
+    ),
+    breaks=tests_of(STEP, STATE),
+    fails=["state_is_a_shard"],
+)
+
+groups_are_copies = edit(
+    STEP,
+    """param_groups hands out copies of the wrapped optimizer's groups. A schedule that sets a new learning rate changes
+    a copy, and training goes on with the old rate. Return the groups themselves.""",
+    ("return self.optimizer.param_groups", "return [dict(group) for group in self.optimizer.param_groups]"),
+    breaks=tests_of(STEP, STATE),
+    fails=["a_changed_rate_holds_from_the_next_step"],
+)
+
+groups_are_a_deep_copy_made_once = edit(
+    STEP,
+    """You keep groups of your own, made when the optimizer was built. They remember a new learning rate, but the
+    wrapped optimizer, which takes the steps, never reads them. Return its own groups.""",
+    (
+        "        return self.optimizer.param_groups\n",
+        '        if not hasattr(self, "groups"):\n'
+        '            self.groups = [{**group, "params": self.params} for group in self.optimizer.param_groups]\n'
+        "        return self.groups\n",
+    ),
+    breaks=tests_of(STEP, STATE),
+    fails=["a_changed_rate_holds_from_the_next_step"],
 )

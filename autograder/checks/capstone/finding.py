@@ -1,0 +1,139 @@
+"""Lesson 17, exercise 8: the first wrong entry in the log of a run with a planted fault."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import math
+from typing import Any
+
+import numpy as np
+
+from autograder.checking.check import check
+from autograder.checking.expect import count_of_ranks, fail
+from autograder.checking.inputs import seed as draw_seed
+from autograder.checks.capstone.common import LESSON, PIECES, run_ranks
+from autograder.lessons import notebook
+
+FAULTS = "17-ex8-faults"
+STEPS = 8
+
+
+def _load_faults() -> Any:
+    """The recorder that students get, from the solutions' folder."""
+    spec = importlib.util.spec_from_file_location(
+        "autograder.checks.capstone_faults", notebook.SOLUTIONS / LESSON / "faults.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+#: Loaded here, so that the ranks, which are forked from a process that has imported this module, need not.
+RECORDER = _load_faults()
+
+
+@functools.cache
+def _tools() -> dict[str, Any]:
+    """What the recorder trains with: the solution's functions and the reference pieces."""
+    functions = notebook.functions(LESSON)
+    tools = {name: functions[name] for name in ("build_model", "make_corpus", "make_batch", "cross_entropy")}
+    return {**tools, "ZeroOptimizer": PIECES.ZeroOptimizer, "broadcast_parameters": PIECES.broadcast_parameters}
+
+
+def _record(rank: int, world_size: int, tools: dict, seed: int, plants: list) -> list[list[dict]]:
+    tools = {**tools, "ZeroOptimizer": PIECES.ZeroOptimizer, "broadcast_parameters": PIECES.broadcast_parameters}
+    return [RECORDER.record(rank, world_size, tools, seed, STEPS, plant) for plant in plants]
+
+
+@functools.lru_cache(maxsize=16)
+def _logs(world_size: int, seed: int, plants: tuple) -> tuple[list, list]:
+    """(for each plant the log of a run with it, the reference): runs in which no answer of a student takes part."""
+    tools = {name: tool for name, tool in _tools().items() if name not in ("ZeroOptimizer", "broadcast_parameters")}
+    results = run_ranks(_record, world_size, (tools, seed, list(plants)))
+    logs = [[mine[number] for mine in results] for number in range(len(plants))]
+    return logs, RECORDER.alone(_tools(), world_size, seed, STEPS)
+
+
+def _expect_found(find_fault: Any, case: str, log: list, reference: list, want: tuple | None) -> None:
+    got = find_fault(copy.deepcopy(log), copy.deepcopy(reference))
+    if isinstance(got, (tuple, list)) and len(got) == 3:
+        got = tuple(int(part) if isinstance(part, (int, np.integer)) else part for part in got)
+    if got != want:
+        near = [str(got)] if got is None or want is None else [_off(a, b) for a, b in zip(got, want, strict=True)]
+        fail(f"find_fault returned {got!r}, expected {want!r}", case, near if isinstance(got, tuple) else [str(got)])
+
+
+def _off(got: Any, want: Any) -> Any:
+    """By how much a number is off; the word that stands in the place of another."""
+    return got - want if isinstance(got, int) and isinstance(want, int) else (str(got), got == want)
+
+
+@check(FAULTS)
+def each_fault_is_found(find_fault, *, rng):
+    """In real runs with a planted fault: its step, its rank and what shows it first, on rank 0 too."""
+    for world_size in (3, 4):
+        seed = draw_seed(rng) % 1000
+        plants = RECORDER.six(seed, world_size, STEPS)[: 2 if world_size == 3 else 6]
+        plants += [(kind, int(rng.integers(3, STEPS - 1)), 0) for kind in ("copy", "bit")]
+        logs, reference = _logs(world_size, seed, tuple(plants))
+        for (kind, step, rank), log in zip(plants, logs, strict=True):
+            case = f"{count_of_ranks(world_size)}, {kind} in step {step} on rank {rank}"
+            _expect_found(find_fault, case, log, reference, (step, rank, RECORDER.SHOWN_BY[kind]))
+
+
+def _changed(log: list, *changes: tuple[int, int, str, Any]) -> list:
+    """A copy in which (rank, step, what) has another value; a number is multiplied."""
+    log = copy.deepcopy(log)
+    for rank, step, what, value in changes:
+        row = log[rank][step - 1]
+        row[what] = row[what] * value if isinstance(row[what], float) else value
+    return log
+
+
+@check(FAULTS)
+def the_first_moment_counts(find_fault, *, rng):
+    """Of several wrong entries the first by step, then in the table's order, then by rank; no number is wrong, too."""
+    seed = draw_seed(rng) % 1000
+    [healthy], reference = _logs(4, seed, (None,))
+    s = int(rng.integers(3, STEPS - 1))
+    cases: dict[str, tuple[list[tuple[int, int, str, Any]], tuple[int, int, str]]] = {
+        "one rank's batch and a lower rank's gradient": (
+            [(3, s, "batch", "x"), (0, s, "gradient", 2.0)],
+            (s, 3, "batch"),
+        ),
+        "two ranks' updates": ([(2, s, "update", 3.0), (1, s, "update", 3.0)], (s, 1, "update")),
+        "an update, and parameters before it on a later step": (
+            [(1, s, "update", 2.0), (0, s + 1, "parameters_in", "x")],
+            (s, 1, "update"),
+        ),
+        "a copy that stays changed": (
+            [(2, s, "parameters_out", "x"), (2, s + 1, "parameters_in", "x")],
+            (s, 2, "parameters_out"),
+        ),
+        "all ranks change at once": ([(r, s, "parameters_in", "x") for r in range(4)], (s, 0, "parameters_in")),
+        "rank 2 begins with another model": ([(2, 1, "parameters_in", "x")], (1, 2, "parameters_in")),
+        "rank 0 begins with another model": ([(0, 1, "parameters_in", "x")], (1, 0, "parameters_in")),
+        "a batch in the first step": ([(1, 1, "batch", "x")], (1, 1, "batch")),
+        "a gradient that is nan": ([(2, s, "gradient", math.nan)], (s, 2, "gradient")),
+        "an update of 0": ([(3, s, "update", 0.0)], (s, 3, "update")),
+        "a gradient that is 0.3 % too small": ([(1, s, "gradient", 0.997)], (s, 1, "gradient")),
+        "the last step": ([(1, STEPS, "parameters_out", "x")], (STEPS, 1, "parameters_out")),
+        "moments, and then everything else": (
+            [(0, s, "state_in", "x"), (0, s, "update", 2.0), *((r, s + 1, "gradient", 1.1) for r in range(4))],
+            (s, 0, "state_in"),
+        ),
+    }
+    for case, (changes, want) in cases.items():
+        _expect_found(find_fault, case, _changed(healthy, *changes), reference, want)
+
+
+@check(FAULTS)
+def a_healthy_run_is_not_accused(find_fault, *, rng):
+    """A run that differs from one process by rounding alone has no fault, on any number of ranks."""
+    for world_size in (1, 2, 5):
+        [log], reference = _logs(world_size, draw_seed(rng) % 1000, (None,))
+        _expect_found(find_fault, f"{count_of_ranks(world_size)}, no fault", log, reference, None)
+        nearly = _changed(log, (0, 3, "gradient", 1.0004), (world_size - 1, 5, "update", 0.9996))
+        _expect_found(find_fault, f"{count_of_ranks(world_size)}, 0.04 % off", nearly, reference, None)
