@@ -65,11 +65,11 @@ def _row_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case], l
 
 @check("12-ex3-column")
 def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):  # noqa: N803
-    """Each rank holds its rows and has its outputs and gradients, with no more messages than a column layer needs."""
+    """Rows are copies, outputs and gradients right in any layout, with no more messages than a column layer needs."""
     try_layers(ColumnParallelLinear, lambda world_size: _column_cases(rng, world_size))
 
 
 @check("12-ex4-row")
 def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):  # noqa: N803
-    """Each rank holds its columns and gets the whole output, with no more messages than a row layer needs."""
+    """Columns are copies, outputs and gradients right in any layout, with no more messages than a row layer needs."""
     try_layers(RowParallelLinear, lambda world_size: _row_cases(rng, world_size))
