@@ -21,7 +21,7 @@ import live_figure
 
 pytestmark = pytest.mark.browser
 
-RINGS, PIPELINES, STACKS = 2, 10, 10
+RINGS, PIPELINES, STACKS, RACES = 2, 10, 10, 5
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,11 @@ def chromium():
 @pytest.fixture(scope="module")
 def chapter_01(chromium, book):
     return opened(chromium, book, "01_collectives")
+
+
+@pytest.fixture(scope="module")
+def chapter_02(chromium, book):
+    return opened(chromium, book, "02_costs")
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +169,28 @@ def test_the_pipeline_is_that_of_the_lesson(chapter_11):
         choose(chapter_11, "pipeline", order=name, stages=n, micro=m, ratio=ratio)
         sums = chapter_11.page.locator("figure-pipeline .pipe-sums dd").all_inner_texts()
         assert sums[0] == str(frame["makespan"]) and sums[1] == f"{100 * frame['bubble']:.1f} %", where
+
+
+# The race of algorithms
+
+
+def test_the_race_is_timed_by_the_lessons_formulas(chapter_02):
+    lesson, draw = notebook.functions("02_costs"), random.Random()
+    inside, network = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)
+    for _ in range(RACES):
+        nodes, gpus, ports = draw.randint(1, 64), draw.randint(1, 8), draw.randint(1, 8)
+        n, where = nodes * gpus, f"{nodes} nodes of {gpus} GPUs and {ports} ports"
+        frames = chapter_02.evaluate(f"figures.race.logic.frames({{nodes: {nodes}, gpus: {gpus}, ports: {ports}}})")
+        for frame in frames:
+            size = frame["bytes"]
+            want = [lesson["ring_time"](size, n, *network), lesson["tree_time"](size, n, *network)]
+            want.append(lesson["halving_time"](size, n, *network) if n & (n - 1) == 0 else None)
+            want.append(lesson["two_level_time"](size, nodes, gpus, min(ports, gpus), inside, network))
+            for got, seconds in zip(frame["seconds"], want, strict=True):
+                assert got == (None if seconds is None else pytest.approx(seconds)), where
+        choose(chapter_02, "race", nodes=nodes, gpus=gpus, ports=ports)
+        words = to_the_end(chapter_02, "race")
+        assert f"on {n} GPU" in words, where
 
 
 # The byte stack

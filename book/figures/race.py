@@ -1,0 +1,44 @@
+"""The still of the race: four all-reduces of three sizes on 8 nodes of 8 GPUs, as lesson 02 times them."""
+
+from __future__ import annotations
+
+from autograder.lessons import notebook
+
+NODES, GPUS, PORTS = 8, 8, 8
+#: Seconds a message and seconds a byte: NVLink inside a node, one port of the network between nodes.
+INSIDE, NETWORK = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)
+SIZES = {"64 kB": 64e3, "4 MB": 4.096e6, "1 GB": 1e9}
+#: In units of the picture: the space for labels, the longest bar, a bar's height, the space between sizes.
+LEFT, WIDE, HIGH, GAP = 132, 320, 18, 34
+
+
+def _times(nbytes: float) -> dict[str, float]:
+    """Seconds of each algorithm."""
+    lesson, n = notebook.functions("02_costs"), NODES * GPUS
+    return {
+        "ring": lesson["ring_time"](nbytes, n, *NETWORK),
+        "tree": lesson["tree_time"](nbytes, n, *NETWORK),
+        "halving and doubling": lesson["halving_time"](nbytes, n, *NETWORK),
+        "two levels": lesson["two_level_time"](nbytes, NODES, GPUS, PORTS, INSIDE, NETWORK),
+    }
+
+
+def still() -> tuple[str, str]:
+    """The picture and its text alternative."""
+    marks, said, y = [], [], 0
+    for words, nbytes in SIZES.items():
+        times = _times(nbytes)
+        most = max(times.values())
+        marks.append(f'<text class="still-title" x="0" y="{y + 14}">{words}</text>')
+        for k, (name, seconds) in enumerate(times.items()):
+            top, wide = y + 22 + k * (HIGH + 3), WIDE * seconds / most
+            look = f"fill: var(--rank-{k}); opacity: 1"
+            marks += [
+                f'<text class="still-label" x="0" y="{top + 13}">{name}</text>',
+                f'<rect class="still-box" x="{LEFT}" y="{top}" width="{wide:.1f}" height="{HIGH}" style="{look}"/>',
+                f'<text class="still-label" x="{LEFT + wide + 6:.1f}" y="{top + 13}">{1e3 * seconds:.3g} ms</text>',
+            ]
+        said.append(f"{words}: " + ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in times.items()))
+        y += 4 * (HIGH + 3) + GAP
+    alt = f"Times of four all-reduces on {NODES} nodes of {GPUS} GPUs. {'. '.join(said)}."
+    return f'<svg viewBox="0 0 {LEFT + WIDE + 80} {y}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
