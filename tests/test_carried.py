@@ -177,6 +177,9 @@ def test_an_exercise_builds_on_a_later_one_only_where_the_lesson_does():
     nb = notebook.read("17_capstone")
     answers = [one.id for one in nb.cells if notebook.nbgrader_role(one) == "solution"]
     found = carried.builds_on(answers, [], nb)
+    assert not any(answers.index(other) > answers.index(one) for one in answers for other in found[one])
+    next(one for one in nb.cells if one.id == "17-ex4-train").source += "\n\n\ndef later():\n    return Guard\n"
+    found = carried.builds_on(answers, [], nb)
     assert any(answers.index(other) > answers.index(one) for one in answers for other in found[one])
     own = [nbformat.v4.new_code_cell("def double(x):\n    return 4 * half(x)\n", id="07-ex1-double")]
     assert carried.builds_on(["07-ex1-double", "07-ex3-half"], own, lesson())["07-ex1-double"] == set()

@@ -40,8 +40,8 @@ PARTS = {
     "tests": (["tests/**/*.py", ".ci/*.py"], "dev"),
 }
 
-#: Modules that are written when the course runs: the capstone's pieces, and lesson 06's model and data.
-WRITTEN = {"pieces", "toy"}
+#: Modules of the course's own: the capstone's pieces and its recorder of faults, and lesson 06's model and data.
+WRITTEN = {"faults", "pieces", "toy"}
 
 
 def normal(name: str) -> str:
