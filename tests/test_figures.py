@@ -21,7 +21,7 @@ import live_figure
 
 pytestmark = pytest.mark.browser
 
-RINGS, PIPELINES, STACKS, RACES = 2, 10, 10, 5
+RINGS, PIPELINES, STACKS, RACES, BUCKETS = 2, 10, 10, 5, 5
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,11 @@ def chapter_01(chromium, book):
 @pytest.fixture(scope="module")
 def chapter_02(chromium, book):
     return opened(chromium, book, "02_costs")
+
+
+@pytest.fixture(scope="module")
+def chapter_05(chromium, book):
+    return opened(chromium, book, "05_ddp")
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +196,31 @@ def test_the_race_is_timed_by_the_lessons_formulas(chapter_02):
         choose(chapter_02, "race", nodes=nodes, gpus=gpus, ports=ports)
         words = to_the_end(chapter_02, "race")
         assert f"on {n} GPU" in words, where
+
+
+# The buckets
+
+
+def test_the_buckets_end_as_in_the_lesson(chapter_05):
+    end_of, draw = notebook.functions("05_ddp")["end_of"], random.Random()
+    ready = [1.2e-3 * (j + 1) for j in range(24)]
+    for _ in range(BUCKETS):
+        n, alpha, speed = draw.randint(2, 64), draw.randint(0, 100), draw.choice([50, 10, 7, 5])
+        where = f"{n} ranks, {alpha} µs, {speed} GB/s"
+
+        def cost(count, n=n, alpha=alpha, speed=speed):
+            return 2 * (n - 1) * (alpha * 1e-6 + 4e6 * count / (n * speed * 1e9))
+
+        frames = chapter_05.evaluate(f"figures.buckets.logic.frames({{ranks: {n}, alpha: {alpha}, speed: {speed}}})")
+        for frame in frames:
+            split = [bucket["count"] for bucket in frame["buckets"]]
+            assert sum(split) == 24 and frame["end"] == pytest.approx(end_of(split, ready, cost)), where
+            k = frame["critical"]
+            decides = frame["buckets"][k]["ready"] + sum(cost(count) for count in split[k:])
+            assert frame["end"] == pytest.approx(decides), f"{where}: bucket {k} does not decide"
+        choose(chapter_05, "buckets", ranks=n, alpha=alpha, speed=speed)
+        words = to_the_end(chapter_05, "buckets")
+        assert f"{1e3 * frames[-1]['exposed']:.1f} ms are exposed" in words, where
 
 
 # The byte stack
