@@ -47,7 +47,6 @@ def _record(rank: int, world_size: int, tools: dict, seed: int, plants: list) ->
     return [RECORDER.record(rank, world_size, tools, seed, STEPS, plant) for plant in plants]
 
 
-@functools.lru_cache(maxsize=16)
 def _logs(world_size: int, seed: int, plants: tuple) -> tuple[list, list]:
     """(for each plant the log of a run with it, the reference): runs in which no answer of a student takes part."""
     tools = {name: tool for name, tool in _tools().items() if name not in ("ZeroOptimizer", "broadcast_parameters")}
