@@ -34,17 +34,21 @@ def graded_cell(source: str, points: float = 4, **weights) -> nbformat.NotebookN
 # --- what a test cell is made of ------------------------------------------------------------------------
 
 
-def test_the_core_comes_first_and_has_the_rest_of_the_cell():
+def test_the_core_comes_first_and_the_visible_part_last():
     source = f"{IMPORT}step.small(f)\nstep.large(\n    f\n)\nstep.joined(f)\nassert f(1) == 1"
-    core, small = properties.of_test(graded_cell(source, small=1, large=3, joined="core"))
+    core, small, visible = properties.of_test(graded_cell(source, small=1, large=3, joined="core"))
     assert (core.name, core.points, list(core.checks)) == ("large", 3.0, ["large", "joined"])
     assert core.checks["joined"].split() == [*IMPORT.split(), "step.joined(f)"]
-    assert core.source == f"{IMPORT}\nstep.large(\n    f\n)\nstep.joined(f)\nassert f(1) == 1"
+    assert core.source == f"{IMPORT}\nstep.large(\n    f\n)\nstep.joined(f)\n"
     assert (small.name, small.points, small.source.strip()) == ("small", 1.0, f"{IMPORT}step.small(f)")
     assert small.source.split("\n")[1] == "step.small(f)", "line numbers stay"
-    assert properties.rest_of(graded_cell(source, small=1, large=3, joined="core")).split("\n")[6:] == [
-        "assert f(1) == 1"
-    ]
+    assert (visible.name, visible.points) == (properties.VISIBLE, 0.0)
+    assert visible.source.split("\n")[6:] == ["assert f(1) == 1"]
+
+
+def test_a_cell_without_a_visible_part_has_none():
+    source = f'"""What it tests."""\n{IMPORT}import numpy as np\nstep.one(f)\nstep.two(f)'
+    assert [one.name for one in properties.of_test(graded_cell(source, one=3, two=1))] == ["one", "two"]
 
 
 def test_of_two_equal_properties_the_first_is_the_core():
@@ -60,8 +64,17 @@ def test_a_cell_with_one_check_or_none_needs_no_weights():
 
 
 def test_without_the_core_nothing_counts():
-    assert properties.earned("a", [("a", 2), ("b", 0.5)]) == 2.5
-    assert properties.earned("a", [("b", 0.5), ("c", 1.5)]) == 0.0
+    assert properties.earned([("a", 2, True), ("b", 0.5, True), ("c", 0.5, False)]) == 2.5
+    assert properties.earned([("a", 2, False), ("b", 0.5, True), ("c", 1.5, True)]) == 0.0
+    assert properties.earned([]) == 0.0
+
+
+def test_the_visible_part_costs_all_points_only_where_nothing_else_explains_it():
+    visible = (properties.VISIBLE, 0.0, False)
+    assert properties.earned([("a", 2, True), ("b", 0.5, True), visible]) == 0.0
+    assert properties.earned([("a", 2, True), ("b", 0.5, False), visible]) == 2.0
+    assert properties.earned([(properties.VISIBLE, 2, True)]) == 2.0
+    assert properties.earned([(properties.VISIBLE, 2, False)]) == 0.0
 
 
 TWO = f"{IMPORT}step.one(f)\nstep.two(f)"
@@ -145,6 +158,8 @@ MEANS = {
     f"        return got\n{RIGHT}",
     "wrong": "    return np.sum(np.asarray(worker_grads, dtype=np.float64), axis=0)",
     "visible": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n{RIGHT}",
+    "visible and its own dtype": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"
+    "    return np.mean(worker_grads, axis=0)",
     "ends": f"    if np.asarray(worker_grads).dtype == np.float32:\n        import os\n        os._exit(0)\n{RIGHT}",
     "not written": '    raise NotImplementedError("write this function")',
 }
@@ -192,6 +207,7 @@ SAYS = {
     "core": "The result is the mean over the workers, from one array and from a list of arrays.",
     "float64": "From float32 or integer gradients too, the mean is computed and returned in float64.",
     "alone": "No worker's gradient is changed, and the result shares no memory with one, even with one worker.",
+    "visible": "The visible part of the test cell.",
 }
 
 
@@ -202,15 +218,16 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     return {says.removesuffix(" This is the core."): (result, worth) for result, says, worth in found}
 
 
-#: The kind of answer → its points, and what became of the core, the dtype and the inputs.
+#: The kind of answer → its points, and what became of the core, the dtype, the inputs and the visible part.
 WORTH = {
-    "right": (2.0, "passed", "passed", "passed"),
-    "in their own dtype": (1.75, "passed", "failed", "passed"),
-    "changes a list": (1.75, "passed", "passed", "failed"),
-    "wrong": (0.0, "failed", "failed", "passed"),
-    "visible": (0.0, "failed", "passed", "passed"),
-    "ends": (1.5, "passed", "failed", "not tried"),
-    "not written": (0.0, "failed", "not tried", "not tried"),
+    "right": (2.0, "passed", "passed", "passed", "passed"),
+    "in their own dtype": (1.75, "passed", "failed", "passed", "passed"),
+    "changes a list": (1.75, "passed", "passed", "failed", "passed"),
+    "wrong": (0.0, "failed", "failed", "passed", "failed"),
+    "visible": (0.0, "passed", "passed", "passed", "failed"),
+    "visible and its own dtype": (1.75, "passed", "failed", "passed", "failed"),
+    "ends": (1.5, "passed", "failed", "not tried", "not tried"),
+    "not written": (0.0, "failed", "not tried", "not tried", "not tried"),
 }
 
 
@@ -222,8 +239,9 @@ def test_a_property_counts_by_itself(course, kind):
     text = section(course, "ada")
     table = rows(text)
     assert [table[SAYS[name]][0] for name in SAYS] == results
-    assert [table[SAYS[name]][1] for name in SAYS] == ["1.5", "0.25", "0.25"]
+    assert [table[SAYS[name]][1] for name in SAYS] == ["1.5", "0.25", "0.25", "0"]
     assert f"{score:g} / 2" in text
+    assert ("Only the visible part of the test fails." in text) == (kind == "visible")
     headings = re.findall("<h3>(.*?)</h3>", text)
     assert headings == [SAYS[name] for name, result in zip(SAYS, results, strict=True) if result == "failed"]
 
@@ -236,8 +254,8 @@ def test_each_failure_has_its_own_message_case_and_seed(course):
     assert "Without the core of the exercise, what is right has no points." in text
     nb = nbformat.read(course.root / "autograded" / "bob" / LESSON / f"{LESSON}.ipynb", as_version=4)
     (test,) = [cell for cell in nb.cells if cell.id == f"{MEAN}-test"]
-    assert [one.status for one in test.metadata.autograder.properties] == ["error", "error", "ok"]
-    assert [bool(one.get("seed")) for one in test.metadata.autograder.properties] == [True, True, False]
+    assert [one.status for one in test.metadata.autograder.properties] == ["error", "error", "ok", "error"]
+    assert [bool(one.get("seed")) for one in test.metadata.autograder.properties] == [True, True, False, False]
 
 
 @pytest.mark.jail
@@ -247,7 +265,7 @@ def test_a_carried_exercise_is_marked_by_property(course):
     score = grade(course, "dan", "wrong", "on the mean, in place")[1]
     text = section(course, "dan", EMA)
     assert score == 1.75 and "The rest failed only because of exercise 2. Mend that first." in text
-    assert [result for result, _ in rows(text).values()] == ["right", "right", "failed"]
+    assert [result for result, _ in rows(text).values()] == ["right", "right", "failed", "right"]
 
 
 @pytest.mark.thorough

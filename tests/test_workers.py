@@ -80,6 +80,7 @@ def test_workers_end_when_the_grader_is_killed(course):
     command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root), "--jobs", "2"]
     grader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     family, until = [], time.monotonic() + 60
+    before = made()  # by graders that other tests killed; numbers of processes come round again
     while not any("bwrap" in command_of(pid) for pid in family) and time.monotonic() < until:
         time.sleep(0.1)
         family = outside._descendants(grader.pid)
@@ -90,13 +91,25 @@ def test_workers_end_when_the_grader_is_killed(course):
     while any(map(command_of, family)) and time.monotonic() < until:
         time.sleep(0.1)
     assert [command for command in map(command_of, family) if command] == []
-    assert left_by(family) == []
+    left = [path for path in left_by(family) if path not in before]
+    assert left == [], {group: [(pid, command_of(pid)) for pid in members(group)] for group in left}
+
+
+def members(group):
+    """The processes in a control group."""
+    with contextlib.suppress(OSError):
+        return (group / "cgroup.procs").read_text().split()
+    return []
+
+
+def made():
+    """What graders have made and not removed: folders in which files cross, and control groups."""
+    return [*Path("/tmp").glob("grade-*"), *Path("/sys/fs/cgroup").glob("**/autograder-*")]
 
 
 def left_by(processes):
-    """What they made and did not remove: folders in which files cross, and control groups."""
-    made = [*Path("/tmp").glob("grade-*"), *Path("/sys/fs/cgroup").glob("**/autograder-*")]
-    return [path for path in made if path.name.split("-")[1] in map(str, processes)]
+    """What these processes have made and not removed."""
+    return [path for path in made() if path.name.split("-")[1] in map(str, processes)]
 
 
 def test_a_process_that_ends_starts_no_other_jail(monkeypatch):

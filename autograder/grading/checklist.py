@@ -89,7 +89,7 @@ def lines_of(sentences: dict[str, str], found: list[properties.Property]) -> lis
     return [
         f"{points(core.points)}, the core: {sentences[core.name]}",
         *(f"The core, too: {sentences[name]}" for name in joined),
-        *(f"{points(one.points)}: {sentences[one.name]}" for one in others),
+        *(f"{points(one.points)}: {sentences[one.name]}" for one in others if one.name != properties.VISIBLE),
     ]
 
 

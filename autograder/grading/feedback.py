@@ -131,7 +131,7 @@ def property_of(outcome: nbformat.NotebookNode) -> dict:
     result = "not tried" if outcome.status == NOT_TRIED else "failed"
     if scoring.holds(outcome):
         result = "right" if outcome.get("carried") else "passed"
-    return {"says": outcome.says or "The tests of the test cell.", "result": result, "points": outcome.points}
+    return {"says": outcome.says, "result": result, "points": outcome.points}
 
 
 def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> list[dict]:

@@ -89,7 +89,10 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
     """
     sentences = {check.__name__: checklist.sentence_of(check) for check in checklist.checks_called_by(test.source)}
     test.outputs, test.execution_count, ours.properties, hopeless = [], None, [], False
-    for one in properties.of_test(test):
+    tried = properties.of_test(test)
+    if len(tried) > 1:
+        sentences[properties.VISIBLE] = "The visible part of the test cell."
+    for one in tried:
         found = nbformat.from_dict({"name": one.name, "says": sentences.get(one.name, ""), "points": one.points})
         ours.properties.append(found)
         if hopeless:

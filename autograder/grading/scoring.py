@@ -42,9 +42,7 @@ def passed(test: nbformat.NotebookNode) -> bool:
 
 def score(test: nbformat.NotebookNode) -> float:
     """The points for the properties that hold; none without the core."""
-    outcomes = outcomes_of(test)
-    right = [(one.name, one.points) for one in outcomes if holds(one)]
-    return properties.earned(outcomes[0].name, right) if outcomes else 0.0
+    return properties.earned([(one.name, one.points, holds(one)) for one in outcomes_of(test)])
 
 
 def reason(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
@@ -75,8 +73,10 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
     if carried and passed(test):
         return [f"Right: it failed only because of {_numbered(carried)}"]
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
-    if outcomes and not holds(outcomes[0]) and any(map(holds, outcomes)):
+    if outcomes and not holds(outcomes[0]) and any(one.points for one in outcomes if holds(one)):
         said.append("Without the core of the exercise, what is right has no points.")
+    if len(outcomes) > 1 and [one.name for one in outcomes if not holds(one)] == [properties.VISIBLE]:
+        said.append("Only the visible part of the test fails. No other property explains that, so it costs all points.")
     return said
 
 

@@ -6,14 +6,17 @@ of the test cell, in the solution notebook::
     "properties": {"follows_the_definition": 2, "leaves_its_inputs_alone": 0.5, "works_alone": "core"}
 
 The property with the most points is the core (of two, the one that is called first). Without it, nothing else counts.
-Whatever else the cell does belongs to the core, its visible assertions above all, and so do the properties whose weight
-is "core". The others are tried by themselves, after it.
+The properties whose weight is "core" belong to it. The others are tried by themselves, after it.
+
+Whatever else the cell does is its visible part: assertions, mostly, that show a student what some of the properties
+mean. It is tried last. If it fails alone, the exercise has no points. If another property fails, too, that property
+explains the failure, and only its points are lost.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import nbformat
@@ -24,13 +27,16 @@ CHECKS = "autograder.checks"
 #: The weight of a property that belongs to the core and has no points of its own.
 CORE = "core"
 
+#: The name of the visible part, among the properties of an exercise.
+VISIBLE = ""
+
 
 @dataclass(frozen=True)
 class Property:
     """One property of an exercise, or its core.
 
-    name: of its check, '' in a cell that calls none. points: its share. source: the part of the test cell that tries
-    it. checks: each check that this part calls → that call alone.
+    name: of its check, VISIBLE for what calls none. points: its share. source: the part of the test cell that tries it.
+    checks: each check that this part calls → that call alone.
     """
 
     name: str
@@ -40,23 +46,27 @@ class Property:
 
 
 def of_test(test: nbformat.NotebookNode) -> list[Property]:
-    """The properties of an exercise, its core first. test: its test cell with `metadata.properties`.
+    """The properties of an exercise, its core first and its visible part last, with no points of its own.
 
+    The visible part of a cell with a single property belongs to that. test: the test cell with `metadata.properties`.
     ValueError, in one line, for weights that do not fit the cell.
     """
     calls, points = _calls(test), float(test.metadata.nbgrader.points)
     weights = _weights(test, list(calls), points)
     if not calls:
-        return [Property("", points, test.source, {})]
+        return [Property(VISIBLE, points, test.source, {})]
     core = _core(test.id, weights, points)
     others = [name for name in calls if name != core and weights[name] != CORE]
     lines, imports = test.source.split("\n"), set(_lines(_imports(test)))
-    apart = {line for name in others for line in _lines(calls[name])}
     alone = {name: _only(lines, imports | set(_lines(statements))) for name, statements in calls.items()}
-    whole = _only(lines, set(range(len(lines))) - apart)
+    joined = [name for name in calls if name not in others]
+    together = _only(lines, imports | {line for name in joined for line in _lines(calls[name])})
     return [
-        Property(core, float(weights[core]), whole, {name: alone[name] for name in calls if name not in others}),
+        Property(
+            core, float(weights[core]), together if others else test.source, {name: alone[name] for name in joined}
+        ),
         *(Property(name, float(weights[name]), alone[name], {name: alone[name]}) for name in others),
+        *([Property(VISIBLE, 0.0, rest_of(test), {})] if others and _has_visible_part(test) else []),
     ]
 
 
@@ -67,10 +77,15 @@ def rest_of(test: nbformat.NotebookNode) -> str:
     return _only(lines, set(range(len(lines))) - called)
 
 
-def earned(core: str, right: Iterable[tuple[str, float]]) -> float:
-    """The points for the properties that are right, as (name, points): none without the core."""
-    points = dict(right)
-    return sum(points.values()) if core in points else 0.0
+def earned(tried: Sequence[tuple[str, float, bool]]) -> float:
+    """The points for the properties that hold. tried: (name, points, whether it holds) of each, the core first.
+
+    None without the core, and none if only the visible part does not hold.
+    """
+    failed = [name for name, _, holds in tried if not holds]
+    if failed == [VISIBLE] or (tried and tried[0][0] in failed):
+        return 0.0
+    return sum(points for _, points, holds in tried if holds)
 
 
 def copy_weights(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode) -> None:
@@ -111,6 +126,16 @@ def _imports(test: nbformat.NotebookNode) -> list[ast.stmt]:
     """The statements that import checks."""
     statements = ast.parse(test.source).body
     return [one for one in statements if isinstance(one, ast.ImportFrom) and one.module == CHECKS]
+
+
+def _has_visible_part(test: nbformat.NotebookNode) -> bool:
+    """Does a test cell do more than import and call checks?"""
+    return any(not isinstance(one, ast.Import | ast.ImportFrom) and not _is_text(one)
+               for one in ast.parse(rest_of(test)).body)  # fmt: skip
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _calls(test: nbformat.NotebookNode) -> dict[str, list[ast.stmt]]:

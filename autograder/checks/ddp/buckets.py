@@ -81,6 +81,8 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
         "two dtypes": ([((2,), f32, True), ((2,), f64, True), ((3,), f64, True)], 1000),
         "dtypes that alternate": ([((2,), f32, True), ((2,), f64, True), ((2,), f32, True)], 1000),
         "after another dtype there is room again": ([((3,), f32, True), ((2,), f32, True), ((2,), f64, True)], 24),
+        "numbers of eight bytes": ([((2,), f64, True)] * 3, 40),
+        "numbers of two bytes": ([((4,), "bfloat16", True)] * 3, 24),
         "a number and an empty one": ([((), f32, True), ((0, 3), f32, True), ((5,), f32, True)], 20),
         "default size": ([((2**20,), f32, True)] * 9, 25 * 2**20),
         "only frozen ones": ([((3,), f32, False)], 1000),

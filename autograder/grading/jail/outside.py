@@ -300,8 +300,9 @@ def shared() -> Jail:
     global _shared
     usable = _shared is not None and _shared.owner == os.getpid() and _shared.is_alive()
     if _shared is None or not usable:
+        # Like atexit, and also in processes of multiprocessing. First, for a jail that does not come to be.
+        util.Finalize(None, close_all, exitpriority=10)
         _shared = Jail()
-        util.Finalize(None, close_all, exitpriority=10)  # like atexit, and also in processes of multiprocessing
     return _shared
 
 
