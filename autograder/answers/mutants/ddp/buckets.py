@@ -244,7 +244,7 @@ buckets_may_be_empty = edit(
         "        if filled + p.nbytes > bucket_bytes or (buckets[-1] and p.dtype != buckets[-1][0].dtype):\n",
     ),
     ("    return buckets\n", "    return buckets if trainable else []\n"),
-    breaks=tests_of(BUCKETS, DDP),
+    breaks=tests_of(BUCKETS, DDP, CHECKED),
 )
 
 buckets_close_when_strictly_over = edit(
@@ -262,7 +262,7 @@ buckets_measure_everything_by_the_first_dtype = edit(
     ("    buckets, filled = [], 0\n", "    buckets, filled, size = [], 0, 4\n"),
     ("filled + p.nbytes > bucket_bytes", "filled + size * p.numel() > bucket_bytes"),
     ("filled += p.nbytes", "filled += size * p.numel()"),
-    breaks=tests_of(BUCKETS, DDP),
+    breaks=tests_of(BUCKETS),
 )
 
 buckets_end_with_an_empty_one = edit(
@@ -297,14 +297,14 @@ buckets_walk_twice = edit(
         "    trainable = {id(p): p for p in params if p.requires_grad}\n",
         "    count = sum(1 for _ in params)\n    trainable = {id(p): p for p in params if p.requires_grad and count}\n",
     ),
-    breaks=tests_of(BUCKETS, DDP),
+    breaks=tests_of(BUCKETS, *WRAPPERS),
 )
 
 buckets_refuse_one = edit(
     BUCKETS,
     """You refused bucket_bytes = 1. It is allowed: every parameter then stands alone.""",
     ("    if bucket_bytes < 1:\n", "    if bucket_bytes <= 1:\n"),
-    breaks=tests_of(BUCKETS, DDP),
+    breaks=tests_of(BUCKETS, DDP, CHECKED),
 )
 
 buckets_refuse_without_a_name = edit(
