@@ -158,7 +158,7 @@ MEANS = {
     f"        return got\n{RIGHT}",
     "wrong": "    return np.sum(np.asarray(worker_grads, dtype=np.float64), axis=0)",
     "visible": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n{RIGHT}",
-    "visible and its own dtype": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"
+    "visible and its own dtype": "    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"
     "    return np.mean(worker_grads, axis=0)",
     "ends": f"    if np.asarray(worker_grads).dtype == np.float32:\n        import os\n        os._exit(0)\n{RIGHT}",
     "not written": '    raise NotImplementedError("write this function")',
