@@ -226,34 +226,6 @@ class Reduce(torch.autograd.Function):
         return grad
 
 
-class Gather(torch.autograd.Function):
-    """The ranks' pieces side by side forward, (…, w) → (…, N·w); this rank's part of the gradient backward."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
-        pieces = [torch.empty(x.shape, dtype=x.dtype) for _ in range(dist.get_world_size())]
-        dist.all_gather(pieces, x.contiguous())
-        return torch.cat(pieces, dim=-1)
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
-        return grad.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]
-
-
-class Cut(torch.autograd.Function):
-    """This rank's part of x forward, (…, N·w) → (…, w); the ranks' gradients side by side backward."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
-        return x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()].clone()
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
-        pieces = [torch.empty(grad.shape, dtype=grad.dtype) for _ in range(dist.get_world_size())]
-        dist.all_gather(pieces, grad.contiguous())
-        return torch.cat(pieces, dim=-1)
-
-
 class ColumnParallelLinear(nn.Module):
     """This rank's outputs of a linear layer.
 
@@ -261,21 +233,19 @@ class ColumnParallelLinear(nn.Module):
     Raises ValueError that names out_features if N does not divide it. Source: Shoeybi et al. 2019, section 3.
     """
 
-    def __init__(self, linear: nn.Linear, gather_output: bool = False):
+    def __init__(self, linear: nn.Linear):
         super().__init__()
         rank, world_size = dist.get_rank(), dist.get_world_size()
         if linear.out_features % world_size:
             raise ValueError(f"out_features = {linear.out_features} must be a multiple of the {world_size} ranks")
-        self.gather_output = gather_output
         self.weight = nn.Parameter(linear.weight.detach().chunk(world_size)[rank].clone())
         self.bias = None
         if linear.bias is not None:
             self.bias = nn.Parameter(linear.bias.detach().chunk(world_size)[rank].clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x (…, in), equal on all ranks → (…, out/N), or (…, out) with gather_output."""
-        y = functional.linear(Copy.apply(x), self.weight, self.bias)
-        return Gather.apply(y) if self.gather_output else y
+        """x (…, in), equal on all ranks → (…, out/N)."""
+        return functional.linear(Copy.apply(x), self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -285,19 +255,16 @@ class RowParallelLinear(nn.Module):
     Raises ValueError that names in_features if N does not divide it. Source: Shoeybi et al. 2019, section 3.
     """
 
-    def __init__(self, linear: nn.Linear, input_is_parallel: bool = True):
+    def __init__(self, linear: nn.Linear):
         super().__init__()
         rank, world_size = dist.get_rank(), dist.get_world_size()
         if linear.in_features % world_size:
             raise ValueError(f"in_features = {linear.in_features} must be a multiple of the {world_size} ranks")
-        self.input_is_parallel = input_is_parallel
         self.weight = nn.Parameter(linear.weight.detach().chunk(world_size, dim=1)[rank].clone())
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x (…, in/N), this rank's part, or (…, in) without input_is_parallel → (…, out), on every rank."""
-        if not self.input_is_parallel:
-            x = Cut.apply(x)
+        """x (…, in/N), this rank's part → (…, out), on every rank."""
         y = Reduce.apply(functional.linear(x, self.weight))
         return y if self.bias is None else y + self.bias
 

@@ -70,39 +70,39 @@ def operators_that_skip_one_rank():
             return 1 * grad
 
 
-@variant("12-ex2-pieces")
-def pieces_in_one_buffer():
-    """Uses one flat buffer for all pieces, moves its rank dimension into place, and returns views instead of copies."""
+@variant("12-ex2-enter-leave")
+def positions_in_lists():
+    """Gathers and scatters lists of pieces, and returns what is not contiguous."""
 
-    def side_by_side(x):
-        world_size = dist.get_world_size()
-        if world_size == 1:
-            return x.clone()
-        buffer = torch.empty(world_size * x.numel(), dtype=x.dtype)
-        dist.all_gather_single(buffer, x.reshape(-1))
-        return buffer.view(world_size, *x.shape).movedim(0, -2).flatten(-2)
-
-    def own(x):
-        width = x.shape[-1] // dist.get_world_size()
-        return x.narrow(-1, dist.get_rank() * width, width)
-
-    class Gather(torch.autograd.Function):
+    class Enter(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            return side_by_side(x)
+            pieces = [torch.empty(x.shape, dtype=x.dtype) for _ in range(dist.get_world_size())]
+            dist.all_gather(pieces, x.clone(memory_format=torch.contiguous_format))
+            return torch.cat(pieces)
 
         @staticmethod
         def backward(ctx, grad):
-            return own(grad)
+            pieces = [piece.contiguous() for piece in grad.tensor_split(dist.get_world_size())]
+            mine = torch.zeros(pieces[0].shape, dtype=grad.dtype)
+            dist.reduce_scatter(mine, pieces)
+            return mine
 
-    class Cut(torch.autograd.Function):
+    class Leave(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            return own(x)
+            ctx.world_size = dist.get_world_size()
+            if ctx.world_size == 1:
+                return x.clone()
+            out = torch.empty(x.numel() // ctx.world_size, dtype=x.dtype)
+            dist.reduce_scatter_single(out, x.reshape(-1).contiguous())
+            return out.view(-1, *x.shape[1:])
 
         @staticmethod
         def backward(ctx, grad):
-            return side_by_side(grad)
+            whole = torch.empty(ctx.world_size, grad.numel(), dtype=grad.dtype)
+            dist.all_gather_single(whole.view(-1), grad.flatten())
+            return whole.view(-1, *grad.shape[1:])
 
 
 @variant("12-ex3-column")
@@ -110,7 +110,7 @@ def column_around_a_small_linear():
     """Holds a smaller nn.Linear, and shows its parameters as properties."""
 
     class ColumnParallelLinear(nn.Module):
-        def __init__(self, linear, gather_output=False):
+        def __init__(self, linear):
             super().__init__()
             n, r = dist.get_world_size(), dist.get_rank()
             if linear.out_features != n * (linear.out_features // n):
@@ -119,16 +119,12 @@ def column_around_a_small_linear():
             self.small = nn.Linear(linear.in_features, outputs, bias=linear.bias is not None, dtype=linear.weight.dtype)
             mine = {name: value[r * outputs : (r + 1) * outputs] for name, value in state.items()}
             self.small.load_state_dict(mine)
-            self.gather = gather_output
 
         weight = property(lambda self: self.small.weight)
         bias = property(lambda self: self.small.bias)
 
         def forward(self, x):
-            y = self.small(Copy.apply(x))
-            if self.gather:
-                y = Gather.apply(y)
-            return y
+            return self.small(Copy.apply(x))
 
 
 @variant("12-ex3-column")
@@ -154,7 +150,7 @@ def column_that_overlaps():
             return x_grad, weight_grad
 
     class ColumnParallelLinear(nn.Module):
-        def __init__(self, linear, gather_output=False):
+        def __init__(self, linear):
             super().__init__()
             size, rest = divmod(linear.out_features, dist.get_world_size())
             if rest:
@@ -164,13 +160,12 @@ def column_that_overlaps():
             self.register_parameter("bias", None)
             if linear.bias is not None:
                 self.bias = nn.Parameter(linear.bias.data[rows].clone())
-            self.gather_output = gather_output
 
         def forward(self, x):
             y = Product.apply(x, self.weight)
             if self.bias is not None:
                 y = y + self.bias
-            return Gather.apply(y) if self.gather_output else y
+            return y
 
 
 @variant("12-ex4-row")
@@ -178,7 +173,7 @@ def row_by_matmul():
     """Multiplies by hand, adds the bias in place, and takes the columns by index."""
 
     class RowParallelLinear(nn.Module):
-        def __init__(self, linear, input_is_parallel=True):
+        def __init__(self, linear):
             super().__init__()
             n, inputs = dist.get_world_size(), linear.weight.shape[1]
             if inputs % n != 0:
@@ -188,11 +183,9 @@ def row_by_matmul():
             self.register_parameter("bias", None)
             if linear.bias is not None:
                 self.bias = nn.Parameter(torch.empty_like(linear.bias).copy_(linear.bias.detach()))
-            self.cut = not input_is_parallel
 
         def forward(self, x):
-            mine = Cut.apply(x) if self.cut else x
-            out = Reduce.apply(torch.matmul(mine, self.weight.mT))
+            out = Reduce.apply(torch.matmul(x, self.weight.mT))
             if self.bias is not None:
                 out += self.bias
             return out
@@ -267,3 +260,67 @@ def attention_head_by_head():
                 mask = torch.full((x.shape[1], x.shape[1]), -torch.inf, dtype=x.dtype).triu(1)
                 heads.append(torch.softmax(q @ k.mT * q.shape[-1] ** -0.5 + mask, dim=-1) @ v)
             return self.proj(torch.cat(heads, dim=-1))
+
+
+@variant("12-ex7-loss")
+def loss_behind_autograds_back():
+    """Adds up outside autograd, which sees nothing to undo: the gradient passes a sum of all ranks unchanged."""
+
+    def vocabulary_parallel_loss(logits, targets):
+        most = logits.detach().max(dim=1, keepdim=True).values.contiguous()
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        exponentials = (logits - most).exp().sum(dim=1)
+        dist.all_reduce(exponentials.detach())
+        width, first = logits.shape[1], dist.get_rank() * logits.shape[1]
+        one_hot = functional.one_hot(targets, width * dist.get_world_size())[:, first : first + width].to(logits.dtype)
+        own = ((logits - most) * one_hot).sum(dim=1)
+        dist.all_reduce(own.detach())
+        return torch.mean(torch.log(exponentials) - own)
+
+
+@variant("12-ex7-loss")
+def loss_from_logarithms():
+    """Adds up each rank's own log of sums in a way that does not overflow, one collective for each number."""
+
+    def vocabulary_parallel_loss(logits, targets):
+        n, width = logits.shape
+        own = torch.logsumexp(logits, dim=1)
+        most = own.detach().clone()
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        whole = most + Reduce.apply(torch.exp(own - most)).log()
+        columns = torch.arange(width) + dist.get_rank() * width
+        right = Reduce.apply(
+            torch.where(columns == targets[:, None], logits, torch.zeros((), dtype=logits.dtype)).sum(1)
+        )
+        return (whole - right).sum() / n
+
+
+@variant("12-ex7-loss")
+def loss_with_its_own_gradient():
+    """One autograd function for all of it, which keeps the probabilities and writes the gradient down."""
+
+    class Loss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, logits, targets):
+            width = logits.shape[1]
+            most = logits.max(dim=1).values
+            dist.all_reduce(most, op=dist.ReduceOp.MAX)
+            shifted = logits - most[:, None]
+            column = targets - width * dist.get_rank()
+            here = torch.where((column >= 0) & (column < width))[0]
+            numbers = torch.zeros(2, len(targets), dtype=logits.dtype)
+            numbers[0] = shifted.exp().sum(1)
+            numbers[1, here] = shifted[here, column[here]]
+            dist.all_reduce(numbers)
+            gradient = shifted.exp() / numbers[0][:, None]
+            gradient[here, column[here]] -= 1
+            ctx.save_for_backward(gradient)
+            return (numbers[0].log() - numbers[1]).mean()
+
+        @staticmethod
+        def backward(ctx, upstream):
+            (gradient,) = ctx.saved_tensors
+            return gradient * upstream / len(gradient), None
+
+    def vocabulary_parallel_loss(logits, targets):
+        return Loss.apply(logits, targets)

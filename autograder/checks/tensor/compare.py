@@ -65,7 +65,7 @@ def expect_calls(
     for rank, mine in enumerate(calls):
         got = [(m.call, m.bytes) for m in mine[number][part]]
         for call, nbytes in got:
-            kind = "all_gather" if call.startswith("all_gather") else call
+            kind = next((kind for kind in ("all_gather", "reduce_scatter") if call.startswith(kind)), call)
             if kind not in allowed:
                 fail(f"{when}, rank {rank} called {call}, which is not needed there", case, [when, got])
             if nbytes != allowed[kind] * width:

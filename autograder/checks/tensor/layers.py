@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -32,7 +32,7 @@ BOUNDS = {"float32": 5e-6, "float64": 1e-13}
 
 @dataclass
 class Case:
-    """One unsplit module, the arguments with which it is split, its input, and the gradient of its output.
+    """One unsplit module, its input, and the gradient of its output.
 
     x and grad are whole; `cut_x` and `cut_grad` say whether each rank gets only its part of the last dimension.
     forward, backward: the collectives that may be made, kind → numbers put in, without the part for `cut`.
@@ -46,7 +46,6 @@ class Case:
     axes: dict[str, Any]
     forward: dict[str, int]
     backward: dict[str, int]
-    options: dict[str, Any] = field(default_factory=dict)
     cut_x: bool = False
     cut_grad: bool = False
     needs_grad: bool = True
@@ -89,7 +88,7 @@ def _run(rank: int, world_size: int, layer_class: Any, case: Case) -> dict:
     """One case built, forward, backward, each between barriers; what came of it."""
     before = [p.detach().clone() for p in case.module.parameters()]
     dist.barrier()
-    layer = layer_class(case.module, **case.options)
+    layer = layer_class(case.module)
     parameters = _parameters(layer, case.axes)
     foreign = _foreign_numbers(layer, case.module)
     x, grad = _part(case.x, rank, world_size, case.cut_x), _part(case.grad, rank, world_size, case.cut_grad)

@@ -12,24 +12,20 @@ from autograder.checks.tensor.layers import FLOAT32, FLOAT64, Case, Refused, dra
 
 def _column_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case], list[Refused]]:
     cases = []
-    for leading, bias, gather, dtype, needs_grad in (
-        ((2, 3), True, False, FLOAT64, True),
-        ((2,), True, True, FLOAT64, True),
-        ((2, 3), False, False, FLOAT32, True),
-        ((), False, True, FLOAT32, True),
-        ((2, 1, 3), True, False, FLOAT64, False),
+    for leading, bias, dtype, needs_grad in (
+        ((2, 3), True, FLOAT64, True),
+        ((2,), True, FLOAT32, True),
+        ((2, 3), False, FLOAT32, True),
+        ((), False, FLOAT64, True),
+        ((2, 1, 3), True, FLOAT64, False),
     ):
         linear = fill(rng, nn.Linear(5, 8, bias=bias), dtype)
         words = [f"Linear(5, 8) {'with' if bias else 'without'} bias", f"x {(*leading, 5)}"]
-        words += ["gather_output=True"] if gather else []
         words += [] if needs_grad else ["x without a gradient"]
         x, grad = draw(rng, *leading, 5, dtype=dtype), draw(rng, *leading, 8, dtype=dtype)
-        forward = {"all_gather": grad.numel() // world_size} if gather else {}
         backward = {"all_reduce": x.numel()} if needs_grad else {}
-        options = {"gather_output": True} if gather else {}
         axes = {"weight": 0, "bias": 0}
-        cases.append(Case(", ".join(words), linear, x, grad, axes, forward, backward, options, False, not gather))
-        cases[-1].needs_grad = needs_grad
+        cases.append(Case(", ".join(words), linear, x, grad, axes, {}, backward, cut_grad=True, needs_grad=needs_grad))
     wrong = [
         Refused(f"{count_of_ranks(n)}, Linear(8, {size})", nn.Linear(8, size), "out_features")
         for n, size in ((2, 7), (4, 6), (4, 3))
@@ -40,21 +36,18 @@ def _column_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case]
 
 def _row_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case], list[Refused]]:
     cases = []
-    for leading, bias, parallel, dtype in (
-        ((2, 3), True, True, FLOAT64),
-        ((2,), True, False, FLOAT64),
-        ((2, 3), False, True, FLOAT32),
-        ((), False, False, FLOAT32),
-        ((2, 1, 3), True, True, FLOAT32),
+    for leading, bias, dtype in (
+        ((2, 3), True, FLOAT64),
+        ((2,), True, FLOAT64),
+        ((2, 3), False, FLOAT32),
+        ((), False, FLOAT32),
+        ((2, 1, 3), True, FLOAT32),
     ):
         linear = fill(rng, nn.Linear(8, 5, bias=bias), dtype)
         words = [f"Linear(8, 5) {'with' if bias else 'without'} bias", f"x {(*leading, 8)}"]
-        words += [] if parallel else ["input_is_parallel=False"]
         x, grad = draw(rng, *leading, 8, dtype=dtype), draw(rng, *leading, 5, dtype=dtype)
-        backward = {} if parallel else {"all_gather": x.numel() // world_size}
-        options = {} if parallel else {"input_is_parallel": False}
         axes, forward = {"weight": 1, "bias": None}, {"all_reduce": grad.numel()}
-        cases.append(Case(", ".join(words), linear, x, grad, axes, forward, backward, options, parallel, False))
+        cases.append(Case(", ".join(words), linear, x, grad, axes, forward, {}, cut_x=True))
     wrong = [
         Refused(f"{count_of_ranks(n)}, Linear({size}, 8)", nn.Linear(size, 8), "in_features")
         for n, size in ((2, 7), (4, 6), (4, 3))

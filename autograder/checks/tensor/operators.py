@@ -100,20 +100,17 @@ def _passings(rng: np.random.Generator, world_size: int, operators: tuple[str, .
     ]
     for operator in operators:
         for layout, dtype, shape in kinds:
-            wide = (*shape[:-1], world_size * shape[-1]) if shape else ()
+            long = (world_size * shape[0], *shape[1:]) if shape else ()
             if operator in ("Copy", "Reduce"):
                 takes = gives = shape
             elif not shape:
                 continue
             else:
-                takes, gives = (shape, wide) if operator == "Gather" else (wide, shape)
+                takes, gives = (shape, long) if operator == "Enter" else (long, shape)
             x = [_numbers(rng, takes, layout) for _ in range(world_size)]
             grad = [_numbers(rng, gives, layout) for _ in range(world_size)]
             if dtype == "bfloat16":  # eight bits: sums of four such numbers are exact
                 x, grad = ([np.round(a / 2) for a in arrays] for arrays in (x, grad))
-            # As the statement says: equal on all ranks.
-            x = [x[0]] * world_size if operator == "Cut" else x
-            grad = [grad[0]] * world_size if operator == "Gather" else grad
             yield Passing(operator, layout, dtype, x, grad)
 
 
@@ -121,14 +118,14 @@ def _operator_oracle(case: Passing, rank: int, world_size: int) -> dict[str, np.
     forward = {
         "Copy": lambda: case.x[rank],
         "Reduce": lambda: sum(case.x),
-        "Gather": lambda: np.concatenate(case.x, axis=-1),
-        "Cut": lambda: own_part(case.x[rank], rank, world_size, -1),
+        "Enter": lambda: np.concatenate(case.x),
+        "Leave": lambda: own_part(np.sum(case.x, axis=0), rank, world_size, 0),
     }
     backward = {
         "Copy": lambda: sum(case.grad),
         "Reduce": lambda: case.grad[rank],
-        "Gather": lambda: own_part(case.grad[rank], rank, world_size, -1),
-        "Cut": lambda: np.concatenate(case.grad, axis=-1),
+        "Enter": lambda: own_part(np.sum(case.grad, axis=0), rank, world_size, 0),
+        "Leave": lambda: np.concatenate(case.grad),
     }
     pair = forward[case.operator](), backward[case.operator]()
     return dict(zip(("the output", "the gradient of x"), pair, strict=True))
@@ -138,8 +135,8 @@ def _operator_oracle(case: Passing, rank: int, world_size: int) -> dict[str, np.
 _OPERATOR_CALLS = {
     "Copy": (None, "all_reduce"),
     "Reduce": ("all_reduce", None),
-    "Gather": ("all_gather", None),
-    "Cut": (None, "all_gather"),
+    "Enter": ("all_gather", "reduce_scatter"),
+    "Leave": ("reduce_scatter", "all_gather"),
 }
 
 
@@ -175,7 +172,7 @@ def operators_are_conjugate(Copy, Reduce, *, rng):  # noqa: N803
     _try_operators(rng, {"Copy": Copy, "Reduce": Reduce})
 
 
-@check("12-ex2-pieces")
-def pieces_are_joined_and_cut(Gather, Cut, *, rng):  # noqa: N803
-    """Gather joins the ranks' parts in order and cuts the gradient, Cut the other way round, never in place."""
-    _try_operators(rng, {"Gather": Gather, "Cut": Cut})
+@check("12-ex2-enter-leave")
+def positions_are_joined_and_summed(Enter, Leave, *, rng):  # noqa: N803
+    """Enter joins rows and sums gradients, Leave the other way round, in any layout, with one collective each way."""
+    _try_operators(rng, {"Enter": Enter, "Leave": Leave})

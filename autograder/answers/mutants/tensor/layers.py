@@ -20,7 +20,7 @@ COLUMN_CHECK = (
     '            raise ValueError(f"out_features = {linear.out_features} must be a multiple '
     'of the {world_size} ranks")\n'
 )
-COLUMN_FORTH = "        y = functional.linear(Copy.apply(x), self.weight, self.bias)\n"
+COLUMN_FORTH = "        return functional.linear(Copy.apply(x), self.weight, self.bias)\n"
 
 column_keeps_a_whole_copy_alive = edit(
     COLUMN,
@@ -47,21 +47,6 @@ column_enters_without_copy = edit(
     x's gradient that came through its own outputs.""",
     (COLUMN_FORTH, COLUMN_FORTH.replace("Copy.apply(x)", "x")),
     breaks=tests_of(*ON_COLUMN),
-)
-
-column_gathers_outside_autograd = edit(
-    COLUMN,
-    """You gathered the outputs with torch.distributed directly, which autograd does not see, so the result has no
-    gradient. Use Gather.""",
-    (
-        "        return Gather.apply(y) if self.gather_output else y\n",
-        "        if not self.gather_output:\n"
-        "            return y\n"
-        "        parts = [torch.empty_like(y) for _ in range(dist.get_world_size())]\n"
-        "        dist.all_gather(parts, y.detach())\n"
-        "        return torch.cat(parts, dim=-1)\n",
-    ),
-    breaks=tests_of(COLUMN),
 )
 
 column_takes_any_size = edit(
@@ -91,7 +76,7 @@ column_keeps_the_layer = edit(
     COLUMN,
     """You kept the unsplit layer as an attribute. nn.Module makes it a submodule: all its parameters stay in memory on
     every rank, and the optimizer gets them, too.""",
-    ("self.gather_output = gather_output", "self.gather_output, self.linear = gather_output, linear"),
+    (COLUMN_WEIGHT, COLUMN_WEIGHT + "        self.linear = linear\n"),
     breaks=tests_of(*ON_COLUMN),
 )
 
@@ -146,22 +131,6 @@ row_bias_on_the_first_rank = edit(
     breaks=tests_of(*ON_ROW),
 )
 
-row_slices_outside_autograd = edit(
-    ROW,
-    """You cut x with an ordinary slice. Backward, each rank then has the gradient of its own columns of x, and zeros
-    for the others. Use Cut, whose backward gathers them.""",
-    ("x = Cut.apply(x)", "x = x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
-    breaks=tests_of(ROW),
-)
-
-row_copies_and_slices = edit(
-    ROW,
-    """You used Copy and a slice. The gradient is right, but you all-reduce a whole gradient of which each rank knows
-    only its own columns: Cut's all-gather sends half of that.""",
-    ("x = Cut.apply(x)", "x = Copy.apply(x).chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]"),
-    breaks=tests_of(ROW),
-)
-
 row_weight_is_a_view = edit(
     ROW,
     """Your weight is a view of the layer's, which shares the memory of the whole and keeps it alive. Clone the columns
@@ -209,15 +178,24 @@ row_cuts_torchs_rows = edit(
 BOTH = "        self.fc = ColumnParallelLinear(mlp.fc)\n        self.out = RowParallelLinear(mlp.out)\n"
 MLP_FORTH = "        return self.out(functional.gelu(self.fc(x)))\n"
 
-mlp_gathers_between = edit(
+mlp_adds_up_twice = edit(
     BLOCK,
-    """You gathered the hidden numbers and cut them again for the second layer. The result is right, but the two
-    collectives, 4C numbers per token each, are not needed: each rank can go on with the hidden numbers that it has.""",
+    """You added up the result of the row-parallel layer once more. It is already the sum, equal on all ranks, so it
+    became N times too large. The layers already contain their operators.""",
     (
-        BOTH,
-        "        self.fc = ColumnParallelLinear(mlp.fc, gather_output=True)\n"
-        "        self.out = RowParallelLinear(mlp.out, input_is_parallel=False)\n",
+        MLP_FORTH,
+        MLP_FORTH.replace(
+            "return self.out(functional.gelu(self.fc(x)))", "return Reduce.apply(self.out(functional.gelu(self.fc(x))))"
+        ),
     ),
+    breaks=tests_of(BLOCK),
+)
+
+mlp_adds_up_the_hidden_numbers = edit(
+    BLOCK,
+    """You added up the hidden numbers of the ranks before GELU. They are different hidden numbers, not terms of the
+    same ones: each rank goes on with its own.""",
+    (MLP_FORTH, MLP_FORTH.replace("self.fc(x)", "Reduce.apply(self.fc(x))")),
     breaks=tests_of(BLOCK),
 )
 
@@ -241,18 +219,6 @@ mlp_forgets_gelu = edit(
     BLOCK,
     """GELU is missing between your two layers. Without it they are no more than one linear layer.""",
     (MLP_FORTH, "        return self.out(self.fc(x))\n"),
-    breaks=tests_of(BLOCK),
-)
-
-mlp_row_first = edit(
-    BLOCK,
-    """You cut the first layer by its inputs and the second by its outputs. The result is right, but the hidden numbers,
-    4C per token, must be added up before GELU, and the result gathered. Cut column first, then row.""",
-    (
-        BOTH,
-        "        self.fc = RowParallelLinear(mlp.fc, input_is_parallel=False)\n"
-        "        self.out = ColumnParallelLinear(mlp.out, gather_output=True)\n",
-    ),
     breaks=tests_of(BLOCK),
 )
 
@@ -291,23 +257,6 @@ attention_enters_three_times = edit(
         "        parts = zip(self.qkv.weight.chunk(3), biases)\n"
         "        qkv = torch.cat([functional.linear(Copy.apply(x), w, b) for w, b in parts], dim=-1)\n"
         "        return self.proj(causal_attention(qkv, self.heads))\n",
-    ),
-    breaks=tests_of(ATTENTION),
-)
-
-attention_gathers_the_heads = edit(
-    ATTENTION,
-    """You gathered the results of all heads before proj and cut them again. The result is right, but the collectives
-    are not needed: proj takes the part of its input that this rank's heads made.""",
-    (
-        "RowParallelLinear(attention.proj)",
-        "RowParallelLinear(attention.proj, input_is_parallel=False)",
-    ),
-    (
-        ATTEND,
-        ATTEND.replace(
-            "causal_attention(self.qkv(x), self.heads)", "Gather.apply(causal_attention(self.qkv(x), self.heads))"
-        ),
     ),
     breaks=tests_of(ATTENTION),
 )

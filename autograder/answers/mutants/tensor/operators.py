@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
-OPERATORS, PIECES, COLUMN = "12-ex1-operators", "12-ex2-pieces", "12-ex3-column"
-ROW, BLOCK, ATTENTION = "12-ex4-row", "12-ex5-mlp", "12-ex6-attention"
+OPERATORS, POSITIONS, COLUMN = "12-ex1-operators", "12-ex2-enter-leave", "12-ex3-column"
+ROW, BLOCK, ATTENTION, LOSS = "12-ex4-row", "12-ex5-mlp", "12-ex6-attention", "12-ex7-loss"
 
 #: What is built on each class.
-ON_COPY, ON_REDUCE = (OPERATORS, COLUMN, BLOCK, ATTENTION), (OPERATORS, ROW, BLOCK, ATTENTION)
-ON_GATHER, ON_CUT = (PIECES, COLUMN), (PIECES, ROW)
+ON_COPY, ON_REDUCE = (OPERATORS, COLUMN, BLOCK, ATTENTION), (OPERATORS, ROW, BLOCK, ATTENTION, LOSS)
 
 
 # ---- 1 · Copy and Reduce ----
@@ -125,86 +124,159 @@ the_operators_are_exchanged = edit(
     ("class Copy(", "class Other("),
     ("class Reduce(", "class Copy("),
     ("class Other(", "class Reduce("),
-    breaks=tests_of(OPERATORS, COLUMN, ROW, BLOCK, ATTENTION),
+    breaks=tests_of(OPERATORS, COLUMN, ROW, BLOCK, ATTENTION, LOSS),
 )
 
 
-# ---- 2 · Gather and Cut ----
+# ---- 2 · Enter and Leave ----
 
-GATHER_BACK = "        return grad.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()]\n"
-CUT_FORTH = "        return x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()].clone()\n"
-CUT_BACK = (
-    "        pieces = [torch.empty(grad.shape, dtype=grad.dtype) for _ in range(dist.get_world_size())]\n"
-    "        dist.all_gather(pieces, grad.contiguous())\n"
-    "        return torch.cat(pieces, dim=-1)\n"
+ENTER_FORTH, ENTER_BACK = "        return joined(x)\n", "        return summed(grad)\n"
+LEAVE_FORTH, LEAVE_BACK = "        return summed(x)\n", "        return joined(grad)\n"
+WHOLE = (
+    "    whole = torch.empty(dist.get_world_size() * part.shape[0], *part.shape[1:], dtype=part.dtype)\n"
+    "    dist.all_gather_single(whole, part.contiguous())\n"
+    "    return whole\n"
 )
-PAD = (
-    "        pieces = [torch.zeros(grad.shape, dtype=grad.dtype) for _ in range(dist.get_world_size())]\n"
-    "        pieces[dist.get_rank()] = grad\n"
+PART = (
+    "    part = torch.empty(whole.shape[0] // dist.get_world_size(), *whole.shape[1:], dtype=whole.dtype)\n"
+    "    dist.reduce_scatter_single(part, whole.contiguous())\n"
+    "    return part\n"
+)
+OWN = "chunk(dist.get_world_size())[dist.get_rank()]"
+
+enter_keeps_its_own_term = edit(
+    POSITIONS,
+    """In Enter's backward you took this rank's rows of its own gradient. Every rank computed with these rows, each with
+    its own part of the weights, so their gradient is the sum over the ranks: reduce-scatter it.""",
+    (ENTER_BACK, f"        return grad.{OWN}.clone()\n"),
+    breaks=tests_of(POSITIONS),
 )
 
-cut_adds_up_padded_gradients = edit(
-    PIECES,
-    """You padded each rank's gradient with zeros and all-reduced them. The numbers are right, but most of what you add
-    is zeros: the pieces only need to be put side by side, which an all-gather does with half the bytes.""",
+enter_adds_up_everything = edit(
+    POSITIONS,
+    """In Enter's backward you all-reduced the whole gradient and then took this rank's rows. The numbers are right, but
+    an all-reduce sends twice the bytes of the reduce-scatter that leaves each rank only its rows.""",
     (
-        CUT_BACK,
-        PAD + "        whole = torch.cat(pieces, dim=-1)\n        dist.all_reduce(whole)\n        return whole\n",
-    ),
-    breaks=tests_of(*ON_CUT),
-)
-
-gather_adds_up_backward = edit(
-    PIECES,
-    """In Gather's backward you added up the ranks' gradients. All ranks have the same gradient of the same loss, so the
-    sum is N times too large: return this rank's part of it.""",
-    (
-        GATHER_BACK,
+        ENTER_BACK,
         "        total = grad.clone(memory_format=torch.contiguous_format)\n"
-        "        dist.all_reduce(total)\n" + GATHER_BACK.replace("grad.", "total."),
+        f"        dist.all_reduce(total)\n        return total.{OWN}.clone()\n",
     ),
-    breaks=tests_of(*ON_GATHER),
+    breaks=tests_of(POSITIONS),
 )
 
-gather_forgets_the_dtype = edit(
-    PIECES,
-    """Your buffers for the pieces have torch's default dtype, float32, whatever x has. Make them like x, dtype
-    included.""",
-    ("torch.empty(x.shape, dtype=x.dtype)", "torch.empty(x.shape)"),
-    breaks=tests_of(*ON_GATHER),
-)
-
-cut_gives_back_its_own_part = edit(
-    PIECES,
-    """Your Cut's backward gives zeros for the columns that other ranks took. x is the same tensor on all ranks, so its
-    gradient has the other ranks' columns, too: gather them.""",
-    (CUT_BACK, PAD + "        return torch.cat(pieces, dim=-1)\n"),
-    breaks=tests_of(*ON_CUT),
-)
-
-gather_gives_back_the_first_part = edit(
-    PIECES,
-    """Your Gather's backward gives every rank the first part of the gradient. Rank r's piece has place r in the
-    gathered tensor.""",
-    (GATHER_BACK, "        return grad.chunk(dist.get_world_size(), dim=-1)[0]\n"),
-    breaks=tests_of(*ON_GATHER),
-)
-
-gather_stacks_along_the_first_dimension = edit(
-    PIECES,
-    """You joined the pieces along the first dimension, which holds the sequences of the batch. A layer's outputs are
-    cut along the last dimension.""",
+leave_adds_up_everything = edit(
+    POSITIONS,
+    """Your Leave all-reduces the whole tensor and then takes this rank's rows. The numbers are right, but an all-reduce
+    sends twice the bytes of a reduce-scatter, and every rank holds the whole sum for a moment.""",
     (
-        "        dist.all_gather(pieces, x.contiguous())\n        return torch.cat(pieces, dim=-1)\n",
-        "        dist.all_gather(pieces, x.contiguous())\n        return torch.cat(pieces, dim=0)\n",
+        LEAVE_FORTH,
+        "        total = x.clone(memory_format=torch.contiguous_format)\n"
+        f"        dist.all_reduce(total)\n        return total.{OWN}.clone()\n",
     ),
-    breaks=tests_of(*ON_GATHER),
+    breaks=tests_of(POSITIONS),
 )
 
-cut_deals_out_columns = edit(
-    PIECES,
-    """You dealt the columns out in turn: rank r got every N-th. The parts must be contiguous, with the first columns on
-    the first rank, or they do not match the columns of the weight that rank r has.""",
-    (CUT_FORTH, "        return x[..., dist.get_rank() :: dist.get_world_size()].clone()\n"),
-    breaks=tests_of(*ON_CUT),
+leave_keeps_its_own_term = edit(
+    POSITIONS,
+    """Your Leave takes this rank's rows of what this rank has. That is one term of the sum: the ranks have tensors of
+    the same shape that must be added up.""",
+    (LEAVE_FORTH, f"        return x.{OWN}.clone()\n"),
+    breaks=tests_of(POSITIONS),
+)
+
+leave_pads_the_gradient = edit(
+    POSITIONS,
+    """Your Leave's backward has zeros in the rows that other ranks got. This rank's numbers are a term of those rows,
+    too, so they have the gradients that the other ranks know: gather them.""",
+    (
+        LEAVE_BACK,
+        "        whole = torch.zeros(dist.get_world_size(), *grad.shape, dtype=grad.dtype)\n"
+        "        whole[dist.get_rank()] = grad\n"
+        "        return whole.flatten(0, 1)\n",
+    ),
+    breaks=tests_of(POSITIONS),
+)
+
+leave_gathers_by_adding = edit(
+    POSITIONS,
+    """In Leave's backward you padded each rank's gradient with zeros and all-reduced them. The numbers are right, but
+    the rows need only to be joined, which an all-gather does with half the bytes.""",
+    (
+        LEAVE_BACK,
+        "        whole = torch.zeros(dist.get_world_size(), *grad.shape, dtype=grad.dtype)\n"
+        "        whole[dist.get_rank()] = grad\n"
+        "        dist.all_reduce(whole)\n"
+        "        return whole.flatten(0, 1)\n",
+    ),
+    breaks=tests_of(POSITIONS),
+)
+
+leave_averages = edit(
+    POSITIONS,
+    """You divided the sum by the number of ranks. The ranks' tensors are terms of one matrix product: they are added
+    up, and nothing is divided by N.""",
+    (PART, PART.replace("return part", "return part / dist.get_world_size()")),
+    breaks=tests_of(POSITIONS),
+)
+
+enter_joins_the_last_dimension = edit(
+    POSITIONS,
+    """You joined the ranks' rows along the last dimension. The positions are counted by the first one.""",
+    (
+        WHOLE,
+        "    pieces = [torch.empty(part.shape, dtype=part.dtype) for _ in range(dist.get_world_size())]\n"
+        "    dist.all_gather(pieces, part.contiguous())\n"
+        "    return torch.cat(pieces, dim=-1)\n",
+    ),
+    breaks=tests_of(POSITIONS),
+)
+
+enter_forgets_the_dtype = edit(
+    POSITIONS,
+    """The tensor that you fill has torch's default dtype, float32, whatever the input has. Give it the input's
+    dtype.""",
+    (WHOLE, WHOLE.replace(", dtype=part.dtype", "").replace("part.contiguous()", "part.contiguous().float()")),
+    breaks=tests_of(POSITIONS),
+)
+
+leave_deals_out_rows = edit(
+    POSITIONS,
+    """Your rank r gets every N-th row of the sum. Its rows must be consecutive, from r·T/N on, or the next Enter puts
+    the positions into another order.""",
+    (
+        PART,
+        PART.replace(
+            "whole.contiguous()", "whole.unflatten(0, (-1, dist.get_world_size())).transpose(0, 1).flatten(0, 1)"
+        ),
+    ),
+    breaks=tests_of(POSITIONS),
+)
+
+everyone_takes_the_first_rows = edit(
+    POSITIONS,
+    """Every rank returns the rows of rank 0. Rank r has the rows from r·T/N on.""",
+    (
+        PART,
+        "    total = whole.clone(memory_format=torch.contiguous_format)\n"
+        "    dist.all_reduce(total)\n"
+        "    return total.chunk(dist.get_world_size())[0].clone()\n",
+    ),
+    breaks=tests_of(POSITIONS),
+)
+
+positions_trust_the_layout = edit(
+    POSITIONS,
+    """You handed the tensor on as it lies in memory. Where it is not contiguous, the collective refuses it, or takes
+    numbers in another order: make it contiguous first.""",
+    (PART, PART.replace("whole.contiguous()", "whole")),
+    breaks=tests_of(POSITIONS),
+)
+
+enter_and_leave_are_exchanged = edit(
+    POSITIONS,
+    """You exchanged Enter and Leave. Enter stands where a split region begins: it joins the rows of all ranks.""",
+    ("class Enter(", "class Other("),
+    ("class Leave(", "class Enter("),
+    ("class Other(", "class Leave("),
+    breaks=tests_of(POSITIONS),
 )
