@@ -13,6 +13,11 @@ from autograder.checks.fsdp.backward import (
 )
 from autograder.checks.fsdp.costs import costs_follow_the_formulas
 from autograder.checks.fsdp.cut import cut_and_gather_are_inverse
+from autograder.checks.fsdp.hybrid import (
+    hybrid_shards_are_the_mean_over_all_ranks,
+    only_shards_pass_between_copies,
+    sizes_that_do_not_divide_are_refused,
+)
 from autograder.checks.fsdp.partition import partition_divides_the_model
 from autograder.checks.fsdp.state import full_state_is_the_plain_modules
 from autograder.checks.fsdp.unit import unit_computes_what_it_did, unit_is_freed_after_its_forward
@@ -31,10 +36,13 @@ __all__ = [
     "cut_and_gather_are_inverse",
     "floating_inputs_are_cast",
     "full_state_is_the_plain_modules",
+    "hybrid_shards_are_the_mean_over_all_ranks",
     "memory_stays_within_a_unit",
     "one_forward_is_seen",
+    "only_shards_pass_between_copies",
     "partition_divides_the_model",
     "shards_get_the_mean_gradient",
+    "sizes_that_do_not_divide_are_refused",
     "steps_follow_one_process",
     "unit_computes_what_it_did",
     "unit_is_freed_after_its_forward",

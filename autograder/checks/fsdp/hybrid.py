@@ -1,0 +1,150 @@
+"""Exercise 7: shards within a group of ranks, copies between groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from autograder.checking.check import check
+from autograder.checking.expect import ceil_div, count_of_ranks, each_rank
+from autograder.checking.inputs import eighths
+from autograder.checking.stage import run_ranks
+
+HYBRID = "09-ex7-hybrid"
+#: (ranks, size): shards in the middle, on one rank, on all ranks.
+WORLDS = ((4, 2), (6, 3), (4, 1), (3, 3), (1, 1))
+
+
+@dataclass
+class Gradients:
+    """The flat gradients of a unit, one a rank: multiples of 1/8, so that their sums are exact."""
+
+    name: str
+    of: list[np.ndarray]
+
+
+def _cases(rng: np.random.Generator, world_size: int, size: int) -> list[Gradients]:
+    """Lengths that `size` divides, that it does not, and that are smaller than it."""
+    where = f"{count_of_ranks(world_size)}, size = {size}"
+    lengths = {f"{length} numbers" for length in (2 * size, 5 * size + 1, max(1, size - 1), int(rng.integers(6, 40)))}
+    return [
+        Gradients(f"{where}, {text}", [eighths(rng, (int(text.split()[0]),), limit=64) for _ in range(world_size)])
+        for text in sorted(lengths)
+    ]
+
+
+def _drive(rank: int, world_size: int, functions: tuple, size: int, cases: list[Gradients]) -> dict[str, Any]:
+    """Inside a rank: the groups, and each gradient reduced between barriers."""
+    make, reduce = functions
+    shard_group, copy_group = make(size)
+    members = [sorted(dist.get_process_group_ranks(group)) for group in (shard_group, copy_group)]
+    seen = []
+    for case in cases:
+        gradient = torch.tensor(case.of[rank], dtype=torch.float32)
+        before = gradient.clone()
+        dist.barrier()
+        shard = reduce(gradient, shard_group, copy_group)
+        seen.append((shard.detach().numpy().copy(), str(shard.dtype)[6:], bool(torch.equal(gradient, before))))
+    dist.barrier()
+    return {"members": members, "seen": seen}
+
+
+def _shard(case: Gradients, rank: int, size: int) -> np.ndarray:
+    """This rank's piece of the mean over all ranks, padded with zeros."""
+    mean = np.mean([one.astype(np.float64) for one in case.of], axis=0)
+    length = ceil_div(len(mean), size)
+    padded = np.concatenate([mean, np.zeros(size * length - len(mean))])
+    return padded[rank % size * length :][:length]
+
+
+@check(HYBRID)
+def hybrid_shards_are_the_mean_over_all_ranks(hybrid_groups, hybrid_reduce, *, rng):
+    """Groups are consecutive ranks, and the same places; each rank gets its shard of the mean over all, float32."""
+    for world_size, size in WORLDS:
+        cases = _cases(rng, world_size, size)
+        results = run_ranks(_drive, world_size, ((hybrid_groups, hybrid_reduce), size, cases))
+        where = f"{count_of_ranks(world_size)}, size = {size}"
+        for rank, mine in each_rank(where, results, evidence=lambda one: one["members"]):
+            first = rank.rank // size * size
+            inside, across = list(range(first, first + size)), list(range(rank.rank % size, world_size, size))
+            rank.expect_equal(mine["members"][0], inside, what="the list of members of its shard group")
+            rank.expect_equal(mine["members"][1], across, what="the list of members of its copy group")
+        for number, case in enumerate(cases):
+            for rank, mine in each_rank(case.name, results, evidence=lambda one, n=number: one["seen"][n][0]):
+                got, dtype, same = mine["seen"][number]
+                rank.expect_equal(dtype, "float32", what="the dtype of the shard")
+                rank.expect_close(
+                    got.astype(float), _shard(case, rank.rank, size), what="the shard", rtol=1e-6, atol=1e-6
+                )
+                rank.expect(same, "gradient was changed in place")
+
+
+@check(HYBRID)
+def only_shards_pass_between_copies(hybrid_groups, hybrid_reduce, *, rng):
+    """One reduce-scatter of the padded gradient over the shard group, then one all-reduce of the shard, no more."""
+    for world_size, size in WORLDS[:2]:
+        cases = _cases(rng, world_size, size)
+        results = run_ranks(_drive, world_size, ((hybrid_groups, hybrid_reduce), size, cases))
+        parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
+        for number, case in enumerate(cases):
+            calls = [[(_kind(m.call), m.bytes, m.group) for m in mine[number + 1]] for mine in parts]
+            each = 4 * ceil_div(len(case.of[0]), size)
+            for rank, mine in each_rank(case.name, calls, evidence=lambda one: [list(call[:2]) for call in one]):
+                first = rank.rank // size * size
+                inside, across = tuple(range(first, first + size)), tuple(range(rank.rank % size, world_size, size))
+                names = {inside: "the shard group", across: "the copy group"}
+                got = [
+                    f"{kind} of {nbytes} bytes over {names.get(where, 'other ranks')}" for kind, nbytes, where in mine
+                ]
+                want = [
+                    f"reduce_scatter of {size * each} bytes over the shard group",
+                    f"all_reduce of {each} bytes over the copy group",
+                ]
+                rank.expect_equal(got, want, what="the list of collectives")
+
+
+def _kind(call: str) -> str:
+    return "reduce_scatter" if call.startswith("reduce_scatter") else call
+
+
+def _drive_sizes(rank: int, world_size: int, make: Any, sizes: list[int]) -> list[str]:
+    """Inside a rank: what was raised for each size, and whether groups had been made before."""
+    said = []
+    made: list[Any] = []
+    original = dist.new_group
+    dist.new_group = lambda *args, **kwargs: (made.append(1), original(*args, **kwargs))[1]
+    try:
+        for size in sizes:
+            try:
+                make(size)
+                said.append("raised nothing")
+            except ValueError as error:
+                said.append(
+                    "raised a ValueError after a group was made"
+                    if made
+                    else ""
+                    if "size" in str(error)
+                    else f"raised a ValueError that does not name size: {error}"
+                )
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                said.append(f"raised {type(error).__name__}: {error}")
+            made.clear()
+    finally:
+        dist.new_group = original
+    return said
+
+
+@check(HYBRID)
+def sizes_that_do_not_divide_are_refused(hybrid_groups, *, rng):
+    """A `size` below 1, or that does not divide the ranks, is a ValueError that names it, before any group is made."""
+    sizes = [3, 0, -2, 8]
+    results = run_ranks(_drive_sizes, 4, (hybrid_groups, sizes))
+    for number, size in enumerate(sizes):
+        for rank, mine in each_rank(f"4 ranks, size = {size}", results, evidence=lambda one, n=number: one[n]):
+            rank.expect(not mine[number], f"hybrid_groups {mine[number]}, expected a ValueError that names size")
