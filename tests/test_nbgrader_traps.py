@@ -158,6 +158,7 @@ def test_a_tampered_notebook_gets_the_marks_of_its_answers(toy, tamper):
     assert toy.comment("ex2", student) == TAMPERINGS[tamper]
 
 
+@pytest.mark.thorough
 def test_what_nbgrader_does_with_tampered_notebooks(stock):
     for tamper, what in {
         deleted_test: (None, True),  # waits for a person
@@ -225,6 +226,7 @@ def test_a_killer_costs_its_exercise_only_and_says_why(toy, name):
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.thorough
 def test_what_nbgrader_does_with_killers(stock):
     assert "Kernel died" in stock_grade(stock, submission(ex2=KILLERS["exit-in-the-function"][0]), "died")
     # The cell was interrupted, but its function is there: full marks.

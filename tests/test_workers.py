@@ -186,6 +186,7 @@ def test_a_dask_cluster_grades_as_this_machine_does(course, tmp_path, capsys):
     assert points(course) == EXPECTED
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_does_not_answer_is_one_line(course, capsys):
     assert main(["grade", "--course", str(course.root), "--scheduler", "tcp://127.0.0.1:9"]) == 2
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err

@@ -189,6 +189,7 @@ def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not stock.available(), reason="needs bubblewrap, and /dev/null open to all")
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["equal-int", "imports-the-grader"])
 def test_what_was_measured_of_stock_nbgrader_still_holds(name):
     attack, before = catalog.find(name), table.read()[name]
