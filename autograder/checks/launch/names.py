@@ -79,8 +79,9 @@ def _expect_names(fresh_name: Callable, world_size: int, scenes: list[tuple[str,
                 fail(f"rank {rank} got {one[1]!r}, which is no text", case, one[2])
         texts = [one[1] for one in got]
         if len(set(texts)) > 1:
-            old = [text in names for text in texts]
-            shape = [text if len(text) < 20 else "long" for text in texts]  # a long one is random
+            # Sorted: on a busy machine the ranks do not always come in the order that was meant.
+            old = sorted(text in names for text in texts)
+            shape = sorted(text if len(text) < 20 else "long" for text in texts)  # a long one is random
             why = ", and one of them is that of an earlier attempt" if any(old) else ""
             fail(f"the ranks got different names, {texts}{why}", case, ["different", old, shape])
         if texts[0] in names:
