@@ -14,7 +14,7 @@ from pathlib import Path
 #: The builder of the book prints percentages in two passes; each pass → its part of the whole, in percent.
 PASSES = {"reading sources": (0, 70), "writing output": (70, 100)}
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^\w*(Error|Exception)\b|^E: ")
+TROUBLE = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|^[\w.]*(Error|Exception)\b|^E: ")
 HARMLESS = re.compile(r"IPKernelApp|pip's dependency resolver|root user action", re.IGNORECASE)
 NO_NETWORK = re.compile(
     r"NewConnectionError|Temporary failure (in name resolution|resolving)|Network is unreachable"

@@ -32,7 +32,10 @@ def code_of(path):
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_the_solution_runs(lesson):
     if not run_solutions.is_current(lesson):  # with this code it has run well
-        run_solutions.run(lesson, progress=False)
+        try:
+            run_solutions.run(lesson, progress=False)
+        except run_solutions.NotebookFailedError as error:
+            pytest.fail(str(error), pytrace=False)  # one line: papermill's traceback is long enough to be truncated
     code = code_of(run_solutions.EXECUTED / f"{lesson}.ipynb")
     assert all(cell.execution_count for cell in code if cell.source)
     streams = [(cell.id, out.text) for cell in code for out in cell.outputs if out.get("name") == "stderr"]

@@ -200,13 +200,13 @@ def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: s
             core, *others = properties.of_test(cell)
             broken = _first_failure(cell.id, core.checks, space)
             if not broken:
-                said = {one.name: _execute(cell.id, one.source, space) for one in others if one.checks}
-                said[properties.VISIBLE] = _execute(cell.id, properties.rest_of(cell), space)
+                said = {one.name: _execute(cell.id, one.source, space) for one in others}
+                said = said or {properties.VISIBLE: _execute(cell.id, properties.rest_of(cell), space)}
                 broken = {name: error for name, error in said.items() if error}
             outcome.broken[cell.id], outcome.max_points[cell.id] = broken, float(cell.metadata.nbgrader.points)
-            of_core = {*core.checks} if others else {*core.checks, properties.VISIBLE}
+            holds = not broken.keys() & core.checks.keys() if others else not broken  # alone, it has the visible part
             tried = [(one.name, one.points, one.name not in broken) for one in others]
-            outcome.points[cell.id] = properties.earned([(core.name, core.points, not broken.keys() & of_core), *tried])
+            outcome.points[cell.id] = properties.earned([(core.name, core.points, holds), *tried])
     return outcome
 
 
