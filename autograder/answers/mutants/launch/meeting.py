@@ -13,6 +13,15 @@ NAME, SETUP = "06-ex1-fresh-name", "06-ex2-setup-ddp"
 # ---- 1 · fresh_name ----
 
 
+@mutant(NAME, breaks=tests_of(NAME), fails=["killed_attempts_do_no_harm"])
+def tickets_counted_by_the_world():
+    """Each rank draws a ticket, and you divide its number by world_size. An attempt of which some ranks never came has
+    drawn fewer tickets than that, and from then on the ranks of one attempt get different quotients."""
+
+    def fresh_name(store, rank, world_size):
+        return f"attempt {(store.add('tickets', 1) - 1) // world_size}"
+
+
 answers_one_question_only = edit(
     NAME,
     """Rank 0 answers the first question that it finds under a rank's key. That may be the question of a rank of an
@@ -30,15 +39,6 @@ answers_one_question_only = edit(
     ),
     breaks=tests_of(NAME),
 )
-
-
-@mutant(NAME, breaks=tests_of(NAME), fails=["killed_attempts_do_no_harm"])
-def tickets_counted_by_the_world():
-    """Each rank draws a ticket, and you divide its number by world_size. An attempt of which some ranks never came has
-    drawn fewer tickets than that, and from then on the ranks of one attempt get different quotients."""
-
-    def fresh_name(store, rank, world_size):
-        return f"attempt {(store.add('tickets', 1) - 1) // world_size}"
 
 
 @mutant(NAME, breaks=tests_of(NAME))

@@ -10,19 +10,19 @@ TRAIN, DIAGNOSE = "06-ex5-train-until-told", "06-ex6-diagnose"
 # ---- 5 · train_until_told ----
 
 
-only_the_told_rank_stops = edit(
-    TRAIN,
-    """Only the rank that got the signal stops. The others go on to the next all-reduce and wait there for it, until the
-    cluster kills them all. After each step, the ranks must agree whether one of them has been told.""",
-    ("            dist.all_reduce(stop)\n", ""),
-    breaks=tests_of(TRAIN),
-)
-
 only_rank_0_is_heard = edit(
     TRAIN,
     """Rank 0 decides and the others follow. A signal that reaches another rank is lost. Each rank must bring what it
     knows: add up the numbers of told ranks.""",
     ("dist.all_reduce(stop)", "dist.broadcast(stop, 0)"),
+    breaks=tests_of(TRAIN),
+)
+
+only_the_told_rank_stops = edit(
+    TRAIN,
+    """Only the rank that got the signal stops. The others go on to the next all-reduce and wait there for it, until the
+    cluster kills them all. After each step, the ranks must agree whether one of them has been told.""",
+    ("            dist.all_reduce(stop)\n", ""),
     breaks=tests_of(TRAIN),
 )
 
