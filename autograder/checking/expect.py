@@ -209,6 +209,11 @@ def count_of_ranks(world_size: int) -> str:
 # ---- helpers ----
 
 
+def collective(call: str) -> str:
+    """A collective by what it does, whichever of torch's functions does it: `all_gather_single` is an all_gather."""
+    return next((kind for kind in ("reduce_scatter", "all_gather") if call.startswith(kind)), call)
+
+
 def ceil_div(a: int, b: int) -> int:
     """⌈a / b⌉ in whole numbers of any size."""
     return -(a // -b)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank
+from autograder.checking.expect import collective, each_rank
 from autograder.checking.stage import run_ranks
 
 LEVELS = "15-ex3-two-levels"
@@ -91,7 +91,7 @@ def only_a_part_crosses_nodes(two_level_all_reduce, *, rng):
         parts = [results.ledger.of(rank).between_barriers() for rank in range(inner * outer)]
         for c, case in enumerate(cases):
             each = -(-case.inputs[0].size // inner) * case.inputs[0].dtype.itemsize
-            calls = [[(_kind(m.call), m.bytes, m.group) for m in mine[c + 1]] for mine in parts]
+            calls = [[(collective(m.call), m.bytes, m.group) for m in mine[c + 1]] for mine in parts]
             for rank, mine in each_rank(case.name, calls, evidence=lambda one: [list(call[:2]) for call in one]):
                 start = rank.rank // inner * inner
                 node = tuple(range(start, start + inner))
@@ -103,8 +103,3 @@ def only_a_part_crosses_nodes(two_level_all_reduce, *, rng):
                     rank.expect(size is not None, f"{kind} was called over {where}, which no step needs")
                     rank.expect(nbytes == size, f"{nbytes} bytes were put into {kind} over {where}, expected {size}")
                 rank.expect(len(mine) == 3, f"{len(mine)} collectives were called, expected 3")
-
-
-def _kind(call: str) -> str:
-    """A collective by what it does, whichever of torch's functions does it."""
-    return next((kind for kind in ("reduce_scatter", "all_gather") if call.startswith(kind)), call)

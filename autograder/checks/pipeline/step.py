@@ -14,8 +14,8 @@ from autograder.checking.stage import run_ranks
 from autograder.checks.pipeline.schedules import gpipe, one_f_one_b, peaks_of, random_schedule
 from autograder.checks.pipeline.stages import Case, loss_of, make_case, unsplit
 
-#: Of the loss and of gradients, which are of the order of 1.
-GRADIENT_ERROR = 1e-6
+#: Of the loss and of gradients, which are of the order of 1. Float32 sums in another order differ by up to 8e-7 here.
+GRADIENT_ERROR = 1e-5
 
 
 def _cases(rng: np.random.Generator, n: int) -> list[Case]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.expect import count_of_ranks, digits_that_differ, fail
+from autograder.checking.expect import collective, count_of_ranks, digits_that_differ, fail
 
 #: The world sizes of the syllabus; every mistake shows with two ranks already.
 WORLD_SIZES = (2, 4, 1)
@@ -65,7 +65,7 @@ def expect_calls(
     for rank, mine in enumerate(calls):
         got = [(m.call, m.bytes) for m in mine[number][part]]
         for call, nbytes in got:
-            kind = next((kind for kind in ("all_gather", "reduce_scatter") if call.startswith(kind)), call)
+            kind = collective(call)
             if kind not in allowed:
                 fail(f"{when}, rank {rank} called {call}, which is not needed there", case, [when, got])
             if nbytes != allowed[kind] * width:

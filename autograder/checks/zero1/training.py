@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.expect import ceil_div, count_of_ranks, digits_that_differ, each_rank, fail
+from autograder.checking.expect import ceil_div, collective, count_of_ranks, digits_that_differ, each_rank, fail
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import bytes_held
 from autograder.checking.stage import run_ranks
@@ -230,4 +230,4 @@ def _kind_of(message: Any, clips: bool) -> str:
     """A collective by what it does; with clipping, one of at most a float64 is the norm's."""
     if clips and message.is_collective and message.bytes <= 8:
         return "number"
-    return next((kind for kind in ("reduce_scatter", "all_gather") if message.call.startswith(kind)), message.call)
+    return collective(message.call)
