@@ -5,7 +5,7 @@ from __future__ import annotations
 from autograder.answers.mutants import edit, tests_of
 
 LOSS = "12-ex7-loss"
-RIGHT, FINITE, SENT = "loss_equals_the_unsplit_one", "loss_stays_finite", "loss_sends_a_few_numbers_a_token"
+FINITE, SENT = "loss_stays_finite", "loss_sends_a_few_numbers_a_token"
 
 LARGEST = "    largest = logits.detach().amax(dim=1)\n"
 SHARED = "    dist.all_reduce(largest, op=dist.ReduceOp.MAX)\n"
@@ -173,5 +173,87 @@ loss_subtracts_in_place = edit(
     """You subtracted the maximum from the given logits themselves. The caller still needs them: work on a new
     tensor.""",
     ("    shifted = logits - largest[:, None]\n", "    logits.data -= largest[:, None]\n    shifted = logits * 1\n"),
+    breaks=tests_of(LOSS),
+)
+
+loss_subtracts_from_the_targets = edit(
+    LOSS,
+    """You subtracted your first column from the given targets themselves. The caller still needs them, and the other
+    exercises of a step take the same tensor: make a new one.""",
+    (COLUMN, "    column = targets\n    column -= dist.get_rank() * logits.shape[1]\n"),
+    breaks=tests_of(LOSS),
+)
+
+loss_misses_the_first_column = edit(
+    LOSS,
+    """A border of your columns is off by one. A rank has the targets from r·V/N up to, but not including,
+    (r + 1)·V/N: the first of them is column 0.""",
+    (MINE, MINE.replace(">= 0", "> 0")),
+    breaks=tests_of(LOSS),
+)
+
+loss_takes_one_column_too_many = edit(
+    LOSS,
+    """A border of your columns is off by one. A rank has the targets up to, but not including, (r + 1)·V/N: the next
+    one is the other rank's column 0.""",
+    (MINE, MINE.replace("< logits.shape[1]", "<= logits.shape[1]")),
+    (PICKED, PICKED.replace("column.where(mine, 0)", "column.where(mine, 0).clamp(max=logits.shape[1] - 1)")),
+    breaks=tests_of(LOSS),
+)
+
+loss_shifts_the_sum_only = edit(
+    LOSS,
+    """You subtracted the largest logit in the sum of the exponentials, but not from the target's logit. The loss is
+    then off by exactly that number.""",
+    (PICKED, PICKED.replace("shifted.gather", "logits.gather")),
+    breaks=tests_of(LOSS),
+)
+
+loss_detaches_the_sum = edit(
+    LOSS,
+    """Your loss is right, and your gradient lacks the probabilities: the sum of the exponentials was detached, so
+    autograd sees only the target's logit.""",
+    (SUMS, SUMS.replace("shifted.exp()", "shifted.detach().exp()")),
+    breaks=tests_of(LOSS),
+)
+
+loss_ignores_what_comes_back = edit(
+    LOSS,
+    """Your own backward returns the gradient of the loss, and ignores the gradient that arrives. Where the loss is
+    scaled or added to another one, that is not 1: multiply by it.""",
+    (
+        RETURN,
+        "    class One(torch.autograd.Function):\n"
+        "        @staticmethod\n"
+        "        def forward(ctx, loss):\n"
+        "            return loss.view_as(loss)\n\n"
+        "        @staticmethod\n"
+        "        def backward(ctx, grad):\n"
+        "            return torch.ones_like(grad)\n\n"
+        "    return One.apply((sums.log() - right).mean())\n",
+    ),
+    breaks=tests_of(LOSS),
+)
+
+loss_is_divided_by_the_ranks = edit(
+    LOSS,
+    """You divided the mean by the number of ranks. Every rank has the loss of all tokens already: nothing is left to
+    average.""",
+    (RETURN, RETURN.replace(".mean()", ".mean() / dist.get_world_size()")),
+    breaks=tests_of(LOSS),
+)
+
+loss_of_its_own_targets = edit(
+    LOSS,
+    """You averaged over the tokens whose target is among this rank's columns, so the ranks return different losses. The
+    mean is over all n tokens, on every rank.""",
+    (RETURN, "    return ((sums.log() - right) * mine).sum() / mine.sum().clamp(min=1)\n"),
+    breaks=tests_of(LOSS),
+)
+
+loss_keeps_a_dimension = edit(
+    LOSS,
+    """Your loss has shape (1,). A loss is a scalar, of shape (): the mean over all tokens.""",
+    (RETURN, RETURN.replace(".mean()", ".mean()[None]")),
     breaks=tests_of(LOSS),
 )

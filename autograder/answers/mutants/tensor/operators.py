@@ -280,3 +280,39 @@ enter_and_leave_are_exchanged = edit(
     ("class Other(", "class Leave("),
     breaks=tests_of(POSITIONS),
 )
+
+buffers_are_float32 = edit(
+    POSITIONS,
+    """You handed gloo a buffer of torch's default dtype, float32, next to a tensor of another one, and it refuses the
+    pair. Give the buffer the input's dtype.""",
+    (WHOLE, WHOLE.replace(", dtype=part.dtype", "")),
+    (PART, PART.replace(", dtype=whole.dtype", "")),
+    breaks=tests_of(POSITIONS),
+)
+
+positions_have_two_dimensions = edit(
+    POSITIONS,
+    """Your buffer has two dimensions, whatever the input has. Only the first counts positions: keep all that follow it,
+    `*x.shape[1:]`.""",
+    (WHOLE, WHOLE.replace("*part.shape[1:]", "part.shape[1]")),
+    (PART, PART.replace("*whole.shape[1:]", "whole.shape[1]")),
+    breaks=tests_of(POSITIONS),
+)
+
+leave_multiplies_the_gradient = edit(
+    POSITIONS,
+    """In Leave's backward you multiplied by the number of ranks. Each rank's number is one term of the sum, so it has
+    the sum's gradient as it is: join the rows, and change no number.""",
+    (LEAVE_BACK, "        return dist.get_world_size() * joined(grad)\n"),
+    breaks=tests_of(POSITIONS),
+)
+
+the_backwards_are_exchanged = edit(
+    POSITIONS,
+    """You exchanged the two backwards. A backward goes the other way than its forward: where rows were joined, the
+    gradients are summed and cut; where tensors were summed and cut, the gradients are joined.""",
+    (ENTER_BACK, "        return other(grad)\n"),
+    (LEAVE_BACK, ENTER_BACK),
+    ("        return other(grad)\n", LEAVE_BACK),
+    breaks=tests_of(POSITIONS),
+)
