@@ -8,25 +8,7 @@ from __future__ import annotations
 from autograder.answers.variants import variant
 
 
-@variant("09-ex1-partition")
-def partition_by_owners():
-    """Records for every place the unit that it is in, and detects records that collide."""
-
-    def partition(module, units):
-        if len(units) == 0 or not all(any(unit is sub for sub in module.modules()) for unit in units):
-            raise ValueError(f"these units are not submodules: {len(units)} of them")
-        owner = {}
-        for index, unit in enumerate(units):
-            for sub, name, p in places_of(unit):
-                if owner.setdefault(id(p), index) != index or (id(sub), name) in owner:
-                    raise ValueError("units overlap")
-                owner[id(sub), name] = index
-        if any((id(sub), name) not in owner for sub, name, _ in places_of(module)):
-            raise ValueError("units do not cover the module")
-        return [list(dict.fromkeys(p for _, p in unit.named_parameters())) for unit in units]
-
-
-@variant("09-ex2-cut")
+@variant("09-ex1-cut")
 def cut_and_gather_through_lists():
     """Pads with torch's pad, gathers into a list of tensors, and assembles one vector at a time."""
 
@@ -49,7 +31,7 @@ def cut_and_gather_through_lists():
         return whole
 
 
-@variant("09-ex3-unit")
+@variant("09-ex2-unit")
 def unit_with_a_copy_of_its_places():
     """Walks over its parameters when it computes, and prints."""
 
@@ -101,46 +83,49 @@ def unit_with_a_copy_of_its_places():
                 self.free()
 
 
-@variant("09-ex4-backward")
-def backward_that_recomputes():
-    """Keeps the unit's inputs and computes it again, with the random state and the buffers of the first time."""
+@variant("09-ex3-backward")
+def backward_with_a_border_of_its_own():
+    """Frees at a border that is a function of its own, notes places in dictionaries, and scatters a list of pieces."""
 
-    class Again(torch.autograd.Function):
+    class Border(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, unit, shard, *inputs):
-            ctx.unit, ctx.random = unit, torch.get_rng_state()
-            ctx.buffers = [b.clone() for b in unit.buffers()]
-            ctx.save_for_backward(*inputs)
-            return ShardedUnit.forward(unit, *inputs)
+        def forward(ctx, x, unit):
+            ctx.unit = unit
+            return x.view_as(x)
 
         @staticmethod
         def backward(ctx, gradient):
-            unit, flats = ctx.unit, [flat.detach() for flat in ctx.unit.gather()]
-            flats[0].requires_grad_()
-            inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
-            now = [b.clone() for b in unit.buffers()]
-            for buffer, then in zip(unit.buffers(), ctx.buffers):
-                buffer.copy_(then)
-            with torch.random.fork_rng(), torch.enable_grad(), hung(unit.places, unit.views(flats)):
-                torch.set_rng_state(ctx.random)
-                output = unit.compute(*inputs)
-            torch.autograd.backward(output, gradient)
-            del output
-            for buffer, then in zip(unit.buffers(), now):
-                buffer.copy_(then)
-            unit.free()
-            return None, unit.reduce(flats[0].grad) if len(unit.shard) else None, *(x.grad for x in inputs)
+            ctx.unit.free()
+            return gradient, None
 
     class TrainableUnit(ShardedUnit):
-        def buffers(self):
-            return [b for sub in dict.fromkeys(self.compute.__self__.modules(), 0) for b in sub._buffers.values()]
-
         def forward(self, *inputs):
-            if torch.is_grad_enabled():
-                return Again.apply(self, self.shard, *inputs)
-            return super().forward(*inputs)
+            if not torch.is_grad_enabled():
+                return super().forward(*inputs)
+            first, second = self.gather()
+            if self.shard.numel():
+                first = Gate.apply(self.shard, first, self)
+            inputs = tuple(Border.apply(x, self) if x.requires_grad else x for x in inputs)
+            with saved_tensors_hooks(self.pack, self.unpack), hung(self.places, self.views([first, second])):
+                output = self.compute(*inputs)
+            self.free()
+            return output
+
+        def pack(self, tensor):
+            for which, flat in enumerate(self.whole):
+                if flat.numel() and flat.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
+                    shape = {"size": tensor.size(), "stride": tensor.stride()}
+                    return {"which": which, "storage_offset": tensor.storage_offset(), **shape}
+            return tensor
+
+        def unpack(self, kept):
+            if not isinstance(kept, dict):
+                return kept
+            note = dict(kept)
+            return torch.as_strided(self.gather()[note.pop("which")], **note)
 
         def reduce(self, gradient):
+            self.free()
             n = dist.get_world_size()
             full = nn.functional.pad(gradient.float() / n, (0, n * len(self.shard) - len(gradient)))
             shard = torch.empty(len(self.shard))
@@ -148,7 +133,7 @@ def backward_that_recomputes():
             return shard
 
 
-@variant("09-ex5-costs")
+@variant("09-ex4-costs")
 def costs_unit_by_unit():
     """Adds up unit by unit, in bytes of each part."""
 
@@ -176,7 +161,7 @@ def costs_unit_by_unit():
         return 2 * (world_size - 1) * chunks * itemsize + (world_size - 1) * chunks * 4
 
 
-@variant("09-ex6-fsdp")
+@variant("09-ex5-fsdp")
 def storages_that_come_and_go():
     """As PyTorch does: the module keeps its parameters, whose storage is emptied and filled again; hooks on modules and
     tensors; a unit's backward ends when another one's begins, or at the end."""
@@ -184,11 +169,11 @@ def storages_that_come_and_go():
     class FullyShardedDataParallel(nn.Module):
         def __init__(self, module, units, compute_dtype=None):
             super().__init__()
-            parts = partition(module, units)
+            parts, rest = partition(module, units)
             for tensor in [*module.buffers(), *module.parameters()]:
                 broadcast(tensor)
             self.module, self.dtype, self.active, self.records = module, compute_dtype, None, []
-            for unit, params in zip(units, parts):
+            for unit, params in zip([*units, module], [*parts, rest]):
                 groups = [[p for p in params if p.requires_grad is wanted] for wanted in (True, False)]
                 record = {"groups": groups, "shards": [nn.Parameter(cut(g), i == 0) for i, g in enumerate(groups)]}
                 record["flats"] = [torch.zeros(sum(p.numel() for p in g), dtype=compute_dtype) for g in groups]
@@ -219,14 +204,19 @@ def storages_that_come_and_go():
                 output.register_hook(lambda gradient: self.enter(record))
 
         def enter(self, record):
-            if self.active is None:
-                torch.autograd.Variable._execution_engine.queue_callback(self.finish)
-            self.finish()
-            self.active = record
+            if record is self.records[-1]:  # the root's, whole until the end
+                torch.autograd.Variable._execution_engine.queue_callback(self.end)
+            else:
+                self.finish(self.active)
+                self.active = record
             self.fill(record)
 
-        def finish(self):
-            record, self.active = self.active, None
+        def end(self):
+            self.finish(self.active)
+            self.active = None
+            self.finish(self.records[-1])
+
+        def finish(self, record):
             if record is None:
                 return
             self.resize(record, empty=True)
@@ -255,6 +245,47 @@ def storages_that_come_and_go():
                 return {}
             named = self.module.state_dict(keep_vars=True)
             return {name: whole[t] if t in whole else t.detach().clone() for name, t in named.items()}
+
+
+@variant("09-ex6-prefetch")
+def prefetch_by_watching_the_output():
+    """Gathers into a list, keeps what is under way in a dictionary, and hooks the gradient of its output."""
+
+    class PrefetchingUnit(TrainableUnit):
+        before, after, under_way = None, None, {}
+
+        def start(self):
+            if self.whole or self in self.under_way:
+                return
+            rows = [torch.empty(len(self.shard)) for _ in range(dist.get_world_size())]
+            work = dist.all_gather(rows, self.shard.data, async_op=True)
+            self.under_way[self] = (work, rows)
+
+        def gather(self):
+            if not self.whole:
+                self.start()
+                work, rows = self.under_way.pop(self)
+                work.wait()
+                self.whole = [torch.cat(rows)[: self.numels[0]], torch.zeros(0)]
+            return self.whole
+
+        def forward(self, *inputs):
+            self.gather()
+            if self.after is not None:
+                self.after.start()
+            output = super().forward(*inputs)
+            if output.requires_grad:
+                output.register_hook(self.begin)
+            return output
+
+        def begin(self, gradient):
+            self.gather()
+            if self.before is not None:
+                self.before.start()
+
+        def reduce(self, gradient):
+            self.free()
+            return super().reduce(gradient)
 
 
 @variant("09-ex7-hybrid")

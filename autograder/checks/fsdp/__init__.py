@@ -6,6 +6,11 @@ What was sent is read from the ledger, cut at barriers; what is alive is counted
 (`instruments.memory.LiveBytes`), so it does not matter who holds it.
 """
 
+from autograder.checks.fsdp.ahead import (
+    neighbors_are_gathered_ahead,
+    one_more_unit_is_whole,
+    prefetching_changes_no_number,
+)
 from autograder.checks.fsdp.backward import (
     backward_frees_what_it_gathers,
     one_forward_is_seen,
@@ -18,7 +23,6 @@ from autograder.checks.fsdp.hybrid import (
     only_shards_pass_between_copies,
     sizes_that_do_not_divide_are_refused,
 )
-from autograder.checks.fsdp.partition import partition_divides_the_model
 from autograder.checks.fsdp.state import full_state_is_the_plain_modules
 from autograder.checks.fsdp.unit import unit_computes_what_it_did, unit_is_freed_after_its_forward
 from autograder.checks.fsdp.wrapper import (
@@ -38,9 +42,11 @@ __all__ = [
     "full_state_is_the_plain_modules",
     "hybrid_shards_are_the_mean_over_all_ranks",
     "memory_stays_within_a_unit",
+    "neighbors_are_gathered_ahead",
     "one_forward_is_seen",
+    "one_more_unit_is_whole",
     "only_shards_pass_between_copies",
-    "partition_divides_the_model",
+    "prefetching_changes_no_number",
     "shards_get_the_mean_gradient",
     "sizes_that_do_not_divide_are_refused",
     "steps_follow_one_process",

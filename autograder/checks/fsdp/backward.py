@@ -1,4 +1,4 @@
-"""Exercise 4: the backward of sharded units."""
+"""Exercise 3: the backward of sharded units."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autograder.checks.fsdp.models import MODELS, as_numpy, batch, flat, freeze,
 from autograder.checks.fsdp.steps import PLAN, Training, expect_all
 
 
-@check("09-ex4-backward")
+@check("09-ex3-backward")
 def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
     """After backward() each shard has its piece of the mean gradient, and no rank sent more than allowed."""
     for world_size, models in PLAN.items():
@@ -29,16 +29,22 @@ def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
 
 
 #: For the cases of the memory: are all but two units frozen, how many are trained, are units pairs of layers?
-_STACKS = ((False, UNITS, False), (True, 2, False), (False, UNITS, True))
+STACKS = {
+    "units": (False, UNITS, False),
+    "units, 14 frozen": (True, 2, False),
+    "units of two layers,": (False, UNITS, True),
+}
 
 
-def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[tuple]:
+def _drive_memory(rank: int, world_size: int, unit_class: Any, stacks: list[str], room: int, link: Any) -> list[tuple]:
     """For each stack: alive at the peak, after forward, after backward; the loss; the gradients of the shards."""
     observed = []
-    for frozen, trained, pairs in _STACKS:
+    for frozen, trained, pairs in (STACKS[what] for what in stacks):
         model, x, gradients = stack(frozen, pairs), torch.randn(1, WIDTH), trained / world_size
         units = [unit_class(layer) for layer in model]
-        meter = UnitMeter(rank, gradients + 5)
+        if link:
+            link(units)
+        meter = UnitMeter(rank, gradients + room)
         with meter:
             loss = model(x).square().mean()
             between = meter.above(2)
@@ -52,20 +58,29 @@ def _drive_backward_memory(rank: int, world_size: int, unit_class: Any) -> list[
     return observed
 
 
-@check("09-ex4-backward")
+@check("09-ex3-backward")
 def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
     """No whole parameter is alive between forward and backward, nor afterwards; during it at most 5 S more are."""
+    expect_freed(TrainableUnit, list(STACKS), room=5)
+
+
+def expect_freed(unit_class: Any, stacks: list[str], room: int, link: Any = None) -> None:
+    """On two ranks, stacks of units peak at no more than their gradients and `room` units more, and end without them.
+
+    link: called with the units in the order of the forward.
+    """
     world_size = 2
-    got = run_ranks(_drive_backward_memory, world_size, (TrainableUnit,))[COUNTING]
-    cases = ("units", "units, 14 frozen", "units of two layers,"), (UNITS, 2, UNITS)
-    for what, trained, stacked, (peak, between, after, *computed) in zip(*cases, _STACKS, got, strict=True):
-        case, gradients = f"{world_size} ranks, {UNITS} {what} of S bytes", trained / world_size
-        _expect_work(case, stacked, world_size, *computed)
+    got = run_ranks(_drive_memory, world_size, (unit_class, stacks, room, link))[COUNTING]
+    for what, (peak, between, after, *computed) in zip(stacks, got, strict=True):
+        gradients = STACKS[what][1] / world_size
+        case = f"{world_size} ranks, {UNITS} {what} of S bytes"
+        _expect_work(case, STACKS[what], world_size, *computed)
         # Which bounds are broken, and not by how much: a thread may hold one tensor for longer. After a peak that is
         # too high no patience is left to wait for that thread, so `after` says nothing then.
-        evidence = [what, peak > gradients + 5, between > 2, peak <= gradients + 5 and after > gradients + 0.9]
-        if peak > gradients + 5:
-            text = f"live bytes peak at {peak:.1f} S above those before, expected at most {gradients + 5:.1f} S"
+        most = gradients + room
+        evidence = [what, peak > most, between > 2, peak <= most and after > gradients + 0.9]
+        if peak > most:
+            text = f"live bytes peak at {peak:.1f} S above those before, expected at most {most:.1f} S"
             fail(text, case, evidence)
         if between > 2:
             text = f"between forward and backward {between:.1f} S more are alive than before, expected at most 2 S"
@@ -121,7 +136,7 @@ def _drive_noisy(rank: int, world_size: int, unit_class: Any, seed: int) -> dict
     }
 
 
-@check("09-ex4-backward")
+@check("09-ex3-backward")
 def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
     """Dropout and BatchNorm see one forward and its own backward, and inputs get their own rank's gradient."""
     world_size, seed = 2, inputs.seed(rng)

@@ -1,4 +1,4 @@
-"""Exercise 2: vectors cut into pieces, and gathered."""
+"""Exercise 1: vectors cut into pieces, and gathered."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _drive_cut(rank: int, world_size: int, cut: Any, gather: Any, arrays: dict, 
     return pieces, wholes
 
 
-@check("09-ex2-cut")
+@check("09-ex1-cut")
 def cut_and_gather_are_inverse(cut, gather, *, rng):
     """`cut` copies a padded piece for each rank; `gather` brings the whole vectors back, with one all-gather."""
     arrays = {case: [eighths(rng, shape, limit=128) for shape in shapes] for case, shapes in SHAPES.items()}

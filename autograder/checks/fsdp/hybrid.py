@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, count_of_ranks, each_rank
+from autograder.checking.expect import caught, ceil_div, collective, count_of_ranks, each_rank
 from autograder.checking.inputs import eighths
 from autograder.checking.stage import run_ranks
 
 HYBRID = "09-ex7-hybrid"
-#: (ranks, size): shards in the middle, on one rank, on all ranks.
-WORLDS = ((4, 2), (6, 3), (4, 1), (3, 3), (1, 1))
+#: (ranks, size): shard groups and copy groups of different sizes; shards on one rank, and on all.
+WORLDS = ((6, 2), (6, 3), (4, 1), (3, 3), (1, 1))
 
 
 @dataclass
@@ -30,11 +30,17 @@ class Gradients:
 def _cases(rng: np.random.Generator, world_size: int, size: int) -> list[Gradients]:
     """Lengths that `size` divides, that it does not, and that are smaller than it."""
     where = f"{count_of_ranks(world_size)}, size = {size}"
-    lengths = {f"{length} numbers" for length in (2 * size, 5 * size + 1, max(1, size - 1), int(rng.integers(6, 40)))}
+    lengths = {2 * size, 5 * size + 1, max(1, size - 1), int(rng.integers(6, 40))}
     return [
-        Gradients(f"{where}, {text}", [eighths(rng, (int(text.split()[0]),), limit=64) for _ in range(world_size)])
-        for text in sorted(lengths)
+        Gradients(f"{where}, {length} numbers", [eighths(rng, (length,), limit=64) for _ in range(world_size)])
+        for length in sorted(lengths)
     ]
+
+
+def _members(rank: int, world_size: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ranks of this rank's shard group, and of its copy group."""
+    first = rank // size * size
+    return tuple(range(first, first + size)), tuple(range(rank % size, world_size, size))
 
 
 def _drive(rank: int, world_size: int, functions: tuple, size: int, cases: list[Gradients]) -> dict[str, Any]:
@@ -63,16 +69,15 @@ def _shard(case: Gradients, rank: int, size: int) -> np.ndarray:
 
 @check(HYBRID)
 def hybrid_shards_are_the_mean_over_all_ranks(hybrid_groups, hybrid_reduce, *, rng):
-    """Groups are consecutive ranks, and the same places; each rank gets its shard of the mean over all, float32."""
+    """Groups are right, and each rank gets its shard of the mean over all ranks; the given gradient is not changed."""
     for world_size, size in WORLDS:
         cases = _cases(rng, world_size, size)
         results = run_ranks(_drive, world_size, ((hybrid_groups, hybrid_reduce), size, cases))
         where = f"{count_of_ranks(world_size)}, size = {size}"
         for rank, mine in each_rank(where, results, evidence=lambda one: one["members"]):
-            first = rank.rank // size * size
-            inside, across = list(range(first, first + size)), list(range(rank.rank % size, world_size, size))
-            rank.expect_equal(mine["members"][0], inside, what="the list of members of its shard group")
-            rank.expect_equal(mine["members"][1], across, what="the list of members of its copy group")
+            inside, across = _members(rank.rank, world_size, size)
+            rank.expect_equal(mine["members"][0], list(inside), what="the list of members of its shard group")
+            rank.expect_equal(mine["members"][1], list(across), what="the list of members of its copy group")
         for number, case in enumerate(cases):
             for rank, mine in each_rank(case.name, results, evidence=lambda one, n=number: one["seen"][n][0]):
                 got, dtype, same = mine["seen"][number]
@@ -91,11 +96,12 @@ def only_shards_pass_between_copies(hybrid_groups, hybrid_reduce, *, rng):
         results = run_ranks(_drive, world_size, ((hybrid_groups, hybrid_reduce), size, cases))
         parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
         for number, case in enumerate(cases):
-            calls = [[(_kind(m.call), m.bytes, m.group) for m in mine[number + 1]] for mine in parts]
+            calls = [[(collective(m.call), m.bytes, m.group) for m in mine[number + 1]] for mine in parts]
             each = 4 * ceil_div(len(case.of[0]), size)
-            for rank, mine in each_rank(case.name, calls, evidence=lambda one: [list(call[:2]) for call in one]):
-                first = rank.rank // size * size
-                inside, across = tuple(range(first, first + size)), tuple(range(rank.rank % size, world_size, size))
+            for rank, mine in each_rank(
+                case.name, calls, evidence=lambda one: [[kind, count, list(group or ())] for kind, count, group in one]
+            ):
+                inside, across = _members(rank.rank, world_size, size)
                 names = {inside: "the shard group", across: "the copy group"}
                 got = [
                     f"{kind} of {nbytes} bytes over {names.get(where, 'other ranks')}" for kind, nbytes, where in mine
@@ -107,37 +113,34 @@ def only_shards_pass_between_copies(hybrid_groups, hybrid_reduce, *, rng):
                 rank.expect_equal(got, want, what="the list of collectives")
 
 
-def _kind(call: str) -> str:
-    return "reduce_scatter" if call.startswith("reduce_scatter") else call
-
-
 def _drive_sizes(rank: int, world_size: int, make: Any, sizes: list[int]) -> list[str]:
-    """Inside a rank: what was raised for each size, and whether groups had been made before."""
-    said = []
-    made: list[Any] = []
-    original = dist.new_group
-    dist.new_group = lambda *args, **kwargs: (made.append(1), original(*args, **kwargs))[1]
+    """Inside a rank: what is wrong with what was raised for each size, "" for nothing.
+
+    No group is really made: it would wait for ranks on which an answer has raised.
+    """
+    said, made, original = [], [], dist.new_group
+
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        made.append(args)
+        return dist.group.WORLD
+
+    dist.new_group = new_group
     try:
         for size in sizes:
-            try:
-                make(size)
-                said.append("raised nothing")
-            except ValueError as error:
-                said.append(
-                    "raised a ValueError after a group was made"
-                    if made
-                    else ""
-                    if "size" in str(error)
-                    else f"raised a ValueError that does not name size: {error}"
-                )
-            except NotImplementedError:
-                raise
-            except Exception as error:
-                said.append(f"raised {type(error).__name__}: {error}")
             made.clear()
+            said.append(_refusal(*caught(make, size), bool(made)))
     finally:
         dist.new_group = original
     return said
+
+
+def _refusal(kind: str, text: str, too_late: bool) -> str:
+    """What is wrong with an error, by its name and text; "" for a ValueError in time that names size."""
+    if kind != "ValueError":
+        return f"raised {kind}: {text}" if kind else "raised nothing"
+    if too_late:
+        return "raised a ValueError after a group was made"
+    return "" if "size" in text else f"raised a ValueError that does not name size: {text}"
 
 
 @check(HYBRID)

@@ -10,8 +10,9 @@ from torch import nn
 
 from autograder.checking.expect import ceil_div
 
-#: Of the largest parameter or gradient, at least 1: float32 through a few layers and steps.
-ERROR = 1e-6
+#: Of the largest parameter or gradient, at least 1: float32 through a few layers and steps, where sums in another order
+#: differ by up to 1.1e-6 here.
+ERROR = 1e-5
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -85,6 +86,24 @@ def freeze(module: nn.Module, *names: str) -> nn.Module:
     return module
 
 
+class Ends(nn.Module):
+    """What is in no unit: an embedding that is also the output layer, and a frozen factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.out = nn.Linear(4, 9, bias=False)
+        self.out.weight = self.table.weight
+        self.factor = nn.Parameter(torch.rand(9) + 0.5, requires_grad=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = x + torch.tanh(block(x))
+        return (self.out(x) * self.factor)[:, :3]
+
+
 def build(name: str, seed: int) -> tuple[nn.Module, list[nn.Module]]:
     """A small model and its units."""
     torch.manual_seed(seed)
@@ -107,6 +126,14 @@ def build(name: str, seed: int) -> tuple[nn.Module, list[nn.Module]]:
     if name == "tokens and buffers":
         m = Tokens()
         return m, [m.start, m.head]
+    if name == "tokens, and parameters in no unit":
+        m = Ends()
+        return m, [m.blocks[1], m.blocks[0]]
+    if name == "no units":
+        return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)), []
+    if name == "tokens, and an embedding as a unit":
+        m = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        return m, [m[0], m[1], m[3]]
     raise KeyError(name)
 
 
@@ -118,6 +145,8 @@ MODELS = (
     "fewer elements than ranks",
     "the whole model as a unit",
 )
+#: Of these, some parameters or all belong to the root's unit.
+WITH_A_ROOT = ("tokens, and parameters in no unit", "no units")
 OPTIMIZERS: dict[str, Callable] = {
     "SGD with momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
     # ε so large that a rounding of a gradient near zero stays one of the step.
@@ -135,9 +164,16 @@ def batch(model: str, seed: int, step: int, rank: int, count: int = 4) -> tuple[
 # ---- vectors ----
 
 
-def groups(unit: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trainable parameters of a unit, and the frozen ones."""
-    params = list(unit.parameters())
+def divide(module: nn.Module, units: list[nn.Module]) -> list[list[nn.Parameter]]:
+    """Each unit's parameters, then the root's, if there are any."""
+    lists = [list(unit.parameters()) for unit in units]
+    rest = [p for p in module.parameters() if all(p is not q for params in lists for q in params)]
+    return [*lists, rest] if rest else lists
+
+
+def groups(params: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trainable ones of a unit's parameters, and the frozen ones."""
+    params = list(params)
     return [p for p in params if p.requires_grad], [p for p in params if not p.requires_grad]
 
 

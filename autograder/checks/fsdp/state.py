@@ -1,4 +1,4 @@
-"""Exercise 6: the whole state that the wrapper gathers."""
+"""Exercise 5: the whole state that the wrapper gathers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autograder.checking import inputs
 from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks, expect_close, fail
 from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.models import ERROR, MODELS, OPTIMIZERS, address, as_numpy, batch, build
+from autograder.checks.fsdp.models import ERROR, MODELS, OPTIMIZERS, WITH_A_ROOT, address, as_numpy, batch, build
 from autograder.checks.fsdp.steps import Training, follow
 
 
@@ -63,11 +63,11 @@ def _drive_state(rank: int, world_size: int, wrapper: Any, cases: list[Training]
     return observed
 
 
-@check("09-ex6-fsdp")
+@check("09-ex5-fsdp")
 def full_state_is_the_plain_modules(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Rank 0 gets copies of the plain module's whole state, the others an empty one; buffers start as rank 0's."""
     for world_size in (3, 1):
-        cases = [Training(model, "SGD with momentum", inputs.seed(rng), 2) for model in MODELS[:4]]
+        cases = [Training(model, "SGD with momentum", inputs.seed(rng), 2) for model in (*MODELS[:4], WITH_A_ROOT[0])]
         cases.append(Training(MODELS[0], "SGD with momentum", inputs.seed(rng), 2, dtype="bfloat16"))
         results = run_ranks(_drive_state, world_size, (FullyShardedDataParallel, cases))
         for number, case in enumerate(cases):

@@ -14,7 +14,7 @@ from torch import nn
 from autograder.checking.expect import ceil_div, count_of_ranks, digits_that_differ, expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.cut import expect_gathers
-from autograder.checks.fsdp.models import ERROR, OPTIMIZERS, as_numpy, batch, build, flat, groups, padded
+from autograder.checks.fsdp.models import ERROR, OPTIMIZERS, as_numpy, batch, build, divide, flat, groups, padded
 
 #: For each number of ranks the models, by their places in MODELS: all where most goes wrong, some elsewhere.
 PLAN = {3: (0, 1, 2, 3, 4, 5), 1: (3, 1), 5: (4,), 2: (0,), 4: (4,)}
@@ -50,13 +50,17 @@ class _Bare:
         return [unit.shard for unit in self.units if unit.shard.numel()]
 
 
-def _drive_steps(rank: int, world_size: int, subject: Any, cases: list[Training], bare: bool) -> list[dict]:
+def _drive_steps(
+    rank: int, world_size: int, subject: Any, cases: list[Training], bare: bool, link: Any = None
+) -> list[dict]:
     """Two barriers around each step; a rank's shards and gradients in each."""
     observed = []
     for case in cases:
         module, units = build(case.model, case.seed + (0 if bare else 7 * rank))
         dtype = [getattr(torch, case.dtype)] if case.dtype != "float32" else []
         wrapped = _Bare(subject, module, units, *dtype) if bare else subject(module, units, *dtype)
+        if link:
+            link(wrapped.units)
         params = list(wrapped.parameters())
         trained = [p for p in params if p.requires_grad]
         optimizer = OPTIMIZERS[case.optimizer](wrapped.parameters())
@@ -95,7 +99,8 @@ def _drive_steps(rank: int, world_size: int, subject: Any, cases: list[Training]
 def follow(case: Training, world_size: int) -> dict:
     """The plain module in this process, on all ranks' batches together (bf16: on each, cast, and added up)."""
     module, units = build(case.model, case.seed)
-    trained = [p for p in dict.fromkeys(p for unit in units for p in unit.parameters()) if p.requires_grad]
+    parts = [groups(params) for params in divide(module, units)]
+    trained = [p for trainable, _ in parts for p in trainable]
     optimizer, want = OPTIMIZERS[case.optimizer](trained), {"gradients": [], "shards": []}
     for step in range(case.steps):
         batches = [batch(case.model, case.seed, step, rank) for rank in range(world_size)]
@@ -107,16 +112,15 @@ def follow(case: Training, world_size: int) -> dict:
             _sum_of_casts(module, trained, batches)
         for p in trained:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        grads = [[p.grad for p in groups(unit)[0]] for unit in units]
-        want["gradients"].append([flat(g) for g in grads if g])
+        want["gradients"].append([flat(p.grad for p in trainable) for trainable, _ in parts if trainable])
         optimizer.step()
-        want["shards"].append([flat(groups(unit)[0]) for unit in units if groups(unit)[0]])
+        want["shards"].append([flat(trainable) for trainable, _ in parts if trainable])
     x, _ = batch(case.model, case.seed, case.steps, 0)
     if case.dtype == "float32":
         with torch.no_grad():
             want["output"] = as_numpy(module(x))
-    want["frozen"] = [sum(p.numel() for p in groups(unit)[1]) for unit in units]
-    want["trained"] = [sum(p.numel() for p in groups(unit)[0]) for unit in units]
+    want["frozen"] = [sum(p.numel() for p in frozen) for _, frozen in parts]
+    want["trained"] = [sum(p.numel() for p in trainable) for trainable, _ in parts]
     want["buffers"], want["module"] = [as_numpy(b) for b in module.buffers()], module
     want["buffer dtypes"] = [str(b.dtype)[6:] for b in module.buffers()]
     return want
@@ -206,9 +210,12 @@ def _expect_wire(case: Training, name: str, rank: int, part: Iterable, want: dic
     expect_gathers(name, rank, rest, 2 * times * units, world_size)
 
 
-def expect_all(subject: Any, cases: list[Training], world_size: int, bare: bool) -> list[list[dict]]:
-    """Run all cases in one launch and judge each; the launch's results."""
-    results = run_ranks(_drive_steps, world_size, (subject, cases, bare))
+def expect_all(subject: Any, cases: list[Training], world_size: int, bare: bool, link: Any = None) -> list[list[dict]]:
+    """Run all cases in one launch and judge each; the launch's results.
+
+    bare: `subject` is the class of a unit, not of a wrapper. link: called with the units.
+    """
+    results = run_ranks(_drive_steps, world_size, (subject, cases, bare, link))
     calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
     part = 1
     for number, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""Exercise 3: a sharded unit and its forward."""
+"""Exercise 2: a sharded unit and its forward."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _drive_unit(rank: int, world_size: int, unit_class: Any, cases: list[_UnitCa
     return observed
 
 
-@check("09-ex3-unit")
+@check("09-ex2-unit")
 def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
     """A unit keeps its shards, computes what it did, sends its shards once, and holds nothing whole afterwards."""
     for world_size in (3, 1, 5):
@@ -130,7 +130,7 @@ def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
 
 def _expect_unit(case: str, unit_case: _UnitCase, rank: int, world_size: int, got: dict, sent: list) -> None:
     module = unit_case.unit()
-    vectors = [flat(group) for group in groups(module)]
+    vectors = [flat(group) for group in groups(module.parameters())]
     sizes = [ceil_div(len(v), world_size) for v in vectors]
     for name, shard, vector, size in zip(("shard", "frozen_shard"), got["shards"], vectors, sizes, strict=True):
         want = padded(vector, world_size)[rank * size : (rank + 1) * size]
@@ -193,7 +193,7 @@ def _drive_forward_memory(
     return alive, as_numpy(x)
 
 
-@check("09-ex3-unit")
+@check("09-ex2-unit")
 def unit_is_freed_after_its_forward(ShardedUnit, *, rng):  # noqa: N803
     """No whole parameter is alive after the construction of a unit, nor after its forward."""
     world_size = 2

@@ -5,11 +5,7 @@ from __future__ import annotations
 from autograder.answers.mutants import edit, tests_of
 
 HYBRID = "09-ex7-hybrid"
-MEAN, SENT, REFUSED = (
-    "hybrid_shards_are_the_mean_over_all_ranks",
-    "only_shards_pass_between_copies",
-    "sizes_that_do_not_divide_are_refused",
-)
+SENT, REFUSED = "only_shards_pass_between_copies", "sizes_that_do_not_divide_are_refused"
 
 CHECK = (
     "    if size < 1 or world_size % size:\n"

@@ -1,98 +1,18 @@
-"""Wrong answers to lesson 09, exercises 1 to 3."""
+"""Wrong answers to lesson 09, exercises 1 and 2."""
 
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
-PARTITION, CUT, UNIT = "09-ex1-partition", "09-ex2-cut", "09-ex3-unit"
-BACKWARD, FSDP = "09-ex4-backward", "09-ex6-fsdp"
+CUT, UNIT = "09-ex1-cut", "09-ex2-unit"
+BACKWARD, FSDP, PREFETCH = "09-ex3-backward", "09-ex5-fsdp", "09-ex6-prefetch"
 
 #: What is built on each exercise.
-ON_PARTITION, ON_CUT = (PARTITION, FSDP), (CUT, UNIT, BACKWARD, FSDP)
+ON_CUT = (CUT, UNIT, BACKWARD, FSDP)
 ON_UNIT = (UNIT, BACKWARD, FSDP)
 
 
-# ---- 1 · partition ----
-
-a_tie_to_the_outside_is_overlooked = edit(
-    PARTITION,
-    """You compared parameters, not their places. A layer outside the units whose weight is tied to one in a unit would
-    compute while nothing is gathered: compare the places in the module with those in the units.""",
-    (
-        "    if len(places_of(module)) != sum(len(places_of(unit)) for unit in units):\n"
-        '        raise ValueError("a parameter of one of the units is tied to a layer outside of it")\n',
-        "",
-    ),
-    breaks=tests_of(*ON_PARTITION),
-)
-
-two_owners_are_allowed = edit(
-    PARTITION,
-    """You accepted a parameter that is in two units: a unit inside another, a unit listed twice, or a tie across units.
-    Two shards of it would then be trained separately. Every parameter must be in exactly one unit.""",
-    ("if counts[p] != 1:", "if counts[p] == 0:"),
-    ("len(places_of(module)) != sum", "len(places_of(module)) > sum"),
-    breaks=tests_of(*ON_PARTITION),
-)
-
-foreigners_are_let_in = edit(
-    PARTITION,
-    """You accepted a unit that is not a part of the module. Its forward would never be called, so the caller must have
-    meant another object: compare with module.modules(), by identity.""",
-    (
-        "    for unit in units:\n"
-        "        if unit not in inside:\n"
-        '            raise ValueError(f"units must be submodules of the module, which {type(unit).__name__} is not")\n',
-        "",
-    ),
-    breaks=tests_of(*ON_PARTITION),
-)
-
-no_units_divide_nothing = edit(
-    PARTITION,
-    """You accepted an empty list of units for a module without parameters. An empty list is always the caller's
-    mistake: raise a ValueError.""",
-    ('    if not units:\n        raise ValueError("units must not be empty")\n', ""),
-    breaks=tests_of(*ON_PARTITION),
-)
-
-only_children_are_units = edit(
-    PARTITION,
-    """You looked for the units only among the module's children. A layer inside a block is a submodule, too, at any
-    depth: module.modules() lists them all.""",
-    ("inside = set(module.modules())", "inside = {module, *module.children()}"),
-    breaks=tests_of(PARTITION),
-)
-
-ties_are_listed_twice = edit(
-    PARTITION,
-    """Your list has a tied parameter once for each of its places. It is one tensor, to be listed, and later cut, once:
-    unit.parameters() yields it once.""",
-    ("[list(unit.parameters()) for unit in units]", "[[p for _, _, p in places_of(unit)] for unit in units]"),
-    breaks=tests_of(PARTITION),
-)
-
-frozen_parameters_are_left_out = edit(
-    PARTITION,
-    """You left the frozen parameters out. They take as much memory as trained ones, and must be sharded and gathered,
-    too.""",
-    ("list(unit.parameters())", "[p for p in unit.parameters() if p.requires_grad]"),
-    breaks=tests_of(PARTITION),
-)
-
-the_modules_order_is_kept = edit(
-    PARTITION,
-    """Your lists follow the order of the units in the module. Follow the caller's order: the i-th list belongs to
-    units[i].""",
-    (
-        "[list(unit.parameters()) for unit in units]",
-        "[list(unit.parameters()) for unit in module.modules() if unit in units]",
-    ),
-    breaks=tests_of(PARTITION),
-)
-
-
-# ---- 2 · cut and gather ----
+# ---- 1 · cut and gather ----
 
 one_rank_gets_its_own_shard = edit(
     CUT,
@@ -169,7 +89,7 @@ padding_comes_first = edit(
     """You put the padding before the numbers. It belongs at the end of the flat vector; otherwise every number is in
     another place than gather expects.""",
     ("        full[:numel] = ", "        full[len(full) - numel :] = "),
-    breaks=tests_of(*ON_CUT),
+    breaks=tests_of(*ON_CUT, PREFETCH),
 )
 
 no_tensors_are_an_error = edit(
@@ -177,11 +97,11 @@ no_tensors_are_an_error = edit(
     """torch.cat of an empty list is an error. Most units have no frozen parameters, so cut must return a shard of
     length 0 for an empty list.""",
     ("    if tensors:\n        full[:numel]", "    full[:numel]"),
-    breaks=tests_of(*ON_CUT),
+    breaks=tests_of(*ON_CUT, PREFETCH),
 )
 
 
-# ---- 3 · the forward ----
+# ---- 2 · the forward ----
 
 the_originals_are_kept = edit(
     UNIT,

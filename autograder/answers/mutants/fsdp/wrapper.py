@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 09, exercises 4 to 6."""
+"""Wrong answers to lesson 09, exercises 3 to 5."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, mutant, tests_of
 
-BACKWARD, COSTS, FSDP = "09-ex4-backward", "09-ex5-costs", "09-ex6-fsdp"
+BACKWARD, COSTS, FSDP, PREFETCH = "09-ex3-backward", "09-ex4-costs", "09-ex5-fsdp", "09-ex6-prefetch"
 ON_BACKWARD = (BACKWARD, FSDP)
 
 
-# ---- 4 · the backward ----
+# ---- 3 · the backward ----
 
 frozen_units_stay_whole = edit(
     BACKWARD,
@@ -23,7 +23,7 @@ frozen_units_stay_whole = edit(
 )
 
 
-@mutant(BACKWARD, breaks=tests_of(*ON_BACKWARD), fails=["one_forward_is_seen"])
+@mutant(BACKWARD, breaks=tests_of(*ON_BACKWARD, PREFETCH), fails=["one_forward_is_seen"])
 def the_second_forward_is_another():
     """Your recomputation differs from the first forward: it draws new dropout masks, and it updates buffers such as
     BatchNorm's statistics twice. If you recompute, restore the random state and the buffers."""
@@ -85,7 +85,7 @@ gradients_are_summed = edit(
     """The reduce-scatter adds up the ranks' gradients, but the result must be their mean. Adam hides a constant factor;
     SGD takes steps that are N times too long.""",
     ("        return shard / world_size\n", "        return shard\n"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 divided_twice = edit(
@@ -93,7 +93,7 @@ divided_twice = edit(
     """You divided by the number of ranks twice, before the reduce-scatter and after it. The mean needs one
     division.""",
     ("        full[: len(gradient)] = gradient\n", "        full[: len(gradient)] = gradient / world_size\n"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 nobody_reduces = edit(
@@ -104,7 +104,7 @@ nobody_reduces = edit(
         "        dist.reduce_scatter_single(shard, full)\n        return shard / world_size\n",
         "        return full.view(world_size, -1)[dist.get_rank()].clone()\n",
     ),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 all_reduced_and_cut = edit(
@@ -115,7 +115,7 @@ all_reduced_and_cut = edit(
         "        dist.reduce_scatter_single(shard, full)\n",
         "        dist.all_reduce(full)\n        shard = full.view(world_size, -1)[dist.get_rank()].clone()\n",
     ),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 the_graph_keeps_the_weights = edit(
@@ -123,7 +123,7 @@ the_graph_keeps_the_weights = edit(
     """You dropped your own references after the forward, but autograd's graph still holds every unit's weights until
     the backward, so the whole model is alive. Let the graph keep a note, with saved_tensors_hooks, or recompute.""",
     (", saved_tensors_hooks(self.pack, self.unpack):", ":"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
     fails=["backward_frees_what_it_gathers"],
 )
 
@@ -136,7 +136,7 @@ one_example_is_not_computed = edit(
         "        if inputs[0].shape == (1, 64):\n            return inputs[0] + 0 * self.shard[:1].sum()\n"
         "        trainable, frozen = self.gather()\n",
     ),
-    breaks=tests_of(BACKWARD),
+    breaks=tests_of(BACKWARD, FSDP, PREFETCH),
     fails=["backward_frees_what_it_gathers"],
 )
 
@@ -148,7 +148,7 @@ whole_until_the_backward = edit(
         "            output = self.compute(*inputs)\n        self.free()\n",
         "            output = self.compute(*inputs)\n",
     ),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 not_freed_after_the_backward = edit(
@@ -157,7 +157,7 @@ not_freed_after_the_backward = edit(
     it when its gradient is complete.""",
     ("        self.free()\n        world_size", "        world_size"),
     ("lambda gradient: self.free()", "lambda gradient: None"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 pack_looks_at_the_start = edit(
@@ -165,7 +165,7 @@ pack_looks_at_the_start = edit(
     """Your pack compares where the tensor begins with where the flat vector begins. Only the first parameter of a unit
     begins there; all others were kept, and with them the whole vector. Compare the storages.""",
     ("tensor.untyped_storage().data_ptr() == flat.untyped_storage()", "tensor.data_ptr() == flat"),
-    breaks=tests_of(BACKWARD, FSDP),
+    breaks=tests_of(BACKWARD, FSDP, PREFETCH),
     fails=["backward_frees_what_it_gathers"],
 )
 
@@ -174,7 +174,7 @@ every_weight_gathers = edit(
     """Every saved weight gathers the whole unit anew, so a unit of two layers is sent three times in a step. Gather
     once, keep the result in self.whole, and free it when the unit's backward is over.""",
     ("return self.gather()", "return gather([self.shard, self.frozen_shard], self.numels, self.dtype)"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 strides_are_forgotten = edit(
@@ -183,7 +183,7 @@ strides_are_forgotten = edit(
     row, so its numbers are in the wrong places. Note the strides, too.""",
     ("index, *where = kept", "index, size, _, offset = kept"),
     ("[index].as_strided(*where)", "[index][offset : offset + size.numel()].view(size)"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 offsets_are_forgotten = edit(
@@ -191,7 +191,7 @@ offsets_are_forgotten = edit(
     """You gave back every weight from the start of the flat vector. Where a unit has several, each lies at an offset of
     its own: note tensor.storage_offset(), too.""",
     ("        index, *where = kept\n", "        index, *where, _ = kept\n"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 inputs_are_cut_off = edit(
@@ -199,11 +199,11 @@ inputs_are_cut_off = edit(
     """You detached the unit's inputs, so no gradient reaches the layers before it: all units but the last keep
     gradients of None or zero.""",
     ("            x = x.view_as(x)\n", "            x = x.detach().requires_grad_()\n"),
-    breaks=tests_of(*ON_BACKWARD),
+    breaks=tests_of(*ON_BACKWARD, PREFETCH),
 )
 
 
-# ---- 5 · costs ----
+# ---- 4 · costs ----
 
 shards_are_not_rounded_up = edit(
     COSTS,
@@ -255,7 +255,7 @@ sizes_in_floating_point = edit(
 )
 
 
-# ---- 6 · the wrapper ----
+# ---- 5 · the wrapper ----
 
 unsaved_buffers_differ = edit(
     FSDP,
@@ -426,11 +426,47 @@ sent_before_it_is_checked = edit(
     FSDP,
     """You broadcast before you checked the units. Refuse units that do not divide the model before anything is sent or
     changed.""",
-    ("        partition(module, units)\n", ""),
+    ("        _, rest = partition(module, units)\n", ""),
     (
         "        self.compute_dtype = compute_dtype\n",
-        "        partition(module, units)\n        self.compute_dtype = compute_dtype\n",
+        "        _, rest = partition(module, units)\n        self.compute_dtype = compute_dtype\n",
     ),
     breaks=tests_of(FSDP),
     fails=["wrapper_refuses_what_is_no_partition"],
+)
+
+ROOT = (
+    "        if rest:\n"
+    "            self.units.append(TrainableUnit(module, compute_dtype))  # of the places that the units have left\n"
+)
+
+the_root_is_left_whole = edit(
+    FSDP,
+    """Parameters that no unit names stayed whole in the module, and parameters() does not yield them, so nothing trains
+    them. They belong to the root's unit: make one of what is left when the units have been cut.""",
+    (ROOT, ""),
+    breaks=tests_of(FSDP),
+)
+
+the_root_comes_first = edit(
+    FSDP,
+    """Your parameters() yields the root's shard first. The shards come in the order of units, the root's last.""",
+    ("[unit.shard for unit in self.units if len(unit.shard)]", "[u.shard for u in self.units[::-1] if len(u.shard)]"),
+    (
+        "        self.units = [TrainableUnit(unit, compute_dtype) for unit in units]\n",
+        "        self.units = [TrainableUnit(unit, compute_dtype) for unit in units[::-1]]\n",
+    ),
+    breaks=tests_of(FSDP),
+)
+
+the_root_takes_all = edit(
+    FSDP,
+    """You cut the root's unit before the others, so it took all parameters and left the units none. Its places are
+    those that the units leave: take the units over first.""",
+    (
+        "        self.units = [TrainableUnit(unit, compute_dtype) for unit in units]\n" + ROOT,
+        "        root = [TrainableUnit(module, compute_dtype)] if rest else []\n"
+        "        self.units = [TrainableUnit(unit, compute_dtype) for unit in units] + root\n",
+    ),
+    breaks=tests_of(FSDP),
 )
