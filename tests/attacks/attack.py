@@ -34,7 +34,7 @@ class Attack:
     a str or bytes that it returns is handed in instead. worth: the points of its honest part, by exercise.
     beside: puts files next to the notebook. after: what must hold after grading, besides what must hold for all.
     aims: "marks" it wants points, "harm" it wants to change or stop something, "wire" it aims at what carries
-    results out of a jail and can do nothing to a grader that has none.
+    results out of a jail and can do nothing to a grader that has none, "check" at what one check knows.
     """
 
     name: str
@@ -45,6 +45,11 @@ class Attack:
     lesson: str = toy_course.LESSON
     beside: Callable[[Path, dict[str, str]], None] | None = None
     after: Callable[[Any], None] | None = None
+
+    @property
+    def on_nbgrader(self) -> bool:
+        """Does it aim at something that nbgrader has, too?"""
+        return self.aims in ("marks", "harm")
 
     def content(self, places: dict[str, str]) -> bytes:
         """The file that is handed in."""

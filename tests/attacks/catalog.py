@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.attacks import kernel, ledger, notebook, outside, reads, system, values, wire
-from tests.attacks.lessons import RING
+from tests.attacks import capstone, kernel, ledger, notebook, outside, reads, system, values, wire
+from tests.attacks.lessons import CAPSTONE, ON_RANKS, RING
 
 ATTACKS = [
     *values.ATTACKS,
@@ -14,10 +14,12 @@ ATTACKS = [
     *ledger.ATTACKS,
     *wire.ATTACKS,
     *outside.ATTACKS,
+    *capstone.ATTACKS,
 ]
 #: Those on single functions, and those on ranks, which take a few seconds each.
-QUICK = [attack for attack in ATTACKS if attack.lesson != RING]
+QUICK = [attack for attack in ATTACKS if attack.lesson not in ON_RANKS]
 RANKS = [attack for attack in ATTACKS if attack.lesson == RING]
+RUNS = [attack for attack in ATTACKS if attack.lesson == CAPSTONE]
 #: What `make test` tries: every fourth, so that there are some of each kind.
 SAMPLE = QUICK[::4]
 

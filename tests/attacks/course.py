@@ -77,6 +77,8 @@ class Machine:
         for name in {attack.lesson for attack in attacks} - {toy_course.LESSON}:
             (self.course / "solutions" / name).mkdir()
             nbformat.write(lessons.solution(name), self.course / "solutions" / name / f"{name}.ipynb")
+            for file in lessons.files(name):
+                shutil.copy(file, self.course / "solutions" / name)
             toy.course.prepare(name)
         self._furnish()
         (self.root / "timeout.json").write_text(json.dumps(timeout))

@@ -1,9 +1,10 @@
-"""The lessons that attacks are handed in for: the toy lesson, one on arrays, a piece of lesson 01 with real ranks."""
+"""The lessons that attacks are handed in for: the toy lesson, one on arrays, pieces of lessons 01 and 17 with ranks."""
 
 from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
@@ -13,6 +14,9 @@ from tests.helpers import toy_course
 
 ARRAYS = "08_arrays"
 RING = "09_ring"
+CAPSTONE = "10_capstone"
+#: Those that start ranks.
+ON_RANKS = (RING, CAPSTONE)
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 
 RIGHT_ARRAYS = {
@@ -53,11 +57,18 @@ assert torch.equal(got, x / 2), "not the halves"
 """,
 }
 RING_CELLS = ("01-imports", "01-ex1-broadcast", "01-ex1-broadcast-test", "01-ex3-all-gather", "01-ex3-all-gather-test")
+#: The exercises of lesson 17 that are attacked; the others are in the lesson without their tests.
+CAPSTONE_TESTS = tuple(f"17-{name}-test" for name in ("ex3-invariants", "ex5-verify", "ex7-watched", "ex8-faults"))
 
 
 def solution(lesson: str) -> nbformat.NotebookNode:
-    """The solution notebook of one of the three."""
-    return {toy_course.LESSON: toy_course.lesson, ARRAYS: _arrays, RING: _ring}[lesson]()
+    """The solution notebook of one of the four."""
+    return {toy_course.LESSON: toy_course.lesson, ARRAYS: _arrays, RING: _ring, CAPSTONE: _capstone}[lesson]()
+
+
+def files(lesson: str) -> list[Path]:
+    """The files next to the solution notebook."""
+    return sorted((notebook.SOLUTIONS / "17_capstone").glob("*.py")) if lesson == CAPSTONE else []
 
 
 def right(lesson: str) -> nbformat.NotebookNode:
@@ -66,7 +77,7 @@ def right(lesson: str) -> nbformat.NotebookNode:
 
 
 def full(lesson: str) -> dict[str, float]:
-    """All points of one of the three, by exercise."""
+    """All points of one of the four, by exercise."""
     roles = [cell.metadata.get("nbgrader", {}) for cell in solution(lesson).cells]
     return {role["grade_id"].split("-")[1]: float(role["points"]) for role in roles if role.get("grade")}
 
@@ -106,3 +117,16 @@ def _ring() -> nbformat.NotebookNode:
     """Two exercises of lesson 01, with their own tests: one that may use few rounds, one that may send few bytes."""
     cells = {cell.id: cell for cell in notebook.read("01_collectives").cells}
     return new_notebook(cells=[cells[name] for name in RING_CELLS], metadata=KERNEL)
+
+
+def _capstone() -> nbformat.NotebookNode:
+    """Lesson 17 without what only shows something, and with the tests of a few exercises."""
+    kept = [cell for cell in notebook.read("17_capstone").cells if cell.cell_type == "code" and _is_kept(cell)]
+    return new_notebook(cells=kept, metadata=KERNEL)
+
+
+def _is_kept(cell: nbformat.NotebookNode) -> bool:
+    role = cell.metadata.get("nbgrader", {})
+    if role.get("grade"):
+        return cell.id in CAPSTONE_TESTS
+    return bool(role.get("solution")) or not cell.id.endswith(("-try", "-run", "-memory"))

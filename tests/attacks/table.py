@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.attacks import catalog, stock
+from tests.attacks import catalog, lessons, stock
 from tests.attacks.course import Machine, Run
-from tests.attacks.lessons import RING
+from tests.attacks.lessons import ON_RANKS
 
 STOCK = Path(__file__).resolve().parent / "stock.json"
 PAGE = STOCK.parent.parent.parent / "book" / "start" / "attacks.md"
@@ -29,8 +29,9 @@ The table measures them: {attacks} hostile submissions, each of which answers al
 something for that one, or against somebody else. *Here* is what it gets from this repository's grader, which is what
 its honest part is worth. `make test`, and `make thorough` for attacks on ranks, grade them as one class with honest
 students and check it. *nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail
-of its own for each ({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have).
-Where ranks are attacked, the tests are those of lesson 01 in both, and it is these that most of them fall to.
+of its own for each ({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have,
+or at what one check of lesson 17 knows). Where the messages of ranks are attacked, the tests are those of lesson 01 in
+both, and it is these that most of them fall to.
 `tests/attacks/table.py` makes this page and repeats both measurements. `tests/test_fuzz.py` sends long, deep, odd and
 broken input to each place outside the jail that takes a submission's text or data.
 
@@ -50,6 +51,12 @@ Some of it cannot be promised:
 - What can be seen only next to a submission (gradients, memory, who calls what) is recorded in its own process and
   compared outside. A program that rewrites the recorder can report what did not happen, as far as it can compute what
   should have.
+- A fault that a check plants in a running program (chapters 06 and 17) is planted in its process. A program that looks
+  for it there can name it without looking at what it changes.
+- The runs of `train_watched` in chapter 17 are compared with one another, and not with another program's. An answer
+  that trains nothing and makes up runs that fit one another keeps the marks of that exercise.
+- That ranks learn about each other by the recorded messages alone is tested in chapter 01, where the exercise is to
+  write them. Elsewhere a rank can hand numbers over in a file, or by the C++ calls of torch that nobody records.
 - Limits on all processes of a jail together are the system's only where this user can write control groups. Elsewhere
   the grader looks five times a second. The command says in one line which limits hold.
 
@@ -83,7 +90,7 @@ def main() -> None:
     for attack in chosen:
         record = records.get(attack.name)
         said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "withstands"
-        row = (attack.name, attack.tries, said, ours.get(attack.name, ""), f"{sum(attack.worth.values()):g} of 6")
+        row = (attack.name, attack.tries, said, ours.get(attack.name, ""), f"{sum(attack.worth.values()):g}")
         print("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
 
 
@@ -94,10 +101,10 @@ def page() -> str:
     for attack in catalog.ATTACKS:
         record, worth = records.get(attack.name), sum(attack.worth.values())
         said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "nothing gained"
-        here = f"{worth:g} of 6"
-        row = (f"`{attack.name}`", attack.tries, "–" if attack.aims == "wire" else _short(said), here)
+        here = f"{worth:g} of {sum(lessons.full(attack.lesson).values()):g}"
+        row = (f"`{attack.name}`", attack.tries, _short(said) if attack.on_nbgrader else "–", here)
         rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |\n")
-    measured = sum(attack.name in records for attack in catalog.ATTACKS if attack.aims != "wire")
+    measured = sum(attack.name in records for attack in catalog.ATTACKS if attack.on_nbgrader)
     return HEAD.format(attacks=len(rows), measured=measured) + "".join(rows)
 
 
@@ -124,15 +131,16 @@ def write(records: dict[str, dict]) -> None:
 def grade(chosen: list) -> dict[str, str]:
     """What our grader gives for each attack."""
     given = {}
-    for part in ([a for a in chosen if a.lesson != RING], [a for a in chosen if a.lesson == RING]):
+    parts = [[a for a in chosen if a.lesson not in ON_RANKS]]
+    for part in parts + [[a for a in chosen if a.lesson == one] for one in ON_RANKS]:
         if not part:
             continue
         with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
-            machine = Machine(Path(folder)).build(part, timeout=60 if part[0].lesson == RING else 5)
+            machine = Machine(Path(folder)).build(part, timeout=60 if part[0].lesson in ON_RANKS else 5)
             run = Run(machine, timeout=900)
             for student, attack in machine.roster.items():
                 if attack:
-                    given[attack.name] = f"{sum(run.points(student, attack.lesson).values()):g} of 6"
+                    given[attack.name] = f"{sum(run.points(student, attack.lesson).values()):g}"
     return given
 
 

@@ -66,6 +66,7 @@ WITHSTOOD = {
     "solution-of-the-grader",
 }
 
+each_of_runs = pytest.mark.parametrize("attack", catalog.RUNS, ids=lambda attack: attack.name)
 each_on_ranks = pytest.mark.parametrize("attack", catalog.RANKS, ids=lambda attack: attack.name)
 
 
@@ -87,6 +88,13 @@ def graded(tmp_path_factory):
 def graded_ranks(tmp_path_factory):
     """The class whose exercises run on ranks, graded once."""
     machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.RANKS, timeout=60)
+    return course.Run(machine, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def graded_runs(tmp_path_factory):
+    """The class whose exercises train on ranks, graded once."""
+    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.RUNS, timeout=60)
     return course.Run(machine, timeout=900)
 
 
@@ -165,6 +173,19 @@ def test_nobody_else_notices_the_attackers_on_ranks(graded_ranks):
     expect_peace(graded_ranks)
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
+@each_of_runs
+def test_an_attacker_on_runs_gets_what_the_honest_part_is_worth(graded_runs, attack):
+    expect_worth(graded_runs, attack)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_nobody_else_notices_the_attackers_on_runs(graded_runs):
+    expect_peace(graded_runs)
+
+
 # --- the attacks are real -------------------------------------------------------------------------------
 
 
@@ -181,7 +202,7 @@ def test_the_page_of_the_book_says_what_is_known():
 
 def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
     measured = table.read()
-    aimed = [attack for attack in catalog.ATTACKS if attack.aims != "wire" and attack.name in measured]
+    aimed = [attack for attack in catalog.ATTACKS if attack.on_nbgrader and attack.name in measured]
     assert len(aimed) >= 40
     assert measured.keys() <= {attack.name for attack in catalog.ATTACKS}
     assert {attack.name for attack in aimed if not stock.harms(attack, measured[attack.name])} == WITHSTOOD

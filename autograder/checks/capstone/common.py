@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,6 +35,8 @@ LOSS_ERROR, NORM_ERROR, PARAMETER_ERROR = 1e-5, 1e-4, 1e-4
 STRAYS = 10
 #: The loss falls by at least this much in every step: measured over seeds and learning rates.
 MARGIN = 0.01
+#: A text that tells what is wrong may also name what it is compared with. One that names everything tells nothing.
+MOST_NAMED = 2
 LISTS = ("steps", "losses", "grad_norms", "norms", "hashes", "state_bytes", "seconds")
 
 
@@ -200,9 +203,18 @@ def expect_told(case: str, said: list[tuple], word: str, culprit: int | None, st
         wanted = [word, f"rank {rank if culprit is None else culprit}", f"step {step}"]
         missing = [part for part in wanted if part not in text]
         if missing:
-            wrong = [[w for w in ("loss", "parameters", "bytes", "checkpoint", "memory") if w in t] for _, t in said]
+            wrong = [invariants_in(t) for _, t in said]
             found = [part for part in wanted if part in text]
             fail(f"rank {rank} says {text!r}; it should name {missing}", case, [wrong, len(found)])
+        for kind, named in (("ranks", set(re.findall(r"\brank (\d+)", text))), ("invariants", invariants_in(text))):
+            if len(named) > MOST_NAMED:
+                told = f"rank {rank} says {text!r}, which names {len(named)} {kind}; it should name the wrong one"
+                fail(told, case, ["names many", kind])
+
+
+def invariants_in(text: str) -> list[str]:
+    """The words for what may be wrong that are in a text."""
+    return [word for word in ("loss", "parameters", "bytes", "checkpoint", "memory") if word in text]
 
 
 def spoil(state: dict, how: str) -> dict:

@@ -69,14 +69,19 @@ def _off(got: Any, want: Any) -> Any:
     return got - want if isinstance(got, int) and isinstance(want, int) else (str(got), got == want)
 
 
+def _plants(rng: np.random.Generator, world_size: int) -> list[tuple[str, int, int]]:
+    """As the recorder's `six`, but from numbers that nobody can draw again who finds the seed of a log's batches."""
+    kinds = [RECORDER.KINDS[i] for i in rng.permutation(len(RECORDER.KINDS))]
+    return [(kind, int(rng.integers(3, STEPS - 1)), int(rng.integers(world_size))) for kind in kinds]
+
+
 @check(FAULTS)
 def each_fault_is_found(find_fault, *, rng):
     """In real runs with a planted fault: its step, its rank and what shows it first, on rank 0 too."""
     for world_size in (3, 4):
-        seed = draw_seed(rng) % 1000
-        plants = RECORDER.six(seed, world_size, STEPS)[: 2 if world_size == 3 else 6]
+        plants = _plants(rng, world_size)[: 2 if world_size == 3 else 6]
         plants += [(kind, int(rng.integers(3, STEPS - 1)), 0) for kind in ("copy", "bit")]
-        logs, reference = _logs(world_size, seed, tuple(plants))
+        logs, reference = _logs(world_size, draw_seed(rng), tuple(plants))
         for (kind, step, rank), log in zip(plants, logs, strict=True):
             case = f"{count_of_ranks(world_size)}, {kind} in step {step} on rank {rank}"
             _expect_found(find_fault, case, log, reference, (step, rank, RECORDER.SHOWN_BY[kind]))
@@ -94,8 +99,7 @@ def _changed(log: list, *changes: tuple[int, int, str, Any]) -> list:
 @check(FAULTS)
 def the_first_moment_counts(find_fault, *, rng):
     """Of several wrong entries the first by step, then in the table's order, then by rank; no number is wrong, too."""
-    seed = draw_seed(rng) % 1000
-    [healthy], reference = _logs(4, seed, (None,))
+    [healthy], reference = _logs(4, draw_seed(rng), (None,))
     s = int(rng.integers(3, STEPS - 1))
     cases: dict[str, tuple[list[tuple[int, int, str, Any]], tuple[int, int, str]]] = {
         "one rank's batch and a lower rank's gradient": (
@@ -132,7 +136,7 @@ def the_first_moment_counts(find_fault, *, rng):
 def a_healthy_run_is_not_accused(find_fault, *, rng):
     """A run that differs from one process by rounding alone has no fault, on any number of ranks."""
     for world_size in (1, 2, 5):
-        [log], reference = _logs(world_size, draw_seed(rng) % 1000, (None,))
+        [log], reference = _logs(world_size, draw_seed(rng), (None,))
         _expect_found(find_fault, f"{count_of_ranks(world_size)}, no fault", log, reference, None)
         nearly = _changed(log, (0, 3, "gradient", 1.0004), (world_size - 1, 5, "update", 0.9996))
         _expect_found(find_fault, f"{count_of_ranks(world_size)}, 0.04 % off", nearly, reference, None)

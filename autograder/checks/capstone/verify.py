@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,54 +14,55 @@ import numpy as np
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank
-from autograder.checks.capstone.common import LISTS, PIECES, equip, run_ranks, tensor_bytes, what_it_says
+from autograder.checking.expect import each_rank, fail
+from autograder.checks.capstone.common import LISTS, MOST_NAMED, equip, run_ranks, what_it_says
 
 
-def _drive_verify(rank: int, world_size: int, verify_resume: Any, train: Any, root: str, cases: list[tuple]) -> dict:
+def _drive_train(rank: int, world_size: int, train: Any, root: str) -> dict:
+    """Inside a rank: the run that is never stopped."""
+    equip(train)
+    return train(rank, world_size, 7, root, 4)
+
+
+def _drive_verify(
+    rank: int, world_size: int, verify_resume: Any, train: Any, root: str, told: list[list[dict]]
+) -> dict:
+    """Inside a rank: what verify_resume says of each report of a run. What was changed in which is not known here."""
     equip(train)
     equip(verify_resume)
-    mine = train(rank, world_size, 7, root, 4)
-    everyone: list[Any] = [None] * world_size
-    dist.all_gather_object(everyone, mine)
     outcomes = []
-    for _, changes in cases:
-        told = [{**run, "parameters": run["parameters"].copy()} for run in everyone]
-        for name in (*LISTS, "checkpoints"):
-            for run in told:
-                run[name] = [dict(entry) if isinstance(entry, dict) else entry for entry in run[name]]
-        for culprit, change in changes:
-            _change(rank, world_size, told, culprit, change, root)
+    for reports in told:
         dist.barrier()
         verdicts: list[Any] = []
-        said = what_it_says(lambda t=told, v=verdicts: v.append(verify_resume(rank, world_size, t, 7)))
+        said = what_it_says(lambda t=reports, v=verdicts: v.append(verify_resume(rank, world_size, t, 7)))
         verdict = verdicts[0] if verdicts and isinstance(verdicts[0], dict) else {}
         outcomes.append((said, {name: verdict.get(name, "missing") for name in ("ok", "first_difference")}))
     return {"outcomes": outcomes, "there": sorted(path.name for path in Path(root).iterdir())}
 
 
-def _change(rank: int, world_size: int, told: list[dict], culprit: int | None, change: Any, root: str) -> None:
+def _changed(everyone: list[dict], changes: list[tuple], root: str) -> list[dict]:
+    """What all ranks report, with changes: (rank or None for all, what to change)."""
+    told = copy.deepcopy(everyone)
+    for culprit, change in changes:
+        _change(told, culprit, change, root)
+    return told
+
+
+def _change(told: list[dict], culprit: int | None, change: Any, root: str) -> None:
     """Change what is reported of rank `culprit`'s run, or of every rank's (None)."""
-    if change == "other checkpoint":  # whole, with a right digest, and of other parameters
-        state, _ = PIECES.load_sharded(told[rank]["checkpoints"][0]["path"])
-        state["master"] += 1e-3
-        path = PIECES.save_sharded(state, f"{root}/other", 4)
-        mine: Any = hashlib.sha256(b"".join(tensor_bytes(state))).hexdigest()
-        digests: list[Any] = [None] * world_size
-        dist.all_gather_object(digests, mine)
+    if change == "other checkpoint":
+        path, digests = _with_other_masters(_checkpoint(told), Path(root, "other"))
         for run, digest in zip(told, digests, strict=True):
             run["checkpoints"] = [{"step": 4, "path": str(path), "sha256": digest}]
         return
     if change == "flipped byte":
-        shutil.copytree(told[0]["checkpoints"][0]["path"], f"{root}/of-{rank}/step_00000004")
-        dist.barrier()
-        if rank == 1:
-            file = Path(f"{root}/of-0/step_00000004/shard_00001.bin")
-            data = bytearray(file.read_bytes())
-            data[99] ^= 4
-            file.write_bytes(data)
+        path = Path(shutil.copytree(_checkpoint(told), Path(root, "flipped", "step_00000004")))
+        file = path / "shard_00001.bin"
+        data = bytearray(file.read_bytes())
+        data[99] ^= 4
+        file.write_bytes(data)
         for run in told:
-            run["checkpoints"][0]["path"] = f"{root}/of-0/step_00000004"
+            run["checkpoints"][0]["path"] = str(path)
         return
     for run in told if culprit is None else [told[culprit]]:
         name, place, value = change
@@ -73,6 +76,33 @@ def _change(rank: int, world_size: int, told: list[dict], culprit: int | None, c
             del run["steps"][place]
         else:
             run[name][place] = value(run[name][place])
+
+
+def _checkpoint(told: list[dict]) -> Path:
+    """Where the checkpoint of step 4 is that these runs made."""
+    entries = told[0]["checkpoints"]
+    path = Path(entries[0]["path"]) if entries else Path()
+    if not (path / "manifest.json").is_file():
+        fail("train did not save a checkpoint of step 4", "an honest run", "checkpoint")
+    return path
+
+
+def _with_other_masters(path: Path, root: Path) -> tuple[Path, list[str]]:
+    """A whole checkpoint of other parameters, and for each rank the digest of its tensors, in the order of names."""
+    target = Path(shutil.copytree(path, root / "step_00000004"))
+    manifest, digests = json.loads((target / "manifest.json").read_bytes()), []
+    for shard in manifest["shards"]:
+        data, tensors = bytearray((target / shard["file"]).read_bytes()), shard["tensors"]
+        parts = {name: slice(p["offset"], p["offset"] + 4 * p["numel"]) for name, p in tensors.items()}
+        masters = np.frombuffer(bytes(data[parts["master"]]), np.float32)
+        data[parts["master"]] = (masters + np.float32(1e-3)).tobytes()
+        (target / shard["file"]).write_bytes(data)
+        shard["sha256"] = hashlib.sha256(data).hexdigest()
+        digests.append(hashlib.sha256(b"".join(data[parts[name]] for name in sorted(parts))).hexdigest())
+    text = json.dumps(manifest).encode()
+    (target / "manifest.json").write_bytes(text)
+    (target / "manifest.sha256").write_text(hashlib.sha256(text).hexdigest())
+    return target, digests
 
 
 def _nudge(value: float) -> float:
@@ -114,11 +144,14 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
         ("a flipped byte", [(None, "flipped byte")], (("checkpoint",),) * 3),
         ("no checkpoint", [(None, ("checkpoints", 0, []))], (("checkpoint",),) * 3),
     ]  # fmt: skip
+    order = rng.permutation(len(cases)).tolist()  # which report is the honest one is not told either
     with tempfile.TemporaryDirectory(prefix="check-") as root:
-        arguments = (verify_resume, train, root, [case[:2] for case in cases])
-        results = run_ranks(_drive_verify, 3, arguments)
+        everyone = list(run_ranks(_drive_train, 3, (train, root)))
+        _expect_reports(everyone)
+        told = [_changed(everyone, cases[i][1], root) for i in order]
+        results = run_ranks(_drive_verify, 3, (verify_resume, train, root, told))
     for number, (case, _, wanted) in enumerate(cases):
-        rows = [mine["outcomes"][number] for mine in results]
+        rows = [mine["outcomes"][order.index(number)] for mine in results]
         for (rank, ((kind, text), verdict)), words in zip(each_rank(case, rows, evidence=_seen), wanted, strict=True):
             rank.expect(not kind, f"{kind} was raised: {text}")
             ok, difference = verdict["ok"], verdict["first_difference"]
@@ -126,9 +159,19 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
             rank.expect(right, f"ok is {ok} and first_difference is {difference!r}, expected ok = {not words}")
             missing = [word for word in words if word not in str(difference)]
             rank.expect(not missing, f"first_difference should name {missing}, it is {difference!r}")
-    kept = {"of-0", "of-1", "of-2", "other", "step_00000004"}
+            many = _names_many(difference, words)
+            rank.expect(not many, f"first_difference should name the first alone, it is {difference!r}", ["names many"])
+    kept = {"flipped", "other", "step_00000004"}
     for rank, saved in each_rank("files", [sorted(set(mine["there"]) - kept) for mine in results]):
         rank.expect(not saved, f"verify_resume saved {saved}, but it should save nothing")
+
+
+def _expect_reports(everyone: list[dict]) -> None:
+    """What train returned has what is to be changed in it."""
+    for rank, mine in each_rank("an honest run", everyone, evidence=lambda mine: type(mine).__name__):
+        lists = isinstance(mine, dict) and all(isinstance(mine.get(name), list) for name in (*LISTS, "checkpoints"))
+        whole = lists and all(len(mine[name]) == 7 for name in LISTS) and isinstance(mine["parameters"], np.ndarray)
+        rank.expect(whole and mine["parameters"].dtype == np.float32, "train did not return 7 steps and its parameters")
 
 
 def _seen(row: tuple) -> list:
@@ -137,7 +180,20 @@ def _seen(row: tuple) -> list:
     return [kind, str(verdict["ok"]), _words(verdict["first_difference"])]
 
 
+#: What may differ, as it is called in a text.
+WORDS = ("sha256", "checkpoint", "losses", "hashes", "grad_norms", " norms", "state_bytes", "parameters", "steps")
+
+
 def _words(text: Any) -> list[str]:
     """The words among these that a text names."""
-    found = ("sha256", "checkpoint", "losses", "hashes", "grad_norms", " norms", "state_bytes", "parameters", "steps")
-    return [word for word in (*found, *(f"step {n}" for n in range(1, 8))) if word in f" {text}"]
+    return [word for word in (*WORDS, *(f"step {n}" for n in range(1, 8))) if word in f" {text}"]
+
+
+def _names_many(text: Any, words: tuple[str, ...]) -> bool:
+    """Does a text name more steps than one and another, or more words than one and what it has to do with?
+
+    words: what it must name. Where a step alone is asked for, several lists may differ in it.
+    """
+    steps = [word for word in _words(text) if word.startswith("step ")]
+    others = len(_words(text)) - len(steps)
+    return len(steps) > MOST_NAMED or (others > MOST_NAMED + 1 and not all(word in steps for word in words))

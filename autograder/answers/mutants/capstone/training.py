@@ -373,7 +373,7 @@ train_resumes_from_memory = edit(
         "            kept = {name: value.clone() if torch.is_tensor(value) else value for name, value in state}\n"
         '            SAVED[history.checkpoints[-1]["path"]] = kept\n',
     ),
-    breaks=tests_of(TRAIN),
+    breaks=tests_of(TRAIN, VERIFY),
 )
 
 train_counts_steps = edit(
