@@ -143,6 +143,21 @@ def test_each_declared_package_has_one_exact_version():
     assert set(names) == everything(), "requirements.txt and pyproject.toml should name the same packages"
 
 
+def test_every_locked_version_installs_on_the_oldest_python():
+    """Debian 12 has Python 3.11.2; a lock that was written with a later one must not shut it out."""
+    oldest = [*map(int, PROJECT["requires-python"].removeprefix(">=").split(".")), 0]
+    locked = [line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()]
+    too_new = {}
+    for package in locked:
+        try:
+            wants = metadata.metadata(package).get("Requires-Python") or ""
+        except metadata.PackageNotFoundError:  # on another system
+            continue
+        if any([*map(int, least.split("."))] > oldest for least in re.findall(r">=\s*(\d+(?:\.\d+)*)", wants)):
+            too_new[package] = wants
+    assert not too_new, f"these do not install on Python {'.'.join(map(str, oldest))}: lock older versions"
+
+
 #: A module that Python imports when it starts; afterwards these others seem not to be installed.
 HIDE = """
 import sys
