@@ -1,0 +1,91 @@
+"""Draws formulas while the book is built: LaTeX becomes MathML, which browsers show by themselves.
+
+Temml (`book/_vendor/temml`) converts, in V8, which the package mini-racer brings. A page needs no script for its
+formulas, shows them at once, and a screen reader reads them. `math.css` holds the font; only pages with formulas load
+it. A formula that cannot be converted causes a warning, which stops the build.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from py_mini_racer import JSEvalException, MiniRacer
+from sphinx.util import logging
+from sphinx.util.math import get_node_equation_number
+
+VENDOR = Path(__file__).resolve().parent.parent / "_vendor"
+TEMML = VENDOR / "temml" / "temml.min.js"
+FONT = VENDOR / "stix" / "stix-two-math-latin-400-normal.woff2"
+#: The name of the style sheet with the font.
+STYLE = "math.css"
+
+
+@functools.cache
+def engine() -> MiniRacer:
+    """V8 with Temml in it."""
+    started = MiniRacer()
+    started.eval(TEMML.read_text(encoding="utf-8"))
+    return started
+
+
+@functools.cache
+def mathml(latex: str, display: bool) -> str:
+    """A formula as MathML. ValueError, with Temml's words, if it cannot be converted."""
+    try:
+        return str(engine().call("temml.renderToString", latex, {"displayMode": display, "throwOnError": True}))
+    except JSEvalException as error:
+        raise ValueError(str(error).strip().splitlines()[0]) from None
+
+
+def _drawn(node: nodes.Element, display: bool) -> str:
+    latex = node.astext().strip()
+    try:
+        return mathml(latex, display)
+    except ValueError as error:
+        logging.getLogger(__name__).warning("%s: %s", latex, error, location=node)
+        return ""
+
+
+def visit_inline(translator: Any, node: nodes.math) -> None:
+    """A formula within a line."""
+    translator.body.append(f'<span class="math">{_drawn(node, display=False)}</span>')
+    raise nodes.SkipNode
+
+
+def visit_block(translator: Any, node: nodes.math_block) -> None:
+    """A formula on a line of its own, with its number if it has one."""
+    translator.body.append(translator.starttag(node, "div", CLASS="math"))
+    translator.body.append(_drawn(node, display=True))
+    if node["number"]:
+        number = get_node_equation_number(translator, node)
+        translator.body.append(f'<span class="eqno">({number})')
+        translator.add_permalink_ref(node, "Link to this equation")
+        translator.body.append("</span>")
+    translator.body.append("</div>\n")
+    raise nodes.SkipNode
+
+
+def load(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Give pages with formulas the font."""
+    if "<math" in (context.get("body") or ""):
+        app.add_css_file(STYLE)
+
+
+def write(app: Any, exception: Exception | None) -> None:
+    """Write the style sheet with the font in it."""
+    if not exception and app.builder.format == "html":
+        font = base64.b64encode(FONT.read_bytes()).decode()
+        face = f'@font-face {{ font-family: "STIX Two Math"; src: url("data:font/woff2;base64,{font}"); }}\n'
+        Path(app.outdir, "_static", STYLE).write_text(face, encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Register the renderer `mathml`."""
+    app.add_html_math_renderer("mathml", inline_renderers=(visit_inline, None), block_renderers=(visit_block, None))
+    app.connect("html-page-context", load)
+    app.connect("build-finished", write)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
