@@ -12,8 +12,10 @@ A chapter writes a figure like this::
 The name after `{live-figure}` belongs to three files in `book/figures/`. `ring.js` registers the element
 `<figure-ring>` (`stepper.js` says how). `ring.css` says how it looks. `ring.py` has a function `still()`, which returns
 the picture for paper and for readers without scripts: SVG, made from the same data as in Python, and its text
-alternative. `:ask:` is what readers should ask themselves before they play; the body is what there is to discover
-afterwards; math and links work in both. `:settings:` are the settings that the figure starts with.
+alternative. If it also has a function `data()`, the element carries the JSON that this one returns, such as a recorded
+run. `:ask:` is what readers should ask themselves before they play; the body is what there is to discover afterwards;
+math and links work in both. `:settings:` are the settings that the figure starts with. With `:alone:` a figure needs
+neither question nor body, and runs once by itself.
 
 A page loads only the scripts of its own figures. A picture that carries the ledger of its run, as
 `results.timeline()` does, gets the player of `ledger.js` below it. A figure without a question or a body, or whose
@@ -44,38 +46,42 @@ class LiveFigure(Directive):
 
     has_content = True
     required_arguments = 1
-    option_spec: ClassVar = {"ask": directives.unchanged_required, "settings": directives.unchanged}
+    option_spec: ClassVar = {
+        "ask": directives.unchanged_required,
+        "settings": directives.unchanged,
+        "alone": directives.flag,
+    }
 
     def run(self) -> list[nodes.Node]:
         """The question, the element with its still, and what there is to discover, in one container."""
         name = self.arguments[0]
         files = [FIGURES / f"{name}.{kind}" for kind in ("js", "css", "py")]
         missing = [path.name for path in files if not path.is_file()]
-        if missing or "ask" not in self.options or not self.content:
+        alone = "alone" in self.options
+        if missing or not (alone or ("ask" in self.options and self.content)):
             problem = f"there is no book/figures/{missing[0]}" if missing else "it needs :ask: and a body"
             return [self.state_machine.reporter.warning(f"live-figure {name}: {problem}", line=self.lineno)]
+        settings = self.options.get("settings", "") + (" playing" if alone else "")
+        element = nodes.raw("", _element(name, settings), format="html")
+        if alone:
+            return [nodes.container("", element, classes=["live-figure"])]
         asked, messages = self.state.inline_text(self.options["ask"], self.lineno)
         question = nodes.paragraph("", "", *asked, classes=["live-ask"])
         found = nodes.container(classes=["live-found"])
         self.state.nested_parse(self.content, self.content_offset, found)
-        element = nodes.raw("", _element(name, self.options.get("settings", "")), format="html")
         return [nodes.container("", question, element, found, classes=["live-figure"]), *messages]
 
 
 def _element(name: str, settings: str) -> str:
-    """The figure's element and its still."""
-    picture, alt = still(name)
-    attributes = "".join(
-        f' {key}="{html.escape(value)}"' for key, _, value in (pair.partition("=") for pair in settings.split())
-    )
+    """The figure's element, with its data if it has some, and its still."""
+    figure = module(name)
+    picture, alt = figure.still()
+    given = dict(pair.partition("=")[::2] for pair in settings.split())
+    if hasattr(figure, "data"):
+        given["data-recorded"] = figure.data()
+    attributes = "".join(f' {key}="{html.escape(value)}"' for key, value in given.items())
     described = picture.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" ', 1)
     return f'<figure-{name}{attributes}></figure-{name}>\n<div class="live-still">{described}</div>'
-
-
-def still(name: str) -> tuple[str, str]:
-    """A figure's picture, as SVG, and its text alternative: what `still()` in `book/figures/NAME.py` returns."""
-    picture, alt = module(name).still()
-    return str(picture), str(alt)
 
 
 def module(name: str) -> Any:

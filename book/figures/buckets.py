@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autograder.lessons import notebook
+
 COUNT, BYTES, EACH = 24, 4e6, 1.2e-3
 RANKS, ALPHA, SPEED = 16, 20e-6, 10e9
 SIZES = (1, 4, 12)
@@ -37,13 +39,17 @@ def still() -> tuple[str, str]:
 
 def _bars(size: int) -> tuple[dict[str, list[tuple[float, float]]], float, int]:
     """The bars of both rows, when the last sum arrives, and the last bucket that found the network idle."""
-    cost = 2 * (RANKS - 1) * (ALPHA + size * BYTES / (RANKS * SPEED))
-    fill, send, end, decides = [], [], 0.0, 0
-    for k in range(COUNT // size):
-        ready = (k + 1) * size * EACH
-        start = max(ready, end)
-        decides = k if start == ready else decides
-        end = start + cost
-        fill.append((ready - size * EACH, ready))
-        send.append((start, end))
-    return {"backward": fill, "network": send}, end, decides
+    end_of = notebook.functions("05_ddp")["end_of"]
+    gradients = [(j + 1) * EACH for j in range(COUNT)]
+    split = [size] * (COUNT // size)
+    ready = gradients[size - 1 :: size]
+    ends = [end_of(split[: k + 1], gradients, _cost) for k in range(len(split))]
+    fill = [(there - size * EACH, there) for there in ready]
+    send = [(end - _cost(size), end) for end in ends]
+    found_idle = [k for k, (there, end) in enumerate(zip(ready, ends, strict=True)) if end == there + _cost(size)]
+    return {"backward": fill, "network": send}, ends[-1], found_idle[-1]
+
+
+def _cost(count: int) -> float:
+    """Seconds of a ring all-reduce of `count` gradients."""
+    return 2 * (RANKS - 1) * (ALPHA + count * BYTES / (RANKS * SPEED))

@@ -4,9 +4,10 @@
 
      label      its name for screen readers
      whole      true if it first shows its last frame, the whole picture; otherwise it shows the first one
+     keeps      true if every choice of the settings has the same steps: the reader then stays at the step
      settings   name -> {label, from, to, value} for a slider, or {label, options: [[value, words], …], value}
      logic      pure functions; logic.frames(settings, data) returns an array of frames, each with `says`: what this
-                step shows, in words
+                step shows, in words; `data` is what the element carries (`data-recorded`, as JSON)
      draw       (frame, {html, settings, data, forward}) -> what stands above the controls; `forward` is true if the
                 frame was reached by one step forward, the only case in which things may be seen to move
 
@@ -39,7 +40,7 @@ window.figures = (() => {
   class Stepper extends Component {
     constructor(props) {
       super(props);
-      this.state = { settings: initial(props.figure, props.element), playing: false, forward: false };
+      this.state = { settings: initial(props.figure, props.element), playing: false, forward: false, alone: false };
       this.frames = this.framesOf(this.state.settings);
       this.state.step = this.first;
     }
@@ -51,6 +52,13 @@ window.figures = (() => {
 
     framesOf(settings) {
       return this.props.figure.logic.frames(settings, this.props.data);
+    }
+
+    /** An element with the attribute `playing` runs by itself, once, unless the reader wants less motion. */
+    componentDidMount() {
+      if (!this.props.element?.hasAttribute("playing") || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+      this.play();
+      this.setState({ alone: true });
     }
 
     componentWillUnmount() {
@@ -74,7 +82,7 @@ window.figures = (() => {
 
     pause() {
       clearInterval(this.timer);
-      this.setState({ playing: false });
+      this.setState({ playing: false, alone: false });
     }
 
     play() {
@@ -91,7 +99,7 @@ window.figures = (() => {
       const settings = { ...this.state.settings, [name]: read(this.props.figure.settings[name], text) };
       this.pause();
       this.frames = this.framesOf(settings);
-      this.setState({ settings, step: this.first, forward: false });
+      this.setState({ settings, step: this.props.figure.keeps ? this.state.step : this.first, forward: false });
     }
 
     key(event) {
@@ -109,7 +117,7 @@ window.figures = (() => {
       does();
     }
 
-    render({ figure, data }, { settings, step, playing, forward }) {
+    render({ figure, data }, { settings, step, playing, forward, alone }) {
       const frame = this.frames[step];
       const button = (words, sign, does, off) => html`
         <button type="button" class="figure-button" aria-label=${words} title=${words} aria-disabled=${String(off)}
@@ -129,7 +137,7 @@ window.figures = (() => {
               aria-valuetext=${`step ${step} of ${this.last}`} onInput=${(event) => this.move(Number(event.target.value))} />
             <span class="figure-count">${step} / ${this.last}</span>
           </div>
-          <p class="figure-says" aria-live="polite">${frame.says}</p>
+          <p class="figure-says" aria-live=${alone ? "off" : "polite"}>${frame.says}</p>
         </div>`;
     }
 
@@ -157,6 +165,7 @@ window.figures = (() => {
       class extends HTMLElement {
         connectedCallback() {
           this.closest(".live-figure")?.classList.add("is-live");
+          this.data ??= this.dataset.recorded && JSON.parse(this.dataset.recorded);
           render(html`<${Stepper} figure=${figure} element=${this} data=${this.data} />`, this);
         }
 

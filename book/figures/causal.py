@@ -1,0 +1,38 @@
+"""The still of causal attention: 16 tokens on four ranks in three layouts, counted by lesson 13's functions."""
+
+from __future__ import annotations
+
+from autograder.lessons import notebook
+
+LENGTH, RANKS = 16, 4
+LAYOUTS = ("contiguous", "striped", "zigzag")
+#: In units of the picture: a cell's size, and the space between two squares.
+CELL, GAP = 11, 22
+
+
+def still() -> tuple[str, str]:
+    """The picture and its text alternative."""
+    lesson = notebook.functions("13_context")
+    marks, said, left = [], [], 0
+    for layout in LAYOUTS:
+        idle = lesson["idle_fraction"](lesson["pair_counts"](LENGTH, RANKS, layout))
+        title = f"{layout}: {100 * idle:.1f} % waiting"
+        marks.append(f'<text class="still-title" x="{left}" y="12">{title}</text>')
+        shards = [lesson["shard_positions"](LENGTH, rank, RANKS, layout).tolist() for rank in range(RANKS)]
+        owner = {position: rank for rank, shard in enumerate(shards) for position in shard}
+        for query in range(LENGTH):
+            for key in range(query + 1):
+                x, y = left + key * CELL, 20 + query * CELL
+                step = (owner[query] - owner[key]) % RANKS
+                look = f"fill: var(--rank-{owner[query]}); fill-opacity: 0.45; opacity: 1; stroke: none"
+                marks += [
+                    f'<rect class="still-box" x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" style="{look}"/>',
+                    f'<text class="still-label" style="font-size: 8px" x="{x + 3}" y="{y + 8}">{step}</text>',
+                ]
+        said.append(title)
+        left += LENGTH * CELL + GAP
+    key = "Rows are queries in the color of their rank, columns keys; the number is the step of the ring."
+    marks.append(f'<text class="still-label" x="0" y="{36 + LENGTH * CELL}">{key}</text>')
+    alt = f"Which of {RANKS} ranks computes which pairs of {LENGTH} queries and keys. {'; '.join(said)}."
+    size = f"{left - GAP} {42 + LENGTH * CELL}"
+    return f'<svg viewBox="0 0 {size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
