@@ -75,9 +75,9 @@ OVERFLOW = """(() => {
 })()"""
 
 #: Formulas that were not drawn, or drawn as an error.
-BAD_MATH = """[...document.querySelectorAll('.math')].filter(e => !e.querySelector('mjx-container svg'))
-  .concat([...document.querySelectorAll('[data-mjx-error], mjx-merror')])
-  .map(e => e.textContent.slice(0, 80) || e.getAttribute('data-mjx-error'))"""
+BAD_MATH = """[...document.querySelectorAll('.math')]
+  .filter(e => !e.querySelector('math')?.getBoundingClientRect().width)
+  .concat([...document.querySelectorAll('.temml-error, merror')]).map(e => e.textContent.slice(0, 80))"""
 
 BAD_IMAGES = """[...document.querySelectorAll('img')]
   .filter(e => !(e.alt || '').trim() || (e.loading !== 'lazy' && !e.naturalWidth)).map(e => e.src.slice(0, 80))"""
@@ -103,20 +103,36 @@ def test_every_page_works_with_the_network_off(chromium, book, width):
         problems += [f"{name}: no text alternative, or no picture: {src}" for src in tab.evaluate(BAD_IMAGES)]
         problems += [f"{name}: a control without a name: {html}" for html in tab.evaluate(NAMELESS)]
         problems += [f"{name}, {width} wide: {element} sticks out" for element in tab.evaluate(OVERFLOW)]
-        formulas += tab.evaluate("document.querySelectorAll('mjx-container svg').length")
+        formulas += tab.evaluate("document.querySelectorAll('math').length")
     assert not problems, "\n".join(problems)
     assert formulas > 20
 
 
 @pytest.mark.browser
-def test_search_finds_a_word(chromium, book):
+def test_search_finds_sections_and_shows_the_passage(chromium, book):
     tab = Tab(chromium)
-    tab.open((book / "search.html").as_uri() + "?q=gradient")
-    tab.wait("document.querySelectorAll('#search-results li').length > 0")
-    assert "03_step" in tab.evaluate("document.querySelector('#search-results').innerHTML")
+
+    def results(question):
+        tab.open((book / "search.html").as_uri() + f"?q={question}")
+        tab.wait("document.querySelector('.search-sections [role=status]')")
+        links = tab.page.locator(".search-sections a").all()
+        return [(link.get_attribute("href"), link.inner_text()) for link in links]
+
+    found = results("error+feedback")
+    assert found[0] == ("book/07_bandwidth.html#error-feedback", "07 · Cheaper gradients › Error feedback")
+    assert all((book / link.split("#")[0]).is_file() for link, _ in found)
+    marked = {mark.lower() for mark in tab.page.locator(".search-sections mark").all_inner_texts()}
+    assert marked <= {"error", "feedback"} | {f"error{sign}feedback" for sign in " -_"}
+    same = [results(question) for question in ("all-reduce", "all_reduce", "All-Reduce")]
+    assert same[0] == same[1] == same[2] and "notebooks/" not in same[0][0][0]
+    tab.page.locator(".search-sections a").first.click()
+    tab.wait("document.querySelector('article h1')")
+    assert results("xyzzyplugh") == []
+    assert "No section has all words" in tab.page.locator(".search-sections").inner_text()
+    assert (
+        results("%3Cimg+src%3Dx+onerror%3Dalert(1)%3E") == [] and not tab.page.locator(".search-sections img").count()
+    )
     assert not tab.errors
-    tab.open((book / "search.html").as_uri() + "?q=xyzzyplugh")
-    tab.wait("/did not match/.test(document.querySelector('#search-results').innerText)")
 
 
 @pytest.mark.browser
@@ -177,6 +193,29 @@ def test_next_and_previous_name_chapters_by_number_and_assignments_as_such(book)
     assert names == [f"Assignment {first[:2]}", f"Assignment {second[:2]}"]
 
 
+def test_theorems_are_numbered_by_chapter(book):
+    for chapter in chapters(book):
+        titles = [title.get_text().split()[:2] for title in soup(chapter).select(".proof > .admonition-title")]
+        numbers = [number for kind, number in titles if kind != "Proof."]
+        assert numbers == [f"{int(chapter.name[:2])}.{k}" for k in range(1, len(numbers) + 1)], chapter.name
+
+
+def test_every_mention_of_another_lesson_is_a_link(book):
+    linked = 0
+    for page in chapters(book):
+        article = soup(page).article
+        links = [
+            a for a in article.select("a") if re.fullmatch(r"(?:lesson|chapter) \d\d", a.get_text(), re.IGNORECASE)
+        ]
+        assert all(a["href"].split("/")[-1].startswith(a.get_text()[-2:]) for a in links), page.name
+        linked += len(links)
+        for inside in article.select("a, pre, code, h1, h2, h3, svg, script"):
+            inside.decompose()
+        left = set(re.findall(r"\b(?:lesson|chapter) (\d\d)\b", article.get_text(), re.IGNORECASE))
+        assert left <= {page.name[:2]}, f"{page.name}: {left}"
+    assert linked > 40
+
+
 def test_no_markup_is_left_raw(book):
     """A table that was not recognized, a fence, a role: readers would see its signs."""
     raw = []
@@ -212,7 +251,7 @@ def test_each_chapter_has_its_parts(book):
         for option in html.select(".quiz-option"):
             verdict = option.select_one(".quiz-verdict").get_text()
             feedback = option.select_one(".quiz-feedback").get_text().removeprefix(verdict).strip()
-            assert len(feedback) > 20, f"{lesson}: an option without feedback: {option.get_text()[:60]}"
+            assert len(feedback) > 12, f"{lesson}: an option without feedback: {option.get_text()[:60]}"
         assert html.select("details.sd-dropdown"), f"{lesson}: folded interview answers"
         assert html.select(".proof.theorem"), f"{lesson}: a theorem with its proof"
         assert html.select("div.cell_output img[alt]"), f"{lesson}: a figure from a cell"
@@ -236,6 +275,18 @@ def test_each_chapter_says_what_effort_it_takes(book):
         line = soup(chapter).select_one("p.effort")
         assert re.fullmatch(r"About \d+ minutes to read · \d+ exercises, \d+ points", line.get_text())
         assert (chapter.parent / line.a["href"]).resolve().is_file()
+
+
+def test_the_map_of_the_course_leads_to_every_chapter_and_what_it_builds_on_comes_before(book):
+    cards = soup(book / "book" / "index.html").select(".course-part > li")
+    assert [card.select_one("a")["href"] for card in cards] == [chapter.name for chapter in chapters(book)]
+    for card in cards:
+        number = card.select_one(".course-number").get_text()
+        takes = card.select("p")[-1].get_text()
+        found = re.fullmatch(r"(\d+) min · assignment(?: · builds on ([\d, ]+))?", takes)
+        own = soup(book / "book" / card.a["href"]).select_one("p.effort").get_text()
+        assert found and own.startswith(f"About {found[1]} minutes"), takes
+        assert all(needed < number for needed in (found[2] or "").split(", ") if needed), takes
 
 
 def test_the_reference_pages_hold_what_the_chapters_hold(book):
@@ -272,7 +323,7 @@ def test_only_the_pages_of_the_book_are_in_it(book):
     """Neither solutions nor tests are built or copied along."""
     assert {path.name for path in book.iterdir() if path.is_dir()} <= {
         *("_downloads", "_images", "_sources", "_sphinx_design_static", "_static"),
-        *("book", "mathjax", "notebooks"),
+        *("book", "notebooks"),
     }
     sources = {
         path.relative_to(book / "_sources").parts[0] for path in (book / "_sources").rglob("*") if path.is_file()

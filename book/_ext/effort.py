@@ -25,6 +25,11 @@ def minutes(words: int) -> int:
     return max(5, 5 * math.ceil(words / WORDS_A_MINUTE / 5))
 
 
+def words(document: nodes.document) -> int:
+    """The words of a chapter's paragraphs, lists and tables."""
+    return sum(len(node.astext().split()) for node in document.findall(nodes.paragraph))
+
+
 class Effort(SphinxTransform):
     """Put the line under the title of each chapter."""
 
@@ -40,7 +45,6 @@ class Effort(SphinxTransform):
         self.env.note_dependency(str(path))
         found = exercises(json.loads(path.read_text(encoding="utf-8")))
         points = sum(points for _, _, points in found)
-        texts = (node.astext() for node in self.document.findall(nodes.paragraph))
         link = addnodes.pending_xref(
             "",
             nodes.inline("", f"{len(found)} exercises, {points} points"),
@@ -52,7 +56,7 @@ class Effort(SphinxTransform):
             refwarn=True,
         )
         line = nodes.paragraph("", "", classes=["effort"])
-        line += [nodes.Text(f"About {minutes(sum(len(text.split()) for text in texts))} minutes to read · "), link]
+        line += [nodes.Text(f"About {minutes(words(self.document))} minutes to read · "), link]
         title.parent.insert(title.parent.index(title) + 1, line)
 
 

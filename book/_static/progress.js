@@ -132,7 +132,7 @@
   // ---- the home page ----
 
   function openHome(place) {
-    const links = [...document.querySelectorAll("article table a")].filter((link) => nameOf(link.href));
+    const links = [...document.querySelectorAll(".course-map a")].filter((link) => nameOf(link.href));
     const line = element("p", { role: "status" });
     const file = element("input", { type: "file", accept: ".json,application/json", "aria-label": "Progress to load" });
     const show = (note) => {
@@ -170,8 +170,7 @@
   }
 
   function mark(link, chapter) {
-    const row = link.closest("tr");
-    row.querySelector(".progress-mark")?.remove();
+    link.parentElement.querySelector(".progress-mark")?.remove();
     const answers = Object.keys(chapter.answers).length;
     const text = chapter.finished ? "✓" : answers ? `${answers}/${chapter.questions}` : "";
     if (!text) return;

@@ -32,14 +32,6 @@ FLAGS = [
     "--proxy-server=http://127.0.0.1:9",
 ]
 
-#: Has MathJax, where there is one, drawn every formula?
-TYPESET = """(() => {
-  const promise = window.MathJax && MathJax.startup && MathJax.startup.promise;
-  if (!promise) return !document.querySelector('script[src*="mathjax"]');
-  promise.then(() => { window.typeset_is_done = true; });
-  return window.typeset_is_done === true;
-})()"""
-
 
 def find() -> str | None:
     """The path of the browser to use, or None."""
@@ -90,12 +82,11 @@ class Tab:
         return [url for url in self.requests if not url.startswith(here)]
 
     def open(self, url: str) -> None:
-        """Load a page and wait until its scripts and formulas are done."""
+        """Load a page and wait until its scripts have run and its fonts are there."""
         self.requests.clear()
         self.errors.clear()
         self.page.goto(url, timeout=60_000)
         self.wait("document.fonts.status === 'loaded'")
-        self.wait(TYPESET)
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page, as plain data; promises are awaited."""
