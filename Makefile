@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 LESSONS ?=
+# A folder with a Pyodide, for the exercises on the book's pages; without one they use that of _config.yml.
+PYODIDE ?=
 
 BIN := .venv/bin
 STAMPS := _build/stamps
@@ -11,6 +13,8 @@ STEP := $(BIN)/python .ci/step.py
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export JUPYTER_PREFER_ENV_PATH := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+override PYODIDE := $(abspath $(PYODIDE))
+export PYODIDE
 unexport JUPYTER_PATH PYTHONPATH PYTHONHOME
 
 files = $(shell find $(1) -type f ! -name '*.pyc' ! -name '.*' ! -path '*/.ipynb_checkpoints/*' 2>/dev/null | LC_ALL=C sort)
@@ -26,7 +30,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: all book lab notebooks run grade report audit check lock quick test thorough clean help browser jail npm FORCE
+.PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser jail npm FORCE
 
 all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## set up, run the solutions, build the book, grade the example class
 	@echo
@@ -37,8 +41,16 @@ all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## s
 	@echo "The book:       $(CURDIR)/_build/html/index.html"
 	@echo "The notebooks:  make lab   (opens JupyterLab on notebooks/)"
 
-book: $(STAMPS)/book ## build the book
+book: $(STAMPS)/book ## build the book; with PYODIDE=FOLDER, with that Pyodide beside its pages
 	@echo "The book: $(CURDIR)/_build/html/index.html"
+
+pdf: $(STAMPS)/book browser ## print the book: _build/book.pdf
+	@$(STEP) "printing the book" _build/pdf.log -- $(BIN)/python .ci/pdf.py _build/html _build/book.pdf
+	@echo "The book: $(CURDIR)/_build/book.pdf"
+
+epub: $(STAMPS)/book ## write the book as an EPUB: _build/book.epub
+	@$(BIN)/python .ci/epub.py _build/html _build/book.epub
+	@echo "The book: $(CURDIR)/_build/book.epub"
 
 lab: .venv/.ready ## open JupyterLab, with nbgrader's extensions, on notebooks/
 	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
@@ -128,6 +140,11 @@ $(STAMPS)/inputs: FORCE
 	@mkdir -p $(STAMPS)
 	@printf '%s\n' $(INPUTS) | cmp -s - $@ || printf '%s\n' $(INPUTS) > $@
 
+# Which Pyodide the book has, written only when it differs.
+$(STAMPS)/pyodide: FORCE
+	@mkdir -p $(STAMPS)
+	@echo '$(PYODIDE)' | cmp -s - $@ || echo '$(PYODIDE)' > $@
+
 $(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder release
@@ -138,7 +155,7 @@ $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.
 	@touch $@
 
 # Chapters run first, two at a time. The book is built next to the old one, which is removed once the new one is whole.
-$(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/notebooks $(STAMPS)/inputs .venv/.ready
+$(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/notebooks $(STAMPS)/inputs $(STAMPS)/pyodide .venv/.ready
 	@$(BIN)/python -m autograder chapters
 	@rm -rf _build/book.new
 	@$(STEP) "building the book" _build/book.log -- $(BIN)/jupyter-book build . --all -n -W --keep-going --path-output _build/book.new

@@ -39,6 +39,7 @@ TESTS = (
     (r"autograder/authoring/", "test_where test_new_lesson test_packages"),
     (r"solutions/|autograder/(checks|answers)/|_toc\.yml|README\.md|book/index\.md", "test_lessons"),
     (r"book/(figures|_ext)/", "test_figures"),
+    (r"book/(exercise|_ext)/", "test_py_exercise"),
     (r"examples/hub/", "test_hub"),
     (r"tests/(test_\w+)\.py", r"\1"),
 )
