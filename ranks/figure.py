@@ -7,6 +7,7 @@ import html
 import io
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure as _Figure
 
 #: The colors of ranks 0, 1, 2, …, the same in every figure: Okabe and Ito's palette, safe for color-blind readers.
@@ -32,16 +33,21 @@ class Figure(_Figure):
         super().__init__(**kwargs)
         self.alt, self.ledger = alt, ledger
 
-    def _repr_html_(self) -> str:
+    def svg(self) -> bytes:
+        """The figure as SVG without a ground, the same bytes for the same figure: a page puts its own ground under it."""
         picture = io.BytesIO()
-        self.savefig(picture, format="png", dpi=2 * self.dpi)  # sharp on high-resolution screens
-        data = base64.b64encode(picture.getvalue()).decode()
+        with rc_context({"svg.hashsalt": "ranks"}):
+            self.savefig(picture, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        return picture.getvalue()
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self.svg()).decode()
         width = round(self.get_figwidth() * self.dpi)
         alt = html.escape(self.alt, quote=True)
         ledger = ""
         if self.ledger:  # in single quotes, since JSON is full of double ones
             ledger = f" data-ledger='{html.escape(self.ledger, quote=False).replace(chr(39), '&#39;')}'"
         return (
-            f'<img src="data:image/png;base64,{data}" alt="{alt}" '
+            f'<img src="data:image/svg+xml;base64,{data}" alt="{alt}" '
             f'style="width: {width}px; max-width: 100%; background: white"{ledger}/>'
         )

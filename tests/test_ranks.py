@@ -445,7 +445,8 @@ def test_the_timeline_is_a_described_picture():
     figure = results.timeline()
     assert "rank 2: 1 send, 1 receive." in figure.alt
     shown = figure._repr_html_()
-    assert shown.startswith('<img src="data:image/png;base64,') and 'alt="Timeline of 3 ranks' in shown
+    assert shown.startswith('<img src="data:image/svg+xml;base64,') and 'alt="Timeline of 3 ranks' in shown
+    assert shown == figure._repr_html_(), "the same figure is the same bytes"
     assert figure.axes[0].get_xlabel() == "time (ms)" and figure.axes[0].get_title()
 
 

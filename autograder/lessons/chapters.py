@@ -64,9 +64,15 @@ def forget_stale(cache: Path) -> list[str]:
     record = cache.with_name(f"{cache.name}.json")
     now = {str(path.relative_to(BOOK)): keys.of_chapter(path) for path in _chapters()}
     before = _read_keys(record)
-    stale = {str(BOOK / name): name for name, key in now.items() if before.get(name) != key}
+    stale = [name for name, key in now.items() if before.get(name) != key]
     store = _open(cache)
-    removed = {entry.pk: stale[entry.uri] for entry in store.list_cache_records() if entry.uri in stale}
+    # The cache may have been moved with its repository: of a chapter's old path only the end counts.
+    removed = {
+        entry.pk: name
+        for entry in store.list_cache_records()
+        for name in stale
+        if entry.uri.endswith(f"/{BOOK.name}/{name}")
+    }
     for key in removed:
         store.remove_cache(key)
     write_whole(record, json.dumps(now, indent=1))
