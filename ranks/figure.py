@@ -34,7 +34,7 @@ class Figure(_Figure):
         self.alt, self.ledger = alt, ledger
 
     def svg(self) -> bytes:
-        """The figure as SVG without a ground, the same bytes for the same figure: a page puts its own ground under it."""
+        """The figure as SVG on no ground: a page puts its own under it. The same figure is the same bytes."""
         picture = io.BytesIO()
         with rc_context({"svg.hashsalt": "ranks"}):
             self.savefig(picture, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
