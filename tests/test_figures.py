@@ -12,6 +12,7 @@ import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import ranks
 from autograder.lessons import notebook
@@ -156,6 +157,49 @@ def test_a_ring_that_begins_with_the_own_chunk_is_shifted_by_one(chapter_01):
         chapter_01.page.keyboard.press("ArrowRight")
     assert "rank r holds the finished chunk r + 1" in said(chapter_01, "ring")
     choose(chapter_01, "ring", start="before")
+
+
+# The deadlock
+
+
+def _pass_on(rank, world_size, orders, sends):
+    """Send to the right and receive from the left, in this rank's order; the rank that was received from."""
+    x, got, waiting = torch.full((3,), float(rank)), torch.empty(3), []
+    for call in orders[rank]:
+        if call == "recv":
+            dist.recv(got, src=(rank - 1) % world_size)
+        elif sends == "waits":
+            dist.send(x, dst=(rank + 1) % world_size)
+        else:
+            waiting.append(dist.isend(x, dst=(rank + 1) % world_size))
+    for work in waiting:
+        work.wait()
+    return int(got[0])
+
+
+@pytest.mark.parametrize("sends", ["waits", "at-once"])
+@pytest.mark.parametrize("order", ["receive", "send", "one-receives", "one-sends", "even"])
+def test_a_ring_hangs_on_the_page_when_it_hangs_in_a_run(chapter_01, order, sends):
+    n = random.randint(2, 6)
+    settings = {"order": order, "sends": sends, "ranks": n}
+    frames = chapter_01.evaluate(f"figures.deadlock.logic.frames({json.dumps(settings)})")
+    choose(chapter_01, "deadlock", **settings)
+    words = to_the_end(chapter_01, "deadlock")
+    try:
+        assert list(ranks.run(_pass_on, n, (frames[0]["lists"], sends))) == [(rank - 1) % n for rank in range(n)]
+        assert frames[-1]["done"] and words.endswith("All ranks are done."), settings
+    except ranks.HangError as error:
+        assert frames[-1]["stuck"], settings
+        cycle = re.search(r"cycle (0.*)\.$", words).group(1)
+        assert cycle in str(error), (settings, words, str(error))
+
+
+def test_what_the_chapter_says_of_the_steps_until_all_messages_arrive(chapter_01):
+    for n in range(2, 9):
+        for order, steps in (("one-receives", n), ("one-sends", n), ("even", 2 + n % 2)):
+            settings = json.dumps({"order": order, "sends": "waits", "ranks": n})
+            frames = chapter_01.evaluate(f"figures.deadlock.logic.frames({settings})")
+            assert frames[-1]["done"] and len(frames) - 1 == steps, settings
 
 
 # The pipeline
@@ -722,7 +766,7 @@ def test_a_page_loads_only_the_scripts_of_its_figures(book):
 
     assert scripts("bibliography") == set()
     assert scripts("index") == {"stepper.js", "ring.js", "ledger.js"}
-    assert scripts("01_collectives") == {"stepper.js", "ring.js", "ledger.js"}
+    assert scripts("01_collectives") == {"stepper.js", "deadlock.js", "ring.js", "ledger.js"}
     assert {"stepper.js", "pipeline.js"} <= scripts("11_pipeline") and "ring.js" not in scripts("11_pipeline")
 
 
@@ -745,6 +789,30 @@ def test_keys_play_and_step_on_a_still_page(chromium, book, width):
     page.wait_for_timeout(50)
     assert count.inner_text() == "0 / 6"
     context.close()
+
+
+def test_every_figure_is_moved_with_keys_and_says_what_it_shows(chromium, book):
+    tab, moved = Tab(chromium), set()
+    for path in sorted((book / "book").glob("*.html")):
+        if "/figures/stepper.js" not in path.read_text():
+            continue
+        tab.open(path.as_uri())
+        for box in tab.page.locator(".figure-box:visible").all():
+            name = box.evaluate("e => e.parentElement.localName")
+            count, says = box.locator(".figure-count"), box.locator(".figure-says")
+            box.focus()
+            tab.page.keyboard.press("End")
+            tab.page.wait_for_timeout(50)
+            step, last = count.inner_text().split(" / ")
+            end = says.inner_text()
+            assert step == last and len(end) > 20, f"{path.name}: {name}"
+            tab.page.keyboard.press("Home")
+            tab.page.wait_for_timeout(50)
+            assert count.inner_text() == f"0 / {last}", f"{path.name}: {name}"
+            assert last == "0" or says.inner_text() != end, f"{path.name}: {name} says the same at both ends"
+            moved.add(name)
+        assert not tab.errors, path.name
+    assert moved == {f"figure-{file.stem}" for file in live_figure.FIGURES.glob("*.js")} - {"figure-stepper"}
 
 
 def test_the_ring_at_home_runs_once_unless_less_motion_is_wanted(chromium, book):
