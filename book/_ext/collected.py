@@ -197,7 +197,16 @@ class Collected(SphinxDirective):
         body = nodes.container()
         text = StringList("\n".join(make(chapters, root)).split("\n"), source=str(self.get_source_info()[0]))
         self.state.nested_parse(text, self.content_offset, body, match_titles=True)
+        if kind == "terms":
+            for term in self.state.document.findall(nodes.term):
+                self._name(term)
         return [*body.children, *missing]
+
+    def _name(self, term: nodes.term) -> None:
+        """Give an entry of the glossary an anchor, and tell Sphinx of it."""
+        text = plain(term.astext())
+        term["ids"].append(f"term-{nodes.make_id(text)}")
+        self.env.get_domain("std").note_object("term", text, term["ids"][0], location=term)
 
     def _warning(self, text: str) -> nodes.system_message:
         return self.state_machine.reporter.warning(f"collected: {text}", line=self.lineno)

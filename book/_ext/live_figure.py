@@ -12,10 +12,11 @@ A chapter writes a figure like this::
 The name after `{live-figure}` belongs to three files in `book/figures/`. `ring.js` registers the element
 `<figure-ring>` (`stepper.js` says how). `ring.css` says how it looks. `ring.py` has a function `still()`, which returns
 the picture for paper and for readers without scripts: SVG, made from the same data as in Python, and its text
-alternative. If it also has a function `data()`, the element carries the JSON that this one returns, such as a recorded
-run. `:ask:` is what readers should ask themselves before they play; the body is what there is to discover afterwards;
-math and links work in both. `:settings:` are the settings that the figure starts with. With `:alone:` a figure needs
-neither question nor body, and runs once by itself.
+alternative; its `CAPTION` stands below the figure, after the figure's number (`figure_numbers.py`). If it also has a
+function `data()`, the element carries the JSON that this one returns, such as a recorded run. `:ask:` is what readers
+should ask themselves before they play; the body is what there is to discover afterwards; math and links work in both.
+`:settings:` are the settings that the figure starts with. With `:alone:` a figure needs neither question nor body, and
+runs once by itself.
 
 A page loads only the scripts of its own figures. A picture that carries the ledger of its run, as
 `results.timeline()` does, gets the player of `ledger.js` below it. A figure without a question or a body, or whose
@@ -65,6 +66,7 @@ class LiveFigure(Directive):
         element = nodes.raw("", _element(name, settings), format="html")
         if alone:
             return [nodes.container("", element, classes=["live-figure"])]
+        element["caption"] = module(name).CAPTION
         asked, messages = self.state.inline_text(self.options["ask"], self.lineno)
         question = nodes.paragraph("", "", *asked, classes=["live-ask"])
         found = nodes.container(classes=["live-found"])

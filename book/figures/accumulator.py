@@ -6,6 +6,7 @@ import torch
 
 from autograder.lessons import notebook
 
+CAPTION = "Ones, added up in a format of few bits"
 #: Exponent and mantissa bits of the two formats.
 FORMATS = {"bfloat16": (8, 7), "float16": (5, 10)}
 #: In units of the picture: a bit's width and height, and where the first bit stands.

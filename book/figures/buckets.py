@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autograder.lessons import notebook
 
+CAPTION = "Gradients in buckets, computed and sent"
 COUNT, BYTES, EACH = 24, 4e6, 1.2e-3
 RANKS, ALPHA, SPEED = 16, 20e-6, 10e9
 SIZES = (1, 4, 12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autograder.lessons import notebook
 
+CAPTION = "Which rank computes which pairs of queries and keys"
 LENGTH, RANKS = 16, 4
 LAYOUTS = ("contiguous", "striped", "zigzag")
 #: In units of the picture: a cell's size, and the space between two squares.

@@ -23,6 +23,7 @@ from autograder.checking.instruments.filesystem import Log, path_of, read_log, w
 from autograder.checks.checkpoints import scratch_folder
 from autograder.lessons import notebook
 
+CAPTION = "A crash at any moment of a save"
 RANKS, OLD = 2, "step_00000010"
 #: Which fsyncs are left out, and the still's words for what is fsynced.
 LEFT = {"none": "all", "files": "folders", "folders": "files", "both": "nothing"}

@@ -6,6 +6,7 @@ import torch
 
 from autograder.lessons import notebook
 
+CAPTION = "Rows on their way to their experts"
 RANKS, TOKENS, CHOICES = 4, 16, 2
 #: name -> how much the router prefers expert 1, and the capacity factor.
 CASES = {"without favorites": (0.0, None), "with a favorite": (2.0, None), "and capacity factor 1": (2.0, 1.0)}

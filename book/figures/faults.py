@@ -21,6 +21,7 @@ import ranks
 from autograder.checks.capstone.finding import RECORDER
 from autograder.lessons import notebook
 
+CAPTION = "Six recorded runs, each with a fault, under eight detectors"
 RANKS, SEED, STEPS = 4, 0, 20
 #: Where the fault is. Here no detector is near its threshold, so that no other machine's rounding decides.
 AT, ON = 8, 1

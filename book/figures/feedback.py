@@ -6,6 +6,7 @@ import torch
 
 from autograder.lessons import notebook
 
+CAPTION = "The way of two weights, with and without feedback"
 STEPS, RATE = 40, 0.1
 DISTURBANCE = torch.tensor([5.0, 0.0])
 MINIMUM, START = torch.tensor([0.0, 1.0]), torch.tensor([2.0, 0.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+CAPTION = "A fully sharded step in time"
 UNITS, LAYERS = 4, 2
 COLORS = {"gather": "--rank-0", "reduce": "--rank-5", "forward": "--rank-2", "backward": "--rank-2"}
 #: In units of the picture: the space for labels, a layer's forward, a row's height, the space between the two steps.

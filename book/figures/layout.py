@@ -7,6 +7,7 @@ from typing import Any
 
 from autograder.lessons import notebook
 
+CAPTION = "Layouts of 70 billion parameters on 512 GPUs"
 BATCH, SIZES = 512, (1, 2, 4, 8, 16)
 #: In units of the picture: the space for labels, a cell's width and height.
 LEFT, WIDE, HIGH = 44, 68, 26

@@ -6,6 +6,7 @@ from typing import Any
 
 from autograder.lessons import notebook
 
+CAPTION = "Schedules of a pipeline"
 STAGES, MICRO_BATCHES = 4, 6
 FORWARD, BACKWARD = 1, 2
 #: In units of the picture: a forward's width, a row's height, the space for labels.

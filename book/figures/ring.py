@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+CAPTION = "A ring all-reduce, round by round"
 RANKS = 4
 #: In units of the picture: a chunk's width and height, and the space around a panel.
 WIDE, HIGH, GAP = 34, 22, 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autograder.lessons import notebook
 
+CAPTION = "What a rank holds, by stage"
 PARAMETERS, RANKS, GB = 7 * 10**9, 8, 1e9
 #: What a parameter costs, and the stage from which on it is sharded.
 PARTS = {"parameters": (2, 3), "gradients": (2, 2), "master copies": (4, 1), "m": (4, 1), "v": (4, 1)}
