@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -87,34 +86,30 @@ class Case:
 
     def kept(self, rank: int) -> list[list[int]]:
         """By the definition: expert → the places of this rank that it keeps."""
-        _, chosen = self.routed(rank)
-        n = self.sizes[rank]
-        most = None if self.factor is None else math.ceil(self.factor * self.k * n / self.num_experts)
+        return self._keeps(self.routed(rank)[1])
+
+    def _keeps(self, chosen: np.ndarray) -> list[list[int]]:
+        most = None if self.factor is None else math.ceil(self.factor * self.k * len(chosen) / self.num_experts)
         return places(chosen, self.num_experts, most)
 
     def routed(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Probability + bias (n, E) and the chosen experts (n, k)."""
-        return _routed(self, rank)
+        router, _ = self.modules()
+        with torch.no_grad():
+            scores = router(self.tensors(rank)[0]).softmax(-1).double().numpy()
+        scores = scores + (0.0 if self.bias is None else np.array(self.bias))
+        return scores, np.argsort(-scores, axis=1)[:, : self.k]
 
     def is_useful(self, all_used: bool) -> bool:
         """Are the choices far from a tie, every expert used where that is asked for, and some place dropped?"""
-        ranks = range(len(self.sizes))
-        scores = np.concatenate([self.routed(rank)[0] for rank in ranks])
+        routes = [self.routed(rank) for rank in range(len(self.sizes))]
+        scores = np.concatenate([mine for mine, _ in routes])
         best = -np.sort(-scores, axis=1)[:, : self.k + 1]
         if np.any(-np.diff(best, axis=1) <= APART):  # rounding could change the choice
             return False
-        kept = np.sum([[len(mine) for mine in self.kept(rank)] for rank in ranks], axis=0)
+        kept = np.sum([[len(mine) for mine in self._keeps(chosen)] for _, chosen in routes], axis=0)
         dropped = self.k * sum(self.sizes) - int(kept.sum())
         return (not all_used or bool(np.all(kept > 0))) and (self.factor is None or dropped > 0)
-
-
-@functools.lru_cache(maxsize=1000)
-def _routed(case: Case, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    router, _ = case.modules()
-    with torch.no_grad():
-        scores = router(case.tensors(rank)[0]).softmax(-1).double().numpy()
-    scores = scores + (0.0 if case.bias is None else np.array(case.bias))
-    return scores, np.argsort(-scores, axis=1)[:, : case.k]
 
 
 def make(
