@@ -95,6 +95,25 @@ def test_an_exercise_keeps_its_marks_when_only_another_is_wrong(toy, name):
     assert {exercise: text for exercise, text in comments.items() if text.startswith("Right:")} == says
 
 
+def test_the_lessons_answers_may_need_more_of_each_other_than_is_asked_for(tmp_path):
+    """The lesson's square passes an argument that the student's double, which is right, does not have."""
+    toy = Toy(tmp_path, timeout=2)
+    nb = lesson()
+    for exercise, old, new in (
+        ("07-ex1-double", "def double(x):\n", "def double(x, times=2):\n"),
+        ("07-ex1-double", "    return 2 * x\n", "    return times * x\n"),
+        ("07-ex2-square", "    return x * x\n", "    return double(x, times=x)\n"),
+    ):
+        assert old in cell(nb, exercise).source, cell(nb, exercise).source
+        cell(nb, exercise).source = cell(nb, exercise).source.replace(old, new)
+    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+    toy.course.prepare(LESSON)
+    wrong = {"ex1": "def double(x):\n    return 2 * x\n", "ex2": "def square(x):\n    return double(x)\n"}
+    points = toy.grade(submission(**wrong, ex3=ON_BOTH), "ada")
+    assert points == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
+    assert toy.comment("ex3", "ada") == told(2)
+
+
 def everything_about(toy, student: str) -> str:
     """All that is kept of a submission: comments, the feedback page, the executed notebook."""
     folder = toy.root / "autograded" / student / LESSON

@@ -35,12 +35,16 @@ def try_again(
 ) -> None:
     """Try failed exercises again with the lesson's answers to the failed exercises on which they build.
 
+    The lesson's answers may need more of each other than the statements ask for, such as an attribute of a base class.
+    What does not hold then is tried once more with the lesson's answers to all exercises on which it builds.
+
     cells: a submission as `run_cells` leaves it. A property that holds now gets `carried`, the names of the exercises
     that had made it fail, and loses what the first run said of it.
     """
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
-    needs = {name: needed & failed for name, needed in builds_on(failed, cells, lesson).items()}
+    builds = builds_on(failed, cells, lesson)
+    needs = {name: needed & failed for name, needed in builds.items()}
     sources = {cell.id: cell.source for cell in cells}
     faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
     right: set[str] = set()
@@ -50,9 +54,13 @@ def try_again(
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
         ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
         replaced = {name: needs[name] - right for name in ready}
-        holding = _holding(ready, set().union(*replaced.values()), cells, lesson, new_kernel, _rest(limits, until))
+        given = set().union(*replaced.values())
+        holding = _holding(ready, given, cells, lesson, new_kernel, _rest(limits, until))
         for name in ready:
             outcomes = tests[name].metadata.autograder.properties
+            if builds[name] - given and {one.name for one in outcomes if one.status != "ok"} - holding[name]:
+                more = _holding([name], builds[name], cells, lesson, new_kernel, _rest(limits, until))
+                holding[name] |= more[name]
             for one in outcomes:
                 if one.status != "ok" and one.name in holding[name]:
                     for key in one.keys() - {"name", "says", "points", "status"}:
