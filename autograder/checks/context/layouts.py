@@ -67,8 +67,9 @@ def pairs_are_those_that_causality_allows(pair_counts, *, rng):
 @check(LAYOUTS)
 def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
     """1 minus all pairs over N times the sum of each step's largest count, a float; 0.0 if there are no pairs."""
-    tables = [np.array([[3, 3], [0, 4]]), np.array([[5]]), np.zeros((3, 3), int), rng.integers(1, 9, (4, 4)),
-              rng.integers(2**52, 2**53, (2, 2))]  # fmt: skip
+    # In the second table another rank is the busiest in each step.
+    tables = [np.array([[3, 3], [0, 4]]), np.array([[3, 1], [0, 4]]), np.array([[5]]), np.zeros((3, 3), int),
+              rng.integers(1, 9, (4, 4)), rng.integers(2**52, 2**53, (2, 2))]  # fmt: skip
     for pairs in tables:
         case = f"pairs {pairs.tolist()}"
         slots = sum(max(row) for row in pairs.tolist()) * len(pairs)
