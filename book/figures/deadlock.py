@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 import ranks
 
+CAPTION = "Ranks in a ring that wait for each other"
 RANKS = 4
 ORDERS = {"all send first": range(RANKS), "rank 0 receives first": range(1, RANKS), "even ranks send first": (0, 2)}
 #: In units of the picture.
