@@ -4,9 +4,9 @@
     ```
 
 The kinds are `terms` (the tables of key terms), `questions` (the interview questions), `theorems` (their statements,
-without the proofs) and `exercises` (points, and the exercises on which each builds). Everything is read from the
-chapters and notebooks while the book is built, so that nothing has to be kept in two places. A chapter that lacks what
-is collected causes a warning, which stops the build.
+without the proofs) and `exercises` (what each lesson takes; points, and the exercises on which each builds). Everything
+is read from the chapters and notebooks while the book is built, so that nothing has to be kept in two places. A chapter
+that lacks what is collected causes a warning, which stops the build.
 """
 
 from __future__ import annotations
@@ -135,11 +135,37 @@ def _theorems_page(chapters: list[Chapter], root: Path) -> list[str]:
     return lines
 
 
+def _released(chapter: Chapter, root: Path) -> dict:
+    return json.loads((root / "notebooks" / chapter.name / f"{chapter.name}.ipynb").read_text(encoding="utf-8"))
+
+
+def _hours(notebook: dict) -> str:
+    """How long an assignment takes, by its first cell: `2 hours`."""
+    found = re.search(r"^About (.+? hours?)\b", "".join(notebook["cells"][0]["source"]), re.MULTILINE)
+    return found[1] if found else "–"
+
+
+def _efforts(chapters: list[Chapter], root: Path) -> list[str]:
+    """A table of what each lesson takes, and of the lessons that it needs, which the home page's map says as well."""
+    home = (root / "book" / "index.md").read_text(encoding="utf-8")
+    needs = dict(re.findall(r"\b(\d\d)<([\d,]+)", home))
+    lines = ["## What each lesson takes", "", "| | lesson | reading | assignment | exercises | points | needs |"]
+    lines.append("|---|---|---:|---:|---:|---:|---|")
+    for chapter in chapters:
+        released = _released(chapter, root)
+        found = exercises(released)
+        points = sum(points for *_, points in found)
+        on = needs.get(chapter.number, "–").replace(",", ", ")
+        cells = [chapter.number, chapter.link(title_of(chapter.text)), f"@{chapter.name}@", _hours(released)]
+        lines.append(f"| {' | '.join([*cells, str(len(found)), str(points), on])} |")
+    return [*lines, ""]
+
+
 def _exercises_page(chapters: list[Chapter], root: Path) -> list[str]:
-    lines = []
+    lines = _efforts(chapters, root)
     for chapter in chapters:
         file = Path(chapter.name, f"{chapter.name}.ipynb")
-        released = json.loads((root / "notebooks" / file).read_text(encoding="utf-8"))
+        released = _released(chapter, root)
         needs = _needs(root / "solutions" / file)
         lines += [chapter.heading, "", "| | exercise | points | builds on |", "|---|---|---|---|"]
         for exercise, title, points in exercises(released):
@@ -185,6 +211,8 @@ class Collected(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """The page's content."""
+        from course_map import effort_of  # which imports this module
+
         kind, root = self.arguments[0], Path(self.env.srcdir)
         if kind not in PAGES:
             return [self._warning(f"there is no kind {kind!r}; the kinds are {', '.join(PAGES)}")]
@@ -197,9 +225,11 @@ class Collected(SphinxDirective):
         body = nodes.container()
         text = StringList("\n".join(make(chapters, root)).split("\n"), source=str(self.get_source_info()[0]))
         self.state.nested_parse(text, self.content_offset, body, match_titles=True)
-        if kind == "terms":
-            for term in self.state.document.findall(nodes.term):
-                self._name(term)
+        for term in list(self.state.document.findall(nodes.term)) if kind == "terms" else []:
+            self._name(term)
+        for text in list(self.state.document.findall(nodes.Text)):
+            if place := re.fullmatch(r"@(\d\d_\w+)@", text):
+                text.parent.replace(text, effort_of(chapter=f"book/{place[1]}"))
         return [*body.children, *missing]
 
     def _name(self, term: nodes.term) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import functools
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,12 @@ from sphinx.util.math import get_node_equation_number
 
 VENDOR = Path(__file__).resolve().parent.parent / "_vendor"
 TEMML = VENDOR / "temml" / "temml.min.js"
-FONT = VENDOR / "stix" / "stix-two-math-latin-400-normal.woff2"
+FONT = VENDOR / "stix" / "stix-two-math-subset.woff2"
+#: What the font has, as ranges of code points: see `book/_vendor/README.md`.
+COVERED = re.compile(
+    "[\\s\\u0020-\\u017f\\u02b0-\\u03ff\\u2000-\\u206f\\u2100-\\u22ff\\u2308-\\u230b\\u23de\\u23df\\u25a0-\\u25ff"
+    "\\u27e0-\\u27ff\\u2a00-\\u2a06\\u2a7d\\u2a7e\\U0001d400-\\U0001d4cf\\U0001d538-\\U0001d56b\\U0001d670-\\U0001d755\\U0001d7ce-\\U0001d7ff]*"
+)
 #: The name of the style sheet with the font.
 STYLE = "math.css"
 
@@ -44,10 +51,19 @@ def mathml(latex: str, display: bool) -> str:
 def _drawn(node: nodes.Element, display: bool) -> str:
     latex = node.astext().strip()
     try:
-        return mathml(latex, display)
+        return _covered(mathml(latex, display))
     except ValueError as error:
         logging.getLogger(__name__).warning("%s: %s", latex, error, location=node)
         return ""
+
+
+def _covered(drawn: str) -> str:
+    """A formula all of whose signs are in the font. ValueError, which names a sign that is not."""
+    signs = html.unescape(re.sub(r"<[^>]*>", "", drawn))
+    end = COVERED.match(signs).end()
+    if end < len(signs):
+        raise ValueError(f"the font of the formulas lacks {signs[end]!r}: see book/_vendor/README.md")
+    return drawn
 
 
 def visit_inline(translator: Any, node: nodes.math) -> None:

@@ -2,11 +2,13 @@
 
 Sphinx's own search knows words and pages; the passages it would have to fetch, which a page from disk may not. So the
 texts of all sections are written into one script, `_static/sections.js`, which only the search page loads, together
-with `search-sections.js`, which looks through them.
+with `search-sections.js`, which looks through them. They are packed (gzip, in base64), and the browser unpacks them.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from pathlib import Path
@@ -72,7 +74,8 @@ def write(app: Any, exception: Exception | None) -> None:
         page = _name(docname, own[0][1] if own else docname)
         rows += [[f"{app.builder.get_target_uri(docname)}#{anchor}", page, *rest] for anchor, *rest in own]
     place = Path(app.outdir, "_static", "sections.js")
-    place.write_text(f"window.bookSections = {json.dumps(rows, ensure_ascii=False)};\n", encoding="utf-8")
+    packed = gzip.compress(json.dumps(rows, ensure_ascii=False).encode(), mtime=0)
+    place.write_text(f'window.bookSections = "{base64.b64encode(packed).decode()}";\n', encoding="utf-8")
 
 
 def _name(docname: str, title: str) -> str:

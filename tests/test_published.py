@@ -1,0 +1,93 @@
+"""What a published book needs: `book/_ext/published.py`, in the built book and in a small one with all settings."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from io import StringIO
+from xml.etree import ElementTree
+
+import pytest
+from bs4 import BeautifulSoup
+
+from autograder.lessons.notebook import ROOT
+from tests.helpers import browser
+from tests.helpers.browser import Tab
+
+BASE = "https://example.org/book/"
+REPOSITORY = "https://github.com/someone/something"
+
+
+def built(folder, **settings):
+    """A book of two pages, built with these settings."""
+    from sphinx.application import Sphinx
+
+    (folder / "start").mkdir(parents=True)
+    (folder / "index.md").write_text(
+        "# A book\n\nIt says & shows how two pages become one book.\n\n```{toctree}\nstart/page\n```\n"
+    )
+    (folder / "start" / "page.md").write_text("# A page\n\nAfter it you can\n\n- read a page to its end;\n- stop.\n")
+    sys.path.insert(0, str(ROOT / "book" / "_ext"))
+    own = {"extensions": "myst_parser,published,light", "html_theme": "sphinx_book_theme", "html_title": "Two pages"}
+    try:
+        app = Sphinx(
+            folder, None, folder / "html", folder / "trees", "html", {**own, **settings}, status=StringIO(),
+            warning=StringIO(),
+        )  # fmt: skip
+        app.build()
+    finally:
+        sys.path.remove(str(ROOT / "book" / "_ext"))
+    return folder / "html"
+
+
+def page(folder, name="start/page.html"):
+    return BeautifulSoup((folder / name).read_text(), "html.parser")
+
+
+def tag(html, name):
+    found = html.select(f'meta[name="{name}"], meta[property="{name}"]')
+    assert len(found) <= 1, name
+    return found[0]["content"] if found else None
+
+
+def test_with_an_address_and_a_repository_pages_have_all_that_needs_one(tmp_path):
+    html = page(folder := built(tmp_path / "all", html_baseurl=BASE.rstrip("/"), repository_url=REPOSITORY))
+    assert tag(html, "og:url") == f"{BASE}start/page.html"
+    assert tag(html, "og:image") == f"{BASE}_static/page.png"
+    assert tag(html, "twitter:card") == "summary_large_image"
+    assert tag(html, "description") == tag(html, "og:description") == "After it you can read a page to its end; stop."
+    assert tag(page(folder, "index.html"), "description") == "It says & shows how two pages become one book."
+    links = {link["href"] for link in html.select("a[href^='https://github.com']")}
+    assert {REPOSITORY, f"{REPOSITORY}/edit/main/start/page.md"} <= links
+    assert any(link.startswith(f"{REPOSITORY}/issues/new") for link in links)
+    sitemap = ElementTree.parse(folder / "sitemap.xml").getroot()
+    assert [entry[0].text for entry in sitemap] == [f"{BASE}index.html", f"{BASE}start/page.html"]
+    assert f'href="{BASE}index.html"' in (folder / "404.html").read_text()
+
+
+def test_without_them_nothing_points_to_them(book):
+    assert not (book / "sitemap.xml").exists()
+    for path in [*(book / "book").rglob("*.html"), book / "search.html"]:
+        html = page(path.parent, path.name)
+        assert tag(html, "og:url") is None and tag(html, "og:image") is None and not html.select("[rel=canonical]")
+        assert not html.select(".source-repository-button, .dropdown-source-buttons"), path.name
+        assert len(html.select("meta[name=viewport]")) == 1, path.name
+        assert tag(html, "og:title")
+        said = tag(html, "description")
+        assert path.name == "search.html" or 20 < len(said) <= 160, f"{path.name}: {said}"
+        assert not re.search(r"[{}`$\\]", said or ""), f"{path.name}: {said}"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("lost", ["nothing.html", "book/reference/nothing/at/all", "notebooks/x.html"])
+def test_the_page_for_wrong_addresses_leads_home_from_any_depth(book, tmp_path, lost):
+    root = tmp_path / "site" / "somewhere"
+    root.mkdir(parents=True)
+    shutil.copy(book / "404.html", root)
+    with browser.chromium() as started:
+        tab = Tab(started)
+        tab.page.route("**/*", lambda route: route.fulfill(path=root / "404.html", content_type="text/html"))
+        tab.page.goto(f"http://127.0.0.1:9/somewhere/{lost}")
+        links = tab.evaluate("[...document.querySelectorAll('a')].map((link) => new URL(link.href).pathname)")
+        assert links == ["/somewhere/index.html", "/somewhere/search.html"]
