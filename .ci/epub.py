@@ -21,7 +21,6 @@ import articles
 import yaml
 from bs4 import Tag
 
-mimetypes.add_type("image/webp", ".webp")  # Python 3.11 does not know it
 IDENTIFIER = "urn:uuid:6f0d2c5e-0d0b-4f4e-9a55-6d1c7a7c2e11"
 FONT = articles.ROOT / "book" / "_vendor" / "stix" / "stix-two-math-subset.woff2"
 CONTAINER = """<?xml version="1.0"?>

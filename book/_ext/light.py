@@ -2,8 +2,7 @@
 
 The theme brings all icons of Font Awesome, as a script of 1.5 MB and in its style sheet. The book uses some twenty: of
 the theme's font only these are kept, within the style sheet, and the script goes. What searches as one types, which is
-switched off, is loaded by the search page alone. Pictures that cells have drawn become WebP, which loses nothing and is
-a third of the size. Three tags that say the same of the viewport become one.
+switched off, is loaded by the search page alone. Three tags that say the same of the viewport become one.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from typing import Any
 
 from fontTools import subset
 from fontTools.ttLib import TTFont
-from PIL import Image
 
 SCRIPT = re.compile(r'\s*<script defer src="[^"]*scripts/fontawesome\.js[^"]*"></script>')
 SEARCH = re.compile(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')
 VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>')
-PICTURE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=]+)")
 
 FACE = re.compile(r"@font-face\{[^}]*Font Awesome[^}]*\}")
 #: The rules that give icons their signs.
@@ -29,13 +26,6 @@ RULE = re.compile(r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"[^"]*"\}')
 #: A sign of an icon in a style sheet, as it is or as its number.
 SIGN = re.compile("([\ue000-\uf8ff])|\\\\(f[0-9a-f]{3})")
 FONTS = {"fa-solid-900": ("Font Awesome\\ 6 Free", 900), "fa-brands-400": ("Font Awesome\\ 6 Brands", 400)}
-
-
-def webp(picture: re.Match[str]) -> str:
-    """A picture in a page as WebP, without loss."""
-    packed = io.BytesIO()
-    Image.open(io.BytesIO(base64.b64decode(picture[1]))).save(packed, "webp", lossless=True, quality=30, method=2)
-    return f"data:image/webp;base64,{base64.b64encode(packed.getvalue()).decode()}"
 
 
 def lighter(html: str, searches: bool) -> str:
@@ -46,7 +36,7 @@ def lighter(html: str, searches: bool) -> str:
     first = VIEWPORT.search(html)
     if first:
         html = html[: first.end()] + VIEWPORT.sub("", html[first.end() :])
-    return PICTURE.sub(webp, html)
+    return html
 
 
 def icons(css: str, used: set[str], folder: Path) -> str:
