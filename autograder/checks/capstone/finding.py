@@ -96,6 +96,12 @@ def _changed(log: list, *changes: tuple[int, int, str, Any]) -> list:
     return log
 
 
+def _scaled(log: list, factor: float) -> list:
+    """A copy with all norms times a factor."""
+    norms = ("gradient", "update")
+    return [[{**row, **{name: row[name] * factor for name in norms}} for row in rows] for rows in log]
+
+
 @check(FAULTS)
 def the_first_moment_counts(find_fault, *, rng):
     """Of several wrong entries the first by step, then in the table's order, then by rank; no number is wrong, too."""
@@ -130,6 +136,10 @@ def the_first_moment_counts(find_fault, *, rng):
     }
     for case, (changes, want) in cases.items():
         _expect_found(find_fault, case, _changed(healthy, *changes), reference, want)
+    # Of norms this small, 1 % is far below any fixed number that a bound could be.
+    small = _changed(_scaled(healthy, 1e-6), (2, s, "gradient", 1.01))
+    case, want = "norms of about 1e-6, one of them 1 % too large", (s, 2, "gradient")
+    _expect_found(find_fault, case, small, _scaled(reference, 1e-6), want)
 
 
 @check(FAULTS)

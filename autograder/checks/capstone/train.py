@@ -32,6 +32,7 @@ from autograder.checks.capstone.common import (
     expect_told,
     run_ranks,
     spoil,
+    strict_or_fail,
     train_alone,
     try_values,
     what_it_says,
@@ -196,7 +197,7 @@ def _faulty(kind: str, at: int, culprit: int) -> type:
     return type("ZeroOptimizer", (_Faulty,), {"kind": kind, "at": at, "culprit": culprit})
 
 
-def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: list[tuple]) -> list[tuple]:
+def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: list[tuple], watched: bool) -> list[tuple]:
     outcomes = []
     for kind, at, culprit, options in faults:
 
@@ -208,6 +209,8 @@ def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: lis
         equip(train, **instead)
         dist.barrier()
         folder = f"{root}/{kind}-{at}"
+        if watched:
+            options = {**options, "metrics_path": f"{folder}.jsonl"}
         outcomes.append(
             what_it_says(lambda o=options, f=folder: train(rank, world_size, 6, f, o.pop("save", None), **o))
         )
@@ -235,13 +238,15 @@ def a_watched_run_is_stopped_as_well(train_watched, *, rng):
         ("parameters", 6, 2, {"spike_step": 99}, "parameters", 2, 6),
         ("memory", 2, 1, {"guard": True}, "memory", 1, 3),
     ]
-    _expect_stopped(train_watched, faults)
+    _expect_stopped(train_watched, faults, watched=True)
 
 
-def _expect_stopped(train: Any, faults: list[tuple]) -> None:
-    """Each fault is told by all ranks, and a step that broke an invariant was not saved."""
+def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> None:
+    """Each fault is told by all ranks, and a step that broke an invariant was neither saved nor, if watched, logged."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
-        results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults]))
+        results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults], watched))
+        log = Path(root, "parameters-6.jsonl")
+        lines = [strict_or_fail(line) for line in log.read_text().splitlines()] if log.is_file() else []
         saved = any(Path(root, "parameters-3").glob("step_*"))
     for number, (kind, at, culprit, options, word, named, step) in enumerate(faults):
         what = {
@@ -255,6 +260,8 @@ def _expect_stopped(train: Any, faults: list[tuple]) -> None:
         expect_told(case, [mine[number] for mine in results], word, named, step)
         if (kind, at) == ("parameters", 3) and saved:
             fail("the step that broke the invariant was saved before it was checked", case, "saved")
+        if (kind, at) == ("parameters", 6) and any(line.get("step") == at for line in lines):
+            fail("the step that broke the invariant was written to the metrics before it was checked", case, "logged")
 
 
 @check("17-ex4-train")

@@ -82,10 +82,12 @@ class _Scripted:
         return self.calls.count("asked") == 3
 
 
-def _drive_scripted(rank: int, world_size: int, train: Any, root: str) -> tuple[list[str], list[int]]:
+def _drive_scripted(
+    rank: int, world_size: int, train: Any, root: str, at: int | None, options: dict
+) -> tuple[list[str], list[int]]:
     equip(train, Cadence=_Scripted)
     _Scripted.calls.clear()
-    run = train(rank, world_size, 4, f"{root}/scripted", 2, checkpoint_seconds=7)
+    run = train(rank, world_size, 4, root, at, checkpoint_seconds=7, **options)
     return list(_Scripted.calls), [entry["step"] for entry in run["checkpoints"]]
 
 
@@ -94,11 +96,18 @@ def training_is_watched_and_saved_by_the_clock(train_watched, *, rng):
     """Rank 0 writes a line a step; with checkpoint_seconds all ranks ask once a step, and save what is due."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         for rank, (calls, saved) in each_rank(
-            "4 steps, step 2 asked for", run_ranks(_drive_scripted, 2, (train_watched, root))
+            "4 steps, step 2 asked for", run_ranks(_drive_scripted, 2, (train_watched, f"{root}/scripted", 2, {}))
         ):
             text = "what train did with its Cadence (it is asked once a step, in a step that is saved anyway, too)"
             rank.expect_equal(calls, ["made", *["asked"] * 4], what=text)
             rank.expect_equal(saved, [2, 3], what="the list of steps that were saved when the third is due")
+        # Steps 1 and 2; 3 is refused; then 2, 3 and 4.
+        spike = {"guard": True, "spike_step": 2, "spike_factor": math.nan}
+        results = run_ranks(_drive_scripted, 2, (train_watched, f"{root}/back", None, spike))
+        for rank, (calls, saved) in each_rank("4 steps, the third is taken back once", results):
+            text = "what train did with its Cadence (it is not asked in a step whose loss is refused)"
+            rank.expect_equal(calls, ["made", *["asked"] * 5], what=text)
+            rank.expect_equal(saved, [2], what="the list of steps that were saved when the third question is due")
         results = run_ranks(_drive_watched, 2, (train_watched, root))
         saved = [[entry["step"] for entry in run["checkpoints"]] for run in results[0]]
         wanted = [[1, 2, 3, 4], [], [5], [4, 5], [], []]

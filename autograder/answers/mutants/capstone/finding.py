@@ -113,6 +113,15 @@ finds_with_one_per_cent = edit(
     fails=[FIRST],
 )
 
+finds_with_an_absolute_bound = edit(
+    FAULTS,
+    """Your bound is a fixed number, so where norms are small, a fault of any size passes. 0.1 % is a part of the
+    reference's norm.""",
+    ("<= 1e-3 * want[rank]", "<= 1e-3"),
+    breaks=tests_of(FAULTS),
+    fails=[FIRST],
+)
+
 finds_from_the_second_step = edit(
     FAULTS,
     """You begin with the second step. A rank that starts from another model, or from another batch, is seen in the

@@ -278,6 +278,32 @@ train_does_not_ask_when_it_saves = edit(
 )
 
 
+train_asks_the_clock_first = edit(
+    WATCHED,
+    """You ask due() before you know whether the step stands. In a step whose loss is refused the question is then
+    wasted: if the answer is yes, nothing is saved for a whole interval. Ask in steps that are not taken back.""",
+    ("        step += 1\n", "        step += 1\n        due = cadence is not None and cadence.due()\n"),
+    ("        due = cadence is not None and cadence.due()\n        if checkpoint_dir", "        if checkpoint_dir"),
+    breaks=tests_of(WATCHED),
+    fails=["training_is_watched_and_saved_by_the_clock"],
+)
+
+
+train_writes_before_it_checks = edit(
+    WATCHED,
+    """You wrote the step's metrics before check_step. A step that broke an invariant then stands among the good ones.
+    Check first.""",
+    ("        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n", ""),
+    (
+        '"grad_norm": grad_norm, "step_seconds": seconds})\n',
+        '"grad_norm": grad_norm, "step_seconds": seconds})\n'
+        "        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n",
+    ),
+    breaks=tests_of(WATCHED),
+    fails=["a_watched_run_is_stopped_as_well"],
+)
+
+
 train_spikes_again = edit(
     WATCHED,
     """After the rollback the step is run again, and your spike comes again. It must come only once.""",
