@@ -30,20 +30,36 @@ def own_part(array: np.ndarray, rank: int, world_size: int, axis: int) -> np.nda
     return np.split(array, world_size, axis=axis)[rank]
 
 
-def expect_near(case: str, what: str, got: list, rank: int, want: np.ndarray, bound: float, scale=-1.0) -> None:
-    """`got[rank]` is `want` within `bound` of its largest entry (or of `scale`); the evidence is all ranks'."""
-    mine = got[rank]
+def differences(got: list, wants: list[np.ndarray], allowed: float) -> list:
+    """By how much the arrays of all ranks are off, as evidence; what is allowed counts as 0.
+
+    Where a mistake is small, the numbers themselves would look like those of any other small mistake.
+    """
+    found = []
+    for array, want in zip(got, wants, strict=True):
+        if array is None or array.shape != want.shape:
+            return as_evidence(got)
+        with np.errstate(invalid="ignore"):
+            found.append(np.where(np.abs(array - want) <= allowed, 0.0, array - want))
+    return found
+
+
+def expect_near(
+    case: str, what: str, got: list, rank: int, want: np.ndarray, bound: float, scale=-1.0, evidence=None
+) -> None:
+    """`got[rank]` is `want` within `bound` of its largest entry (or of `scale`); the evidence is all ranks' numbers."""
+    mine, seen = got[rank], as_evidence(got) if evidence is None else evidence
     if mine is None:
-        fail(f"{what} is None", case, as_evidence(got))
+        fail(f"{what} is None", case, seen)
     if mine.shape != want.shape:
-        fail(f"{what} has shape {mine.shape}, expected {want.shape}", case, as_evidence(got))
+        fail(f"{what} has shape {mine.shape}, expected {want.shape}", case, seen)
     allowed = bound * (float(np.max(np.abs(want), initial=0.0)) if scale < 0 else scale)
     off = np.abs(mine - want)
     if not np.all(off <= allowed):
         at = np.unravel_index(int(np.argmax(np.where(np.isnan(off), np.inf, off))), off.shape)
         place = f" at index {tuple(int(i) for i in at)}" if off.ndim else ""
         one, other = digits_that_differ(mine[at], want[at])
-        fail(f"{what} is wrong{place}: got {one}, expected {other}", case, as_evidence(got))
+        fail(f"{what} is wrong{place}: got {one}, expected {other}", case, seen)
 
 
 def stretches(results: Any, world_size: int, cases: int, barriers: int) -> list[list[list]]:

@@ -29,6 +29,9 @@ from autograder.checks.tensor.compare import (
 #: Of the largest entry: a few roundings, in another order of addition than the unsplit block's.
 BOUNDS = {"float32": 5e-6, "float64": 1e-13}
 
+#: What the unsplit modules are called in a message.
+KINDS = {"Linear": "layer", "MLP": "MLP", "Attention": "attention block"}
+
 
 @dataclass
 class Case:
@@ -110,14 +113,21 @@ def _run(rank: int, world_size: int, layer_class: Any, case: Case) -> dict:
         "kinds": {name: _kind(p, layer) for name, p in parameters.items() if p is not None},
         "numel": sum(p.numel() for p in layer.parameters()),
         "foreign": foreign,
-        "unsplit has a gradient": any(p.grad is not None for p in case.module.parameters()),
+        "held": _held(layer, case.module),
+        "used": [name for name, p in case.module.named_parameters() if p.grad is not None],
     }
     with torch.no_grad():
         for p in layer.parameters():
             p.add_(1)
-    old = zip(case.module.parameters(), before, strict=True)
-    observed["unsplit stays"] = all(p.shape == b.shape and torch.equal(p.detach(), b) for p, b in old)
+    old = zip(case.module.named_parameters(), before, strict=True)
+    observed["changed"] = [name for (name, p), b in old if p.shape != b.shape or not torch.equal(p.detach(), b)]
     return observed
+
+
+def _held(layer: nn.Module, unsplit: nn.Module) -> list[str]:
+    """The names of the unsplit module's modules that are among a layer's; "" is the unsplit module itself."""
+    own = set(map(id, layer.modules()))
+    return [name for name, module in unsplit.named_modules() if id(module) in own]
 
 
 def _kind(p: Any, layer: nn.Module) -> str:
@@ -238,9 +248,14 @@ def _judge_what_is_held(case: Case, seen: list[dict], name: str, whole: dict[str
     for rank, mine in each_rank(name, seen, evidence=lambda s: s["numel"]):
         if not mine["x stays"]:
             rank.fail("x was changed in place", "x was changed")
-        if not mine["unsplit stays"] or mine["unsplit has a gradient"]:
-            got = ["unsplit", mine["unsplit stays"], mine["unsplit has a gradient"]]
-            rank.fail("the given layer has changed: the pieces must be copies, and used in its place", got)
+        kind = KINDS[type(case.module).__name__]
+        if mine["held"]:
+            text = f"the module still holds the unsplit {mine['held'][0] or kind}: it must hold its own pieces alone"
+            rank.fail(text, ["held", *mine["held"]])
+        for what, names in (("changed with the module's", mine["changed"]), ("got a gradient", mine["used"])):
+            if names:
+                text = f"the given {kind}'s {' and '.join(names)} {what}: the pieces must be copies, used in its place"
+                rank.fail(text, ["unsplit", mine["changed"], mine["used"]])
         pieces = [_piece(whole[p], axis, rank.rank, len(seen)) for p, axis in case.axes.items() if p in whole]
         numel = sum(piece.size for piece in pieces)
         rank.expect_equal(mine["numel"], numel, what="the number of numbers in parameters()")

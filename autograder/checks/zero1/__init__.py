@@ -24,6 +24,7 @@ from autograder.checks.zero1.state import restored_goes_on_bit_for_bit, state_is
 from autograder.checks.zero1.step import (
     a_changed_rate_holds_from_the_next_step,
     clipping_uses_the_global_norm,
+    gradients_stay_as_they_were,
     masters_keep_what_bf16_loses,
     state_is_a_shard,
     steps_follow_the_unsharded_optimizer,
@@ -38,6 +39,7 @@ __all__ = [
     "each_bucket_is_one_reduce_scatter",
     "flatten_lays_numbers_end_to_end",
     "gradient_is_reduced_once",
+    "gradients_stay_as_they_were",
     "masters_keep_what_bf16_loses",
     "memory_follows_the_table",
     "missing_gradients_keep_the_order",

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, expect_close, fail
+from autograder.checking.expect import CheckFailed, ceil_div, expect_close, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.zero1.training import OPTIMIZERS, STEP_ERROR, Case, make_case, unsharded
 
@@ -115,8 +114,10 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, case: Case, when:
     for step in range(len(case.gradients)):
         if step == when:
             state = first.state_dict()
-            before = {name: _plain(value) for name, value in state.items()}
-            second.load_state_dict(state)
+            # A copy, in which a state of views shows no change.
+            given = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in state.items()}
+            before = {name: _plain(value) for name, value in given.items()}
+            second.load_state_dict(given)
             loaded = [_plain(p) for p in other]
             at_load = [_plain(p) for p in whole]
         first.param_groups[0]["lr"] = case.rates.get(step, first.param_groups[0]["lr"])
@@ -126,16 +127,20 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, case: Case, when:
             second.param_groups[0]["lr"] = case.rates.get(step, second.param_groups[0]["lr"])
             _set_gradients(other, case, step, rank)
             second.step()
-    same = all(np.array_equal(before[name], _plain(value)) for name, value in state.items())
+    changed = [name for name, value in given.items() if not np.array_equal(before[name], _plain(value))]
     ends = [[_plain(p) for p in tensors] for tensors in (whole, other)]
-    wrong = _load_wrong(second, state, world_size)
-    return {"loaded": loaded, "at_load": at_load, "ends": ends, "state stays": same, "wrong": wrong}
+    return {"loaded": loaded, "at_load": at_load, "ends": ends, "changed": changed}
 
 
-def _load_wrong(optimizer: Any, state: dict, world_size: int) -> str:
-    """What loading a master shard that is one number too long did instead of raising the ValueError, or ""."""
-    dist.barrier()
-    bad = {**state, "master": torch.zeros(len(state["master"]) + 1)}
+def _load_wrong(rank: int, world_size: int, optimizer_class: Any, case: Case, more: int) -> str:
+    """What loading a master shard with `more` numbers too many did instead of raising the ValueError, or ""."""
+    inner, kwargs = OPTIMIZERS[case.optimizer]
+    tensors = case.tensors()
+    optimizer = optimizer_class(tensors, inner, **kwargs)
+    _set_gradients(tensors, case, 0, rank)
+    optimizer.step()
+    state = optimizer.state_dict()
+    bad = {**state, "master": torch.zeros(len(state["master"]) + more)}
     try:
         optimizer.load_state_dict(bad)
     except ValueError as error:
@@ -145,7 +150,7 @@ def _load_wrong(optimizer: Any, state: dict, world_size: int) -> str:
 
 @check("08-ex5-state")
 def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
-    """An optimizer that loads a state has its parameters at once, and goes on bit for bit as the saved one."""
+    """Loading sets the parameters, then training goes on bit for bit; a wrong length of master is a ValueError."""
     runs = [(1, "Adam", 2, 0), (2, "Adam", 2, 0), (3, "SGD with momentum", 2, 1), (3, "AdamW", 2, 1), (2, "Adam", 0, 2)]
     for world_size, optimizer, when, others in runs:
         case = make_case(rng, world_size, optimizer, [(3, 2), (4,)], steps=5, rates={1: 0.03})
@@ -159,8 +164,24 @@ def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
                     flat = [np.concatenate([p.reshape(-1) for p in mine["ends"][1]]) for mine in results]
                     text = f"the parameters on rank {rank} {moment} are not those of the optimizer that was saved"
                     fail(text, case.name, [moment, *flat])
-            if not got["state stays"]:
-                fail(f"later steps changed the state that was loaded on rank {rank}", case.name, "state changed")
-            if got["wrong"]:
-                text = f"on rank {rank}, loading a master that is one number too long {got['wrong']}"
-                fail(f"{text}, expected a ValueError that names it", case.name, got["wrong"])
+            if got["changed"]:
+                text = (
+                    f"on rank {rank}, later steps changed {got['changed'][0]!r} in the dict given to load_state_dict()"
+                )
+                fail(text, case.name, ["changed", *(mine["changed"] for mine in results)])
+    for world_size, more in ((1, 1), (3, 1), (3, -1)):
+        case = make_case(rng, world_size, "Adam", [(3, 2), (4,)], steps=1)
+        what = f"loading a master that is one number too {'long' if more > 0 else 'short'}"
+        _expect_refusal(f"{case.name}, {what}", what, ZeroOptimizer, case, world_size, more)
+
+
+def _expect_refusal(name: str, what: str, subject: Any, case: Case, world_size: int, more: int) -> None:
+    """On every rank, a ValueError that names master; if some ranks load and then wait for the others, say so."""
+    try:
+        said = list(run_ranks(_load_wrong, world_size, (subject, case, more)))
+    except CheckFailed as error:
+        text = f"{what} must raise a ValueError that names master on every rank. {error.message} (case: {name})"
+        raise CheckFailed(text, name, error.got) from error.__cause__
+    for rank, instead in enumerate(said):
+        if instead:
+            fail(f"on rank {rank}, {what} {instead}, expected a ValueError that names it", name, said)

@@ -31,7 +31,8 @@ class Case:
     """Some steps of one optimizer: `parameters[i]` is the i-th tensor, `gradients[step][rank][i]` what rank has for it.
 
     frozen: indices of parameters that do not require a gradient. repeated: indices given twice. dtypes: torch's
-    names. rates: step → the learning rate from this step on. clip: the bounds, one a step, or None.
+    names. rates: step → the learning rate from this step on. clip: the bounds, one a step, or None. options: the
+    optimizer's arguments, in the place of those in `OPTIMIZERS`.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Case:
     dtypes: tuple[str, ...] = ()
     rates: dict[int, float] = field(default_factory=dict)
     clip: list[float] | None = None
+    options: dict[str, float] = field(default_factory=dict)
 
     @property
     def numel(self) -> int:
@@ -66,7 +68,10 @@ class Outcome:
     held: list[int]  # bytes found by walking over the object
     said: list[int]  # what state_bytes() returned
     norms: list[float]
-    complaint: str = ""  # what a step did to a parameter or its gradient, besides the parameter's numbers
+    master: Any = None  # self.master before the first step: its numbers, or what it is instead
+    left: list[str] = field(default_factory=list)  # gradients of the shard that outlived a step
+    complaint: str = ""  # what a step did to a parameter, besides its numbers
+    gradients: str = ""  # what a step did to a p.grad
 
 
 def drive(rank: int, world_size: int, optimizer_class: Any, cases: list[Case]) -> list[Outcome]:
@@ -81,10 +86,12 @@ def drive(rank: int, world_size: int, optimizer_class: Any, cases: list[Case]) -
 
 def _run(rank: int, optimizer_class: Any, case: Case) -> Outcome:
     inner, kwargs = OPTIMIZERS[case.optimizer]
+    kwargs = kwargs | case.options
     tensors = case.tensors()
     before = [(p.dtype, p.requires_grad) for p in tensors]
     given = (tensors[i] for i in [*range(len(tensors)), *case.repeated])
     optimizer, outcome = optimizer_class(given, inner, **kwargs), Outcome([], [], [], [])
+    outcome.master = _master(optimizer)
     for step, gradients in enumerate(case.gradients):
         optimizer.zero_grad()
         if step in case.rates:
@@ -97,15 +104,44 @@ def _run(rank: int, optimizer_class: Any, case: Case) -> Outcome:
         outcome.parameters.append([p.detach().double().numpy().copy() for p in tensors])
         outcome.held.append(bytes_held(optimizer, besides=tensors))
         outcome.said.append(int(optimizer.state_bytes()))
-        same = zip(tensors, gradients[rank], strict=True)
-        kept = [p.grad is None if g is None else torch.equal(p.grad, torch.tensor(g).to(p.dtype)) for p, g in same]
-        if not all(kept):
-            outcome.complaint = "step() changed a parameter's .grad"
+        outcome.left = outcome.left or _left(optimizer)
+        for p, g in zip(tensors, gradients[rank], strict=True):
+            outcome.gradients = outcome.gradients or _touched(
+                p.grad, None if g is None else torch.tensor(g).to(p.dtype)
+            )
         now = [(p.dtype, p.requires_grad) for p in tensors]
         for i, (old, new) in enumerate(zip(before, now, strict=True)):
             if old != new:
                 outcome.complaint = outcome.complaint or f"parameter {i} {_replaced(old, new)} after step {step + 1}"
     return outcome
+
+
+def _master(optimizer: Any) -> Any:
+    """The numbers of self.master; in words what it is, if it is no float32 nn.Parameter."""
+    master = getattr(optimizer, "master", None)
+    if not isinstance(master, nn.Parameter):
+        return f"a {type(master).__name__}, not an nn.Parameter"
+    if master.dtype != torch.float32:
+        return f"{master.dtype}, not torch.float32"
+    return master.detach().double().numpy().copy()
+
+
+def _left(optimizer: Any) -> list[str]:
+    """Which gradients of the shard are still there."""
+    places = {
+        "self.gradient": getattr(optimizer, "gradient", None),
+        "self.master.grad": getattr(getattr(optimizer, "master", None), "grad", None),
+    }
+    return [name for name, gradient in places.items() if gradient is not None]
+
+
+def _touched(grad: torch.Tensor | None, given: torch.Tensor | None) -> str:
+    """In words: what a step did to a p.grad, or ""."""
+    if given is None:
+        return "" if grad is None else "step() set a p.grad that was None; it must stay None"
+    if grad is None:
+        return "step() removed p.grad; it must stay as it was"
+    return "" if torch.equal(grad, given) else "step() changed the numbers in p.grad; it must stay as it was"
 
 
 def _replaced(old: tuple, new: tuple) -> str:
@@ -118,6 +154,7 @@ def _replaced(old: tuple, new: tuple) -> str:
 def unsharded(case: Case, world_size: int) -> list[list[np.ndarray]]:
     """The parameters after each step of torch's own optimizer on whole float32 parameters and mean gradients."""
     inner, kwargs = OPTIMIZERS[case.optimizer]
+    kwargs = kwargs | case.options
     masters = [nn.Parameter(p.detach().float()) for p in case.tensors()]
     trained = [p for i, p in enumerate(masters) if i not in case.frozen]
     optimizer, after = inner(trained, **kwargs), []

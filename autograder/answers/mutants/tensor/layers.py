@@ -33,6 +33,23 @@ column_keeps_a_whole_copy_alive = edit(
     breaks=tests_of(*ON_COLUMN),
 )
 
+column_weight_is_a_view = edit(
+    COLUMN,
+    """Your weight is a view of the layer's own, so an optimizer step on one changes the other, and all of it stays in
+    memory. Clone the rows that you cut out.""",
+    (COLUMN_WEIGHT, COLUMN_WEIGHT.replace(".clone()", "")),
+    breaks=tests_of(*ON_COLUMN),
+)
+
+column_weight_and_bias_are_views = edit(
+    COLUMN,
+    """Your weight and your bias are views of the layer's own, so an optimizer step on one changes the other. Clone the
+    rows that you cut out.""",
+    (COLUMN_WEIGHT, COLUMN_WEIGHT.replace(".clone()", "")),
+    (COLUMN_BIAS, COLUMN_BIAS.replace(".clone()", "")),
+    breaks=tests_of(*ON_COLUMN),
+)
+
 column_bias_is_a_view = edit(
     COLUMN,
     """Your bias is a view of the layer's own, so an optimizer step on one changes the other. Clone the bias that you
@@ -139,6 +156,15 @@ row_weight_is_a_view = edit(
     breaks=tests_of(*ON_ROW),
 )
 
+row_weight_and_bias_are_the_layers_own = edit(
+    ROW,
+    """Your weight and your bias share the layer's memory, so an optimizer step on one changes the other. Clone what you
+    take.""",
+    (ROW_WEIGHT, ROW_WEIGHT.replace(".clone()", "")),
+    (ROW_BIAS, ROW_BIAS.replace(".clone()", "")),
+    breaks=tests_of(*ON_ROW),
+)
+
 row_takes_any_size = edit(
     ROW,
     """You split a layer whose in_features is not a multiple of N. Raise a ValueError that names in_features.""",
@@ -207,6 +233,14 @@ mlp_enters_twice = edit(
     breaks=tests_of(BLOCK),
 )
 
+mlp_keeps_the_mlp = edit(
+    BLOCK,
+    """You kept the given MLP as an attribute. nn.Module makes it a submodule: all its parameters stay in memory on
+    every rank, and the optimizer gets them, too.""",
+    (BOTH, "        self.mlp = mlp\n" + BOTH),
+    breaks=tests_of(BLOCK),
+)
+
 mlp_approximates_gelu = edit(
     BLOCK,
     """You used the tanh approximation of GELU. The unsplit block has the exact one: functional.gelu with its default
@@ -244,6 +278,17 @@ attention_reorders_the_given_block = edit(
     """You reordered the rows of the given block itself, which then computes something else for the caller. Work on a
     copy.""",
     ("copy.deepcopy(attention.qkv)", "attention.qkv"),
+    breaks=tests_of(ATTENTION),
+)
+
+attention_keeps_the_block = edit(
+    ATTENTION,
+    """You kept the given block as an attribute. nn.Module makes it a submodule: all its numbers stay in memory on
+    every rank, and the optimizer gets them, too.""",
+    (
+        "        self.qkv = ColumnParallelLinear",
+        "        self.attention = attention\n        self.qkv = ColumnParallelLinear",
+    ),
     breaks=tests_of(ATTENTION),
 )
 

@@ -40,6 +40,23 @@ loss_subtracts_the_sum_of_the_maxima = edit(
     fails=[FINITE],
 )
 
+loss_subtracts_one_maximum_for_all_tokens = edit(
+    LOSS,
+    """You subtracted the largest logit of all tokens from every token. Where the logits of another token are smaller
+    by thousands, all its exponentials vanish, and the logarithm of their sum is −inf. Each needs its own maximum.""",
+    (LARGEST, "    largest = logits.detach().max().expand(len(logits)).contiguous()\n"),
+    breaks=tests_of(LOSS),
+    fails=[FINITE],
+)
+
+loss_adds_up_in_float32 = edit(
+    LOSS,
+    """You sent the sums in float32, also where the logits are float64. Your loss is then right to 7 digits only, and so
+    is the gradient. Give the tensor that is all-reduced the dtype of the logits.""",
+    (SUMS, SUMS.replace("picked]))", "picked]).float())")),
+    breaks=tests_of(LOSS),
+)
+
 loss_without_a_maximum = edit(
     LOSS,
     """You took the exponentials of the logits themselves. They overflow from about 710 on, in float32 from 89. Subtract

@@ -266,8 +266,8 @@ everyone_takes_the_first_rows = edit(
 
 positions_trust_the_layout = edit(
     POSITIONS,
-    """You handed the tensor on as it lies in memory. Where it is not contiguous, the collective refuses it, or takes
-    numbers in another order: make it contiguous first.""",
+    """You handed the tensor to the reduce-scatter as it lies in memory. Where one rank's is transposed and another's is
+    not, it adds different elements, without an error: make it contiguous first.""",
     (PART, PART.replace("whole.contiguous()", "whole")),
     breaks=tests_of(POSITIONS),
 )

@@ -84,6 +84,35 @@ all_buffers_are_made_at_once = edit(
     fails=[MEMORY],
 )
 
+buffers_are_made_with_the_object = edit(
+    BUCKETS,
+    """You made the buffers of all buckets when the object was built, and again in finish(). They are as many bytes as
+    all gradients and stay alive during forward, too. Make a bucket's buffer when its first gradient arrives.""",
+    (
+        "[len(bucket) for bucket in self.buckets]\n",
+        "[len(bucket) for bucket in self.buckets]\n"
+        "        for index in range(len(self.buckets)):\n"
+        "            self.buffer(index)\n",
+    ),
+    breaks=tests_of(BUCKETS),
+    fails=[MEMORY],
+)
+
+buffers_for_the_next_backward_are_made_in_finish = edit(
+    BUCKETS,
+    """Your finish() already made the buffers for the next backward. Between two steps they are as many bytes as all
+    gradients. Make a bucket's buffer when its first gradient arrives.""",
+    (
+        "        self.reset()\n        return shards\n",
+        "        self.reset()\n"
+        "        for index in range(len(self.buckets)):\n"
+        "            self.buffer(index)\n"
+        "        return shards\n",
+    ),
+    breaks=tests_of(BUCKETS),
+    fails=[MEMORY],
+)
+
 shards_are_views_of_their_buffers = edit(
     BUCKETS,
     """Your shard is a slice of the bucket's buffer, and so the whole buffer stays alive as long as the shard. Give the

@@ -10,6 +10,14 @@ CLIP, STATE, MEMORY = "08-ex4-clip", "08-ex5-state", "08-ex6-memory"
 
 # ---- 4 · clip_grad_norm_ ----
 
+the_scale_has_no_small_number = edit(
+    CLIP,
+    """Your scale is max_norm / norm. torch adds 1e-6 to the norm, so that nothing is divided by a norm of almost zero.
+    Where gradients are about as small as that, your steps are longer than torch's.""",
+    ("max_norm / (norm + 1e-6)", "max_norm / norm"),
+    breaks=tests_of(CLIP),
+)
+
 each_shard_has_its_own_norm = edit(
     CLIP,
     """You took the norm of this rank's shard alone. Every rank then scales by a different factor, which changes the
@@ -66,6 +74,26 @@ state_is_a_view = edit(
     """Your state holds views of the optimizer's own tensors, so the next step changes what was saved. Make copies.""",
     ("value[: end - start].clone() if", "value[: end - start] if"),
     breaks=tests_of(STATE),
+)
+
+the_first_rate_is_saved = edit(
+    STATE,
+    """You saved the learning rate that the optimizer was built with. If a schedule has changed it since, the current
+    one is in param_groups: save that one.""",
+    ('{"lr": self.param_groups[0]["lr"]}', '{"lr": self.optimizer.defaults["lr"]}'),
+    breaks=tests_of(STATE),
+)
+
+loaded_tensors_are_not_copied = edit(
+    STATE,
+    """load_state_dict() took the given tensors themselves into the optimizer, so the next steps change the dict that
+    the caller still has. Copy their numbers.""",
+    (
+        "        padded = torch.zeros(self.size)\n",
+        "        if len(value) == self.size:\n            return value\n        padded = torch.zeros(self.size)\n",
+    ),
+    breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
 )
 
 padding_is_saved = edit(
@@ -136,6 +164,25 @@ what_was_reduced_outlives_the_load = edit(
     """A gradient that was reduced before the load was still there, and the next step used it. Loading must also forget
     self.gradient.""",
     ("        self.gradient = None\n", ""),
+    breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
+)
+
+the_length_is_compared_with_the_padded_one = edit(
+    STATE,
+    """You refused only a master that is longer than a padded shard. A rank with padding then accepts some numbers too
+    many, and waits in the all-gather for the ranks that have refused. Compare with this rank's count of real numbers,
+    end − start, for equality.""",
+    ('state["master"].shape != (end - start,)', 'len(state["master"]) > self.size'),
+    breaks=tests_of(STATE),
+    fails=["restored_goes_on_bit_for_bit"],
+)
+
+a_short_master_is_accepted = edit(
+    STATE,
+    """You refused a master that is too long, but loaded one that is too short, with zeros for what is missing. Any
+    length but the right one is a ValueError that names master.""",
+    ('state["master"].shape != (end - start,)', 'len(state["master"]) > end - start'),
     breaks=tests_of(STATE),
     fails=["restored_goes_on_bit_for_bit"],
 )

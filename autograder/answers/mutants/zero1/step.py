@@ -282,6 +282,15 @@ the_first_gradient_is_kept = edit(
     fails=["state_is_a_shard"],
 )
 
+both_gradients_are_kept = edit(
+    STEP,
+    """After the step the shard's gradient is still there, as self.gradient and as self.master.grad. It is memory that
+    nobody needs, and without a zero_grad() the next step uses it again. Set both to None at the end of step().""",
+    ("        self.master.grad = self.gradient = None\n", ""),
+    breaks=tests_of(*ON_STEP[::2]),
+    fails=["state_is_a_shard"],
+)
+
 the_master_keeps_its_gradient = edit(
     STEP,
     """After the step the master still has its .grad, a further copy of the shard, 4 more bytes for each of its numbers.
@@ -304,6 +313,15 @@ the_master_is_a_view = edit(
     fails=["state_is_a_shard"],
 )
 
+padding_is_ones = edit(
+    STEP,
+    """The numbers of your master shard beyond the end of the flat vector are not zeros. They are padding that belongs
+    to no parameter: make the tensor with zeros before you write the real numbers into it.""",
+    ("nn.Parameter(torch.zeros(self.size))", "nn.Parameter(torch.ones(self.size))"),
+    breaks=tests_of(STEP),
+    fails=["state_is_a_shard"],
+)
+
 the_full_vector_stays = edit(
     STEP,
     """You kept the gathered vector of all parameters as an attribute. It is as large as the model in float32 and stays
@@ -314,6 +332,33 @@ the_full_vector_stays = edit(
     ),
     breaks=tests_of(STEP),
     fails=["state_is_a_shard"],
+)
+
+the_step_clears_the_gradients = edit(
+    STEP,
+    """Your step() also cleared the parameters' own p.grad, as zero_grad() does. When they are cleared is the caller's
+    decision, who may want to read them after the step. Forget only what was made for the shard.""",
+    (
+        "        self.master.grad = self.gradient = None\n",
+        "        self.master.grad = None\n        self.zero_grad()\n",
+    ),
+    breaks=tests_of(STEP),
+    fails=["gradients_stay_as_they_were"],
+)
+
+the_step_zeroes_the_gradients = edit(
+    STEP,
+    """Your step() filled the parameters' own gradients with zeros. They must keep their numbers: the caller may want to
+    read them after the step. Forget only what was made for the shard.""",
+    (
+        "        self.master.grad = self.gradient = None\n",
+        "        self.master.grad = self.gradient = None\n"
+        "        for p in self.params:\n"
+        "            if p.grad is not None:\n"
+        "                p.grad.zero_()\n",
+    ),
+    breaks=tests_of(STEP),
+    fails=["gradients_stay_as_they_were"],
 )
 
 nobody_gathers = edit(
