@@ -134,6 +134,25 @@ one_row_is_passed_on = edit(
     fails=["unit_is_freed_after_its_forward"],
 )
 
+buffers_are_cast = edit(
+    UNIT,
+    """You cast the whole unit to the compute dtype, and with it its buffers, which lose digits for good. Only what is
+    gathered is in the compute dtype; buffers stay as they are.""",
+    ("        unit.forward = self.forward\n", "        unit.forward = self.forward\n        unit.to(compute_dtype)\n"),
+    breaks=tests_of(UNIT, FSDP),
+)
+
+inputs_are_cast_here = edit(
+    UNIT,
+    """Your unit casts its inputs to the compute dtype. A unit may want an input in another one; the wrapper of exercise
+    5 casts what the whole model is given, and a unit passes on what it gets.""",
+    (
+        "self.compute(*inputs)",
+        "self.compute(*[x.to(self.dtype) if x.is_floating_point() else x for x in inputs])",
+    ),
+    breaks=tests_of(UNIT),
+)
+
 the_places_are_not_emptied = edit(
     UNIT,
     """The whole parameters stay in their places until the first forward. Until then nothing is saved, and the module's
