@@ -22,6 +22,15 @@ frozen_units_stay_whole = edit(
     fails=["backward_frees_what_it_gathers"],
 )
 
+one_input_is_watched = edit(
+    BACKWARD,
+    """You watch only the first input. A frozen unit whose first input needs no gradient is then never freed: any input
+    may be the one with a gradient.""",
+    ("[self.watched(x) for x in inputs]", "[self.watched(inputs[0]), *inputs[1:]] if inputs else inputs"),
+    breaks=tests_of(BACKWARD),
+    fails=["backward_frees_what_it_gathers"],
+)
+
 
 @mutant(BACKWARD, breaks=tests_of(*ON_BACKWARD, PREFETCH), fails=["one_forward_is_seen"])
 def the_second_forward_is_another():
