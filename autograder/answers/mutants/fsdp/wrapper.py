@@ -52,10 +52,45 @@ the_master_is_rounded = edit(
     already rounded to bf16, and so are the buffers: cast only what is gathered.""",
     (
         "        self.compute_dtype = compute_dtype\n",
-        "        self.compute_dtype = compute_dtype\n        module.to(compute_dtype or torch.float32)\n",
+        "        self.compute_dtype = compute_dtype\n        module.to(compute_dtype)\n",
     ),
     breaks=tests_of(FSDP),
     fails=["full_state_is_the_plain_modules", "compute_dtype_halves_the_bytes"],
+)
+
+state_stays_whole = edit(
+    FSDP,
+    """You gathered the state through the units and did not free them. They stay whole, and the next forward finds them
+    whole and computes with the numbers from before the optimizer's step. Nothing whole may stay when the state is
+    taken.""",
+    (
+        "unit.views(gather([unit.shard, unit.frozen_shard], unit.numels))",
+        "unit.views(unit.gather() if unit.dtype == torch.float32 else "
+        "gather([unit.shard, unit.frozen_shard], unit.numels))",
+    ),
+    breaks=tests_of(FSDP),
+    fails=["full_state_is_the_plain_modules"],
+)
+
+state_keeps_frozen_units_whole = edit(
+    FSDP,
+    """After full_state_dict() your wholly frozen units are still whole. Their numbers never get old, but every rank
+    then holds them all: free each unit when its part of the state is taken.""",
+    (
+        "            with hung(unit.places, whole):\n",
+        "            unit.kept = whole if not len(unit.shard) else None\n            with hung(unit.places, whole):\n",
+    ),
+    breaks=tests_of(FSDP),
+    fails=["full_state_is_the_plain_modules"],
+)
+
+state_casts_its_buffers = edit(
+    FSDP,
+    """You cast everything in the state to float32, even a buffer of another dtype. A plain module's state has each
+    buffer in its own dtype: only the parameters are float32.""",
+    ("{name: tensor.clone() for", "{name: tensor.float().clone() if tensor.is_floating_point() else tensor for"),
+    breaks=tests_of(FSDP),
+    fails=["full_state_is_the_plain_modules"],
 )
 
 state_is_taken_from_what_computes = edit(
@@ -123,6 +158,36 @@ one_row_skips_all_units_but_the_first = edit(
     fails=["memory_stays_within_a_unit"],
 )
 
+the_output_is_cast = edit(
+    FSDP,
+    """You cast the module's output to float32. The wrapper stands for the module: what it returns is what the module
+    gives, in the same dtype. Whoever computes a loss in float32 casts there.""",
+    ("[self.cast(x) for x in inputs])", "[self.cast(x) for x in inputs]).float()"),
+    breaks=tests_of(FSDP),
+    fails=["floating_inputs_are_cast"],
+)
+
+buffers_are_cast_by_the_wrapper = edit(
+    FSDP,
+    """You cast the module to the compute dtype when its parameters had been cut, and with it the buffers, which lose
+    digits for good. Only what is gathered is in the compute dtype; buffers stay as they are.""",
+    (
+        "        self.module = module\n",
+        "        self.module = module\n        module.to(compute_dtype)\n",
+    ),
+    breaks=tests_of(FSDP),
+    fails=["compute_dtype_halves_the_bytes"],
+)
+
+the_root_computes_in_float32 = edit(
+    FSDP,
+    """You made the root's unit without the compute dtype. What no unit names then computes in float32 and is gathered
+    with twice the bytes: give it the dtype that the other units get.""",
+    ("self.units.append(TrainableUnit(module, compute_dtype))", "self.units.append(TrainableUnit(module))"),
+    breaks=tests_of(FSDP),
+    fails=["compute_dtype_halves_the_bytes"],
+)
+
 integers_are_cast = edit(
     FSDP,
     """You cast all inputs to the compute dtype, even token numbers. An embedding cannot look up 3.0, and bf16 does not
@@ -158,6 +223,7 @@ empty_shards_are_listed = edit(
     elements.""",
     (" for unit in self.units if len(unit.shard)]", " for unit in self.units]"),
     breaks=tests_of(FSDP),
+    fails=["only_what_trains_has_a_trainable_shard"],
 )
 
 modes_do_not_arrive = edit(
