@@ -32,7 +32,6 @@ SHARED = {
     "a_layer_keeps_what_its_formula_says": NO_OTHER,
     "async_with_one_worker_is_one_process": "a wrong staleness is wrong with several workers, too",
     "async_log_replays_to_the_weights": "what the log hides, the check of the waiting sees as well",
-    "compute_dtype_halves_the_bytes": "a wrong compute dtype shows in the module's inputs or in the saved state, too",
     "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
     "the_device_keeps_the_output_alone": "what stays on the device is not on the host, or was fetched too early",
     "gradients_add_up_in_float32": "sums in 16 bits are wrong on several ranks, too",

@@ -29,6 +29,7 @@ from autograder.checks.fsdp.wrapper import (
     compute_dtype_halves_the_bytes,
     floating_inputs_are_cast,
     memory_stays_within_a_unit,
+    only_what_trains_has_a_trainable_shard,
     steps_follow_one_process,
     wrapper_refuses_what_is_no_partition,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "one_forward_is_seen",
     "one_more_unit_is_whole",
     "only_shards_pass_between_copies",
+    "only_what_trains_has_a_trainable_shard",
     "prefetching_changes_no_number",
     "shards_get_the_mean_gradient",
     "sizes_that_do_not_divide_are_refused",

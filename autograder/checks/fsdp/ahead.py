@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,7 +16,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, count_of_ranks, each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.backward import expect_freed
-from autograder.checks.fsdp.models import MODELS
+from autograder.checks.fsdp.models import MODELS, as_numpy, flat
 from autograder.checks.fsdp.steps import Training, expect_all
 
 PREFETCH = "09-ex6-prefetch"
@@ -83,9 +84,19 @@ def neighbors_are_gathered_ahead(PrefetchingUnit, chain, *, rng):  # noqa: N803
             for rank, moments in each_rank(case, seen, evidence=_as_lists):
                 for (when, unit), (asked, there) in moments.items():
                     want_asked, want_there = _expected(when, unit)
-                    until = f"when unit {unit} computed its {when}, in order, the units whose all-gathers"
-                    rank.expect_equal(there, want_there, what=f"{until} were over")
-                    rank.expect_equal(asked, want_asked, what=f"{until} had been started")
+                    for got, want, done in ((there, want_there, "ended"), (asked, want_asked, "started")):
+                        if got != want:
+                            text = f"when unit {unit} computed its {when}, rank {rank.rank} had {done} {_gathers(got)}"
+                            fail(f"{text}; expected {_gathers(want)}", case, rank.evidence)
+
+
+def _gathers(units: list[int]) -> str:
+    """The all-gathers of these units, in words."""
+    if not units:
+        return "no all-gather"
+    if len(units) == 1:
+        return f"the all-gather of unit {units[0]}"
+    return f"the all-gathers of units {', '.join(map(str, units))}, in this order"
 
 
 def _at_each_moment(ledger: Any, rank: int, step: int, world_size: int) -> dict[tuple[str, int], tuple[list, list]]:
@@ -121,9 +132,40 @@ def _expected(when: str, unit: int) -> tuple[list[int], list[int]]:
     return order[:ahead], order[: place + 1]
 
 
+def _drive_starts(rank: int, world_size: int, unit_class: Any, seed: int) -> list[np.ndarray]:
+    """One unit that is started twice, gathered, and started again, with a barrier after each; what it gathered."""
+    torch.manual_seed(seed)
+    unit = unit_class(nn.Linear(3, 2))
+    dist.barrier()
+    for _ in range(2):
+        unit.start()
+        dist.barrier()
+    whole = unit.gather()[0]
+    dist.barrier()
+    unit.start()
+    again = unit.gather()[0]
+    dist.barrier()
+    unit.free()
+    return [as_numpy(whole), as_numpy(again)]
+
+
+def _expect_one_start(unit_class: Any, world_size: int, seed: int) -> None:
+    results = run_ranks(_drive_starts, world_size, (unit_class, seed))
+    torch.manual_seed(seed)
+    want = flat(nn.Linear(3, 2).parameters())
+    moments = ("the first start()", "the second", "gather()", "a start() of the whole unit")
+    for rank, got in each_rank(f"{count_of_ranks(world_size)}, start() called three times", results):
+        for whole in got:
+            rank.expect_close(whole, want, what="gather()[0]", rtol=0.0)
+        parts = results.ledger.of(rank.rank).between_barriers()[1:5]
+        counts = [sum(m.call.startswith("all_gather") for m in part) for part in parts]
+        text = ", ".join(f"{n} at {when}" for n, when in zip(counts, moments, strict=True))
+        rank.expect(counts == [1, 0, 0, 0], f"all-gathers: {text}; expected 1 at the first alone", ["starts", counts])
+
+
 @check(PREFETCH)
 def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):  # noqa: N803
-    """Shards and gradients follow one process, step after step, with at most two all-gathers a unit."""
+    """Shards and gradients follow one process, at most two all-gathers a unit; a needless start() sends nothing."""
     models = ("tokens, and an embedding as a unit", *MODELS[3:])
     for world_size in (3, 1, 2):
         cases = [Training(model, "SGD with momentum", inputs.seed(rng)) for model in models]
@@ -132,6 +174,7 @@ def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):  # noqa: N803
         if open_ones:
             text = f"rank {open_ones[0].rank} never waited for an all-gather that it had started"
             fail(text, count_of_ranks(world_size), "never waited")
+    _expect_one_start(PrefetchingUnit, 2, inputs.seed(rng))
 
 
 @check(PREFETCH)

@@ -28,19 +28,21 @@ def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
         expect_all(TrainableUnit, cases, world_size, bare=True)
 
 
-#: For the cases of the memory: are all but two units frozen, how many are trained, are units pairs of layers?
+#: For the cases of the memory: are all but two units frozen, how many are trained, are units pairs of layers, do they
+#: have two inputs?
 STACKS = {
-    "units": (False, UNITS, False),
-    "units, 14 frozen": (True, 2, False),
-    "units of two layers,": (False, UNITS, True),
+    "units": (False, UNITS, False, False),
+    "units, 14 frozen": (True, 2, False, False),
+    "units of two layers,": (False, UNITS, True, False),
+    "units of two inputs, 14 frozen": (True, 2, False, True),
 }
 
 
 def _drive_memory(rank: int, world_size: int, unit_class: Any, stacks: list[str], room: int, link: Any) -> list[tuple]:
     """For each stack: alive at the peak, after forward, after backward; the loss; the gradients of the shards."""
     observed = []
-    for frozen, trained, pairs in (STACKS[what] for what in stacks):
-        model, x, gradients = stack(frozen, pairs), torch.randn(1, WIDTH), trained / world_size
+    for frozen, trained, *kind in (STACKS[what] for what in stacks):
+        model, x, gradients = stack(frozen, *kind), torch.randn(1, WIDTH), trained / world_size
         units = [unit_class(layer) for layer in model]
         if link:
             link(units)
@@ -92,8 +94,8 @@ def expect_freed(unit_class: Any, stacks: list[str], room: int, link: Any = None
 
 def _expect_work(case: str, stacked: tuple, world_size: int, loss: float, gradients: list) -> None:
     """The step whose memory counts has the loss and the gradients of the unsplit model; all ranks have one batch."""
-    frozen, _, pairs = stacked
-    model, x = stack(frozen, pairs), torch.randn(1, WIDTH)
+    frozen, _, *kind = stacked
+    model, x = stack(frozen, *kind), torch.randn(1, WIDTH)
     want = model(x).square().mean()
     want.backward()
     expect_close(case, loss, as_numpy(want), what="the loss", rtol=1e-4)

@@ -54,10 +54,12 @@ def _drive_cut(rank: int, world_size: int, cut: Any, gather: Any, arrays: dict, 
         dist.barrier()
         got = gather(shards, [len(w) for w in whole], *([getattr(torch, dtype)] if dtype != "float32" else []))
         owners = {address(t) for t in shards if t.numel()}
+        addresses = [address(t) for t in got if t.numel()]
         wholes[case] = {
             "whole": [as_numpy(t) for t in got],
             "kind": sorted({f"{str(t.dtype)[6:]}{', requires a gradient' if t.requires_grad else ''}" for t in got}),
-            "shared": any(t.numel() and address(t) in owners for t in got),
+            "shared": any(at in owners for at in addresses),
+            "together": len(set(addresses)) < len(addresses),
         }
     dist.barrier()
     return pieces, wholes
@@ -98,6 +100,8 @@ def cut_and_gather_are_inverse(cut, gather, *, rng):
                 expect_equal(case, got["kind"], [dtype], what=f"the list of the kinds that rank {rank} gathered")
                 if got["shared"]:
                     fail(f"a vector that rank {rank} gathered shares its memory with a shard", case, "shared")
+                if got["together"]:
+                    fail(f"two of the vectors that rank {rank} gathered share one memory", case, "together")
                 sent = [(m.call, m.bytes) for m in calls[rank][2 + number] if m.bytes]
                 limit = sum(ceil_div(len(w), world_size) for w in whole) * itemsize
                 expect_gathers(case, rank, sent, [limit], world_size)

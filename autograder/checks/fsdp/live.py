@@ -17,14 +17,41 @@ UNIT_BYTES = 4 * WIDTH * WIDTH
 COUNTING = 1
 
 
-def stack(frozen: bool, pairs: bool) -> nn.Sequential:
-    """Units of one layer, or of two: then the second one's weight begins in the middle of the flat vector."""
+class _Factor(nn.Linear):
+    """A layer of two inputs: x, which may require a gradient, and a factor, which does not; or in the other order."""
+
+    def __init__(self, number: int):
+        super().__init__(WIDTH, WIDTH, bias=False)
+        self.first = number % 2
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs[1 - self.first]) * inputs[self.first]
+
+
+class _Factors(nn.Sequential):
+    """Such layers, each called with both inputs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            factor = torch.full((1,), 1.5)
+            x = layer(x, factor) if layer.first else layer(factor, x)
+        return x
+
+
+def stack(frozen: bool, pairs: bool, factors: bool = False) -> nn.Sequential:
+    """Units of one layer, or of two: then the second one's weight begins in the middle of the flat vector.
+
+    factors: of layers with two inputs, of which one requires no gradient.
+    """
 
     def pair() -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH // 2, bias=False), nn.Linear(WIDTH // 2, WIDTH, bias=False))
 
     torch.manual_seed(0)
-    model = nn.Sequential(*[pair() if pairs else nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(UNITS)])
+    if factors:
+        model: nn.Sequential = _Factors(*[_Factor(number) for number in range(UNITS)])
+    else:
+        model = nn.Sequential(*[pair() if pairs else nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(UNITS)])
     if frozen:
         model[1:-1].requires_grad_(False)
     return model

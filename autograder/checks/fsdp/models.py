@@ -60,10 +60,11 @@ class Tokens(nn.Module):
         self.head = nn.Linear(4, 3)
         self.register_buffer("scale", torch.rand(3) + 0.5)
         self.register_buffer("offset", torch.rand(3, dtype=torch.float64), persistent=False)
+        self.register_buffer("shift", torch.rand(3, dtype=torch.float64))
         self.register_buffer("mask", torch.rand(5) < 0.5)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return (self.head(self.start(tokens)) * self.scale + self.offset).float()
+        return (self.head(self.start(tokens)) * self.scale + self.offset + self.shift).float()
 
 
 class Gain(nn.Module):

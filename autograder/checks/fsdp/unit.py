@@ -27,6 +27,18 @@ def _own_forward() -> nn.Module:
     return layer
 
 
+class _Inputs(nn.Module):
+    """Records the dtypes of its inputs, which differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        self.seen = [str(t.dtype)[6:] for t in (x, y, tokens)]
+        return self.layer(x.to(self.layer.weight.dtype)) * y.float()
+
+
 @dataclass
 class _UnitCase:
     """A unit by name, called once with inputs that the driver makes."""
@@ -47,6 +59,7 @@ class _UnitCase:
             "an activation": nn.Tanh,
             "one parameter": lambda: nn.Linear(1, 1, bias=False),
             "a forward of its own": _own_forward,
+            "inputs of three dtypes": _Inputs,
         }
         return makers[self.name]()
 
@@ -54,6 +67,9 @@ class _UnitCase:
         g = torch.Generator().manual_seed(self.seed + 1)
         if self.name == "tokens and buffers":
             return [torch.randint(0, 9, (6,), generator=g)]
+        if self.name == "inputs of three dtypes":
+            x, y = torch.randn(5, 4, generator=g), torch.randn(5, 1, generator=g, dtype=torch.float64)
+            return [x, y, torch.randint(0, 9, (6,), generator=g)]
         width = 1 if self.name == "one parameter" else 4
         count = 2 if self.name == "two inputs" else 1
         return [torch.randn(5, width, generator=g).to(getattr(torch, self.dtype)) for _ in range(count)]
@@ -63,7 +79,9 @@ def _unit_cases(rng: np.random.Generator) -> list[_UnitCase]:
     names = ["a tied weight and a frozen vector", "a layer with a frozen weight", "one parameter", "a layer"]
     names += ["two inputs", "tokens and buffers", "a frozen layer", "an activation", "a forward of its own"]
     cases = [_UnitCase(name, inputs.seed(rng)) for name in names]
-    return [*cases, _UnitCase("a layer with a frozen weight", inputs.seed(rng), "bfloat16")]
+    in_bf16 = ["a layer with a frozen weight", "tokens and buffers", "inputs of three dtypes"]
+    cases.append(_UnitCase("inputs of three dtypes", inputs.seed(rng)))
+    return [*cases, *(_UnitCase(name, inputs.seed(rng), "bfloat16") for name in in_bf16)]
 
 
 def _drive_unit(rank: int, world_size: int, unit_class: Any, cases: list[_UnitCase]) -> list[dict]:
@@ -78,7 +96,8 @@ def _drive_unit(rank: int, world_size: int, unit_class: Any, cases: list[_UnitCa
         kinds = [
             f"{type(s).__name__} {str(s.dtype)[6:]}{', requires a gradient' if s.requires_grad else ''}" for s in shards
         ]
-        kept = all(torch.equal(a, b) for a, b in zip(buffers, module.buffers(), strict=True))
+        kept = dtypes == [b.dtype for b in module.buffers()]
+        kept = kept and all(torch.equal(a, b) for a, b in zip(buffers, module.buffers(), strict=True))
         before = unit.whole
         dist.barrier()
         with torch.no_grad():
@@ -106,6 +125,7 @@ def _drive_unit(rank: int, world_size: int, unit_class: Any, cases: list[_UnitCa
                 "flats": wholes,
                 "dtype": sorted(dtype),
                 "same": same,
+                "seen": getattr(module, "seen", []),
                 "buffers": kept and dtypes == [b.dtype for b in module.buffers()],
             }
         )
@@ -149,9 +169,13 @@ def _expect_unit(case: str, unit_case: _UnitCase, rank: int, world_size: int, go
     if unit_case.dtype == "bfloat16":
         for p in module.parameters():
             p.data = p.data.bfloat16()
+    if not got["buffers"]:
+        fail("the unit's buffers are no longer what they were, or have another dtype", case, "buffers")
     with torch.no_grad():
         for index in range(2):
             want = module(*unit_case.inputs())
+            seen = getattr(module, "seen", [])
+            expect_equal(case, got["seen"], seen, what="the list of the dtypes that reach the unit")
             what = f"the output of forward {index + 1} on rank {rank}"
             expect_close(case, got["outputs"][index], as_numpy(want), what=what, rtol=ERROR)
     expect_equal(case, got["output dtype"], str(want.dtype)[6:], what="the output's dtype")
@@ -170,8 +194,6 @@ def _expect_unit(case: str, unit_case: _UnitCase, rank: int, world_size: int, go
             fail(f"whole should be None {when}", case, ["whole", when])
     if not got["whole"][2]:
         fail("gather() should keep what it gathered in whole", case, ["whole", "gather"])
-    if not got["buffers"]:
-        fail("the construction of the unit changed the module's buffers", case, "buffers")
 
 
 def _drive_forward_memory(

@@ -12,10 +12,10 @@ from torch import nn
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, expect_equal, fail
+from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.live import COUNTING, UNIT_BYTES, UNITS, WIDTH, UnitMeter, stack
-from autograder.checks.fsdp.models import MODELS, WITH_A_ROOT, as_numpy
+from autograder.checks.fsdp.models import MODELS, WITH_A_ROOT, as_numpy, build, divide, groups
 from autograder.checks.fsdp.steps import PLAN, Training, expect_all
 
 LR = 0.1
@@ -83,9 +83,61 @@ def steps_follow_one_process(FullyShardedDataParallel, *, rng):  # noqa: N803
         expect_all(FullyShardedDataParallel, cases, world_size, bare=False)
 
 
+#: Models with units that have nothing to train: a frozen layer, an activation.
+UNTRAINED = ("frozen parameters", "two layers, listed backwards")
+
+
+def _drive_listed(rank: int, world_size: int, wrapper: Any, seed: int) -> dict[str, list[int]]:
+    wrapped = {name: wrapper(*build(name, seed)) for name in UNTRAINED}
+    return {name: [p.numel() for p in one.parameters() if p.requires_grad] for name, one in wrapped.items()}
+
+
+@check("09-ex5-fsdp")
+def only_what_trains_has_a_trainable_shard(FullyShardedDataParallel, *, rng):  # noqa: N803
+    """A unit with nothing to train, such as a frozen layer, has no trainable shard among the parameters."""
+    world_size, seed = 2, inputs.seed(rng)
+    for observed in run_ranks(_drive_listed, world_size, (FullyShardedDataParallel, seed)):
+        for name, got in observed.items():
+            trained = [sum(p.numel() for p in groups(params)[0]) for params in divide(*build(name, seed))]
+            want = [ceil_div(n, world_size) for n in trained if n]
+            what = "the list of the trainable shards' lengths"
+            expect_equal(f"{count_of_ranks(world_size)}, {name}", got, want, what=what)
+
+
+class _Inner(nn.Linear):
+    """Casts what it is given to its weight's dtype."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+class _Root(nn.Module):
+    """Records the dtype of a parameter that belongs to no unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = _Inner(2, 2)
+        self.gain = nn.Parameter(torch.rand(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = str(self.gain.dtype)[6:]
+        return self.layer(x) * self.gain
+
+
+def _drive_root(rank: int, world_size: int, wrapper: Any) -> list:
+    module = _Root()
+    wrapped = wrapper(module, [module.layer], torch.bfloat16)
+    wrapped(torch.ones(1, 2))
+    return [module.seen, sum(p.requires_grad for p in wrapped.parameters())]
+
+
 @check("09-ex5-fsdp")
 def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N803
-    """With a compute dtype of bf16, layers and all-gathers use it; shards, gradients and their sums stay float32."""
+    """With a compute dtype of bf16, layers and all-gathers use it; shards, gradients, sums and buffers do not."""
+    seen, trained = run_ranks(_drive_root, 1, (FullyShardedDataParallel,))[0]
+    if seen != "bfloat16":
+        text = f"with compute_dtype=torch.bfloat16 a parameter that no unit names is {seen} in the forward"
+        fail(f"{text}, expected bfloat16", "1 rank, a layer as a unit, and a factor", [seen, trained])
     for world_size in (3, 1):
         models = (*MODELS, WITH_A_ROOT[0])
         cases = [Training(model, "SGD with momentum", inputs.seed(rng), 1, dtype="bfloat16") for model in models]
@@ -93,29 +145,40 @@ def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N
 
 
 class _Recording(nn.Module):
-    """Records the dtypes of its inputs."""
+    """Records the dtypes of its inputs; gives its output in a dtype of its choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, gives: torch.dtype) -> None:
         super().__init__()
-        self.layer = nn.Linear(2, 2)
+        self.layer, self.gives = _Inner(2, 2), gives
 
     def forward(self, x: torch.Tensor, tokens: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         self.seen = [str(t.dtype)[6:] for t in (x, tokens, y)]
-        return self.layer((x + y).to(torch.bfloat16))
+        return self.layer(x + y).to(self.gives)
 
 
-def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[str]:
-    module = _Recording()
-    wrapper(module, [module.layer], torch.bfloat16)(torch.ones(1, 2), torch.zeros(3, dtype=torch.int64), torch.ones(2))
-    return module.seen
+#: The dtypes in which the modules give their outputs. None: without a compute dtype.
+GIVEN = {"float64": torch.bfloat16, "bfloat16": torch.bfloat16, "float16": None}
+
+
+def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[tuple[list[str], str]]:
+    observed = []
+    for gives, compute in GIVEN.items():
+        module = _Recording(getattr(torch, gives))
+        wrapped = wrapper(module, [module.layer], compute)
+        output = wrapped(torch.ones(1, 2), torch.zeros(3, dtype=torch.int64), torch.ones(2))
+        observed.append((module.seen, str(output.dtype)[6:]))
+    return observed
 
 
 @check("09-ex5-fsdp")
 def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
-    """All floating inputs reach the module in the compute dtype, the others in their own."""
+    """All floating inputs reach the module in the compute dtype, the others in their own; the output as it is."""
     got = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0]
-    case = "compute_dtype=torch.bfloat16, inputs float32, int64, float32"
-    expect_equal(case, got, ["bfloat16", "int64", "bfloat16"], what="the list of the dtypes that reach the module")
+    for (gives, compute), (seen, output) in zip(GIVEN.items(), got, strict=True):
+        case = f"compute_dtype={compute}, inputs float32, int64, float32, a module that gives {gives}"
+        floating = str(compute or torch.float32)[6:]
+        expect_equal(case, seen, [floating, "int64", floating], what="the list of the dtypes that reach the module")
+        expect_equal(case, output, gives, what="the output's dtype")
 
 
 def _drive_memory(rank: int, world_size: int, wrapper: Any, x: torch.Tensor) -> list[tuple[list[float], list[float]]]:

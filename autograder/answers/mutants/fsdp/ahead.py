@@ -41,6 +41,16 @@ the_last_gathered_vector_is_kept = edit(
     fails=[PEAK],
 )
 
+a_whole_unit_is_started = edit(
+    PREFETCH,
+    """Your start() sends although the unit is whole, so what it fills is asked for by nobody. Return at once if the
+    unit is whole or its all-gather is under way.""",
+    ("        if self.whole is None and self.started is None:\n", "        if self.started is None:\n"),
+    ("        self.start()\n        if self.started:\n", "        if self.whole is None:\n            self.start()\n"),
+    breaks=tests_of(PREFETCH),
+    fails=[NUMBERS],
+)
+
 the_start_waits = edit(
     PREFETCH,
     """Your start() waits for its all-gather, so every unit is gathered earlier, but nothing is computed meanwhile. Call
@@ -117,6 +127,14 @@ started_before_its_own = edit(
         "        tensor = super().unpack(kept)\n" + BACKWARD + "        return tensor\n",
         "        if self.before:\n            self.before.start()\n        return super().unpack(kept)\n",
     ),
+    breaks=tests_of(PREFETCH),
+)
+
+the_neighbor_is_started_first = edit(
+    PREFETCH,
+    """In the forward you started the neighbor before this unit's own all-gather, which is needed now and has to wait
+    for the other. Gather this unit first, then start its neighbor.""",
+    (FORWARD, "        if self.after:\n            self.after.start()\n        self.gather()\n"),
     breaks=tests_of(PREFETCH),
 )
 

@@ -27,6 +27,14 @@ one_rank_gets_its_own_shard = edit(
     breaks=tests_of(CUT),
 )
 
+vectors_share_one_memory = edit(
+    CUT,
+    """With one rank your vectors are views of the one tensor that was gathered: reading its columns row by row copies
+    nothing there. Whoever keeps one vector keeps all, and each must have memory of its own: copy.""",
+    ("part.clone().view(-1)[:numel]", "part.reshape(-1)[:numel]"),
+    breaks=tests_of(CUT),
+)
+
 the_shard_is_a_view = edit(
     CUT,
     """Your shard is a view of the whole padded vector, which keeps that vector alive on every rank, so nothing is
@@ -49,7 +57,7 @@ cast_after_the_gather = edit(
     bf16: cast this rank's shard before it is sent.""",
     ("[shard.detach().to(dtype) for shard in shards]", "[shard.detach() for shard in shards]"),
     ("len(mine), dtype=dtype)", "len(mine))"),
-    ("[part.reshape(-1)[:numel] for", "[part.reshape(-1)[:numel].to(dtype) for"),
+    ("[part.clone().view(-1)[:numel] for", "[part.clone().view(-1)[:numel].to(dtype) for"),
     breaks=tests_of(*ON_CUT),
 )
 
@@ -80,7 +88,7 @@ a_gather_for_each_vector = edit(
 padding_is_gathered_too = edit(
     CUT,
     """Your gathered vectors still have the padding at their end. Cut each vector to its own length.""",
-    ("part.reshape(-1)[:numel]", "part.reshape(-1)"),
+    ("part.clone().view(-1)[:numel]", "part.clone().view(-1)"),
     breaks=tests_of(*ON_CUT),
 )
 
@@ -124,6 +132,25 @@ one_row_is_passed_on = edit(
     ),
     breaks=tests_of(UNIT),
     fails=["unit_is_freed_after_its_forward"],
+)
+
+buffers_are_cast = edit(
+    UNIT,
+    """You cast the whole unit to the compute dtype, and with it its buffers, which lose digits for good. Only what is
+    gathered is in the compute dtype; buffers stay as they are.""",
+    ("        unit.forward = self.forward\n", "        unit.forward = self.forward\n        unit.to(compute_dtype)\n"),
+    breaks=tests_of(UNIT, FSDP),
+)
+
+inputs_are_cast_here = edit(
+    UNIT,
+    """Your unit casts its inputs to the compute dtype. A unit may want an input in another one; the wrapper of exercise
+    5 casts what the whole model is given, and a unit passes on what it gets.""",
+    (
+        "self.compute(*inputs)",
+        "self.compute(*[x.to(self.dtype) if x.is_floating_point() else x for x in inputs])",
+    ),
+    breaks=tests_of(UNIT),
 )
 
 the_places_are_not_emptied = edit(
