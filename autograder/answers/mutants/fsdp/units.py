@@ -139,7 +139,7 @@ buffers_are_cast = edit(
     """You cast the whole unit to the compute dtype, and with it its buffers, which lose digits for good. Only what is
     gathered is in the compute dtype; buffers stay as they are.""",
     ("        unit.forward = self.forward\n", "        unit.forward = self.forward\n        unit.to(compute_dtype)\n"),
-    breaks=tests_of(UNIT, FSDP),
+    breaks=tests_of(UNIT),
 )
 
 inputs_are_cast_here = edit(
