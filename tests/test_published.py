@@ -22,6 +22,7 @@ REPOSITORY = "https://github.com/someone/something"
 def built(folder, **settings):
     """A book of two pages, built with these settings."""
     from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace
 
     (folder / "start").mkdir(parents=True)
     (folder / "index.md").write_text(
@@ -31,11 +32,12 @@ def built(folder, **settings):
     sys.path.insert(0, str(ROOT / "book" / "_ext"))
     own = {"extensions": "myst_parser,published,light", "html_theme": "sphinx_book_theme", "html_title": "Two pages"}
     try:
-        app = Sphinx(
-            folder, None, folder / "html", folder / "trees", "html", {**own, **settings}, status=StringIO(),
-            warning=StringIO(),
-        )  # fmt: skip
-        app.build()
+        with docutils_namespace():  # what this book registers is not there for the next one
+            app = Sphinx(
+                folder, None, folder / "html", folder / "trees", "html", {**own, **settings}, status=StringIO(),
+                warning=StringIO(),
+            )  # fmt: skip
+            app.build()
     finally:
         sys.path.remove(str(ROOT / "book" / "_ext"))
     return folder / "html"
