@@ -135,3 +135,10 @@ def no_leftovers(tmp_path, monkeypatch):
 def _children(pid: int) -> list[str]:
     rows = subprocess.run(["ps", "-A", "-o", "ppid=,pid=,args="], capture_output=True, text=True).stdout.splitlines()
     return [row for row in rows if row.split()[0] == str(pid)]
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser for all tests of a file."""
+    with browser.chromium() as started:
+        yield started

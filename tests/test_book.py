@@ -12,8 +12,7 @@ from bs4 import BeautifulSoup
 
 from autograder.authoring import drafts
 from autograder.lessons import notebook
-from tests.helpers import browser
-from tests.helpers.browser import Tab
+from tests.helpers.browser import Tab, pages
 from tests.helpers.notebook_regions import split
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,11 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TELLING = 25
 #: A line that any chapter may have and that says nothing of an answer.
 SEED = re.compile(r"rng = np\.random\.default_rng\(\d*\)")
-
-
-def pages(book: Path) -> list[Path]:
-    """Every page of the book."""
-    return sorted(page for page in book.rglob("*.html") if not page.is_relative_to(book / "_static"))
 
 
 def soup(page: Path) -> BeautifulSoup:
@@ -39,13 +33,6 @@ def chapters(book: Path) -> list[Path]:
 
 
 # In the browser
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """One browser for all tests of this file."""
-    with browser.chromium() as started:
-        yield started
 
 
 @pytest.mark.browser

@@ -9,19 +9,12 @@ import pytest
 from playwright.sync_api import expect
 
 from autograder.lessons import notebook
-from tests.helpers import browser
 from tests.helpers.browser import Tab
 
 pytestmark = pytest.mark.browser
 
 CHAPTER, OTHER = notebook.lessons()[:2]
 NO_STORAGE = "Object.defineProperty(window, 'localStorage', {get() { throw new Error('off'); }})"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.chromium() as started:
-        yield started
 
 
 @pytest.fixture

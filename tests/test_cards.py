@@ -7,14 +7,7 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from tests.helpers import browser
 from tests.helpers.browser import Tab
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.chromium() as started:
-        yield started
 
 
 def links(page, kind):

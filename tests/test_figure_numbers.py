@@ -9,17 +9,10 @@ from pathlib import Path
 import pytest
 from bs4 import BeautifulSoup
 
-from tests.helpers import browser
 from tests.helpers.browser import Tab
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "book" / "_ext"))
 import figure_numbers
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.chromium() as started:
-        yield started
 
 
 def articles(book):

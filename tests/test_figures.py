@@ -17,7 +17,6 @@ import torch.distributed as dist
 import ranks
 from autograder.lessons import notebook
 from ranks import playable
-from tests.helpers import browser
 from tests.helpers.browser import Tab
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
@@ -27,12 +26,6 @@ import live_figure
 pytestmark = pytest.mark.browser
 
 RINGS, PIPELINES, STACKS, RACES, BUCKETS, SHARDED, LAYOUTS = 2, 10, 10, 5, 5, 8, 3
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.chromium() as started:
-        yield started
 
 
 def page_of(lesson):

@@ -25,7 +25,7 @@ from sphinx.util.docutils import docutils_namespace
 
 from autograder.answers import mutants
 from autograder.lessons import notebook
-from tests.helpers import browser, npm, pyodide
+from tests.helpers import npm, pyodide
 from tests.helpers.browser import Tab
 from tests.helpers.notebook_regions import split
 
@@ -245,12 +245,6 @@ def test_a_long_output_and_a_deep_recursion_are_cut():
 
 
 # In the browser
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.chromium() as started:
-        yield started
 
 
 def server(package):

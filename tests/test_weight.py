@@ -9,17 +9,13 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.helpers import browser
-from tests.helpers.browser import Tab
+from tests.helpers.browser import Tab, pages
 
 #: Bytes of a page and of all that it loads before anybody touches it.
 HEAVIEST = 1_500_000
 #: Seconds until a page's text is there and its scripts have run, once the browser is warm; twice what is asked for,
 #: since other tests may run on the machine at the same time.
 SLOWEST = 2.0
-
-
-def pages(book: Path) -> list[Path]:
-    return sorted(page for page in book.rglob("*.html") if not page.is_relative_to(book / "_static"))
 
 
 def weight(tab: Tab, page: Path) -> tuple[int, int, float]:

@@ -40,6 +40,11 @@ def find() -> str | None:
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
+def pages(book: Path) -> list[Path]:
+    """The pages of a built book."""
+    return sorted(page for page in book.rglob("*.html") if not page.is_relative_to(book / "_static"))
+
+
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser without windows; `Tab` opens one. Raises RuntimeError where Chromium is not installed."""
