@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import html
 import re
-from pathlib import Path
 from typing import Any
+
+from written import pages
 
 TOGGLE = re.compile(r'(<a [^>]*>)([^<]+)(</a>\s*<details[^>]*>\s*)<summary>(?=<span class="toctree-toggle")')
 CHANGES = (
@@ -28,9 +29,7 @@ def _label(title: str) -> str:
 
 def mend(app: Any, exception: Exception | None) -> None:
     """Change the pages."""
-    if exception or app.builder.name != "html":
-        return
-    for page in Path(app.outdir).rglob("*.html"):
+    for page in pages(app, exception):
         old = new = page.read_text(encoding="utf-8")
         for pattern, change in CHANGES:
             new = pattern.sub(change, new)

@@ -14,14 +14,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from collected import plain, read_chapters, terms
+from collected import AFTER_THE_PROSE, plain, read_chapters, terms
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 #: A name of a library in code type: it has a dot, an underscore, a capital letter within, or parentheses.
 NAME = re.compile(r"(?=.*(?:[a-z]\.[a-z]|_|[a-z][A-Z]|[A-Z]{3}|\(\)$))[A-Za-z][\w.]{3,}(?:\(\))?")
-#: Sections whose mentions lead nowhere, since they come after the text that treats a thing.
-SILENT = {"Key terms", "Interview questions", "Quiz", "Exercises", "Further reading"}
 
 #: Name as it is shown, whether it is code → {(text of the link, page, anchor)}, in the order in which they were found.
 Entries = dict[tuple[str, bool], dict[tuple[str, str, str], None]]
@@ -41,9 +39,9 @@ class BookIndex(SphinxDirective):
 
 
 def sections(doctree: nodes.document) -> list[nodes.section]:
-    """The sections of a chapter below its title that its text consists of."""
+    """The sections of a chapter below its title that treat something: mentions in the others lead nowhere."""
     found = [one for one in doctree.findall(nodes.section) if isinstance(one.parent, nodes.section)]
-    return [one for one in found if isinstance(one[0], nodes.title) and one[0].astext() not in SILENT]
+    return [one for one in found if isinstance(one[0], nodes.title) and one[0].astext() not in AFTER_THE_PROSE]
 
 
 def entries(env: Any) -> Entries:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from written import pages
+
 LINK = re.compile(r'<a class="(?:reference internal|mathjax-equation)[^>]*? href="([^"]*)#([^"]+)"')
 #: What a card may show: the classes of its element.
 SHOWN = re.compile(r"citation$|math\b|proof (?!admonition)")
@@ -72,11 +74,8 @@ def cards(page: Path, texts: dict[Path, str]) -> list[str]:
 
 def write(app: Any, exception: Exception | None) -> None:
     """Write the templates into the pages."""
-    if exception or app.builder.name != "html":
-        return
-    pages = [page for page in Path(app.outdir).rglob("*.html") if "_static" not in page.parts]
-    texts = {page: page.read_text(encoding="utf-8") for page in pages}
-    for page in pages:
+    texts = {page: page.read_text(encoding="utf-8") for page in pages(app, exception)}
+    for page in texts:
         made = [] if page.parent.name == "reference" else cards(page, texts)
         if made:
             page.write_text(texts[page].replace("</body>", "".join(made) + "</body>"), encoding="utf-8")

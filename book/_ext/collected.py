@@ -22,6 +22,9 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
+#: Sections of a chapter that come after its prose.
+AFTER_THE_PROSE = {"Key terms", "Interview questions", "Quiz", "Exercises", "Further reading"}
+
 
 class Chapter(NamedTuple):
     """A lesson's chapter. name: its file's name without the ending, which is the lesson's."""

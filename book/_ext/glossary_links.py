@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from collected import plain, read_chapters, terms
+from collected import AFTER_THE_PROSE, plain, read_chapters, terms
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
 #: Names with an ordinary meaning, in which chapters use them as well.
 EVERYDAY = {"round", "decay", "unit", "stream", "elastic", "agent", "commit", "blocking", "layout", "atomic", "expert"}
-#: Sections that come after the prose, and do not count as such.
-AFTER_THE_PROSE = {"Key terms", "Interview questions", "Quiz", "Exercises", "Further reading"}
 
 
 def names(term: str) -> list[str]:

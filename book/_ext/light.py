@@ -15,6 +15,7 @@ from typing import Any
 
 from fontTools import subset
 from fontTools.ttLib import TTFont
+from written import pages
 
 SCRIPT = re.compile(r'\s*<script defer src="[^"]*scripts/fontawesome\.js[^"]*"></script>')
 SEARCH = re.compile(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')
@@ -67,11 +68,12 @@ def _face(path: Path, family: str, weight: int, signs: set[int]) -> str:
 
 def lighten(app: Any, exception: Exception | None) -> None:
     """Change the pages and the theme's style sheet."""
-    if exception or app.builder.name != "html":
+    written = pages(app, exception)
+    if not written:
         return
     out = Path(app.outdir)
     used: set[str] = set()
-    for page in [page for page in out.rglob("*.html") if "_static" not in page.parts]:
+    for page in written:
         html = lighter(page.read_text(encoding="utf-8"), page.name == "search.html")
         page.write_text(html, encoding="utf-8")
         used.update(re.findall(r"\bfa-[a-z0-9-]+", html))

@@ -25,6 +25,7 @@ files are missing, causes a warning, which stops the build.
 
 from __future__ import annotations
 
+import functools
 import html
 import importlib.util
 from pathlib import Path
@@ -86,8 +87,9 @@ def _element(name: str, settings: str) -> str:
     return f'<figure-{name}{attributes}></figure-{name}>\n<div class="live-still">{described}</div>'
 
 
+@functools.cache
 def module(name: str) -> Any:
-    """`book/figures/NAME.py`, imported."""
+    """`book/figures/NAME.py`, imported once."""
     spec = importlib.util.spec_from_file_location(f"figure_{name}", FIGURES / f"{name}.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
