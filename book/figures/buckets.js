@@ -45,15 +45,15 @@
   function draw(frame, { html }) {
     const whole = Math.max(frame.end, frame.backward);
     const at = (seconds) => `${(100 * seconds) / whole}%`;
-    const fill = (bucket, k, kind) => html`<div class=${`buckets-bar buckets-${k % 2} ${kind} ${k === frame.critical ? "buckets-critical" : ""}`}
+    const fill = (bucket, k, kind) => html`<div class=${`figure-bar buckets-${k % 2} ${kind} ${k === frame.critical ? "buckets-critical" : ""}`}
       style=${kind === "fill"
         ? { left: at(bucket.ready - bucket.count * EACH), width: at(bucket.count * EACH) }
         : { left: at(bucket.start), width: at(bucket.end - bucket.start) }}>${frame.buckets.length <= 12 ? k : ""}</div>`;
-    return html`<div class="buckets" aria-hidden="true">
-        <div class="buckets-name">backward</div>
-        <div class="buckets-track">${frame.buckets.map((bucket, k) => fill(bucket, k, "fill"))}</div>
-        <div class="buckets-name">network</div>
-        <div class="buckets-track">${frame.buckets.map((bucket, k) => fill(bucket, k, "send"))}
+    return html`<div class="figure-rows" aria-hidden="true">
+        <div class="figure-row">backward</div>
+        <div class="figure-track">${frame.buckets.map((bucket, k) => fill(bucket, k, "fill"))}</div>
+        <div class="figure-row">network</div>
+        <div class="figure-track">${frame.buckets.map((bucket, k) => fill(bucket, k, "send"))}
           <div class="buckets-end" style=${{ left: at(frame.backward) }}></div></div>
       </div>
       <dl class="buckets-sums">

@@ -59,7 +59,6 @@
   const whom = (rank, ranks, call) => (call === "send" ? (rank + 1) % ranks : (rank - 1 + ranks) % ranks);
 
   const list = (ranks) => (ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.slice(0, -1).join(", ")} and ${ranks.at(-1)}`);
-  const start = (text) => text[0].toUpperCase() + text.slice(1);
 
   function says(at, before, lists, waits, { done, stuck, step }) {
     const received = (counts) => lists.map((calls, rank) => (counts && calls.indexOf("recv") < counts[rank] ? rank : -1));
@@ -68,29 +67,23 @@
     const news = step === 0 ? "Every rank is before its first call." : now.length ? `Step ${step}: ${list(now)} received.` : `Step ${step}: no message was received.`;
     if (done) return `${news} All ranks are done.`;
     if (!stuck) return news;
-    let [at_, cycle] = [waits.findIndex((other) => other !== null), []];
-    while (!cycle.includes(at_)) {
-      cycle.push(at_);
-      at_ = waits[at_];
-    }
-    return `${start(step === 0 ? "nothing can move" : `${news} Nothing more can move`)}: each rank waits for the next in the cycle ${[...cycle, cycle[0]].join(" → ")}.`;
+    const cycle = [];
+    for (let rank = 0; !cycle.includes(rank); rank = waits[rank]) cycle.push(rank); // in a stuck ring all ranks wait
+    return `${step === 0 ? "Nothing can move" : `${news} Nothing more can move`}: each rank waits for the next in the cycle ${[...cycle, cycle[0]].join(" → ")}.`;
   }
 
   const RADIUS = 100;
 
-  function place(rank, ranks) {
-    const angle = (2 * Math.PI * rank) / ranks - Math.PI / 2;
-    return [RADIUS * Math.cos(angle), RADIUS * Math.sin(angle)];
-  }
+  const place = (rank, ranks) => window.figures.around(rank, ranks, RADIUS);
 
   /** A straight line from one rank's circle to another's. */
   function line(from, to, ranks, node) {
-    const [[ax, ay], [bx, by]] = [place(from, ranks), place(to, ranks)];
-    const length = Math.hypot(bx - ax, by - ay);
-    const [dx, dy] = [(bx - ax) / length, (by - ay) / length];
+    const [a, b] = [place(from, ranks), place(to, ranks)];
+    const length = Math.hypot(b.x - a.x, b.y - a.y);
+    const [dx, dy] = [(b.x - a.x) / length, (b.y - a.y) / length];
     // Two ranks that wait for each other: the lines lie next to each other.
     const [sx, sy] = ranks === 2 ? [dy * 7, -dx * 7] : [0, 0];
-    return `M${ax + dx * (node + 3) + sx} ${ay + dy * (node + 3) + sy}L${bx - dx * (node + 7) + sx} ${by - dy * (node + 7) + sy}`;
+    return `M${a.x + dx * (node + 3) + sx} ${a.y + dy * (node + 3) + sy}L${b.x - dx * (node + 7) + sx} ${b.y - dy * (node + 7) + sy}`;
   }
 
   function draw(frame, { html, settings }) {
@@ -107,12 +100,7 @@
           markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
         ${all.map((rank) => waits[rank] !== null && html`<path class=${stuck ? "deadlock-wait deadlock-stuck" : "deadlock-wait"}
           d=${line(rank, waits[rank], ranks, node)} marker-end="url(#deadlock-head)" />`)}
-        ${all.map((rank) => {
-          const [x, y] = place(rank, ranks);
-          return html`<g class=${`deadlock-rank${waits[rank] === null ? "" : " deadlock-waits"}`}>
-            <circle cx=${x} cy=${y} r=${node} style=${{ stroke: window.figures.color(rank), fill: waits[rank] === null ? window.figures.color(rank) : null }} />
-            <text x=${x} y=${y}>${rank}</text></g>`;
-        })}
+        ${all.map((rank) => window.figures.disk(rank, place(rank, ranks), node, waits[rank] !== null))}
       </svg>
       <table class="deadlock-table">
         <caption class="figure-hidden">The two calls of each rank, and what it does now</caption>
@@ -131,7 +119,7 @@
       sends: { label: "A send", options: [["waits", "waits for its receive"], ["at-once", "returns at once"]], value: "waits" },
       ranks: { label: "Ranks", from: 2, to: 8, value: 4 },
     },
-    logic: { calls, advance, frames },
+    logic: { frames },
     draw,
   });
 })();

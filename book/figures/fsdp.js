@@ -88,15 +88,15 @@
 
   function draw(frame, { html, settings }) {
     const at = (time) => `${(100 * time) / frame.longest}%`;
-    const bar = (job) => html`<div class=${`fsdp-bar fsdp-${job.kind} ${frame.running.includes(job) ? "fsdp-now" : ""}`}
+    const bar = (job) => html`<div class=${`figure-bar fsdp-${job.kind} ${frame.running.includes(job) ? "fsdp-now" : ""}`}
       style=${{ left: at(job.start), width: at(job.end - job.start) }}>${job.unit}</div>`;
-    const track = (where) => html`<div class="fsdp-name">${where}</div>
-      <div class="fsdp-track">${frame.jobs.filter((job) => job.where === where && job.start <= frame.time).map(bar)}</div>`;
+    const track = (where) => html`<div class="figure-row">${where}</div>
+      <div class="figure-track">${frame.jobs.filter((job) => job.where === where && job.start <= frame.time).map(bar)}</div>`;
     const level = frame.times.map((time, k) => [time, frame.times[k + 1] ?? frame.end, frame.memory[k]]).filter(([from]) => from <= frame.time);
-    return html`<div class="fsdp" aria-hidden="true">
+    return html`<div class="figure-rows" aria-hidden="true">
         ${track("network")}${track("compute")}
-        <div class="fsdp-name">held</div>
-        <div class="fsdp-track fsdp-memory">${level.map(([from, until, bytes]) => html`<div class="fsdp-level"
+        <div class="figure-row">held</div>
+        <div class="figure-track fsdp-memory">${level.map(([from, until, bytes]) => html`<div class="fsdp-level"
           style=${{ left: at(from), width: at(until - from), height: `${(100 * bytes) / frame.most}%` }}></div>`)}</div>
       </div>
       <ul class="fsdp-key">${Object.entries({ gather: "all-gather", forward: "forward", backward: "backward", reduce: "reduce-scatter" })

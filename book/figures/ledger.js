@@ -136,11 +136,7 @@
   const RADIUS = 105;
   const NODE = 21;
 
-  /** Where a rank stands: on a circle, rank 0 at the top, clockwise. */
-  function place(rank, ranks) {
-    const angle = (2 * Math.PI * rank) / ranks - Math.PI / 2;
-    return { x: RADIUS * Math.cos(angle), y: RADIUS * Math.sin(angle) };
-  }
+  const place = (rank, ranks) => window.figures.around(rank, ranks, RADIUS);
 
   /** A slightly bent line between two ranks, so that one each way can be told apart. */
   function path(from, to, ranks, node) {
@@ -169,12 +165,7 @@
         ${arrows(frame, run).map(({ from, to, state }) => html`<path key=${`${step} ${from} ${to} ${state}`}
           class=${`ledger-arrow ledger-${state}${frame.stuck ? " ledger-stuck" : ""}`} d=${path(from, to, data.ranks, node)}
           style=${{ stroke: state === "awaited" ? null : color(from) }} marker-end=${`url(#ledger-${state})`} />`)}
-        ${all.map((rank) => {
-          const { x, y } = place(rank, data.ranks);
-          return html`<g class=${`ledger-rank${waits(rank) ? " ledger-waits" : ""}${rank === seen ? " ledger-seen" : ""}`}>
-            <circle cx=${x} cy=${y} r=${node} style=${{ stroke: color(rank), fill: waits(rank) ? null : color(rank) }} />
-            <text x=${x} y=${y}>${rank}</text></g>`;
-        })}
+        ${all.map((rank) => window.figures.disk(rank, place(rank, data.ranks), node, waits(rank), rank === seen ? "ledger-seen" : ""))}
         <text class="ledger-time" x="0" y="0">${frame.stuck ? "nothing moves" : milliseconds(frame.time)}</text>
       </svg>
       <div class="ledger-table"><table>

@@ -187,5 +187,18 @@ window.figures = (() => {
   /** The color of a rank, as everywhere in the book; from rank 8 on they repeat. */
   const color = (rank) => `var(--rank-${rank % 8})`;
 
-  return Object.assign(all, { define, bytes, color });
+  /** Where a rank stands: on a circle around the origin, rank 0 at the top, clockwise. */
+  function around(rank, ranks, radius) {
+    const angle = (2 * Math.PI * rank) / ranks - Math.PI / 2;
+    return { x: radius * Math.cos(angle), y: radius * Math.sin(angle) };
+  }
+
+  /** A rank at its place, a disk in its color; hollow and dashed while it waits. classes: more of them, if any. */
+  function disk(rank, { x, y }, size, waits, classes = "") {
+    return html`<g class=${`figure-rank${waits ? " figure-waits" : ""} ${classes}`}>
+      <circle cx=${x} cy=${y} r=${size} style=${{ stroke: color(rank), fill: waits ? null : color(rank) }} />
+      <text x=${x} y=${y}>${rank}</text></g>`;
+  }
+
+  return Object.assign(all, { define, bytes, color, around, disk });
 })();
