@@ -29,10 +29,16 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
+# Only the parts of `all` run at once; other steps install packages, or load the machine as much as they can.
+ifndef AT_ONCE
 .NOTPARALLEL:
+endif
 .PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser jail npm FORCE
 
-all: $(STAMPS)/notebooks $(STAMPS)/executed $(STAMPS)/book $(STAMPS)/graded ## set up, run the solutions, build the book, grade the example class
+# The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
+all: $(STAMPS)/notebooks $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the example class
+	@$(MAKE) --no-print-directory jail
+	@$(MAKE) --no-print-directory -j3 AT_ONCE=yes $(STAMPS)/book $(STAMPS)/executed $(STAMPS)/graded
 	@echo
 	@echo "The grades of the made-up class in examples/class:"
 	@echo
@@ -151,12 +157,18 @@ $(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/checks) $(call files,a
 	@touch $@
 
 $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.ready
-	@$(BIN)/python -m autograder run
+	@$(STEP) "running the solutions" _build/solutions.log -- $(BIN)/python -m autograder run
 	@touch $@
 
-# Chapters run first, two at a time. The book is built next to the old one, which is removed once the new one is whole.
-$(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/notebooks $(STAMPS)/inputs $(STAMPS)/pyodide .venv/.ready
+CHAPTERS := $(BOOK) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/inputs .venv/.ready
+
+# Two chapters at a time.
+$(STAMPS)/chapters: $(CHAPTERS)
 	@$(BIN)/python -m autograder chapters
+	@touch $@
+
+# The book is built next to the old one, which is removed once the new one is whole.
+$(STAMPS)/book: $(CHAPTERS) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebooks $(STAMPS)/chapters $(STAMPS)/pyodide
 	@rm -rf _build/book.new
 	@$(STEP) "building the book" _build/book.log -- $(BIN)/jupyter-book build . --all -n -W --keep-going --path-output _build/book.new
 	@rm -rf _build/html
@@ -164,9 +176,11 @@ $(STAMPS)/book: $(BOOK) $(wildcard $(NOTEBOOKS)) $(RANKS) $(SOLUTIONS) autograde
 	@rm -rf _build/book.new
 	@touch $@
 
+# Two submissions a core: a rank that waits for a message leaves its core to others.
 $(STAMPS)/graded: $(CLASS) $(SOLUTIONS) $(RANKS) $(AUTOGRADER) nbgrader_config.py $(STAMPS)/inputs .venv/.ready
 	@$(MAKE) --no-print-directory jail
-	@$(BIN)/python -m autograder grade --example \
-	  $$(command -v bwrap >/dev/null || echo --no-jail) > _build/example-grades.txt.new
+	@$(STEP) "grading the example class" _build/example-class.log -- sh -c '$(BIN)/python -m autograder grade --example \
+	  --jobs $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(command -v bwrap >/dev/null || echo --no-jail) \
+	  > _build/example-grades.txt.new'
 	@mv _build/example-grades.txt.new _build/example-grades.txt
 	@touch $@
