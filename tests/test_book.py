@@ -95,6 +95,32 @@ def test_every_page_works_with_the_network_off(chromium, book, width):
     assert formulas > 20
 
 
+#: Code that is in sight and wider than its block.
+CUT_CODE = """[...document.querySelectorAll('div.highlight pre')]
+  .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+  .map(e => e.textContent.split('\\n').reduce((a, b) => a.length > b.length ? a : b))"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "folders"), [(1280, ("notebooks",)), (1440, ("notebooks", "book"))])
+def test_no_code_of_a_lesson_scrolls_sideways_on_a_desktop(chromium, book, width, folders):
+    tab, seen, cut = Tab(chromium, width), 0, []
+    lessons = notebook.lessons()
+    for page in [page for page in pages(book) if page.stem in lessons and page.relative_to(book).parts[0] in folders]:
+        tab.open(page.as_uri())
+        seen += tab.evaluate("document.querySelectorAll('div.highlight pre').length")
+        cut += [f"{page.stem}: {line}" for line in tab.evaluate(CUT_CODE)]
+    assert not cut and seen > 500
+
+
+def test_an_assignment_lists_its_exercises(book):
+    for lesson in notebook.lessons():
+        links = soup(book / "notebooks" / lesson / f"{lesson}.html").select(".assignment-offer li a")
+        tests = [cell for cell in notebook.read(lesson).cells if notebook.nbgrader_role(cell) == "grade"]
+        assert len(links) == len(tests) and all(link["href"].startswith("#") for link in links), lesson
+        assert not any("(" in code.text for link in links for code in link.select("code")), lesson
+
+
 @pytest.mark.browser
 def test_search_finds_sections_and_shows_the_passage(chromium, book):
     tab = Tab(chromium)

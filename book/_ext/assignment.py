@@ -1,6 +1,7 @@
 """Adds a block to every page of a released notebook that says what the page is and offers the file.
 
-The block is added while the book is built, so that the files in `notebooks/` stay exactly as nbgrader made them. A
+The block is added while the book is built, so that the files in `notebooks/` stay exactly as nbgrader made them. It
+lists the exercises too, because these pages have no contents at their side: code of 120 columns takes their place. A
 notebook has the title of its chapter; where a page leads to the next or the previous one, it is called an assignment.
 """
 
@@ -50,8 +51,25 @@ class OfferNotebook(SphinxTransform):
             nodes.literal("", "make lab"),
             nodes.Text(" opens in JupyterLab. Nothing is run on this page."),
         )
-        block = nodes.container("", paragraph, classes=["assignment-offer"])
+        block = nodes.container("", paragraph, *_exercises(self.document), classes=["assignment-offer"])
         title.parent.insert(title.parent.index(title) + 1, block)
+
+
+def _exercises(document: nodes.document) -> list[nodes.Node]:
+    """A list of links to the exercises on a page, by their names without arguments; nothing where there is none."""
+    items = []
+    for section in document.findall(nodes.section):
+        title = section.next_node(nodes.title)
+        if title is not None and title.astext().startswith("Exercise "):
+            inside = [child.deepcopy() for child in title.children]
+            for literal in inside:
+                if isinstance(literal, nodes.literal):
+                    name = re.sub(r"\(.*\)", "", literal.astext())
+                    literal.clear()
+                    literal += nodes.Text(name)
+            link = nodes.reference("", "", *inside, internal=True, refid=section["ids"][0])
+            items.append(nodes.list_item("", nodes.paragraph("", "", link)))
+    return [nodes.bullet_list("", *items)] if items else []
 
 
 def _name_neighbors(app, pagename, templatename, context, doctree) -> None:
