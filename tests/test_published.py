@@ -56,7 +56,7 @@ def tag(html, name):
 def test_with_an_address_and_a_repository_pages_have_all_that_needs_one(tmp_path):
     html = page(folder := built(tmp_path / "all", html_baseurl=BASE.rstrip("/"), repository_url=REPOSITORY))
     assert tag(html, "og:url") == f"{BASE}start/page.html"
-    assert tag(html, "og:image") == f"{BASE}_static/page.png"
+    assert tag(html, "og:image") == f"{BASE}_static/preview.png"
     assert tag(html, "twitter:card") == "summary_large_image"
     assert tag(html, "description") == tag(html, "og:description") == "After it you can read a page to its end; stop."
     assert tag(page(folder, "index.html"), "description") == "It says & shows how two pages become one book."

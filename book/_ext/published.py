@@ -17,7 +17,7 @@ from docutils import nodes
 
 #: The letters of a description that search engines show.
 LONGEST = 160
-PICTURE = "_static/page.png"
+PICTURE = "_static/preview.png"
 BUTTONS = ("use_repository_button", "use_edit_page_button", "use_issues_button")
 LOST = """<!doctype html>
 <html lang="en">
