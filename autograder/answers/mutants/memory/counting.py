@@ -41,6 +41,33 @@ what_was_dropped_counts = edit(
     breaks=tests_of(SAVED),
 )
 
+the_first_view_alone_is_watched = edit(
+    SAVED,
+    """You watch only the first tensor that is saved on a storage. If a dropped result saved that one, it is gone at
+    the end, but another view of the same storage may still be kept: watch every saved tensor.""",
+    (
+        "        handles.append(weakref.ref(handle))\n",
+        "        if tensor.untyped_storage().data_ptr() not in known:\n"
+        "            known.add(tensor.untyped_storage().data_ptr())\n"
+        "            handles.append(weakref.ref(handle))\n",
+    ),
+    ("    handles = []\n", "    handles, known = [], set()\n"),
+    breaks=tests_of(SAVED),
+)
+
+the_last_view_alone_is_watched = edit(
+    SAVED,
+    """You remember one saved tensor for each storage, and a later one takes the place of an earlier one. If the later
+    one is dropped, the earlier one still keeps the storage: remember every saved tensor.""",
+    (
+        "        handles.append(weakref.ref(handle))\n",
+        "        handles[tensor.untyped_storage().data_ptr()] = weakref.ref(handle)\n",
+    ),
+    ("    handles = []\n", "    handles = {}\n"),
+    ("for handle in handles if", "for handle in handles.values() if"),
+    breaks=tests_of(SAVED),
+)
+
 only_identical_tensors_are_ignored = edit(
     SAVED,
     """You ignore the tensors in `ignore` by identity. What the graph saves is often another view of the same
@@ -127,6 +154,15 @@ backward_gets_zeros = edit(
     """What your unpack returns is not what was packed, so backward computes with wrong numbers. Return the very
     tensor.""",
     ("lambda handle: handle.tensor)", "lambda handle: torch.zeros_like(handle.tensor))"),
+    breaks=tests_of(SAVED),
+    fails=["the_function_runs_as_without_it"],
+)
+
+copies_of_the_inputs_are_passed = edit(
+    SAVED,
+    """You call the function with detached copies of its inputs. The output's graph then begins at the copies, and
+    backward never reaches the inputs of the caller: pass these themselves.""",
+    ("output = function(*inputs)", "output = function(*(t.detach().requires_grad_() for t in inputs))"),
     breaks=tests_of(SAVED),
     fails=["the_function_runs_as_without_it"],
 )
