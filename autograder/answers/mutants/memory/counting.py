@@ -277,6 +277,23 @@ few_micro_batches_are_overlooked = edit(
     fails=["a_stage_holds_its_micro_batches"],
 )
 
+no_stages_divide_the_layers = edit(
+    PREDICT,
+    """You divide the layers by `stages` before you know that there are any. Python raises a ZeroDivisionError for 0
+    stages; the caller expects a ValueError.""",
+    ("if stages < 1 or layers % stages", "if layers % stages"),
+    breaks=tests_of(PREDICT),
+    fails=["a_stage_refuses_what_makes_no_sense"],
+)
+
+masks_outside_stay_for_no_scores = edit(
+    PREDICT,
+    """Without dropout you leave out masks only where `keep` is "all". There is no dropout after `out` and `down`
+    either, whatever the core keeps: their two masks are gone for every `keep`.""",
+    ("(10 if dropout else 8)", '(8 if not dropout and keep == "all" else 10)'),
+    breaks=tests_of(PREDICT),
+)
+
 negative_stages_are_accepted = edit(
     PREDICT,
     """You accept stage −1. Stages are numbered from 0 to p − 1; for everything else raise a ValueError.""",
@@ -301,6 +318,6 @@ def a_pipeline_divides_activations():
         return (10 if dropout else 8) * seq * batch * hidden / shared + (24 * seq * batch * hidden + scores) / tensor
 
     def stage_bytes(layer_bytes, layers, stages, micro_batches, stage):
-        if layers % stages or not 0 <= stage < stages:
+        if stages < 1 or layers % stages or not 0 <= stage < stages:
             raise ValueError("no such stage")
         return layer_bytes * layers // stages
