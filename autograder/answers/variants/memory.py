@@ -99,6 +99,7 @@ def checkpoint_that_runs_backward_inside():
             ctx.module, ctx.save = module, (torch.get_rng_state(), torch.is_autocast_enabled("cpu"))
             ctx.dtype = torch.get_autocast_dtype("cpu")
             ctx.save_for_backward(*inputs)
+            ctx.set_materialize_grads(False)
             return module(*inputs)
 
         @staticmethod
@@ -114,7 +115,7 @@ def checkpoint_that_runs_backward_inside():
                 result = ctx.module(*copies)
             torch.set_rng_state(now)
             result = result if isinstance(result, tuple) else (result,)
-            pairs = [(y, g) for y, g in zip(result, gradients) if y.requires_grad]
+            pairs = [(y, g) for y, g in zip(result, gradients) if g is not None]
             torch.autograd.backward(*map(list, zip(*pairs)))
             return None, None, *(t.grad for t in copies)
 
