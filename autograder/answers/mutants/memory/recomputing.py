@@ -255,6 +255,14 @@ as_many_segments_as_the_root = edit(
     breaks=tests_of(SEGMENTS),
 )
 
+at_most_eight_segments = edit(
+    SEGMENTS,
+    """You stop at eight segments. Where the inputs are small, each layer is best alone, and a chain may have twelve:
+    try every number of segments up to the number of layers.""",
+    ("for k in range(n) for rest", "for k in range(min(n, 8)) for rest"),
+    breaks=tests_of(SEGMENTS),
+)
+
 later_inputs_count_too = edit(
     SEGMENTS,
     """You count the inputs of all segments at every moment. When segment j is at work, those of the later ones are
