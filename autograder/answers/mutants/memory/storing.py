@@ -324,6 +324,20 @@ the_sum_is_not_divided = edit(
     fails=["ranks_get_the_mean_gradient"],
 )
 
+means_go_into_new_tensors = edit(
+    BITS,
+    """`reduce` puts new tensors into `.grads`, while your hooks still add to the old ones. What comes in a later
+    backward is lost: let hooks and `.grads` mean the same tensors.""",
+    (
+        "        for g, mean in zip(self.grads, flat.split([g.numel() for g in self.grads])):\n"
+        "            g.copy_(mean.view_as(g))",
+        "        means = flat.split([g.numel() for g in self.grads])\n"
+        "        self.grads = [mean.view_as(g) for g, mean in zip(self.grads, means)]",
+    ),
+    breaks=tests_of(BITS),
+    fails=["ranks_get_the_mean_gradient"],
+)
+
 each_tensor_is_sent_alone = edit(
     BITS,
     """You reduce one tensor at a time. Each all-reduce costs a start-up time: send all of them in one.""",
