@@ -336,6 +336,7 @@ the_bias_is_no_buffer = edit(
         "self.bias = torch.zeros(self.num_experts)",
     ),
     breaks=tests_of(LAYER),
+    fails=["the_bias_is_a_registered_buffer"],
 )
 
 counts_are_gathered = edit(
