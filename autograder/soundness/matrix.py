@@ -33,7 +33,6 @@ SHARED = {
     "async_with_one_worker_is_one_process": "a wrong staleness is wrong with several workers, too",
     "async_log_replays_to_the_weights": "what the log hides, the check of the waiting sees as well",
     "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
-    "the_device_keeps_the_output_alone": "what stays on the device is not on the host, or was fetched too early",
     "gradients_add_up_in_float32": "sums in 16 bits are wrong on several ranks, too",
     "leftovers_of_a_killed_save_are_cleared": "a save that fails leaves the same things behind",
     "a_killed_save_leaves_the_last_checkpoint": "it kills what the check of the commit watches",

@@ -128,7 +128,7 @@ def gradients_in_one_vector():
         for p, piece in zip(shared, (flat / n).split([p.numel() for p in shared]), strict=True):
             p.grad = piece.view(p.shape).clone()
         for p in local:
-            if p.grad is not None:
+            if p.requires_grad and p.grad is not None:
                 p.grad = p.grad / n
 
 

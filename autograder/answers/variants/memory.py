@@ -99,6 +99,7 @@ def checkpoint_that_runs_backward_inside():
             ctx.module, ctx.save = module, (torch.get_rng_state(), torch.is_autocast_enabled("cpu"))
             ctx.dtype = torch.get_autocast_dtype("cpu")
             ctx.save_for_backward(*inputs)
+            ctx.set_materialize_grads(False)
             return module(*inputs)
 
         @staticmethod
@@ -114,7 +115,7 @@ def checkpoint_that_runs_backward_inside():
                 result = ctx.module(*copies)
             torch.set_rng_state(now)
             result = result if isinstance(result, tuple) else (result,)
-            pairs = [(y, g) for y, g in zip(result, gradients) if y.requires_grad]
+            pairs = [(y, g) for y, g in zip(result, gradients) if g is not None]
             torch.autograd.backward(*map(list, zip(*pairs)))
             return None, None, *(t.grad for t in copies)
 
@@ -232,3 +233,36 @@ def rounding_by_a_large_number():
             for g in self.of.values():
                 g.view(-1)[:] = everything[at : at + g.numel()]
                 at += g.numel()
+
+
+@variant("10-ex6-few-bits")
+def rounding_by_the_exponents_bits():
+    """Reads the exponent out of the bits of float64; `reduce` makes new tensors, which the hooks look up by number."""
+
+    def round_to(x, exponent_bits, mantissa_bits, finite=False):
+        bias = 2 ** (exponent_bits - 1) - 1
+        wide = x.double()
+        exponent = ((wide.view(torch.int64) >> 52) & 2047) - 1023
+        size = 2.0 ** (torch.clamp(exponent, 1 - bias, 200).double() - mantissa_bits)
+        near = (wide / size).round() * size
+        largest = (2 - 2.0**-mantissa_bits * (1 + finite)) * 2.0 ** (bias + finite)
+        over = near.abs() > largest
+        near = torch.where(over, torch.full_like(near, largest if finite else float("inf")).copysign(wide), near)
+        return near.float()
+
+    class MainGrads:
+        def __init__(self, params):
+            params = [p for p in dict.fromkeys(params) if p.requires_grad]
+            self.grads = [torch.zeros(p.size()) for p in params]
+            for number, p in enumerate(params):
+                p.register_post_accumulate_grad_hook(lambda p, number=number: self.take(p, number))
+
+        def take(self, p, number):
+            self.grads[number] = self.grads[number] + p.grad
+            p.grad = None
+
+        def reduce(self):
+            vector = torch.nn.utils.parameters_to_vector(self.grads)
+            dist.all_reduce(vector)
+            pieces = (vector / dist.get_world_size()).split([g.numel() for g in self.grads])
+            self.grads = [piece.reshape(g.shape) for piece, g in zip(pieces, self.grads)]

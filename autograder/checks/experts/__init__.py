@@ -21,6 +21,7 @@ from autograder.checks.experts.layer import (
     experts_without_rows_take_part,
     full_experts_drop_the_rest,
     rows_travel_four_times,
+    the_bias_is_a_registered_buffer,
     the_layer_equals_one_process,
 )
 from autograder.checks.experts.routing import (
@@ -50,6 +51,7 @@ __all__ = [
     "shared_numbers_are_reduced_once",
     "the_balance_is_that_of_all_tokens",
     "the_bias_follows_all_counts",
+    "the_bias_is_a_registered_buffer",
     "the_layer_equals_one_process",
     "the_most_probable_are_chosen",
 ]

@@ -30,11 +30,14 @@ class Case:
     seed: int
 
     def rows(self, rank: int) -> np.ndarray:
-        """What a rank sends: whole numbers that every dtype holds."""
+        """What a rank sends: whole numbers that every dtype holds; float64 has more digits than float32 can hold."""
         shape = (int(self.counts[rank].sum()), *self.trailing)
         if self.layout == "expanded":
             shape = (*shape[:-1], 1)
-        drawn = np.random.default_rng([self.seed, rank]).integers(-120, 121, shape).astype(np.float64)
+        rng = np.random.default_rng([self.seed, rank])
+        drawn = rng.integers(-120, 121, shape).astype(np.float64)
+        if self.dtype == "float64":  # an odd number of 26 bits
+            drawn += (2 * rng.integers(2**24, 2**25, shape) + 1) / 2**40
         return np.broadcast_to(drawn, (*shape[:-1], self.trailing[-1])) if self.layout == "expanded" else drawn
 
     def received(self, rank: int) -> np.ndarray:

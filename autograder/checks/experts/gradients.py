@@ -22,8 +22,11 @@ PARAMETERS = {
     "frozen": ((2,), False, False),
     "second": ((5,), False, True),
     "own too": ((2, 3), True, True),
+    "own frozen": ((2,), True, False),
     "last": ((), False, True),
 }
+#: These have a second name in another part of the module.
+TIED = ("first", "own")
 SHARED = [name for name, (_, own, trained) in PARAMETERS.items() if trained and not own]
 
 
@@ -35,30 +38,51 @@ class Case:
     dtype: str
     grads: list[dict[str, np.ndarray | None]]
 
+    def of(self, name: str) -> list[np.ndarray | None]:
+        """The gradients of one parameter, rank by rank."""
+        return [one[name] for one in self.grads]
+
     def wanted(self, rank: int) -> dict[str, np.ndarray | None]:
         """What each parameter of a rank should have afterwards."""
         found: dict[str, np.ndarray | None] = {}
         for name, (shape, own, trained) in PARAMETERS.items():
-            there = [np.zeros(shape) if one[name] is None else one[name] for one in self.grads]
-            if own:
-                found[name] = there[rank] / len(self.grads)
+            mine = self.grads[rank][name]
+            if not trained or (own and mine is None):
+                found[name] = mine
+            elif own:
+                found[name] = mine / len(self.grads)
             else:
-                found[name] = np.mean(there, axis=0) if trained else self.grads[rank][name]
+                found[name] = np.mean([np.zeros(shape) if g is None else g for g in self.of(name)], axis=0)
         return found
 
 
 def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     cases = []
-    for dtype, missing in (("float64", ()), ("float32", ((0, "first"),)), ("float64", ((world_size - 1, "second"),))):
-        grads: list[dict[str, np.ndarray | None]] = []
-        for rank in range(world_size):
-            mine = {name: rng.integers(-64, 65, shape) / 8 for name, (shape, _, _) in PARAMETERS.items()}
-            grads.append({name: None if (rank, name) in missing or name == "frozen" else g for name, g in mine.items()})
+    frozen = {name for name, (_, _, trained) in PARAMETERS.items() if not trained}
+    last = world_size - 1
+    for dtype, missing in (
+        ("float64", ()),
+        ("float32", ((0, "first"),)),
+        ("float64", ((last, "second"),)),
+        # On one rank, zeros in its place would not tell whether they were sent.
+        *([("float64", ((0, "own"),))] if world_size > 1 else []),
+    ):
+        grads = [_drawn(rng, frozen | {name for r, name in missing if r == rank}) for rank in range(world_size)]
         words = [f"rank {rank} has no gradient of {name!r}" for rank, name in missing]
         cases.append(Case(", ".join([count_of_ranks(world_size), dtype, *words]), dtype, grads))
-    grads = [{name: None if name == "last" else g for name, g in one.items()} for one in cases[0].grads]
-    cases.append(Case(f"{count_of_ranks(world_size)}, no rank has a gradient of 'last'", "float64", grads))
+    words = f"{count_of_ranks(world_size)}, no rank has a gradient of 'last'"
+    cases.append(Case(words, "float64", [_drawn(rng, frozen | {"last"}) for _ in range(world_size)]))
+    words = f"{count_of_ranks(world_size)}, frozen parameters have a gradient from before"
+    cases.append(Case(words, "float64", [_drawn(rng, set()) for _ in range(world_size)]))
     return cases
+
+
+def _drawn(rng: np.random.Generator, missing: set[str]) -> dict[str, np.ndarray | None]:
+    """Gradients of one rank, none of them 0: None for those that are missing."""
+    return {
+        name: None if name in missing else rng.choice([-1, 1], shape) * rng.integers(1, 65, shape) / 8
+        for name, (shape, _, _) in PARAMETERS.items()
+    }
 
 
 def _drive(rank: int, world_size: int, average_gradients: Any, cases: list[Case]) -> list[dict[str, Any]]:
@@ -71,6 +95,9 @@ def _drive(rank: int, world_size: int, average_gradients: Any, cases: list[Case]
             grad = case.grads[rank][name]
             p.grad = None if grad is None else torch.from_numpy(np.asarray(grad)).to(kind).clone()
             module.register_parameter(name.replace(" ", "_"), p)
+        module.other = nn.Module()
+        for name in TIED:
+            module.other.register_parameter(name, getattr(module, name))
         own = [getattr(module, name.replace(" ", "_")) for name, (_, own, _) in PARAMETERS.items() if own]
         dist.barrier()
         average_gradients(module, own)
@@ -91,7 +118,7 @@ def gradients_are_those_of_the_mean_loss(average_gradients, *, rng):
                 for name, want in case.wanted(rank.rank).items():
                     what = f"the gradient of {name!r}"
                     if want is None:
-                        rank.expect(mine[name] is None, f"{what}, which is frozen, is no longer None")
+                        rank.expect(mine[name] is None, f"{what} is no longer None")
                     else:
                         rank.expect(mine[name] is not None, f"{what} is None")
                         rtol = 1e-6 if case.dtype == "float32" else 1e-13
@@ -104,7 +131,7 @@ def _plain(mine: dict[str, Any]) -> list:
 
 @check(GRADIENTS)
 def shared_numbers_are_reduced_once(average_gradients, *, rng):
-    """Each number of the shared gradients goes into an all-reduce once, and nothing else is sent."""
+    """Each number of the shared gradients goes into an all-reduce once, tied or not, and nothing else is sent."""
     numel = sum(int(np.prod(PARAMETERS[name][0], dtype=int)) for name in SHARED)
     for world_size in (2, 3):
         cases = _cases(rng, world_size)

@@ -30,6 +30,7 @@ from autograder.checks.memory.predict import (
 from autograder.checks.memory.recompute import (
     autocast_is_as_in_the_forward,
     the_graph_keeps_the_inputs_alone,
+    the_inputs_go_with_backward,
     the_module_runs_once_more_for_backward,
     training_is_the_same_bit_for_bit,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "the_function_runs_as_without_it",
     "the_graph_keeps_the_inputs_alone",
     "the_host_is_empty_in_the_end",
+    "the_inputs_go_with_backward",
     "the_module_runs_once_more_for_backward",
     "training_is_the_same_bit_for_bit",
     "what_cannot_be_cut_is_refused",

@@ -190,11 +190,14 @@ def _main_grads(rank: int, world_size: int, main_grads: Any, values: list[np.nda
     dist.barrier()
     kept.reduce()
     dist.barrier()
+    mean = [g.detach().double().numpy().copy() for g in kept.grads]
+    ((params[0] * params[1].sum()).float().sum() + params[2].float().sum()).backward()
     return {
         "kinds": kinds,
         "left": all(left),
         "own": own,
-        "mean": [g.detach().double().numpy().copy() for g in kept.grads],
+        "mean": mean,
+        "later": [g.detach().double().numpy().copy() for g in kept.grads],
         "dtypes": [str(g.dtype)[6:] for g in kept.grads],
     }
 
@@ -218,13 +221,13 @@ def gradients_add_up_in_float32(MainGrads, *, rng):  # noqa: N803 - a check's pa
 
 @check(FORMATS)
 def ranks_get_the_mean_gradient(MainGrads, *, rng):  # noqa: N803
-    """`.grads` belong to the trainable parameters, once each; backward leaves `p.grad` None; `reduce` averages all."""
+    """`.grads` are those of the trainable parameters; `reduce` averages them; later gradients add to the means."""
     for world_size in (1, 2, 3, 4):
         case, steps = count_of_ranks(world_size), STEPS
         values = _values(rng, world_size)
         results = run_ranks(_main_grads, world_size, (MainGrads, values, steps))
         first, second = _gradients(values, steps)
-        for rank, seen in each_rank(case, list(results), evidence=lambda one: [one["kinds"], one["left"], one["mean"]]):
+        for rank, seen in each_rank(case, list(results), evidence=_plain):
             shapes_of = [["float32", [2, 3], True], ["float32", [5], True]]
             rank.expect_equal(seen["kinds"], shapes_of, what="the dtype, shape and zeros of .grads at first")
             rank.expect(seen["left"], "p.grad is not None after a backward")
@@ -234,7 +237,15 @@ def ranks_get_the_mean_gradient(MainGrads, *, rng):  # noqa: N803
             for index, own in enumerate((first, second)):
                 what = f".grads[{index}] after reduce"
                 rank.expect_close(seen["mean"][index], np.mean(own, axis=0), what=what, rtol=1e-6)
+                later = np.mean(own, axis=0) + (1.0 if index else float(values[1][rank.rank].sum()))
+                what = f".grads[{index}] after reduce and another backward"
+                rank.expect_close(seen["later"][index], later, what=what, rtol=1e-6)
             rank.expect_equal(seen["dtypes"], ["float32"] * 2, what="the dtypes of .grads after reduce")
+
+
+def _plain(one: dict[str, Any]) -> list:
+    """What tells mistakes of one rank apart."""
+    return [one["kinds"], one["left"], one["mean"], one["later"]]
 
 
 def _values(rng: np.random.Generator, world_size: int) -> list[np.ndarray]:

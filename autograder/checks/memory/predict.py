@@ -119,11 +119,13 @@ def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
 
 @check(PREDICT)
 def a_stage_refuses_what_makes_no_sense(stage_bytes, *, rng):
-    """`stage_bytes` raises ValueError if `stages` does not divide `layers`, or `stage` is none of the stages."""
+    """`stage_bytes` raises ValueError if `stages` is below 1 or does not divide `layers`, or no stage is `stage`."""
     layer = int(rng.integers(1, 99))
     cases = {
         "7 layers in 2 stages": (layer, 7, 2, 4, 0),
         "1 layer in 2 stages": (layer, 1, 2, 4, 1),
+        "stage 0 of 0": (layer, 8, 0, 4, 0),
+        "stage 0 of -2": (layer, 8, -2, 4, 0),
         "stage 2 of 2": (layer, 8, 2, 4, 2),
         "stage -1": (layer, 8, 2, 4, -1),
     }

@@ -34,6 +34,19 @@ class Pair(nn.Module):
         return mixed, x.sin() + mixed.sum()
 
 
+class Branches(nn.Module):
+    """Two inputs and two outputs that have nothing in common. The loss uses only the first."""
+
+    used = 1
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Dropout(0.4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple:
+        return self.drop(self.one(x)), self.two(y)
+
+
 class Half(nn.Module):
     """Two outputs, of which the second requires no gradient."""
 
@@ -81,6 +94,7 @@ _CASES: dict[str, tuple[Callable, str, tuple[bool, ...]]] = {
     "an input that needs no gradient": (lambda wrap: block(), "x", (False,)),
     "two inputs, two outputs": (lambda wrap: Pair(), "xx", (True, True)),
     "two inputs, one needs a gradient": (lambda wrap: Pair(), "xx", (False, True)),
+    "two outputs, the loss uses one": (lambda wrap: Branches(), "xx", (True, True)),
     "frozen": (lambda wrap: block(frozen=True), "x", (True,)),
     "whole numbers, a frozen layer": (lambda wrap: Words(), "n", (False,)),
     "an output that needs no gradient": (lambda wrap: Half(), "x", (True,)),
@@ -113,7 +127,8 @@ def _train(wrap: Callable, case: str, dtype: str, seed: int) -> list[dict]:
         output = wrap(module, *tensors)
         outputs = list(output) if isinstance(output, tuple) else [output]
         after_forward = bits(torch.get_rng_state())
-        summed = [(t * head).sum() for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        used = outputs[: getattr(module, "used", None)]
+        summed = [(t * head).sum() for t in used if isinstance(t, torch.Tensor) and t.is_floating_point()]
         loss = torch.stack(summed).sum().sin()
         if loss.requires_grad:
             loss.backward()
@@ -155,12 +170,12 @@ def training_is_the_same_bit_for_bit(checkpoint, *, rng):
                 fail(text, f"{name}, {dtype}", differing)
 
 
-def _autocast(wrap: Callable, seed: int) -> dict[str, Any]:
+def _autocast(wrap: Callable, dtype: str, seed: int) -> dict[str, Any]:
     """Where the submission runs, and with `plainly` outside: a forward under autocast, its backward after it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module, x = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 6)), torch.randn(5, 6)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", getattr(torch, dtype)):
             output = wrap(module, x.requires_grad_())
         try:
             output.float().sin().sum().backward()
@@ -174,17 +189,18 @@ def _autocast(wrap: Callable, seed: int) -> dict[str, Any]:
 
 @check(CHECKPOINT)
 def autocast_is_as_in_the_forward(checkpoint, *, rng):
-    """With autocast to bfloat16 around the forward alone, output and gradients are still the module's, bit for bit."""
-    seed = inputs.seed(rng)
-    got, want = call_inside(_autocast, checkpoint, seed), _autocast(plainly, seed)
-    case, evidence = "autocast around the forward", [got[what] == want[what] for what in got]
-    if got["raised"]:
-        fail(f"backward raised {got['raised']}", case, evidence)
-    for what in ("output", "gradients"):
-        if got[what] != want[what]:
-            fail(f"the {what} under autocast differ from those of the module without checkpoint", case, evidence)
-    if got["autocast"]:
-        fail("autocast is still on after backward", case, evidence)
+    """With autocast around the forward alone, to bfloat16 or float16, output and gradients are still the module's."""
+    for dtype in ("bfloat16", "float16"):
+        seed = inputs.seed(rng)
+        got, want = call_inside(_autocast, checkpoint, dtype, seed), _autocast(plainly, dtype, seed)
+        case, evidence = f"autocast to {dtype} around the forward", [got[what] == want[what] for what in got]
+        if got["raised"]:
+            fail(f"backward raised {got['raised']}", case, evidence)
+        for what in ("output", "gradients"):
+            if got[what] != want[what]:
+                fail(f"the {what} under autocast differ from those of the module without checkpoint", case, evidence)
+        if got["autocast"]:
+            fail("autocast is still on after backward", case, evidence)
 
 
 def _calls(checkpoint: Any) -> dict[str, list[int]]:
@@ -273,3 +289,44 @@ def the_graph_keeps_the_inputs_alone(checkpoint, *, rng):
             fail(text, case, evidence)
         if left > SLACK:
             fail(f"{left} bytes are still alive after backward", case, evidence)
+
+
+def _held(checkpoint: Any, rows: int, seed: int) -> list[tuple[int, bool]]:
+    """Where the submission runs: live bytes after backward that were not there before, while the output is held.
+
+    Also whether the module's weight got a gradient. For an input that needs one, and for an input that needs none; the
+    graph alone holds the input.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module, x = Sines(16), torch.randn(rows, 16)
+    gc.collect()
+    meter, seen = LiveBytes(), []
+    for needs in (True, False):
+        x.requires_grad_(needs)
+        before = meter.now()
+        with meter:
+            output = checkpoint(module, x * 2)
+            output.sum().backward()
+        slope, x.grad, module.weight.grad = module.weight.grad, None, None
+        reached = slope is not None
+        del slope
+        seen.append((meter.now() - before, reached))
+        del output
+    return seen
+
+
+@check(CHECKPOINT)
+def the_inputs_go_with_backward(checkpoint, *, rng):
+    """After backward the inputs are no longer kept, though the output is still in use."""
+    rows = 16 * int(rng.integers(30, 60))
+    output = 4 * rows * 16
+    seen = call_inside(_held, checkpoint, rows, inputs.seed(rng))
+    evidence = [[round((held - output) / output), reached] for held, reached in seen]
+    for (held, reached), needs in zip(seen, ("", ", an input that needs no gradient"), strict=True):
+        case = f"{rows} rows of 16{needs}"
+        if not reached:  # a module that is never called keeps nothing
+            fail("the module's weight has no gradient", case, evidence)
+        if held > output + SLACK:
+            text = f"after backward {held} bytes more are alive, expected at most the output's {output} and {SLACK}"
+            fail(text, case, evidence)

@@ -41,6 +41,8 @@ def _functions() -> dict[str, Callable]:
         "a mask": lambda x: x * (x.detach() > 0),
         "an exp that is dropped": lambda x: (x.exp(), x * 2)[1],
         "an exp that is dropped, then another": lambda x: (x.exp(), x[: len(x) // 2].exp())[1],
+        "a sin that is dropped, then cos": lambda x: (x.sin(), x.cos())[1],
+        "sin, then a cos that is dropped": lambda x: (x.sin(), x.cos())[0],
         "a linear layer": lambda x, w: functional.linear(x.view(-1, 4), w.view(-1, 4)),
         "three outputs": lambda x: (x.exp(), (x * 2).exp(), x + 1),
         "nothing": lambda x: x + 1,
@@ -61,6 +63,8 @@ def _graphs(rng: np.random.Generator) -> list[_Graph]:
         _Graph("a mask has 1 byte a number", "a mask", (n,), n),
         _Graph("what was dropped does not count", "an exp that is dropped", (n,), 0),
         _Graph("one was dropped, one was kept", "an exp that is dropped, then another", (n,), 2 * n),
+        _Graph("x is saved by what is dropped, then by what is kept", "a sin that is dropped, then cos", (n,), 4 * n),
+        _Graph("x is saved by what is kept, then by what is dropped", "sin, then a cos that is dropped", (n,), 4 * n),
         _Graph("a linear layer without ignore", "a linear layer", (n, m), 4 * n + 4 * m),
         _Graph("a linear layer, inputs ignored", "a linear layer", (n, m), 0, "inputs"),
         _Graph("a linear layer, a view of x ignored", "a linear layer", (n, m), 4 * m, "a view"),
@@ -122,11 +126,14 @@ def the_function_runs_as_without_it(saved_bytes, *, rng):
     """The function is called once, its output is returned, and backward gives the gradients that it gives without."""
     for graph, got, plain in _each(saved_bytes, rng):
         expect_equal(graph.name, got["calls"], 1, what="the number of calls of the function")
-        same = [got[what] == plain[what] for what in ("output", "grads")]
-        if not same[0]:
-            fail("the first thing returned is not the function's output", graph.name, same)
-        if not same[1]:
-            fail("backward does not give the gradients that it gives without saved_bytes", graph.name, same)
+        missing = [one is None and want is not None for one, want in zip(got["grads"], plain["grads"], strict=True)]
+        evidence = [got["output"] == plain["output"], got["grads"] == plain["grads"], missing]
+        if not evidence[0]:
+            fail("the first thing returned is not the function's output", graph.name, evidence)
+        if any(missing):
+            fail("backward through the output does not reach the inputs: they have no gradient", graph.name, evidence)
+        if not evidence[1]:
+            fail("backward does not give the gradients that it gives without saved_bytes", graph.name, evidence)
 
 
 def _layer(saved_bytes: Any, sizes: tuple[int, ...], p: float, flash: bool) -> Any:

@@ -49,6 +49,7 @@ def _chains(rng: np.random.Generator) -> dict[str, tuple[list[int], list[int]]]:
     chains: dict[str, tuple[list[int], list[int]]] = {
         "9 equal layers": ([4] * 9, [1] * 9),
         "12 layers of saved = edge": ([1] * 12, [1] * 12),
+        "12 layers that are best alone": ([100] * 12, [1] * 12),
         "one layer": ([7], [3]),
         "two layers, the second one large": ([5, 50], [2, 3]),
         "edges as large as what is saved": ([10] * 5, [10] * 5),
@@ -58,7 +59,7 @@ def _chains(rng: np.random.Generator) -> dict[str, tuple[list[int], list[int]]]:
         "a large first layer": ([90] + [10] * 7, [2] * 8),
     }
     for number in range(12):
-        n = int(rng.integers(2, 10))
+        n = 12 if number < 2 else int(rng.integers(2, 10))
         edges = [int(e) for e in rng.integers(1, 40, n)]
         chains[f"random chain {number}"] = ([e + int(rng.integers(0, 120)) for e in edges], edges)
     return chains

@@ -178,6 +178,15 @@ parts_are_not_contiguous = edit(
     breaks=tests_of(EXCHANGE),
 )
 
+gradients_become_float32 = edit(
+    EXCHANGE,
+    """Gradients travel as float32 in your backward. Those of float64 rows lose half of their digits on the way: send
+    them as they are.""",
+    ("all_to_all(grad, *ctx.splits)", "all_to_all(grad.float(), *ctx.splits).to(grad.dtype)"),
+    breaks=tests_of(EXCHANGE, LAYER),
+    fails=["gradients_go_back_where_rows_came_from"],
+)
+
 rows_become_float32 = edit(
     EXCHANGE,
     """What arrives has another dtype than what was sent. Any dtype should travel as it is, int64 too.""",
@@ -327,6 +336,7 @@ the_bias_is_no_buffer = edit(
         "self.bias = torch.zeros(self.num_experts)",
     ),
     breaks=tests_of(LAYER),
+    fails=["the_bias_is_a_registered_buffer"],
 )
 
 counts_are_gathered = edit(

@@ -1,10 +1,11 @@
 """Wrong answers to lesson 14, exercises 5 and 6."""
 
 # The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
 
 from __future__ import annotations
 
-from autograder.answers.mutants import edit, tests_of
+from autograder.answers.mutants import edit, mutant, tests_of
 
 GRADIENTS, BALANCE = "14-ex5-gradients", "14-ex6-balance"
 
@@ -62,6 +63,66 @@ frozen_parameters_get_zeros = edit(
     ("        if not p.requires_grad:\n            continue\n", ""),
     breaks=tests_of(GRADIENTS),
 )
+
+frozen_gradients_are_averaged = edit(
+    GRADIENTS,
+    """You take every parameter that has a gradient. One that was frozen after a backward still has one; it is not
+    trained, and its gradient is neither averaged nor divided.""",
+    ("if not p.requires_grad:", "if not p.requires_grad and p.grad is None:"),
+    breaks=tests_of(GRADIENTS),
+)
+
+frozen_local_gradients_are_divided = edit(
+    GRADIENTS,
+    """You leave the frozen parameters alone that all ranks have, but not those in `local`. Their gradients are divided:
+    ask both kinds whether they are trained.""",
+    ("if not p.requires_grad:", "if not p.requires_grad and id(p) not in own:"),
+    breaks=tests_of(GRADIENTS),
+)
+
+missing_local_gradients_raise = edit(
+    GRADIENTS,
+    """You divide the gradient of a local parameter that has none. It is None, and stays None.""",
+    ("        if p.grad is not None:\n            p.grad /= world_size", "        p.grad /= world_size"),
+    breaks=tests_of(GRADIENTS),
+)
+
+missing_local_gradients_become_zeros = edit(
+    GRADIENTS,
+    """A local parameter without a gradient gets zeros. No other rank has one to add: None stays None, so that an
+    optimizer leaves the parameter alone.""",
+    (
+        "        if p.grad is not None:\n            p.grad",
+        "        if p.grad is None:\n            p.grad = torch.zeros_like(p)\n        else:\n            p.grad",
+    ),
+    breaks=tests_of(GRADIENTS),
+)
+
+tied_parameters_are_divided_twice = edit(
+    GRADIENTS,
+    """You come by a tied parameter once for each module that has it, and divide its gradient each time. It is one
+    parameter with one gradient.""",
+    ("in module.parameters():", "in [p for part in module.modules() for p in part.parameters(recurse=False)]:"),
+    breaks=tests_of(GRADIENTS),
+)
+
+
+@mutant(GRADIENTS, breaks=tests_of(GRADIENTS), fails=["shared_numbers_are_reduced_once"])
+def tied_parameters_are_sent_twice():
+    """You send the gradient of a tied parameter once for each of its names. The mean of equal means is right, but it
+    costs the bytes a second time: take each parameter once."""
+
+    def average_gradients(module, local):
+        world_size, own = dist.get_world_size(), {id(p) for p in local}
+        for _, p in module.named_parameters(remove_duplicate=False):
+            if p.requires_grad and id(p) not in own:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                dist.all_reduce(p.grad)
+                p.grad /= world_size
+        for p in local:
+            if p.requires_grad and p.grad is not None:
+                p.grad /= world_size
+
 
 gradients_are_gathered = edit(
     GRADIENTS,

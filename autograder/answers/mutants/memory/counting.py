@@ -41,6 +41,33 @@ what_was_dropped_counts = edit(
     breaks=tests_of(SAVED),
 )
 
+the_first_view_alone_is_watched = edit(
+    SAVED,
+    """You watch only the first tensor that is saved on a storage. If a dropped result saved that one, it is gone at
+    the end, but another view of the same storage may still be kept: watch every saved tensor.""",
+    (
+        "        handles.append(weakref.ref(handle))\n",
+        "        if tensor.untyped_storage().data_ptr() not in known:\n"
+        "            known.add(tensor.untyped_storage().data_ptr())\n"
+        "            handles.append(weakref.ref(handle))\n",
+    ),
+    ("    handles = []\n", "    handles, known = [], set()\n"),
+    breaks=tests_of(SAVED),
+)
+
+the_last_view_alone_is_watched = edit(
+    SAVED,
+    """You remember one saved tensor for each storage, and a later one takes the place of an earlier one. If the later
+    one is dropped, the earlier one still keeps the storage: remember every saved tensor.""",
+    (
+        "        handles.append(weakref.ref(handle))\n",
+        "        handles[tensor.untyped_storage().data_ptr()] = weakref.ref(handle)\n",
+    ),
+    ("    handles = []\n", "    handles = {}\n"),
+    ("for handle in handles if", "for handle in handles.values() if"),
+    breaks=tests_of(SAVED),
+)
+
 only_identical_tensors_are_ignored = edit(
     SAVED,
     """You ignore the tensors in `ignore` by identity. What the graph saves is often another view of the same
@@ -127,6 +154,15 @@ backward_gets_zeros = edit(
     """What your unpack returns is not what was packed, so backward computes with wrong numbers. Return the very
     tensor.""",
     ("lambda handle: handle.tensor)", "lambda handle: torch.zeros_like(handle.tensor))"),
+    breaks=tests_of(SAVED),
+    fails=["the_function_runs_as_without_it"],
+)
+
+copies_of_the_inputs_are_passed = edit(
+    SAVED,
+    """You call the function with detached copies of its inputs. The output's graph then begins at the copies, and
+    backward never reaches the inputs of the caller: pass these themselves.""",
+    ("output = function(*inputs)", "output = function(*(t.detach().requires_grad_() for t in inputs))"),
     breaks=tests_of(SAVED),
     fails=["the_function_runs_as_without_it"],
 )
@@ -241,6 +277,23 @@ few_micro_batches_are_overlooked = edit(
     fails=["a_stage_holds_its_micro_batches"],
 )
 
+no_stages_divide_the_layers = edit(
+    PREDICT,
+    """You divide the layers by `stages` before you know that there are any. Python raises a ZeroDivisionError for 0
+    stages; the caller expects a ValueError.""",
+    ("if stages < 1 or layers % stages", "if layers % stages"),
+    breaks=tests_of(PREDICT),
+    fails=["a_stage_refuses_what_makes_no_sense"],
+)
+
+masks_outside_stay_for_no_scores = edit(
+    PREDICT,
+    """Without dropout you leave out masks only where `keep` is "all". There is no dropout after `out` and `down`
+    either, whatever the core keeps: their two masks are gone for every `keep`.""",
+    ("(10 if dropout else 8)", '(8 if not dropout and keep == "all" else 10)'),
+    breaks=tests_of(PREDICT),
+)
+
 negative_stages_are_accepted = edit(
     PREDICT,
     """You accept stage −1. Stages are numbered from 0 to p − 1; for everything else raise a ValueError.""",
@@ -265,6 +318,6 @@ def a_pipeline_divides_activations():
         return (10 if dropout else 8) * seq * batch * hidden / shared + (24 * seq * batch * hidden + scores) / tensor
 
     def stage_bytes(layer_bytes, layers, stages, micro_batches, stage):
-        if layers % stages or not 0 <= stage < stages:
+        if stages < 1 or layers % stages or not 0 <= stage < stages:
             raise ValueError("no such stage")
         return layer_bytes * layers // stages

@@ -38,6 +38,25 @@ autocast_is_forgotten = edit(
     fails=["autocast_is_as_in_the_forward"],
 )
 
+autocast_loses_its_dtype = edit(
+    CHECKPOINT,
+    """You remember whether autocast was on, but not its dtype. Backward runs outside of it, where the dtype is the
+    default one, bfloat16: after a forward in float16 the second run is another one.""",
+    ('torch.autocast("cpu", dtype, enabled)', 'torch.autocast("cpu", enabled=enabled)'),
+    breaks=tests_of(CHECKPOINT),
+    fails=["autocast_is_as_in_the_forward"],
+)
+
+inputs_stay_on_ctx = edit(
+    CHECKPOINT,
+    """You keep the inputs as an attribute of ctx. They then live as long as the output, also after backward. What
+    save_for_backward keeps, backward lets go, and an input that was changed in place in between is noticed.""",
+    ("ctx.save_for_backward(*tensors)", "ctx.tensors = tensors"),
+    ("ctx.saved_tensors, ctx.autocast", "ctx.tensors, ctx.autocast"),
+    breaks=tests_of(CHECKPOINT),
+    fails=["the_inputs_go_with_backward"],
+)
+
 autocast_is_always_on = edit(
     CHECKPOINT,
     """You run the module again under autocast whether or not the forward did. Remember whether it was on.""",
@@ -82,10 +101,18 @@ unused_parameters_get_zeros = edit(
     breaks=tests_of(CHECKPOINT),
 )
 
+unused_outputs_get_zeros = edit(
+    CHECKPOINT,
+    """An output that the loss does not use has no gradient. autograd gives your backward zeros in its place, and the
+    parameters behind this output get zeros, too, where they would have None without you.""",
+    ("        ctx.set_materialize_grads(False)  # an unused output has no gradient, and so have its parameters\n", ""),
+    breaks=tests_of(CHECKPOINT),
+)
+
 every_output_is_differentiated = edit(
     CHECKPOINT,
     """You differentiate every output. One that requires no gradient, such as an argmax, has none: leave it out.""",
-    ("zip(outputs, gradients) if y.requires_grad]", "zip(outputs, gradients)]"),
+    ("if g is not None and y.requires_grad]", "]"),
     breaks=tests_of(CHECKPOINT),
 )
 
@@ -225,6 +252,14 @@ as_many_segments_as_the_root = edit(
         "    cuts = [[0, *rest] for k in range(n) for rest in itertools.combinations(range(1, n), k)]\n",
         "    cuts = [list(range(0, n, math.ceil(math.sqrt(n))))]\n",
     ),
+    breaks=tests_of(SEGMENTS),
+)
+
+at_most_eight_segments = edit(
+    SEGMENTS,
+    """You stop at eight segments. Where the inputs are small, each layer is best alone, and a chain may have twelve:
+    try every number of segments up to the number of layers.""",
+    ("for k in range(n) for rest", "for k in range(min(n, 8)) for rest"),
     breaks=tests_of(SEGMENTS),
 )
 

@@ -81,10 +81,41 @@ identical_tensors_alone_stay = edit(
     breaks=tests_of(OFFLOAD),
 )
 
+what_came_back_is_kept = edit(
+    OFFLOAD,
+    """You keep what the host gave back for another backward. After a backward that retains the graph, everything lies
+    on the device again: fetch it anew each time.""",
+    (
+        "        return kept if isinstance(kept, torch.Tensor) else host.get(kept)",
+        "        if isinstance(kept, torch.Tensor):\n            return kept\n"
+        "        if kept not in back:\n            back[kept] = host.get(kept)\n"
+        "        return back[kept]",
+    ),
+    ("    def unpack(kept):\n", "    back = {}\n\n    def unpack(kept):\n"),
+    breaks=tests_of(OFFLOAD),
+    fails=["the_device_keeps_the_output_alone"],
+)
+
+saved_views_begin_elsewhere = edit(
+    OFFLOAD,
+    """You look for the address of a saved tensor's first number among the addresses of storages. A view such as w[4:]
+    begins further on in its storage: ask for the address of the storage on both sides.""",
+    ("tensor.untyped_storage().data_ptr() in stay", "tensor.data_ptr() in stay"),
+    breaks=tests_of(OFFLOAD),
+)
+
+ignored_views_begin_elsewhere = edit(
+    OFFLOAD,
+    """You write down where the numbers of the tensors in `ignore` begin, and look for storages there. One of them may
+    be a view that begins further on in its storage: write down where its storage begins.""",
+    ("{tensor.untyped_storage().data_ptr() for tensor in ignore}", "{tensor.data_ptr() for tensor in ignore}"),
+    breaks=tests_of(OFFLOAD),
+)
+
 first_addresses_are_compared = edit(
     OFFLOAD,
-    """You compare the addresses of the first numbers. A tensor in `ignore` may be a view that begins elsewhere in
-    the same storage: compare the addresses of the storages.""",
+    """You compare the addresses of the first numbers. A tensor in `ignore`, or one that is saved, may be a view that
+    begins elsewhere in the same storage: compare the addresses of the storages.""",
     ("{tensor.untyped_storage().data_ptr() for tensor in ignore}", "{tensor.data_ptr() for tensor in ignore}"),
     ("tensor.untyped_storage().data_ptr() in stay", "tensor.data_ptr() in stay"),
     breaks=tests_of(OFFLOAD),
@@ -289,6 +320,20 @@ the_sum_is_not_divided = edit(
     BITS,
     """`reduce` leaves the sum of the ranks' gradients. Divide by their number.""",
     ("        flat /= dist.get_world_size()\n", ""),
+    breaks=tests_of(BITS),
+    fails=["ranks_get_the_mean_gradient"],
+)
+
+means_go_into_new_tensors = edit(
+    BITS,
+    """`reduce` puts new tensors into `.grads`, while your hooks still add to the old ones. What comes in a later
+    backward is lost: let hooks and `.grads` mean the same tensors.""",
+    (
+        "        for g, mean in zip(self.grads, flat.split([g.numel() for g in self.grads])):\n"
+        "            g.copy_(mean.view_as(g))",
+        "        means = flat.split([g.numel() for g in self.grads])\n"
+        "        self.grads = [mean.view_as(g) for g, mean in zip(self.grads, means)]",
+    ),
     breaks=tests_of(BITS),
     fails=["ranks_get_the_mean_gradient"],
 )
