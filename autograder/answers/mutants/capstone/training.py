@@ -162,6 +162,15 @@ trainer_keeps_the_reduced_gradient = edit(
     breaks=tests_of(TRAINER),
 )
 
+trainer_forgets_after_the_step = edit(
+    TRAINER,
+    """You clear the gradients in update, after the step. When gradients is called twice before an update, the second
+    call then adds to what the first one left. Clear them where the new ones are computed.""",
+    ("        self.optimizer.zero_grad()\n", ""),
+    ("        self.optimizer.step()\n", "        self.optimizer.step()\n        self.optimizer.zero_grad()\n"),
+    breaks=tests_of(TRAINER, WATCHED),
+)
+
 trainer_keeps_the_factor = edit(
     TRAINER,
     """You left the learning rate multiplied after the update. A spike then lasts forever and ends up in every
@@ -174,7 +183,11 @@ trainer_describes_before_the_step = edit(
     TRAINER,
     """Your norm and digest describe the parameters before the step. Make the step first.""",
     ("        self.optimizer.step()\n", ""),
-    ("        return flat.double()", "        self.optimizer.step()\n        return flat.double()"),
+    (
+        "        return flat.double().norm().item(), parameters_digest(self.model)\n",
+        "        described = flat.double().norm().item(), parameters_digest(self.model)\n"
+        "        self.optimizer.step()\n        return described\n",
+    ),
     breaks=tests_of(TRAINER, TRAIN, VERIFY, WATCHED),
 )
 
