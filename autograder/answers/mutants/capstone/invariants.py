@@ -55,10 +55,10 @@ invariants_loss_told_by_one_rank = edit(
     """A rank whose loss does not fall raises before it has told the others. If the loss is wrong on that rank alone,
     they wait for it in their next collective: let all ranks know first.""",
     (
-        "    everyone = from",
+        "    everyone, expected = from",
         "    if falling and len(losses) > 1 and not losses[-1] < losses[-2]:\n"
         '        raise RuntimeError(f"(a) the loss of rank {rank} does not fall in step {step}")\n'
-        "    everyone = from",
+        "    everyone, expected = from",
     ),
     breaks=tests_of(INVARIANTS, TRAIN),
 )
@@ -135,7 +135,10 @@ verified_alone = edit(
 verified_without_plain_values = edit(
     INVARIANTS,
     """You compared only the tensors. The step count and the learning rate belong to the state as well.""",
-    ("v.dtype if n in tensors else v for n, v in state.items()}", "v.dtype for n, v in tensors.items()}"),
+    (
+        "v.dtype if isinstance(v, torch.Tensor) else v for n, v in state.items()}",
+        "v.dtype for n, v in state.items() if isinstance(v, torch.Tensor)}",
+    ),
     breaks=tests_of(INVARIANTS),
     fails=["checkpoints_are_read_back"],
 )
