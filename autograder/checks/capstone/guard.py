@@ -149,7 +149,7 @@ def _drive_rollbacks(rank: int, world_size: int, guard_class: Any) -> dict:
 
 @check("17-ex6-watch")
 def rollbacks_restore_the_last_snapshot(Guard, *, rng):  # noqa: N803
-    """Also several in a row; a guard makes three of them, and none before a loss was accepted."""
+    """Rollbacks in a row restore the same snapshot; a guard makes three, and none before a loss was accepted."""
     calls = {
         "before any loss was accepted": False,
         "after two losses were accepted": True,
