@@ -94,21 +94,22 @@ def invariants_by_gathered_texts():
             raise RuntimeError(f"memory: rank {changed.item()} does not have its parameters any more, step {step}")
 
     def check_step(rank, world_size, step, losses, norm, digest, state_bytes, numel, falling=True):
-        if falling and len(losses) >= 2:
-            before, now = losses[-2:]
-            if math.isnan(now) or math.isnan(before) or now >= before:
-                raise RuntimeError(f"rank {rank} at step {step}: loss {before} -> {now}")
         from_0 = [norm, digest]
         dist.broadcast_object_list(from_0, src=0)
         same_norm = norm == from_0[0] or (math.isnan(norm) and math.isnan(from_0[0]))
         problems = [None] * world_size
         shard = math.ceil(numel / world_size)
+        stuck = False
+        if falling and len(losses) >= 2:
+            before, now = losses[-2:]
+            stuck = math.isnan(now) or math.isnan(before) or now >= before
         mine = [
+            f"rank {rank} at step {step} has a loss that does not fall" if stuck else None,
             None if same_norm and digest == from_0[1] else f"rank {rank} at step {step} has other parameters",
             None if state_bytes == 12 * shard else f"rank {rank} at step {step}: {state_bytes} bytes, not {12 * shard}",
         ]
         dist.all_gather_object(problems, mine)
-        for kind in (0, 1):
+        for kind in (0, 1, 2):
             for problem in problems:
                 if problem[kind]:
                     raise RuntimeError(problem[kind])
@@ -128,7 +129,7 @@ def invariants_by_gathered_texts():
         dist.all_reduce(verdict, op=dist.ReduceOp.MIN)
         if verdict.item() < dist.get_world_size():
             raise RuntimeError(f"checkpoint of step {step} is damaged on rank {verdict.item()}")
-        return {"path": f"{path}", "step": int(step), "sha256": tensors_digest(got)}
+        return {"path": Path(path), "step": int(step), "sha256": tensors_digest(got)}
 
 
 @variant("17-ex4-train")
@@ -163,15 +164,20 @@ def train_with_a_for_loop():
 
 @variant("17-ex5-verify")
 def verify_by_tables():
-    """Loads only to compare, trains in any case, collects all differences and takes the first."""
+    """Asks all ranks for a checkpoint, loads only to compare, trains in any case, collects all differences and takes
+    the first."""
 
     def verify_resume(rank, world_size, uninterrupted, steps=20):
         mine = uninterrupted[rank]
+        here = torch.tensor(len(mine["checkpoints"]))
+        dist.all_reduce(here, op=dist.ReduceOp.MIN)
+        if here == 0:
+            return {"ok": False, "first_difference": "checkpoint"}
+        entry = mine["checkpoints"][0]
         try:
-            entry = mine["checkpoints"][0]
             mine_state = load_sharded(entry["path"])[0]
             rest = train(rank, world_size, steps, checkpoint_dir=None, checkpoint_step=None, resume_from=entry["path"])
-        except (IndexError, RuntimeError) as error:
+        except (LookupError, ValueError, RuntimeError) as error:
             return {"ok": False, "first_difference": f"checkpoint: {error!r}"}
         found = [] if tensors_digest(mine_state) == entry["sha256"] else ["sha256 of the checkpoint"]
         after = len(mine["steps"]) - len(rest["steps"])
@@ -230,6 +236,49 @@ def guard_with_a_deque():
             self.zero.load_state_dict(self.saved["state"])
             self.window = self.saved["window"].copy()
             return self.saved["to"]
+
+
+@variant("17-ex6-watch")
+def guard_over_torchs_state():
+    """Keeps torch's own state and the masters, gives the optimizer copies of them, and cuts its list of losses."""
+
+    class Cadence:
+        def __init__(self, seconds, clock=time.monotonic):
+            self.seconds, self.clock, self.begin = seconds, clock, clock()
+
+        def due(self):
+            now = self.clock()
+            late = from_all_ranks(now - self.begin >= self.seconds)[0]
+            self.begin = now if late else self.begin
+            return late
+
+    class Guard:
+        def __init__(self, optimizer):
+            self.optimizer, self.losses, self.kept, self.made = optimizer, [], None, 0
+
+        def accepts(self, step, loss):
+            import copy
+
+            fine = math.isfinite(loss) and (not self.losses or loss <= 1.5 * statistics.median(self.losses[-5:]))
+            if fine:
+                state = self.optimizer.optimizer.state_dict()
+                self.kept = copy.deepcopy((step - 1, len(self.losses), self.optimizer.master.detach(), state))
+                self.losses.append(loss)
+            return fine
+
+        def roll_back(self):
+            import copy
+
+            if self.kept is None or self.made == 3:
+                raise RuntimeError(f"no rollback: {self.made} were made")
+            self.made += 1
+            step, count, master, state = copy.deepcopy(self.kept)
+            del self.losses[count:]
+            self.optimizer.zero_grad()
+            self.optimizer.master.data.copy_(master)
+            self.optimizer.optimizer.load_state_dict(state)
+            self.optimizer.gather_parameters()
+            return step
 
 
 @variant("17-ex7-watched")

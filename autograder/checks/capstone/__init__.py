@@ -19,6 +19,7 @@ from autograder.checks.capstone.finding import (
 from autograder.checks.capstone.guard import (
     a_hopeless_run_is_given_up,
     guard_judges_by_the_median,
+    rollbacks_restore_the_last_snapshot,
     spikes_are_taken_back,
 )
 from autograder.checks.capstone.invariants import (
@@ -58,6 +59,7 @@ __all__ = [
     "memory_is_compared_before_forward",
     "one_clock_decides_for_all",
     "resume_is_verified_or_the_difference_told",
+    "rollbacks_restore_the_last_snapshot",
     "spikes_are_taken_back",
     "step_invariants_are_told_by_all_ranks",
     "steps_follow_one_process",

@@ -124,6 +124,10 @@ def the_first_moment_counts(find_fault, *, rng):
         "all ranks change at once": ([(r, s, "parameters_in", "x") for r in range(4)], (s, 0, "parameters_in")),
         "rank 2 begins with another model": ([(2, 1, "parameters_in", "x")], (1, 2, "parameters_in")),
         "rank 0 begins with another model": ([(0, 1, "parameters_in", "x")], (1, 0, "parameters_in")),
+        "two of four ranks begin with another model": (
+            [(1, 1, "parameters_in", "x"), (2, 1, "parameters_in", "x")],
+            (1, 1, "parameters_in"),
+        ),
         "a batch in the first step": ([(1, 1, "batch", "x")], (1, 1, "batch")),
         "a gradient that is nan": ([(2, s, "gradient", math.nan)], (s, 2, "gradient")),
         "an update of 0": ([(3, s, "update", 0.0)], (s, 3, "update")),
@@ -136,6 +140,13 @@ def the_first_moment_counts(find_fault, *, rng):
     }
     for case, (changes, want) in cases.items():
         _expect_found(find_fault, case, _changed(healthy, *changes), reference, want)
+    [two], of_one = _logs(2, draw_seed(rng), (None,))
+    for rank in range(2):
+        for what, step in (("parameters_in", 1), ("parameters_out", s)):
+            # Digests before and after the other rank's, so that no order of the digests is that of the ranks.
+            for digest in ("", "z"):
+                case = f"2 ranks, {what} of rank {rank} is another digest"
+                _expect_found(find_fault, case, _changed(two, (rank, step, what, digest)), of_one, (step, 1, what))
     # Of norms this small, 1 % is far below any fixed number that a bound could be.
     small = _changed(_scaled(healthy, 1e-6), (2, s, "gradient", 1.01))
     case, want = "norms of about 1e-6, one of them 1 % too large", (s, 2, "gradient")

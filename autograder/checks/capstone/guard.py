@@ -23,7 +23,6 @@ def _drive_guard(rank: int, guard_class: Any, losses: list[float]) -> dict:
     equip(guard_class)
     w = nn.Parameter(torch.arange(7.0))
     optimizer = PIECES.ZeroOptimizer([w], torch.optim.Adam, lr=0.1)
-    early = what_it_says(lambda: guard_class(optimizer).roll_back())
     guard, said, backs, states = guard_class(optimizer), [], [], {}
     step = 1
     for loss in losses:
@@ -31,8 +30,7 @@ def _drive_guard(rank: int, guard_class: Any, losses: list[float]) -> dict:
         verdict = guard.accepts(step, loss)
         said.append(bool(verdict) if isinstance(verdict, (bool, np.bool_)) else repr(verdict))
         if verdict:
-            w.grad = torch.full((7,), float(rank + 1 + step % 3))
-            optimizer.step()
+            _update(optimizer, w, rank, step)
             step += 1
         elif len(backs) < 2:
             to = guard.roll_back()
@@ -41,12 +39,16 @@ def _drive_guard(rank: int, guard_class: Any, losses: list[float]) -> dict:
             step = int(to) + 1
         else:
             break
-    what_it_says(guard.roll_back)  # the third, where two were refused before
-    return {"early": early, "said": said, "backs": backs, "fourth": what_it_says(guard.roll_back)}
+    return {"said": said, "backs": backs}
 
 
 def _drive_guards(rank: int, world_size: int, guard_class: Any, sequences: list[list[float]]) -> list[dict]:
     return [_drive_guard(rank, guard_class, losses) for losses in sequences]
+
+
+def _update(optimizer: Any, w: nn.Parameter, rank: int, step: int) -> None:
+    w.grad = torch.full((7,), float(rank + 1 + step % 3))
+    optimizer.step()
 
 
 def _state_bytes(optimizer: Any, w: nn.Parameter) -> tuple:
@@ -109,12 +111,72 @@ def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
                 # Compared once more out here, where the guard cannot reach the comparison.
                 close = np.allclose(weights, _weights_after(updates), rtol=1e-5, atol=1e-6)
                 rank.expect(bool(restored) and close, text)
-            for when, why in (("early", "before any loss was accepted"), ("fourth", "the fourth time")):
-                kind, text = got[when]
-                said = f"{kind}: {text}" if kind else "nothing"
+
+
+def _drive_rollbacks(rank: int, world_size: int, guard_class: Any) -> dict:
+    """Inside a rank: a guard is asked too early, then twice in a row, then after losses that it has accepted."""
+    equip(guard_class)
+    w = nn.Parameter(torch.arange(7.0))
+    optimizer = PIECES.ZeroOptimizer([w], torch.optim.Adam, lr=0.1)
+    guard, said, backs = guard_class(optimizer), [], []
+    before: tuple = ()
+
+    def accepts(step: int, loss: float) -> None:
+        said.append(bool(guard.accepts(step, loss)))
+
+    def roll_back() -> None:
+        to: list[int] = []
+        kind, text = what_it_says(lambda: to.append(guard.roll_back()))
+        same = _state_bytes(optimizer, w) == before
+        backs.append({"kind": kind, "text": text, "to": [*to], "same": same, "weights": w.detach().tolist()})
+
+    roll_back()
+    accepts(1, 4.0)
+    _update(optimizer, w, rank, 1)
+    before = _state_bytes(optimizer, w)
+    accepts(2, 2.0)
+    _update(optimizer, w, rank, 2)
+    roll_back()
+    _update(optimizer, w, rank, 2)  # as a step does: in place
+    roll_back()
+    accepts(2, 6.1)  # what is left is the loss of step 1
+    for again in (5.9, 3.9):
+        accepts(2, again)
+        _update(optimizer, w, rank, 2)
+        roll_back()
+    return {"said": said, "backs": backs}
+
+
+@check("17-ex6-watch")
+def rollbacks_restore_the_last_snapshot(Guard, *, rng):  # noqa: N803
+    """Rollbacks in a row restore the same snapshot; a guard makes three, and none before a loss was accepted."""
+    calls = {
+        "before any loss was accepted": False,
+        "after two losses were accepted": True,
+        "again, after an update": True,
+        "for the third time": True,
+        "for the fourth time": False,
+    }
+    case = "rollbacks"
+    for rank, got in each_rank(case, run_ranks(_drive_rollbacks, 2, (Guard,)), evidence=_seen):
+        for (when, works), back in zip(calls.items(), got["backs"], strict=True):
+            kind, text = back["kind"], back["text"]
+            said = f"raised {kind}: {text}" if kind else f"returned {back['to'][0]}"
+            if works:
+                rank.expect(back["to"] == [1], f"roll_back {when} {said}, expected 1")
+                close = np.allclose(back["weights"], _weights_after(1), rtol=1e-5, atol=1e-6)
+                rank.expect(
+                    back["same"] and close, f"roll_back {when} did not restore the state before step 2's update"
+                )
+            else:
                 refused = kind == "RuntimeError" and "rollback" in text
-                wanted = f"roll_back {why}: expected a RuntimeError about the rollback, got {said}"
-                rank.expect(refused, wanted, [when, kind])
+                rank.expect(refused, f"roll_back {when} {said}, expected a RuntimeError about the rollback")
+        what = "what accepts says of 4.0 and 2.0, of 6.1 and 5.9 after 2.0 was forgotten, and of 3.9 after 5.9 was"
+        rank.expect_equal(got["said"], [True, True, False, True, True], what=what)
+
+
+def _seen(got: dict) -> list:
+    return [got["said"], *([back["kind"], back["to"], back["same"]] for back in got["backs"])]
 
 
 def _drive_spikes(rank: int, world_size: int, train: Any, root: str, spikes: list[tuple], seed: int) -> dict:

@@ -41,12 +41,21 @@ def step_invariants_are_told_by_all_ranks(check_step, *, rng):
         "state_bytes": held,
         "numel": numel,
     }
+    falls, rises = [4.2, 4.0, 3.9], [4.2, 4.0, 4.1]
     cases: list[tuple[str, dict, str, int | None]] = [
         ("all is well", {}, "", None),
-        ("the loss stays as it is", {"losses": [4.2, 4.0, 4.0]}, "loss", None),
-        ("the loss rises a little", {"losses": [4.0, 4.0000001]}, "loss", None),
-        ("the loss is nan", {"losses": [4.2, 4.0, nan]}, "loss", None),
-        ("the loss after a nan", {"losses": [4.2, nan, 4.0]}, "loss", None),
+        ("the loss rises on rank 2", {"losses": (falls, falls, rises, falls)}, "loss", 2),
+        ("the loss is nan on ranks 1 and 3", {"losses": (falls, [4.2, 4.0, nan], falls, [4.2, nan])}, "loss", 1),
+        (
+            "the loss of rank 3 and the parameters of rank 1",
+            {"losses": (falls, falls, falls, rises), "digest": ("a", "b", "a", "a")},
+            "loss",
+            3,
+        ),
+        ("the loss stays as it is", {"losses": [4.2, 4.0, 4.0]}, "loss", 0),
+        ("the loss rises a little", {"losses": [4.0, 4.0000001]}, "loss", 0),
+        ("the loss is nan", {"losses": [4.2, 4.0, nan]}, "loss", 0),
+        ("the loss after a nan", {"losses": [4.2, nan, 4.0]}, "loss", 0),
         ("an earlier rise", {"losses": [4.2, 4.5, 4.4]}, "", None),
         ("a single loss", {"losses": [4.2]}, "", None),
         ("a rise where falling is off", {"losses": [4.2, 5.0], "falling": False}, "", None),
@@ -59,7 +68,7 @@ def step_invariants_are_told_by_all_ranks(check_step, *, rng):
         ("rank 1 holds no moments", {"state_bytes": (held, held // 3, held, held)}, "bytes", 1),
         ("no rank shards", {"state_bytes": 12 * numel}, "bytes", 0),
         ("rank 2 does not round up", {"state_bytes": (held, held, held - 12, held)}, "bytes", 2),
-        ("loss and bytes", {"losses": [1.0, 2.0], "state_bytes": 0}, "loss", None),
+        ("loss and bytes", {"losses": [1.0, 2.0], "state_bytes": 0}, "loss", 0),
         (
             "parameters of 2 and bytes of 1",
             {"digest": ("a", "a", "b", "a"), "state_bytes": (held, 0, held, held)},
@@ -133,6 +142,7 @@ def _drive_save(rank: int, world_size: int, save_verified: Any, root: str, cases
         said = what_it_says(lambda s=step, o=optimizer, e=entries: e.append(save_verified(o, root, s)))
         mine = hashlib.sha256(b"".join(tensor_bytes(optimizer.state_dict()))).hexdigest()
         entry = entries[0] if entries and isinstance(entries[0], dict) else {}
+        entry = {name: str(value) if isinstance(value, Path) else value for name, value in entry.items()}
         plain = {name: value for name, value in entry.items() if isinstance(value, (str, int))}
         outcomes.append(
             {"said": said, "entry": plain, "sha256": mine, "kind": type(entries[0]).__name__ if entries else ""}
@@ -168,7 +178,7 @@ def _expect_entry(case: str, rows: list[dict], root: str) -> None:
         entry = row["entry"]
         found = sorted(entry) or row["kind"]
         right = set(entry) == {"step", "path", "sha256"}
-        rank.expect(right, f"save_verified returned {found}, expected step, path (a string), sha256", ["keys", found])
+        rank.expect(right, f"save_verified returned {found}, expected step, path, sha256", ["keys", found])
         place = entry["step"] == 3 and Path(entry["path"]) == Path(root, "step_00000003")
         rank.expect(place, f"step or path of {entry} is wrong", ["place", entry["step"]])
         own = entry["sha256"] == row["sha256"]

@@ -197,7 +197,11 @@ def _faulty(kind: str, at: int, culprit: int) -> type:
     return type("ZeroOptimizer", (_Faulty,), {"kind": kind, "at": at, "culprit": culprit})
 
 
-def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: list[tuple], watched: bool) -> list[tuple]:
+def _drive_faults(
+    rank: int, world_size: int, train: Any, root: str, faults: list[tuple], watched: bool
+) -> list[tuple[tuple, list[str]]]:
+    """Inside a rank: for each fault what train raises, and what check_start was given to compare in each step."""
+    check_start = equip(train).get("check_start")
     outcomes = []
     for kind, at, culprit, options in faults:
 
@@ -206,14 +210,19 @@ def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: lis
             return (spoil(state, "one bit") if rank == culprit else state), manifest
 
         instead = {"load_sharded": load} if kind == "checkpoint" else {"ZeroOptimizer": _faulty(kind, at, culprit)}
-        equip(train, **instead)
+        given: list[str] = []
+
+        def watching(rank, world_size, step, digest, last, given=given):
+            given.append("nothing" if last is None else "itself" if digest == last else "another")
+            return check_start(rank, world_size, step, digest, last)
+
+        equip(train, check_start=watching, **instead)
         dist.barrier()
         folder = f"{root}/{kind}-{at}"
         if watched:
             options = {**options, "metrics_path": f"{folder}.jsonl"}
-        outcomes.append(
-            what_it_says(lambda o=options, f=folder: train(rank, world_size, 6, f, o.pop("save", None), **o))
-        )
+        said = what_it_says(lambda o=options, f=folder: train(rank, world_size, 6, f, o.pop("save", None), **o))
+        outcomes.append((said, given))
     return outcomes
 
 
@@ -221,7 +230,7 @@ def _drive_faults(rank: int, world_size: int, train: Any, root: str, faults: lis
 def broken_invariants_stop_every_rank(train, *, rng):
     """A fault in a step ends the run, on all ranks, with the invariant that it breaks, before anything is saved."""
     faults = [
-        ("loss", 4, 0, {}, "loss", None, 5),
+        ("loss", 4, 0, {}, "loss", 0, 5),
         ("parameters", 3, 1, {"save": 3}, "parameters", 1, 3),
         ("memory", 3, 2, {}, "memory", 2, 4),
         ("bytes", 2, 2, {}, "bytes", 2, 2),
@@ -247,7 +256,7 @@ def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> N
         results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults], watched))
         log = Path(root, "parameters-6.jsonl")
         lines = [strict_or_fail(line) for line in log.read_text().splitlines()] if log.is_file() else []
-        saved = any(Path(root, "parameters-3").glob("step_*"))
+        saved = [json.loads(path.read_bytes()) for path in Path(root, "parameters-3").glob("step_*/manifest.json")]
     for number, (kind, at, culprit, options, word, named, step) in enumerate(faults):
         what = {
             "loss": "the loss rises",
@@ -257,9 +266,12 @@ def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> N
             "checkpoint": f"rank {culprit} reads a wrong bit",
         }[kind]
         case = f"{what} in step {at}" + "".join(f", {name} given" for name in options if name != "save")
-        expect_told(case, [mine[number] for mine in results], word, named, step)
+        told = [mine[number] for mine in results]
+        given = [seen for _, seen in told] if kind == "memory" else ()
+        expect_told(case, [said for said, _ in told], word, named, step, given)
         if (kind, at) == ("parameters", 3) and saved:
-            fail("the step that broke the invariant was saved before it was checked", case, "saved")
+            updates = saved[0]["values"].get("step")  # tells a state that was saved too early from one after the step
+            fail("the step that broke the invariant was saved before it was checked", case, ["saved", updates])
         if (kind, at) == ("parameters", 6) and any(line.get("step") == at for line in lines):
             fail("the step that broke the invariant was written to the metrics before it was checked", case, "logged")
 

@@ -44,10 +44,12 @@ def _drive_trainer(rank: int, world_size: int, trainer_class: Any, seed: int, ca
             shapes.clear()
             dist.barrier()
             loss, grad_norm = trainer.gradients(step)
+            own = [float(p.grad.norm()) for p in trainer.model.parameters() if p.grad is not None]
             unchanged = not rows or np.array_equal(rows[-1]["parameters"], flat_parameters(trainer.model))
             norm, digest = trainer.update(factor)
             dist.barrier()
             row = {"loss": loss, "grad_norm": grad_norm, "norm": norm, "digest": digest, "shapes": list(shapes)}
+            row["own"] = float(np.linalg.norm(own))  # of the gradients that this rank's parameters hold
             row |= {"parameters": flat_parameters(trainer.model), "unchanged": unchanged}
             rows.append(row)
         got["lr"] = trainer.optimizer.param_groups[0]["lr"]
@@ -105,7 +107,7 @@ def _expect_numbers(case: str, rows: list[dict], loss: float, norm: float) -> No
     losses, norms = [row["loss"] for row in rows], [row["grad_norm"] for row in rows]
     expect_type(case, losses[0], float, what="the loss")
     expect_type(case, norms[0], float, what="grad_norm")
-    evidence = [losses, norms]
+    evidence = [losses, norms, [row["own"] for row in rows]]
     expect_equal(case, losses, losses[:1] * len(rows), what="the list of all ranks' losses", evidence=evidence)
     expect_equal(case, norms, norms[:1] * len(rows), what="the list of all ranks' norms", evidence=evidence)
     how = {"because": "one process has that", "evidence": evidence}

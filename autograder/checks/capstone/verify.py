@@ -15,12 +15,21 @@ import torch.distributed as dist
 
 from autograder.checking.check import check
 from autograder.checking.expect import each_rank, fail
-from autograder.checks.capstone.common import LISTS, MOST_NAMED, equip, run_ranks, what_it_says
+from autograder.checks.capstone.common import LISTS, MOST_NAMED, PIECES, equip, run_ranks, what_it_says
+
+
+class _WithAZero(PIECES.ZeroOptimizer):
+    """The reference optimizer, but for the first of all parameters, which is 0.0 after each step."""
+
+    def gather_parameters(self) -> None:
+        if dist.get_rank() == 0:
+            self.master.data[0] = 0.0
+        super().gather_parameters()
 
 
 def _drive_train(rank: int, world_size: int, train: Any, root: str) -> dict:
     """Inside a rank: the run that is never stopped."""
-    equip(train)
+    equip(train, ZeroOptimizer=_WithAZero)
     return train(rank, world_size, 7, root, 4)
 
 
@@ -28,8 +37,8 @@ def _drive_verify(
     rank: int, world_size: int, verify_resume: Any, train: Any, root: str, told: list[list[dict]]
 ) -> dict:
     """Inside a rank: what verify_resume says of each report of a run. What was changed in which is not known here."""
-    equip(train)
-    equip(verify_resume)
+    equip(train, ZeroOptimizer=_WithAZero)
+    equip(verify_resume, ZeroOptimizer=_WithAZero)
     outcomes = []
     for reports in told:
         dist.barrier()
@@ -50,8 +59,10 @@ def _changed(everyone: list[dict], changes: list[tuple], root: str) -> list[dict
 
 def _change(told: list[dict], culprit: int | None, change: Any, root: str) -> None:
     """Change what is reported of rank `culprit`'s run, or of every rank's (None)."""
-    if change == "other checkpoint":
-        path, digests = _with_other_masters(_checkpoint(told), Path(root, "other"))
+    if change in ("other checkpoint", "short checkpoint"):
+        path, digests = _with_other_masters(
+            _checkpoint(told), Path(root, change.split()[0]), change == "short checkpoint"
+        )
         for run, digest in zip(told, digests, strict=True):
             run["checkpoints"] = [{"step": 4, "path": str(path), "sha256": digest}]
         return
@@ -71,7 +82,7 @@ def _change(told: list[dict], culprit: int | None, change: Any, root: str) -> No
         elif name == "sha256":
             run["checkpoints"][0]["sha256"] = value
         elif name == "parameters":
-            run[name].view(np.int32)[place] ^= 1
+            run[name].view(np.int32)[place] ^= value
         elif name == "steps":
             del run["steps"][place]
         else:
@@ -87,12 +98,17 @@ def _checkpoint(told: list[dict]) -> Path:
     return path
 
 
-def _with_other_masters(path: Path, root: Path) -> tuple[Path, list[str]]:
-    """A whole checkpoint of other parameters, and for each rank the digest of its tensors, in the order of names."""
+def _with_other_masters(path: Path, root: Path, short: bool) -> tuple[Path, list[str]]:
+    """A whole checkpoint of other parameters, and for each rank the digest of its tensors, in the order of names.
+
+    short: each rank's tensors lack their last number, so that they do not fit the model.
+    """
     target = Path(shutil.copytree(path, root / "step_00000004"))
     manifest, digests = json.loads((target / "manifest.json").read_bytes()), []
     for shard in manifest["shards"]:
         data, tensors = bytearray((target / shard["file"]).read_bytes()), shard["tensors"]
+        for place in tensors.values():
+            place["numel"] -= short
         parts = {name: slice(p["offset"], p["offset"] + 4 * p["numel"]) for name, p in tensors.items()}
         masters = np.frombuffer(bytes(data[parts["master"]]), np.float32)
         data[parts["master"]] = (masters + np.float32(1e-3)).tobytes()
@@ -119,7 +135,7 @@ def _more(value: int) -> int:
 
 @check("17-ex5-verify")
 def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
-    """A faithful resume is verified; every rank names what differs on any of them; no rank hangs or raises."""
+    """A faithful resume is verified; each rank names its own first difference; no rank hangs or raises."""
     cases: list[tuple] = [
         ("an honest run", [], ((), (), ())),
         (
@@ -129,7 +145,7 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
         ),
         (
             "rank 0's digest of the checkpoint, one bit of rank 1's parameters, rank 2's hash and later loss",
-            [(0, ("sha256", 0, "0" * 64)), (1, ("parameters", 77, None)),
+            [(0, ("sha256", 0, "0" * 64)), (1, ("parameters", 77, 1)),
              (2, ("losses", 6, _nudge)), (2, ("hashes", 5, _replace))],
             (("sha256",), ("parameters",), ("hashes", "step 6")),
         ),
@@ -141,7 +157,11 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
         ("numbers before the checkpoint", [(0, ("losses", 2, _nudge)), (1, ("hashes", 3, _replace))], ((), (), ())),
         ("another checkpoint in its place", [(None, "other checkpoint")], (("step 5",),) * 3),
         ("steps that do not match on rank 1", [(1, ("steps", 6, None))], ((), ("steps",), ())),
+        ("−0.0 for rank 1's 0.0", [(1, ("parameters", 0, -(2**31)))], ((), ("parameters",), ())),
         ("a flipped byte", [(None, "flipped byte")], (("checkpoint",),) * 3),
+        ("a checkpoint of tensors that are too short", [(None, "short checkpoint")], (("checkpoint",),) * 3),
+        ("rank 1 has no checkpoint", [(1, ("checkpoints", 0, []))], (("checkpoint",),) * 3),
+        ("rank 0 has no checkpoint", [(0, ("checkpoints", 0, []))], (("checkpoint",),) * 3),
         ("no checkpoint", [(None, ("checkpoints", 0, []))], (("checkpoint",),) * 3),
     ]  # fmt: skip
     order = rng.permutation(len(cases)).tolist()  # which report is the honest one is not told either
@@ -161,7 +181,7 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
             rank.expect(not missing, f"first_difference should name {missing}, it is {difference!r}")
             many = _names_many(difference, words)
             rank.expect(not many, f"first_difference should name the first alone, it is {difference!r}", ["names many"])
-    kept = {"flipped", "other", "step_00000004"}
+    kept = {"flipped", "other", "short", "step_00000004"}
     for rank, saved in each_rank("files", [sorted(set(mine["there"]) - kept) for mine in results]):
         rank.expect(not saved, f"verify_resume saved {saved}, but it should save nothing")
 

@@ -152,6 +152,23 @@ finds_a_change_among_the_ranks = edit(
     fails=[FIRST],
 )
 
+finds_by_the_last_in_a_tie = edit(
+    FAULTS,
+    """Where two values are equally frequent, you take that of the higher rank. The statement says which one counts.""",
+    ("[statistics.mode(now)]", "[statistics.mode(reversed(now))]"),
+    breaks=tests_of(FAULTS),
+    fails=[FIRST],
+)
+
+finds_by_the_order_of_digests = edit(
+    FAULTS,
+    """Where two values are equally frequent, you take the one that comes first when they are sorted. The statement says
+    which one counts.""",
+    ("[statistics.mode(now)]", "[statistics.mode(sorted(now))]"),
+    breaks=tests_of(FAULTS),
+    fails=[FIRST],
+)
+
 finds_a_fault_in_every_run = edit(
     FAULTS,
     """You accuse a healthy run: where nothing is wrong, the answer is None.""",

@@ -1,10 +1,10 @@
-"""Wrong answers to lesson 17, exercises 1 to 4."""
+"""Wrong answers to lesson 17, exercises 1, 2 and 4."""
 
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
-BATCHES, TRAINER, INVARIANTS, TRAIN = "17-ex1-batches", "17-ex2-trainer", "17-ex3-invariants", "17-ex4-train"
+BATCHES, TRAINER, TRAIN = "17-ex1-batches", "17-ex2-trainer", "17-ex4-train"
 VERIFY, WATCHED = "17-ex5-verify", "17-ex7-watched"
 
 #: What is built on the batches, on a step.
@@ -162,6 +162,15 @@ trainer_keeps_the_reduced_gradient = edit(
     breaks=tests_of(TRAINER),
 )
 
+trainer_forgets_after_the_step = edit(
+    TRAINER,
+    """You clear the gradients in update, after the step. When gradients is called twice before an update, the second
+    call then adds to what the first one left. Clear them where the new ones are computed.""",
+    ("        self.optimizer.zero_grad()\n", ""),
+    ("        self.optimizer.step()\n", "        self.optimizer.step()\n        self.optimizer.zero_grad()\n"),
+    breaks=tests_of(TRAINER, WATCHED),
+)
+
 trainer_keeps_the_factor = edit(
     TRAINER,
     """You left the learning rate multiplied after the update. A spike then lasts forever and ends up in every
@@ -174,7 +183,11 @@ trainer_describes_before_the_step = edit(
     TRAINER,
     """Your norm and digest describe the parameters before the step. Make the step first.""",
     ("        self.optimizer.step()\n", ""),
-    ("        return flat.double()", "        self.optimizer.step()\n        return flat.double()"),
+    (
+        "        return flat.double().norm().item(), parameters_digest(self.model)\n",
+        "        described = flat.double().norm().item(), parameters_digest(self.model)\n"
+        "        self.optimizer.step()\n        return described\n",
+    ),
     breaks=tests_of(TRAINER, TRAIN, VERIFY, WATCHED),
 )
 
@@ -190,110 +203,6 @@ trainer_reduces_twice = edit(
     ),
     breaks=tests_of(TRAINER),
     fails=["steps_send_the_gradient_once"],
-)
-
-
-# ---- 3 · invariants ----
-
-start_is_told_by_one_rank = edit(
-    INVARIANTS,
-    """Only the rank whose memory has changed raises. The others go on and wait for it in their next collective. Let all
-    ranks know first.""",
-    (
-        '    if not all(same):\n        raise RuntimeError(f"the memory',
-        '    if not same[rank]:\n        raise RuntimeError(f"the memory',
-    ),
-    breaks=tests_of(INVARIANTS, TRAIN, WATCHED),
-    fails=["memory_is_compared_before_forward"],
-)
-
-start_compares_the_ranks = edit(
-    INVARIANTS,
-    """You compare the ranks with each other before forward. Where all have changed alike you see nothing, and the rank
-    that you name may be a healthy one. Compare each rank with its own last step.""",
-    (
-        "    same = from_all_ranks(last is None or digest == last)\n",
-        "    digests = from_all_ranks(digest)\n    same = [last is None or other == digests[0] for other in digests]\n",
-    ),
-    breaks=tests_of(INVARIANTS),
-    fails=["memory_is_compared_before_forward"],
-)
-
-start_expects_a_step_before_the_first = edit(
-    INVARIANTS,
-    """In the first step there is no digest to compare with, and you report a change. None means that nothing is
-    known.""",
-    ("last is None or digest == last", "digest == last"),
-    breaks=tests_of(INVARIANTS, TRAIN, VERIFY, WATCHED),
-    fails=["memory_is_compared_before_forward"],
-)
-
-
-invariants_told_by_one_rank = edit(
-    INVARIANTS,
-    """Only the rank that sees its own wrong bytes raises. The others go on and wait for it in their next collective:
-    all ranks must learn of it, and raise.""",
-    ("for other, (_, _, held) in enumerate(everyone):", "for other, held in ((rank, state_bytes),):"),
-    breaks=tests_of(INVARIANTS, TRAIN),
-)
-
-invariants_nan_falls = edit(
-    INVARIANTS,
-    """nan >= x is False, so your check takes a loss of nan for falling. Ask whether the loss is below the one before,
-    and negate that.""",
-    ("not losses[-1] < losses[-2]", "losses[-1] >= losses[-2]"),
-    breaks=tests_of(INVARIANTS),
-)
-
-invariants_standing_still_falls = edit(
-    INVARIANTS,
-    """You accepted a loss that stays exactly the same, as after a step that did nothing. It must fall strictly.""",
-    ("not losses[-1] < losses[-2]", "not losses[-1] <= losses[-2]"),
-    breaks=tests_of(INVARIANTS),
-)
-
-invariants_nan_differs_from_nan = edit(
-    INVARIANTS,
-    """nan is unequal to itself, so you report ranks whose norm is nan as different although they hold the same bytes.
-    Compare norms so that nan equals nan.""",
-    ("(repr(norm), digest, state_bytes)", "(norm, digest, state_bytes)"),
-    breaks=tests_of(INVARIANTS, WATCHED),
-)
-
-invariants_without_padding = edit(
-    INVARIANTS,
-    """You expect 12P/N bytes, which is not a whole number of shards where N does not divide P. A shard has ⌈P/N⌉
-    numbers, rounded up.""",
-    ("12 * -(numel // -world_size)", "12 * numel // world_size"),
-    breaks=tests_of(INVARIANTS, TRAIN, VERIFY, WATCHED),
-)
-
-verified_against_itself = edit(
-    INVARIANTS,
-    """You compared the loaded state with itself, or only with the manifest, so a wrong byte that was written with a
-    matching digest goes unnoticed. Compare with the state that was to be saved.""",
-    ("described(loaded) == described(state)", "described(loaded) == described(load_sharded(path)[0])"),
-    breaks=tests_of(INVARIANTS, TRAIN),
-    fails=["checkpoints_are_read_back"],
-)
-
-verified_alone = edit(
-    INVARIANTS,
-    """The rank that reads a wrong byte raises alone, while the others go on. Let all ranks know first.""",
-    (
-        '    if not all(same):\n        raise RuntimeError(f"(d)',
-        '    if not same[dist.get_rank()]:\n        raise RuntimeError(f"(d)',
-    ),
-    breaks=tests_of(INVARIANTS, TRAIN),
-    fails=["checkpoints_are_read_back"],
-)
-
-verified_without_plain_values = edit(
-    INVARIANTS,
-    """You compared only the tensors. The step count and the learning rate belong to the state as well.""",
-    ("v.dtype if n in tensors else v for n, v in state.items()}", "v.dtype for n, v in tensors.items()}"),
-    breaks=tests_of(INVARIANTS),
-    fails=["checkpoints_are_read_back"],
 )
 
 
@@ -444,6 +353,18 @@ train_compares_the_memory_with_nothing = edit(
     """You give check_start no digest to compare with, so it accepts everything. From the second step on, give it the
     one that the last update returned.""",
     ("parameters_digest(trainer.model), digest)", "parameters_digest(trainer.model), None)"),
+    breaks=tests_of(TRAIN),
+    fails=["broken_invariants_stop_every_rank"],
+)
+
+train_compares_the_memory_with_itself = edit(
+    TRAIN,
+    """You take the digest again before forward and compare it with itself, so check_start accepts everything. Give it
+    the digest that the last update returned.""",
+    (
+        "parameters_digest(trainer.model), digest)",
+        "parameters_digest(trainer.model), digest and parameters_digest(trainer.model))",
+    ),
     breaks=tests_of(TRAIN),
     fails=["broken_invariants_stop_every_rank"],
 )

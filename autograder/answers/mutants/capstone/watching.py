@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
+ROLLBACKS = "rollbacks_restore_the_last_snapshot"
 VERIFY, WATCH, WATCHED = "17-ex5-verify", "17-ex6-watch", "17-ex7-watched"
 
 
@@ -18,6 +19,22 @@ verify_leaves_early = edit(
         '        if tensors_digest(state) != checkpoint["sha256"]:\n'
         '            return {"ok": False, "first_difference": "the sha256 of the checkpoint"}\n        again = train(',
     ),
+    breaks=tests_of(VERIFY),
+)
+
+verify_alone_without_a_checkpoint = edit(
+    VERIFY,
+    """If one rank has no checkpoint, your ranks do not all decide alike: some leave, and the others wait for them.
+    Every rank has the records of all ranks: let all leave, or none.""",
+    ('if not all(run["checkpoints"] for run in uninterrupted):', 'if not mine["checkpoints"]:'),
+    breaks=tests_of(VERIFY),
+)
+
+verify_catches_checkpoint_errors_alone = edit(
+    VERIFY,
+    """You catch the CheckpointError alone. A checkpoint can be whole and still not fit the model; the run that resumes
+    from it then ends with another error, which is a difference to report, too.""",
+    ("except Exception as error:", "except CheckpointError as error:"),
     breaks=tests_of(VERIFY),
 )
 
@@ -50,7 +67,7 @@ verify_parameters_by_value = edit(
     """You compared the parameters as numbers: 0.0 then equals −0.0, whose bytes differ. Compare the bytes.""",
     (
         'again["parameters"].tobytes() != mine["parameters"].tobytes()',
-        'not np.array_equal(again["parameters"], mine["parameters"], equal_nan=True)',
+        '(again["parameters"] != mine["parameters"]).any()',
     ),
     breaks=tests_of(VERIFY),
 )
@@ -103,7 +120,7 @@ verify_compares_with_rank_0 = edit(
 verify_raises = edit(
     VERIFY,
     """You let a damaged checkpoint raise. It is a difference to report: catch the CheckpointError.""",
-    ("except CheckpointError as error:", "except KeyError as error:"),
+    ("except Exception as error:", "except KeyError as error:"),
     breaks=tests_of(VERIFY),
 )
 
@@ -225,8 +242,82 @@ guard_says_the_wrong_step = edit(
 guard_goes_back_for_ever = edit(
     WATCH,
     """You roll back a loss that never recovers again and again, without end. Raise the error at the fourth time.""",
-    ("self.count > 3 or self.snapshot is None", "self.snapshot is None"),
+    ("if self.count == 3:", "if self.count < 0:"),
     breaks=tests_of(WATCH, WATCHED),
+    fails=[ROLLBACKS],
+)
+
+guard_counts_calls_that_it_refused = edit(
+    WATCH,
+    """You count a call that raises. It took nothing back: only rollbacks that are made count.""",
+    ("        self.count += 1\n", ""),
+    ("        if self.snapshot is None:", "        self.count += 1\n        if self.snapshot is None:"),
+    ("if self.count == 3:", "if self.count > 3:"),
+    breaks=tests_of(WATCH),
+    fails=[ROLLBACKS],
+)
+
+guard_counts_from_the_last_accepted = edit(
+    WATCH,
+    """You begin to count anew when a loss is accepted. A run that goes back, accepts one loss and goes back again then
+    never ends: count over the guard's whole life.""",
+    ("        self.losses.append(loss)\n", "        self.losses.append(loss)\n        self.count = 0\n"),
+    breaks=tests_of(WATCH),
+    fails=[ROLLBACKS],
+)
+
+guard_goes_further_back = edit(
+    WATCH,
+    """Your snapshots lie on a stack, and a second call in a row goes back one step more. Until another loss is
+    accepted, the last snapshot is restored again.""",
+    ("optimizer, [], None, 0", "optimizer, [], [], 0"),
+    (
+        "self.snapshot = step - 1, self.optimizer.state_dict(), list(self.losses)",
+        "self.snapshot.append((step - 1, self.optimizer.state_dict(), list(self.losses)))",
+    ),
+    ("if self.snapshot is None:", "if not self.snapshot:"),
+    ("= self.snapshot\n", "= self.snapshot.pop()\n"),
+    breaks=tests_of(WATCH),
+    fails=[ROLLBACKS],
+)
+
+guard_forgets_a_loss_at_each_call = edit(
+    WATCH,
+    """Each call forgets one more loss. The second in a row restores the same state as the first, in which all earlier
+    losses stand.""",
+    ("self.losses = list(losses)", "self.losses = self.losses[:-1]"),
+    breaks=tests_of(WATCH),
+    fails=[ROLLBACKS],
+)
+
+guard_restores_a_snapshot_once = edit(
+    WATCH,
+    """You drop the snapshot when you restore it, so a second call in a row has none. Keep it until another loss is
+    accepted.""",
+    ("        self.losses = list(losses)\n", "        self.losses, self.snapshot = list(losses), None\n"),
+    breaks=tests_of(WATCH),
+    fails=[ROLLBACKS],
+)
+
+guard_trains_its_snapshot = edit(
+    WATCH,
+    """You hand the snapshot's own tensors to the optimizer, and the next step changes them in place. When you restore
+    that snapshot again, the moments are no longer what you saved: give the optimizer copies.""",
+    (
+        "        self.snapshot = step - 1, self.optimizer.state_dict(), list(self.losses)\n",
+        "        import copy\n\n"
+        "        kept = self.optimizer.master.detach().clone(), copy.deepcopy(self.optimizer.optimizer.state_dict())\n"
+        "        self.snapshot = step - 1, kept, list(self.losses)\n",
+    ),
+    (
+        "        self.optimizer.load_state_dict(state)",
+        "        self.optimizer.master.data.copy_(state[0])\n"
+        "        self.optimizer.optimizer.load_state_dict(state[1])\n"
+        "        self.optimizer.gather_parameters()\n"
+        "        self.optimizer.zero_grad()",
+    ),
+    breaks=tests_of(WATCH),
+    fails=[ROLLBACKS],
 )
 
 
@@ -339,6 +430,15 @@ watched_without_check_start = edit(
     WATCHED,
     """With the options your loop no longer compares its memory before forward. Call check_start here, too.""",
     ("        check_start(rank, world_size, step, parameters_digest(trainer.model), digest)\n", ""),
+    breaks=tests_of(WATCHED),
+    fails=["a_watched_run_is_stopped_as_well"],
+)
+
+watched_compares_the_memory_with_nothing = edit(
+    WATCHED,
+    """With the options your loop gives check_start no digest to compare with, so it accepts everything. None is for the
+    first step, and for the one after a rollback.""",
+    ("parameters_digest(trainer.model), digest)", "parameters_digest(trainer.model), None)"),
     breaks=tests_of(WATCHED),
     fails=["a_watched_run_is_stopped_as_well"],
 )
