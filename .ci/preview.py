@@ -1,6 +1,6 @@
 """Draw the picture by which others show a link to the book: 1,200 × 630 pixels, four ranks on a ring and the title.
 
-    .venv/bin/python .ci/preview.py book/_static/preview.png
+.venv/bin/python .ci/preview.py book/_static/preview.png
 """
 
 import math
