@@ -33,7 +33,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser jail npm FORCE
+.PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser firefox jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 all: $(STAMPS)/notebooks $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the example class
@@ -104,7 +104,7 @@ test: .venv/.ready browser jail ## run the tests of the code, all solutions, a s
 quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
 
-thorough: .venv/.ready browser jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
+thorough: .venv/.ready browser firefox jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 
@@ -124,6 +124,9 @@ apt = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 # The tests that look at the book need Chromium. If it cannot be installed, they are skipped with a message.
 browser: .venv/.ready
 	@$(BIN)/python -m tests.helpers.browser --find >/dev/null || $(call apt,chromium)
+
+firefox: .venv/.ready
+	@command -v firefox-esr >/dev/null || command -v firefox >/dev/null || $(call apt,firefox-esr)
 
 # Submissions are graded in a jail that bubblewrap makes; without it, grading works only with --no-jail.
 jail: .venv/.ready

@@ -13,12 +13,13 @@ import pytest
 
 from autograder.grading import workers
 from autograder.grading.jail import missing
-from tests.helpers import browser, hub
+from tests.helpers import browser, firefox, hub
 from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
 
 SKIPPED = pytest.StashKey[dict]()
 NEEDS = {
     "browser": ("Chromium", browser.INSTALL),
+    "firefox": ("Firefox", firefox.INSTALL),
     "hub": ("npm", hub.INSTALL),
     "jail": ("bubblewrap", "install bubblewrap (Debian: apt-get install bubblewrap)"),
 }
@@ -58,11 +59,11 @@ def pytest_collection_finish(session):
 
 
 def _skip_what_cannot_run(config, items):
-    """Without Chromium, bubblewrap or npm the tests that need it are skipped, except in CI, where they fail."""
+    """Without a browser, bubblewrap or npm the tests that need it are skipped, except in CI, where they fail."""
     if os.environ.get("CI"):
         return
     skipped = config.stash.setdefault(SKIPPED, {})
-    found = {"browser": browser.find(), "jail": not missing(), "hub": hub.can_have_proxy()}
+    found = {"browser": browser.find(), "firefox": firefox.find(), "jail": not missing(), "hub": hub.can_have_proxy()}
     for marker, there in found.items():
         for item in items:
             if not there and item.get_closest_marker(marker):

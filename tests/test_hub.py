@@ -19,8 +19,9 @@ import yaml
 
 from autograder.grading.course import Course
 from autograder.lessons import notebook
+from tests.helpers import npm
 from tests.helpers.browser import Tab, chromium
-from tests.helpers.hub import RECIPE, Hub, NoRegistryError, proxy
+from tests.helpers.hub import RECIPE, Hub, proxy
 
 LESSON = "03_step"
 #: A student → how the exercises begin that this student solves, and the points for them.
@@ -32,7 +33,7 @@ def hub(tmp_path):
     """A hub with three students and a course that holds one lesson. Without a network the test says so and skips."""
     try:
         proxy()
-    except NoRegistryError as error:
+    except npm.NoPackageError as error:
         pytest.skip(str(error))
     course = tmp_path / "course"
     for folder in ("solutions", "notebooks"):

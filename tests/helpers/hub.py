@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import socket
@@ -15,16 +14,13 @@ import urllib.request
 from pathlib import Path
 
 from autograder.lessons import notebook
+from tests.helpers import npm
 from tests.helpers.browser import Tab
 
 RECIPE = notebook.ROOT / "examples" / "hub"
 TEACHER = "teacher"
 INSTALL = "install npm, which brings the hub's proxy (Debian: apt-get install npm)"
 _PROXY = notebook.ROOT / "_build" / "proxy"
-
-
-class NoRegistryError(RuntimeError):
-    """npm is there and has no network."""
 
 
 def can_have_proxy() -> bool:
@@ -35,19 +31,9 @@ def can_have_proxy() -> bool:
 def proxy() -> Path:
     """The folder with configurable-http-proxy in the version of the recipe, installed now if it is not there.
 
-    NoRegistryError without a network.
+    `npm.NoPackageError` where it cannot be.
     """
-    done = _PROXY / "node_modules" / ".package-lock.json"
-    lock = RECIPE / "proxy" / "package-lock.json"
-    if not done.is_file() or (_PROXY / "package-lock.json").read_bytes() != lock.read_bytes():
-        assert shutil.which("npm"), INSTALL
-        shutil.copytree(lock.parent, _PROXY, dirs_exist_ok=True)
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        made = subprocess.run(command, cwd=_PROXY, capture_output=True, text=True, timeout=300)
-        if made.returncode and re.search(r"ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|ENETUNREACH|ERR_SOCKET", made.stderr):
-            raise NoRegistryError("npm reaches no registry to install the hub's proxy from")
-        assert made.returncode == 0, f"npm cannot install the hub's proxy:\n{made.stderr[-2000:]}"
-    return _PROXY / "node_modules" / ".bin"
+    return npm.install(RECIPE / "proxy" / "package-lock.json", _PROXY) / ".bin"
 
 
 class Hub:

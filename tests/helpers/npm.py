@@ -1,4 +1,4 @@
-"""Files of npm packages that tests need, fetched once, below `_build/npm`."""
+"""What tests need of npm: files of packages, and programs with all that they need; fetched once, below `_build`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ class NoPackageError(RuntimeError):
     """There is no npm, or npm has no network."""
 
 
+def install(lock: Path, target: Path) -> Path:
+    """The folder `target/node_modules` with what the lock file names, installed now if it is not there.
+
+    NoPackageError says why it cannot be.
+    """
+    done = target / "node_modules" / ".package-lock.json"
+    if not done.is_file() or (target / lock.name).read_bytes() != lock.read_bytes():
+        if not shutil.which("npm"):
+            raise NoPackageError(INSTALL)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", lock.name):
+            shutil.copy(lock.parent / name, target)
+        _npm(["ci", "--no-audit", "--no-fund", "--ignore-scripts"], target)
+    return target / "node_modules"
+
+
 def get(package: Package) -> Path:
     """The folder with a package's files, fetched now if it is not there; NoPackageError says why it cannot be."""
     target = _FOLDER / re.sub(r"\W+", "-", package.name).strip("-")
@@ -38,12 +54,7 @@ def get(package: Package) -> Path:
     if not shutil.which("npm"):
         raise NoPackageError(INSTALL)
     _FOLDER.mkdir(parents=True, exist_ok=True)
-    command = ["npm", "pack", package.name]
-    made = subprocess.run(command, cwd=_FOLDER, capture_output=True, text=True, timeout=300)
-    if made.returncode and re.search(r"ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|ENETUNREACH|ERR_SOCKET", made.stderr):
-        raise NoPackageError(f"npm reaches no registry to fetch {package.name} from")
-    assert made.returncode == 0, f"npm cannot fetch {package.name}:\n{made.stderr[-2000:]}"
-    archive = _FOLDER / made.stdout.split()[-1]
+    archive = _FOLDER / _npm(["pack", package.name], _FOLDER).split()[-1]
     assert base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() == package.sha512, archive
     whole = target.with_suffix(".new")
     shutil.rmtree(whole, ignore_errors=True)
@@ -56,3 +67,12 @@ def get(package: Package) -> Path:
     archive.unlink()
     whole.rename(target)
     return target
+
+
+def _npm(arguments: list[str], folder: Path) -> str:
+    """Run npm in a folder; what it prints. NoPackageError where it reaches no registry."""
+    made = subprocess.run(["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=300)
+    if made.returncode and re.search(r"ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|ENETUNREACH|ERR_SOCKET", made.stderr):
+        raise NoPackageError(f"npm reaches no registry for `npm {' '.join(arguments)}`")
+    assert made.returncode == 0, f"`npm {' '.join(arguments)}` failed:\n{made.stderr[-2000:]}"
+    return made.stdout
