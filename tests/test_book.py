@@ -113,6 +113,23 @@ def test_no_code_of_a_lesson_scrolls_sideways_on_a_desktop(chromium, book, width
     assert not cut and seen > 500
 
 
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_scripts_move_nothing_while_a_page_loads(chromium, book, width):
+    """All parts of the page stand where they will stand before its first script runs."""
+    where = """['.bd-container__inner', '.bd-article-container', 'h1'].map(one => {
+      const { x, y, width } = document.querySelector(one).getBoundingClientRect();
+      return [x, y, width].map(Math.round).join(' ');
+    })"""
+    seen = []
+    for script in (True, False):
+        page = chromium.new_context(java_script_enabled=script, viewport={"width": width, "height": 900}).new_page()
+        page.goto((book / "book" / "10_memory.html").as_uri())
+        seen.append(page.evaluate(where))
+        page.context.close()
+    assert seen[0] == seen[1]
+
+
 def test_an_assignment_lists_its_exercises(book):
     for lesson in notebook.lessons():
         links = soup(book / "notebooks" / lesson / f"{lesson}.html").select(".assignment-offer li a")
