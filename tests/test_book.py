@@ -117,7 +117,7 @@ def test_no_code_of_a_lesson_scrolls_sideways_on_a_desktop(chromium, book, width
 @pytest.mark.parametrize("width", [1440, 390])
 def test_scripts_move_nothing_while_a_page_loads(chromium, book, width):
     """All parts of the page stand where they will stand before its first script runs."""
-    where = """['.bd-container__inner', '.bd-article-container', 'h1'].map(one => {
+    where = """['.bd-container__inner', '.bd-article-container', '.bd-article h1'].map(one => {
       const { x, y, width } = document.querySelector(one).getBoundingClientRect();
       return [x, y, width].map(Math.round).join(' ');
     })"""
