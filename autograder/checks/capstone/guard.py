@@ -76,7 +76,7 @@ def _verdicts(losses: list[float]) -> tuple[list[bool], list[int]]:
 
 
 def _weights_after(updates: int) -> np.ndarray:
-    """The small optimizer's weights after so many updates, by torch's Adam on the mean of both ranks' gradients."""
+    """The small optimizer's weights after this many updates, by torch's Adam on the mean of both ranks' gradients."""
     w = nn.Parameter(torch.arange(7.0))
     optimizer = torch.optim.Adam([w], lr=0.1)
     for step in range(1, updates + 1):

@@ -251,7 +251,7 @@ def a_watched_run_is_stopped_as_well(train_watched, *, rng):
 
 
 def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> None:
-    """Each fault is told by all ranks, and a step that broke an invariant was neither saved nor, if watched, logged."""
+    """All ranks report each fault, and a step that broke an invariant was neither saved nor, if watched, logged."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         results = run_ranks(_drive_faults, 3, (train, root, [fault[:4] for fault in faults], watched))
         log = Path(root, "parameters-6.jsonl")

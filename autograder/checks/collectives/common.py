@@ -184,7 +184,7 @@ def shaped_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
 
 
 def cases_of_4(rng: np.random.Generator) -> list[Case]:
-    """One case for each of 4 ranks; a message holds so many numbers that its header does not count."""
+    """One case for each of 4 ranks; a message holds enough numbers for its header not to count."""
     return [Case(f"4 ranks, 1003 numbers, float64 ({rank})", vectors(rng, 4, 1003, "float64")) for rank in range(4)]
 
 
