@@ -135,10 +135,14 @@ ERRORS = {
 
 @dataclass
 class ErrorsSeen:
-    """What each of the calls of `ERRORS` did, and whether "the save after it" left a checkpoint."""
+    """What each of the calls of `ERRORS` did, and whether "the save after it" left a checkpoint.
+
+    default: how often the saves called the default group.
+    """
 
     calls: list[Attempt]
     saved: bool
+    default: int
 
 
 def _error_driver(rank, world_size, saver_class, root, saved):
@@ -151,6 +155,7 @@ def _error_driver(rank, world_size, saver_class, root, saved):
     def wait():
         calls.append(attempt(saver.wait, plain=str))
 
+    known = calls_on_default_group()
     wait()
     save()  # the step is there
     wait()
@@ -159,12 +164,14 @@ def _error_driver(rank, world_size, saver_class, root, saved):
     save(late)
     there = os.path.isdir(Path(root, late.name))
     wait()
+    known -= calls_on_default_group()
     dist.barrier()
+    known += calls_on_default_group()
     save(late)
     wait()
     calls.append(attempt(saver.save, {"w": torch.ones(2, 2)}, root, late.step + 1, plain=str))
     wait()
-    return ErrorsSeen(calls, there)
+    return ErrorsSeen(calls, there, calls_on_default_group() - known)
 
 
 @check("16-ex6-async")
@@ -183,4 +190,6 @@ def background_errors_are_told_once(AsyncSaver, *, rng):  # noqa: N803
                     expect_returned(f"{case}: {what}", call, f"on rank {rank.rank}, {what}")
             if seen.saved:
                 rank.fail("save raised the error of the one before, and saved all the same", evidence="saved")
+            if seen.default:
+                rank.fail("after an error, the saver sent its messages over the default group", evidence="default")
         expect_content(case, folder / "step_00000011", replace(saved, step=11), "the checkpoint after the errors")
