@@ -32,8 +32,8 @@ def _timed(rng: np.random.Generator) -> list[tuple]:
         ("two stages, one micro-batch, two chunks", looped, 1.0, 1.0),
         ("one stage", [[("F", 1), ("B", 1), ("F", 0), ("B", 0)]], 0.5, (0.25,)),
         ("two stages, entries of two and of three parts", mixed, 1.0, 2.0),
-        # Stage 1 ends last, after 8 s: neither the first stage's end, 5 s, nor any stage's own span, at most 7 s.
-        ("two stages, the second one's W ends last", [[("F", 0), ("B", 0), ("W", 0)]] * 2, 1.0, 1.0, [1.0, 5.0]),
+        # Stage 1 ends last, after 9 s: neither the first stage's end, 7 s, nor any stage's own span, at most 8 s.
+        ("two stages, the second one's W ends last", [[("F", 0), ("B", 0), ("W", 0)]] * 2, 1.0, 2.0, [1.0, 5.0]),
     ]
     for stages, count, chunks in ((3, 4, None), (4, 3, 2), (2, 3, 3), (5, 2, None)):
         schedule = random_schedule(rng, stages, count, chunks)
