@@ -207,8 +207,8 @@ lists_are_shared = edit(
 
 nothing_is_copied = edit(
     ASYNC,
-    """You copied only the dict, or nothing at all. Training goes on and changes the tensors while they are written, so
-    the checkpoint holds a mixture of steps: copy each tensor.""",
+    """You copied only the dict, or nothing at all, or too late. Training goes on and changes the tensors while they are
+    written, so the checkpoint holds a mixture of steps: copy each tensor before save returns.""",
     (COPY, "value"),
     breaks=tests_of(ASYNC),
 )
