@@ -135,10 +135,14 @@ ERRORS = {
 
 @dataclass
 class ErrorsSeen:
-    """What each of the calls of `ERRORS` did, and whether "the save after it" left a checkpoint."""
+    """What each of the calls of `ERRORS` did, and whether "the save after it" left a checkpoint.
+
+    default: whether saves called the default group, up to the first error and after it.
+    """
 
     calls: list[Attempt]
     saved: bool
+    default: list[bool]
 
 
 def _error_driver(rank, world_size, saver_class, root, saved):
@@ -151,20 +155,26 @@ def _error_driver(rank, world_size, saver_class, root, saved):
     def wait():
         calls.append(attempt(saver.wait, plain=str))
 
+    known = calls_on_default_group()
     wait()
     save()  # the step is there
     wait()
+    default = [calls_on_default_group() > known]
+    known = calls_on_default_group()
     wait()
     save()  # again
     save(late)
     there = os.path.isdir(Path(root, late.name))
     wait()
+    known -= calls_on_default_group()
     dist.barrier()
+    known += calls_on_default_group()
     save(late)
     wait()
     calls.append(attempt(saver.save, {"w": torch.ones(2, 2)}, root, late.step + 1, plain=str))
     wait()
-    return ErrorsSeen(calls, there)
+    default.append(calls_on_default_group() > known)
+    return ErrorsSeen(calls, there, default)
 
 
 @check("16-ex6-async")
@@ -183,4 +193,7 @@ def background_errors_are_told_once(AsyncSaver, *, rng):  # noqa: N803
                     expect_returned(f"{case}: {what}", call, f"on rank {rank.rank}, {what}")
             if seen.saved:
                 rank.fail("save raised the error of the one before, and saved all the same", evidence="saved")
+            if any(seen.default):
+                when = "" if seen.default[0] else "after an error, "
+                rank.fail(f"{when}the saver sent its messages over the default group", evidence=seen.default)
         expect_content(case, folder / "step_00000011", replace(saved, step=11), "the checkpoint after the errors")

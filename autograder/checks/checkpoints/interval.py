@@ -89,10 +89,13 @@ def the_clock_runs_through_every_failure(simulate, *, rng):
 def what_ends_with_a_failure_counts(simulate, *, rng):
     """A save or the work that ends in the moment of a failure is complete; two failures may come in one moment."""
     interval, work, save, restart = _drawn(rng)
+    restart += save  # so that the second failure of the first case comes before the third save, not in it
     period = interval + save
     for case, long, at in (
-        ("a failure as the first save ends", work, [period]),
+        # First, since here each mistake has a time of its own.
+        ("a failure as the second save ends, and one later", work, [2 * period, 3 * period + 4]),
         ("a failure as the third save ends, and one later", work, [3 * period, 3 * period + restart + 2]),
+        ("a failure as the first save ends", work, [period]),
         ("a failure as the work ends", work, [3 * period + work - 3 * interval]),
         ("a failure as a save begins", work, [interval]),
         ("a failure at the very beginning", work, [0]),

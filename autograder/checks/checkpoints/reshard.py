@@ -60,7 +60,12 @@ def resharding_keeps_every_byte(reshard, *, rng):
         plain = draw(rng, 2, 6, tensors=False)
         cases.append((write_checkpoint(files / "plain", plain), files / "target3", 3))
         wanted.append(("no tensors, 2 to 3 ranks", files / "target3" / plain.name, recut(plain, 3)))
-        sources = list(files.glob("source*"))
+        copied = draw(rng, 3, 7)
+        cases.append((write_checkpoint(files / "copied", copied).rename(files / "best"), files / "target4", 2))
+        wanted.append(
+            ("a copy in a folder called best, 3 to 2 ranks", files / "target4" / copied.name, recut(copied, 2))
+        )
+        sources = [*files.glob("source*"), files / "best"]
         before = [fingerprint(path) for path in sources]
         outcomes = run_ranks(_reshard_driver, 1, (folder, reshard, cases))[0]
         events = read_log(folder / "log")
@@ -100,7 +105,8 @@ def resharding_refuses_damage(reshard, *, rng):
         good = write_checkpoint(files / "good", draw(rng, 2, 20))
         there = write_checkpoint(files / "there", draw(rng, 3, 20))
         before = fingerprint(there)
-        cases += [(good, files / "there", 3), (good, files / "none", 0), (good, files / "good", 1)]
+        cases += [(good, files / "there", 3), (good, files / "none", 0), (good, files / "none", -1)]
+        cases.append((good, files / "good", 1))
         outcomes = run_ranks(_reshard_driver, 1, (folder, reshard, cases))[0]
         for i, ((case, _, mentions), outcome) in enumerate(zip(wrong, outcomes, strict=False)):
             expect_error(case, outcome, "CheckpointError", mentions)
@@ -108,10 +114,11 @@ def resharding_refuses_damage(reshard, *, rng):
             if target.is_dir() and list(target.iterdir()):
                 fail("reshard wrote something before the error", case, "written")
         case = "the step is there already"
-        expect_error(case, outcomes[-3], "CheckpointError", "step_00000020")
+        expect_error(case, outcomes[-4], "CheckpointError", "step_00000020")
         if fingerprint(there) != before:
             fail("the checkpoint that was there has changed", case, "overwritten")
         if [path.name for path in there.parent.iterdir()] != [there.name]:
             fail("reshard wrote something before the error", case, "written beside")
-        expect_error("world_size = 0", outcomes[-2], "ValueError", "world_size")
+        for number, outcome in ((0, outcomes[-3]), (-1, outcomes[-2])):
+            expect_error(f"world_size = {number}", outcome, "ValueError", "world_size")
         expect_error("target_root is the original's own root", outcomes[-1], "CheckpointError", "step_00000020")

@@ -93,7 +93,8 @@ def rotation_keeps_one_that_loads(rotate, *, rng):
         for number, rotation in enumerate(ROTATIONS):
             _rotation_root(folder / str(number), rotation, rng)
         write_checkpoint(folder / str(len(ROTATIONS)), draw(rng, 2, 10))
-        keeps = [*(rotation.keep_last for rotation in ROTATIONS), 0]
+        write_checkpoint(folder / str(len(ROTATIONS) + 1), draw(rng, 2, 10))
+        keeps = [*(rotation.keep_last for rotation in ROTATIONS), 0, -1]
         outcomes, torn = run_ranks(_rotate_driver, 1, (folder, rotate, keeps))[0]
         for number, rotation in enumerate(ROTATIONS):
             case, root, outcome = rotation.name, folder / str(number), outcomes[number]
@@ -114,4 +115,5 @@ def rotation_keeps_one_that_loads(rotate, *, rng):
             if number in torn:
                 text = "at one moment a folder with a checkpoint's name had lost some of its files"
                 fail(f"{text}: rotate, killed then, would have left it so", case, "torn")
-        expect_error("keep_last = 0", outcomes[-1], "ValueError", "keep_last")
+        for number, outcome in zip(keeps[-2:], outcomes[-2:], strict=True):
+            expect_error(f"keep_last = {number}", outcome, "ValueError", "keep_last")

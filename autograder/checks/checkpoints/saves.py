@@ -21,6 +21,7 @@ from autograder.checking.stage import run_ranks
 from autograder.checks.checkpoints.durability import expect_durable, logged
 from autograder.checks.checkpoints.format import (
     BOOKKEEPING,
+    Saved,
     draw,
     expect_content,
     fingerprint,
@@ -109,6 +110,26 @@ def saves_what_the_manifest_says(save_sharded, *, rng):
                 fail(f"save_sharded left {_entries(more)} in root that are no checkpoints", of, more)
             _expect_own_share(of, read_log(folder / "log"), cases, results.ledger)
             _expect_own_group(f"{of}, a group of their own", results.ledger)
+    _expect_saved_by_some(save_sharded, draw(rng, 2, 50))
+
+
+def _some_driver(rank, world_size, save_sharded, root, saved):
+    """All ranks but rank 0 save, as a group."""
+    group, call = dist.new_group(range(1, world_size)), None
+    if rank:
+        call = attempt(save_sharded, state_of(saved, rank - 1), root, saved.step, group, plain=_as_path)
+    dist.barrier()
+    return call
+
+
+def _expect_saved_by_some(save_sharded: Any, saved: Saved) -> None:
+    """A group without rank 0 of the run saves a checkpoint of its own ranks, which are counted from 0."""
+    case = "the group of ranks 1 and 2 of 3"
+    with scratch_folder() as folder:
+        for rank, call in enumerate(run_ranks(_some_driver, 3, (save_sharded, folder, saved))):
+            if rank:
+                expect_returned(case, call, f"save_sharded on rank {rank}")
+        expect_content(case, folder / saved.name, saved)
 
 
 def _entries(count: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from autograder.checking.check import check
 from autograder.checking.expect import expect_raises, fail
+from autograder.checks.pipeline.order import NEGATIVE
 from autograder.checks.pipeline.schedules import TIME_ERROR, as_evidence, end_times, expect_complete, expect_peaks
 
 
@@ -47,6 +48,6 @@ def few_micro_batches_are_enough(zero_bubble_schedule, *, rng):
 @check("11-ex5-zero-bubble")
 def zero_bubble_refuses_counts_below_one(zero_bubble_schedule, *, rng):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
-    for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), ((-1, 2), "stages")):
+    for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), *NEGATIVE):
         case = f"zero_bubble_schedule{arguments}"
         expect_raises(case, zero_bubble_schedule, *arguments, error=ValueError, mentions=word)

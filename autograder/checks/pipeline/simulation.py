@@ -24,21 +24,25 @@ def _timed(rng: np.random.Generator) -> list[tuple]:
     """(name, schedule, times, …): hand-made and random ones; equal times and one a stage; with W in some."""
     gpipe = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2
     looped = [[("F", 0, 0), ("F", 0, 1), ("B", 0, 1), ("B", 0, 0)]] * 2
+    mixed = [[("F", 0), ("F", 0, 1), ("B", 0, 1), ("B", 0, 0)]] * 2
     cases = [
         ("two stages, two micro-batches, 1 s and 2 s", gpipe, 1.0, 2.0),
         ("the same, whole numbers", gpipe, 1, 2),
         ("the same, a slow first stage", gpipe, [5.0, 1.0], [1.0, 2.0]),
         ("two stages, one micro-batch, two chunks", looped, 1.0, 1.0),
         ("one stage", [[("F", 1), ("B", 1), ("F", 0), ("B", 0)]], 0.5, (0.25,)),
+        ("two stages, entries of two and of three parts", mixed, 1.0, 2.0),
+        # Stage 1 ends last, after 9 s: neither the first stage's end, 7 s, nor any stage's own span, at most 8 s.
+        ("two stages, the second one's W ends last", [[("F", 0), ("B", 0), ("W", 0)]] * 2, 1.0, 2.0, [1.0, 5.0]),
     ]
     for stages, count, chunks in ((3, 4, None), (4, 3, 2), (2, 3, 3), (5, 2, None)):
         schedule = random_schedule(rng, stages, count, chunks)
-        times = [[float(t) for t in rng.integers(1, 9, stages) / 4] for _ in range(2)]
+        times = [[float(t) for t in rng.integers(1, 9, stages) / 7] for _ in range(2)]
         name = f"a random order of {stages} stages, {count} micro-batches" + (f", {chunks} chunks" if chunks else "")
         cases += [(name, schedule, 0.5, 1.25), (f"{name}, each stage with times of its own", schedule, *times)]
     for stages, count, chunks in ((3, 4, None), (2, 3, 2)):
         schedule = random_schedule(rng, stages, count, chunks, kinds="FBW")
-        times = [[float(t) for t in rng.integers(1, 9, stages) / 4] for _ in range(3)]
+        times = [[float(t) for t in rng.integers(1, 9, stages) / 7] for _ in range(3)]
         name = f"a random order of {stages} stages, {count} micro-batches, with W" + (", two chunks" if chunks else "")
         cases += [(name, schedule, 0.5, 1.25), (f"{name}, each stage with times of its own", schedule, *times)]
     return cases

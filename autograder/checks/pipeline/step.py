@@ -21,11 +21,14 @@ GRADIENT_ERROR = 1e-5
 def _cases(rng: np.random.Generator, n: int) -> list[Case]:
     """The usual schedules, then few micro-batches, and stages that go through them each in its own order."""
     late_first = [[(kind, 4 - m) if kind == "B" else (kind, m) for kind, m in mine] for mine in gpipe(n, 5)]
+    # Before it takes the activation of F3, the last stage hands back three gradients.
+    late_forward = [(kind, m) for kind, m in zip("FFFBBBFB", (0, 1, 2, 0, 1, 2, 3, 3), strict=True)]
     return [
         make_case(rng, "1F1B", one_f_one_b(n, 6), 6, (5,)),
         make_case(rng, "GPipe", gpipe(n, 4), 4, (2, 3), tokens=True),
         make_case(rng, "1F1B, stages whose output is not contiguous", one_f_one_b(n, 3), 3, (2, 3), transposed=True),
         make_case(rng, "GPipe, the last backward first", late_first, 5, (4,)),
+        make_case(rng, "GPipe, but the last stage's last forward is late", [*gpipe(n, 4)[1:], late_forward], 4, (5,)),
         make_case(rng, "1F1B", one_f_one_b(n, 2), 2, (5,)),
         make_case(rng, "a random order", random_schedule(rng, n, 4, None, agreed=True), 4, (5,)),
         make_case(rng, "1F1B", one_f_one_b(n, 1), 1, (4,)),

@@ -29,6 +29,18 @@ work_that_ends_with_the_failure_is_lost = edit(
     fails=BORDER,
 )
 
+a_failure_as_something_ends_is_overlooked = edit(
+    INTERVAL,
+    """You passed over a failure that comes in the very moment in which a save or a restart ends. What has ended is
+    complete, but the failure still costs a restart.""",
+    (
+        "        clock = failure + restart_seconds\n",
+        "        if failure != clock:\n            clock = failure + restart_seconds\n",
+    ),
+    breaks=tests_of(INTERVAL),
+    fails=BORDER,
+)
+
 failures_are_taken_out_of_the_list = edit(
     INTERVAL,
     """Your simulate takes the failures out of the caller's list, so a second run with the same list sees none. Leave

@@ -152,6 +152,19 @@ the_state_goes_on_changing = edit(
     fails=STATE,
 )
 
+the_state_is_one_dict = edit(
+    LOADER,
+    """Each call of your state fills the same dict anew. The state of an earlier call, which a save in the background
+    may still be writing, changes with it: make a new dict in each call.""",
+    (
+        "        return dict(self.place)\n",
+        '        self.given = getattr(self, "given", {})\n'
+        "        self.given.update(self.place)\n        return self.given\n",
+    ),
+    breaks=tests_of(LOADER),
+    fails=STATE,
+)
+
 the_state_names_the_rank = edit(
     LOADER,
     """Your state holds this rank's own number, so it differs from rank to rank. A checkpoint keeps plain values once,

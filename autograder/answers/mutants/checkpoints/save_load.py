@@ -367,6 +367,14 @@ the_group_is_forgotten = edit(
     breaks=tests_of(SAVE, ASYNC),
 )
 
+the_rank_is_that_of_the_run = edit(
+    SAVE,
+    """You took the rank in the default group. A group that lacks rank 0 of the run then has nobody who makes the folder
+    and commits. Ask for the rank in the group.""",
+    ("dist.get_rank(group)", "dist.get_rank()"),
+    breaks=tests_of(SAVE),
+)
+
 
 # ---- 3 · verify and load ----
 
@@ -397,6 +405,59 @@ only_newer_schemas_are_refused = edit(
     """You refused only newer schemas, and accepted a manifest without any. Only SCHEMA itself is known: everything else
     is a CheckpointError.""",
     ('(schema := manifest.get("schema")) != SCHEMA', '(schema := manifest.get("schema", 0)) > SCHEMA'),
+    breaks=tests_of(LOAD, UPKEEP),
+    fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
+)
+
+older_schemas_are_read = edit(
+    LOAD,
+    """You accepted an older schema. Its manifest may mean something else as well: only SCHEMA itself is known.""",
+    (
+        '(schema := manifest.get("schema")) != SCHEMA',
+        'not isinstance(schema := manifest.get("schema"), int) or schema > SCHEMA',
+    ),
+    breaks=tests_of(LOAD, UPKEEP),
+    fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
+)
+
+the_schema_comes_before_the_digest = edit(
+    LOAD,
+    """You looked at the schema before the digest. In a manifest that is damaged the schema may be wrong, too: compare
+    the digest first.""",
+    (
+        "    if hashlib.sha256(data).hexdigest().encode() != digest.strip():\n",
+        "    with contextlib.suppress(ValueError):\n"
+        '        if "schema" in (manifest := json.loads(data)) and manifest["schema"] != SCHEMA:\n'
+        '            raise CheckpointError(f"{path} has another schema than {SCHEMA}")\n'
+        "    if hashlib.sha256(data).hexdigest().encode() != digest.strip():\n",
+    ),
+    breaks=tests_of(LOAD, UPKEEP),
+    fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
+)
+
+LISTED = '    if [shard["rank"] for shard in manifest["shards"]] != list(range(manifest["world_size"])):\n'
+
+the_files_come_before_the_list = edit(
+    LOAD,
+    """You compared the files with the list of shards before you looked whether the list is right. A file whose shard is
+    not listed is then blamed, though it belongs there: look at the list first.""",
+    (LISTED, "    if False:\n"),
+    (
+        'or load another checkpoint")\n    return manifest\n',
+        'or load another checkpoint")\n'
+        + LISTED
+        + "        raise CheckpointError(f'{path}: its shards are not one a rank')\n"
+        "    return manifest\n",
+    ),
+    breaks=tests_of(LOAD, UPKEEP),
+    fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
+)
+
+hidden_files_pass = edit(
+    LOAD,
+    """You overlooked a file whose name begins with a dot. The manifest does not list it either: look at every entry of
+    the folder.""",
+    ("not in files}", 'not in files and not file.name.startswith(".")}'),
     breaks=tests_of(LOAD, UPKEEP),
     fails=["manifests_are_verified", "refuses_damage_on_every_rank"],
 )

@@ -65,8 +65,25 @@ zero_keeps_everything = edit(
     fails=["rotation_keeps_one_that_loads"],
 )
 
+only_zero_is_refused = edit(
+    UPKEEP,
+    """You refused keep_last = 0 and accepted −1, which your slice takes for another end of the list. Every number below
+    1 is a ValueError.""",
+    ("    if keep_last < 1:\n", "    if keep_last == 0:\n"),
+    breaks=tests_of(UPKEEP),
+    fails=["rotation_keeps_one_that_loads"],
+)
+
 
 # ---- 4 · reshard ----
+
+the_step_is_read_from_the_name = edit(
+    UPKEEP,
+    """You took the step from the name of the folder. A copy of a checkpoint may have any name: the manifest says which
+    step it is.""",
+    ('target_root / step_name(manifest["step"])', 'target_root / step_name(int(path.name.removeprefix("step_")))'),
+    breaks=tests_of(UPKEEP),
+)
 
 the_folder_is_made_before_the_look = edit(
     UPKEEP,
@@ -166,6 +183,15 @@ no_ranks_at_all = edit(
     fails=["resharding_refuses_damage"],
 )
 
+only_no_ranks_are_refused = edit(
+    UPKEEP,
+    """You refused world_size = 0 and accepted −1, for which you write a checkpoint without shards. Every number below 1
+    is a ValueError.""",
+    ("    if world_size < 1:\n", "    if world_size == 0:\n"),
+    breaks=tests_of(UPKEEP),
+    fails=["resharding_refuses_damage"],
+)
+
 
 # ---- 6 · in the background ----
 
@@ -181,8 +207,8 @@ lists_are_shared = edit(
 
 nothing_is_copied = edit(
     ASYNC,
-    """You copied only the dict, or nothing at all. Training goes on and changes the tensors while they are written, so
-    the checkpoint holds a mixture of steps: copy each tensor.""",
+    """You copied only the dict, or nothing at all, or too late. Training goes on and changes the tensors while they are
+    written, so the checkpoint holds a mixture of steps: copy each tensor before save returns.""",
     (COPY, "value"),
     breaks=tests_of(ASYNC),
 )
@@ -251,6 +277,15 @@ save_ignores_the_error = edit(
         "        if self.thread is not None:\n            self.thread.join()\n        self.error, self.thread =",
     ),
     ("threading.Thread(target", "None, threading.Thread(target"),
+    breaks=tests_of(ASYNC),
+    fails=["background_errors_are_told_once"],
+)
+
+the_group_is_lost_with_an_error = edit(
+    ASYNC,
+    """After an error your saver has no group any more, so its next save uses the default one, as training does. The
+    group is made once and stays.""",
+    ("            raise error\n", "            self.group = None\n            raise error\n"),
     breaks=tests_of(ASYNC),
     fails=["background_errors_are_told_once"],
 )

@@ -165,3 +165,12 @@ counts_below_one_pass_with_weights = edit(
     breaks=tests_of(PARTS),
     fails=["zero_bubble_refuses_counts_below_one"],
 )
+
+negative_micro_batches_pass = edit(
+    PARTS,
+    """You refused 0 micro-batches, but for a negative number you returned a schedule without entries. Every count below
+    1 is a ValueError.""",
+    ("micro_batches=micro_batches)\n", "micro_batches=abs(micro_batches))\n"),
+    breaks=tests_of(PARTS),
+    fails=["zero_bubble_refuses_counts_below_one"],
+)

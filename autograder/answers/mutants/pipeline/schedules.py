@@ -94,6 +94,18 @@ counts_below_one_pass = edit(
     fails=["schedules_refuse_counts_below_one"],
 )
 
+only_no_micro_batches_are_refused = edit(
+    SCHEDULES,
+    """You refused 0 micro-batches, but for a negative number you returned a schedule without entries. Every count below
+    1 is a ValueError.""",
+    (
+        "    require_at_least_one(stages=stages, micro_batches=micro_batches)\n    schedule = []\n",
+        "    require_at_least_one(stages=stages, micro_batches=abs(micro_batches))\n    schedule = []\n",
+    ),
+    breaks=tests_of(SCHEDULES),
+    fails=["schedules_refuse_counts_below_one"],
+)
+
 # ---- 2 · simulate and bubble_fraction ----
 
 bubble_is_relative_to_the_work = edit(
@@ -180,6 +192,40 @@ the_makespan_is_the_last_stages = edit(
     ("max(row[-1][1] for row in rows)", "rows[-1][-1][1]"),
     breaks=tests_of(SIMULATE),
     fails=["bubble_is_the_idle_share"],
+)
+
+the_makespan_is_the_first_stages = edit(
+    SIMULATE,
+    """You took the end of stage 0 for the end of all. Without W it is the last one to be done, but a W at the end of
+    another stage may take longer: the makespan is the latest end on any stage.""",
+    ("max(row[-1][1] for row in rows)", "rows[0][-1][1]"),
+    breaks=tests_of(SIMULATE),
+    fails=["bubble_is_the_idle_share"],
+)
+
+the_makespan_begins_with_the_stage = edit(
+    SIMULATE,
+    """You measured the makespan on the stage that takes longest from its first entry to its last. The time begins at 0
+    for all stages: the makespan is the latest end.""",
+    ("max(row[-1][1] for row in rows)", "max(row[-1][1] - row[0][0] for row in rows)"),
+    breaks=tests_of(SIMULATE),
+    fails=["bubble_is_the_idle_share"],
+)
+
+times_are_rounded = edit(
+    SIMULATE,
+    """You rounded the times. The error adds up from entry to entry, and short entries may take no time at all: return
+    the times as they are, and round only what you print.""",
+    ("over[kind, m, v] = start + seconds[kind][stage]", "over[kind, m, v] = round(start + seconds[kind][stage], 4)"),
+    breaks=tests_of(SIMULATE),
+)
+
+the_first_entry_speaks_for_all = edit(
+    SIMULATE,
+    """You looked at the first entry to see whether entries have two parts or three. An entry of two parts is one of
+    chunk 0 wherever it stands: look at each entry.""",
+    ("rest[0] if rest else 0)", "rest[0] if len(schedule[0][0]) == 3 else 0)"),
+    breaks=tests_of(SIMULATE),
 )
 
 weight_gradients_need_nothing = edit(
@@ -447,6 +493,17 @@ any_number_of_micro_batches = edit(
     """You accepted a number of micro-batches that is not a multiple of the stages, so the last group is incomplete.
     Raise a ValueError that names micro_batches.""",
     ("    if micro_batches % stages:\n", "    if micro_batches < 0:\n"),
+    breaks=tests_of(INTERLEAVED),
+    fails=["interleaved_refuses_what_does_not_fit"],
+)
+
+only_zero_is_refused = edit(
+    INTERLEAVED,
+    """You refused counts of 0, but not negative ones. Every count below 1 is a ValueError.""",
+    (
+        "require_at_least_one(stages=stages, micro_batches=micro_batches, chunks=chunks)",
+        "require_at_least_one(stages=abs(stages), micro_batches=abs(micro_batches), chunks=abs(chunks))",
+    ),
     breaks=tests_of(INTERLEAVED),
     fails=["interleaved_refuses_what_does_not_fit"],
 )

@@ -127,6 +127,36 @@ sends_are_waited_for_before_the_next_entry = edit(
     breaks=tests_of(STEP),
 )
 
+each_send_waits_for_those_before = edit(
+    STEP,
+    """You waited for the earlier sends before each new one. A send is over when the neighbor receives. The neighbor may
+    first wait in the same way for you to receive, and then both wait forever: wait only after all entries.""",
+    (
+        "                pending.append(dist.isend(output",
+        "                for work in pending:\n                    work.wait()\n"
+        "                pending.append(dist.isend(output",
+    ),
+    (
+        "                pending.append(dist.isend(x.grad",
+        "                for work in pending:\n                    work.wait()\n"
+        "                pending.append(dist.isend(x.grad",
+    ),
+    breaks=tests_of(STEP),
+)
+
+gradients_wait_for_the_sends_before = edit(
+    STEP,
+    """You waited for the earlier sends before you sent a gradient. A send is over when the neighbor receives. The
+    neighbor may first wait in the same way for you to receive, and then both wait forever: wait only after all
+    entries.""",
+    (
+        "                pending.append(dist.isend(x.grad",
+        "                for work in pending:\n                    work.wait()\n"
+        "                pending.append(dist.isend(x.grad",
+    ),
+    breaks=tests_of(STEP),
+)
+
 graphs_are_retained = edit(
     STEP,
     """With retain_graph=True, what the forward saved stays after the backward, and your dictionary keeps the graph, so
