@@ -194,7 +194,7 @@ def test_the_lessons_answer_to_a_later_exercise_does_not_do_the_work_of_an_earli
 
 
 def test_a_later_answer_that_another_exercise_needs_does_no_work_for_an_earlier_one(tmp_path):
-    """The quarter needs the lesson's half in its second run; the square, tried there as well, would be given it, too."""
+    """The quarter needs the lesson's half in its second run; the square, tried there as well, would get it, too."""
     toy, nb = Toy(tmp_path, timeout=2), lesson()
     for name in ("07-ex3-half", "07-ex3-half-test"):
         more = copy.deepcopy(cell(nb, name))

@@ -88,7 +88,7 @@ def expect_close(
     finite = np.isfinite(expected)
     if not np.array_equal(
         got_array[~finite], expected[~finite]
-    ):  # a difference says nothing here, and nan is no answer
+    ):  # differences say nothing here
         fail(f"{what} is wrong where {expected[~finite].flat[0]} is expected", case, seen)
     bound = atol + rtol * float(np.max(np.abs(expected[finite]), initial=0.0))
     kind = np.complex128 if "c" in (got_array.dtype.kind, expected.dtype.kind) else np.float64
