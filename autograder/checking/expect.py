@@ -86,9 +86,7 @@ def expect_close(
     if bad.size and np.all(np.isfinite(expected)):
         fail(f"{what} contains {bad.flat[0]}", case, seen)
     finite = np.isfinite(expected)
-    if not np.array_equal(
-        got_array[~finite], expected[~finite]
-    ):  # differences say nothing here
+    if not np.array_equal(got_array[~finite], expected[~finite]):  # differences say nothing here
         fail(f"{what} is wrong where {expected[~finite].flat[0]} is expected", case, seen)
     bound = atol + rtol * float(np.max(np.abs(expected[finite]), initial=0.0))
     kind = np.complex128 if "c" in (got_array.dtype.kind, expected.dtype.kind) else np.float64
