@@ -1,5 +1,6 @@
 """Errors carried forward: an exercise that fails only because of another one keeps its marks, and nothing leaks."""
 
+import copy
 import json
 
 import nbformat
@@ -190,6 +191,29 @@ def test_the_lessons_answer_to_a_later_exercise_does_not_do_the_work_of_an_earli
     )
     nb.cells.insert(0, nb.cells.pop(next(n for n, one in enumerate(nb.cells) if one.id == "07-ex3-half")))
     assert toy.grade(nb, "frank") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0}
+
+
+def test_a_later_answer_that_another_exercise_needs_does_no_work_for_an_earlier_one(tmp_path):
+    """The quarter needs the lesson's half in its second run; the square, tried there as well, would get it, too."""
+    toy, nb = Toy(tmp_path, timeout=2), lesson()
+    for name in ("07-ex3-half", "07-ex3-half-test"):
+        more = copy.deepcopy(cell(nb, name))
+        more.id = more.metadata.nbgrader.grade_id = name.replace("ex3-half", "ex4-quarter")
+        more.source = more.source.replace("half", "quarter").replace("x / 2", "x / 4")
+        nb.cells.append(more)
+    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+    toy.course.prepare(LESSON)
+    handed_in = copy.deepcopy(nb)
+    for name, source in {
+        "07-ex1-double": WRONG_DOUBLE,
+        "07-ex2-square": "def square(x):\n    return (2 * half(x)) ** 2 if double else 0\n",
+        "07-ex3-half": "def half(x):\n    return x / 3\n",
+        "07-ex4-quarter": "def quarter(x):\n    return half(half(x))\n",
+    }.items():
+        cell(handed_in, name).source = source
+    square = [handed_in.cells.index(cell(handed_in, name)) for name in ("07-ex2-square", "07-ex2-square-test")]
+    handed_in.cells += [handed_in.cells.pop(place) for place in reversed(square)][::-1]
+    assert toy.grade(handed_in, "grace") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0, "ex4": 3.0}
 
 
 def test_an_exercise_builds_on_a_later_one_only_where_the_lesson_does():

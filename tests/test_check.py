@@ -20,6 +20,19 @@ def test_close_arrays_pass_and_others_are_told_where_they_differ():
         expect_close("case", expected[None], expected, what="the mean", rtol=1e-9)
 
 
+def test_an_expected_inf_or_nan_lets_nothing_else_pass():
+    """A difference from inf is inf or nan, and no bound that inf gives is ever passed."""
+    expected = np.array([1.0, -np.inf])
+    expect_close("case", [1.0, -np.inf], expected, what="lse", rtol=1e-9)
+    for wrong in ([1.0, np.inf], [1.0, np.nan], [1.0, 5.0], [2.0, -np.inf], [np.nan, -np.inf]):
+        with pytest.raises(CheckFailed, match="lse is wrong"):
+            expect_close("case", wrong, expected, what="lse", rtol=1e-9)
+    with pytest.raises(CheckFailed, match="nan is expected"):
+        expect_close("case", np.array(np.nan), np.array(np.nan), what="the loss", rtol=1e-9)
+    with pytest.raises(CheckFailed, match="wrong at index"):
+        expect_close("case", [1.0], np.array([1.0 + 1.0j]), what="the product", rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("got", "says"),
     [(None, "does the function return it"), ("text", "array of numbers"), ([1.0, float("nan")], "contains nan")],

@@ -75,7 +75,8 @@ def expect_close(
 
     what: the quantity, as the subject of a sentence ("the gradient"). because: one clause that helps,
     never the answer. evidence: of an array with wrong numbers; the array if not given. Comparing against the largest
-    entry keeps entries that happen to be near zero from being judged by their own size.
+    entry keeps entries that happen to be near zero from being judged by their own size. Where inf is expected, there
+    must be inf; nothing is close to an expected nan.
     """
     got_array = as_array(case, got, what)
     seen = got_array if evidence is None else evidence
@@ -84,10 +85,13 @@ def expect_close(
     bad = got_array[~np.isfinite(got_array)]
     if bad.size and np.all(np.isfinite(expected)):
         fail(f"{what} contains {bad.flat[0]}", case, seen)
-    bound = atol + rtol * float(np.max(np.abs(expected), initial=0.0))
-    kind = np.complex128 if got_array.dtype.kind == "c" else np.float64
-    worst = np.abs(got_array.astype(kind) - expected.astype(kind))
-    if np.max(worst, initial=0.0) > bound:
+    finite = np.isfinite(expected)
+    if not np.array_equal(got_array[~finite], expected[~finite]):  # differences say nothing here
+        fail(f"{what} is wrong where {expected[~finite].flat[0]} is expected", case, seen)
+    bound = atol + rtol * float(np.max(np.abs(expected[finite]), initial=0.0))
+    kind = np.complex128 if "c" in (got_array.dtype.kind, expected.dtype.kind) else np.float64
+    worst = np.abs(np.where(finite, got_array, 0).astype(kind) - np.where(finite, expected, 0).astype(kind))
+    if not np.max(worst, initial=0.0) <= bound:
         at = np.unravel_index(int(np.argmax(worst)), worst.shape)
         place = f" at index {tuple(int(i) for i in at)}" if worst.ndim else ""
         one, other = digits_that_differ(got_array[at], expected[at])

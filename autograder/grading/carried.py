@@ -19,7 +19,7 @@ import nbformat
 from nbformat.v4 import new_code_cell
 
 from autograder.grading.kernels import Kernel
-from autograder.grading.restore import answer_of
+from autograder.grading.restore import answer_of, natural
 from autograder.grading.run_cells import Limits, is_test, run_cells
 from autograder.lessons import notebook, release
 
@@ -54,7 +54,8 @@ def try_again(
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
         ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
         replaced = {name: needs[name] - right for name in ready}
-        given = set().union(*replaced.values())
+        ready = _without_later_answers(ready, replaced, cells)
+        given = set().union(*(replaced[name] for name in ready))
         holding = _holding(ready, given, cells, lesson, new_kernel, _rest(limits, until))
         for name in ready:
             outcomes = tests[name].metadata.autograder.properties
@@ -69,6 +70,28 @@ def try_again(
             whole = all(one.status == "ok" or one.get("carried") for one in outcomes)
             (right if whole else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
+
+
+def _without_later_answers(
+    ready: list[str], replaced: dict[str, set[str]], cells: list[nbformat.NotebookNode]
+) -> list[str]:
+    """Those that can be tried in one run, the first among them: all, in a notebook in the lesson's order.
+
+    In another order, the lesson's answer to a later exercise could stand above the test of an earlier one, which does
+    not build on it, and do its work.
+    """
+    place = {cell.id: number for number, cell in enumerate(cells)}
+
+    def is_helped(name: str, others: set[str]) -> bool:
+        test = place[f"{name}-test"]
+        return any(natural(other) > natural(name) and place[other] < test for other in others - replaced[name])
+
+    together: list[str] = []
+    for name in ready:
+        given = set().union(replaced[name], *(replaced[other] for other in together))
+        if not any(is_helped(other, given) for other in [*together, name]):
+            together.append(name)
+    return together
 
 
 def builds_on(

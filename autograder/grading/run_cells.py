@@ -20,6 +20,7 @@ from autograder.grading import checklist
 from autograder.grading.kernels import ANSI, Kernel, Reply
 from autograder.grading.limits import ALL_OUTPUT, ERROR
 from autograder.grading.pictures import picture_of
+from autograder.grading.restore import natural
 from autograder.lessons import properties
 
 
@@ -136,10 +137,17 @@ class _Run:
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
         self.shown = 0  # characters of all outputs so far
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
+        self.tested: set[str] = set()  # the tests that the live kernel has seen
 
     def step(self, cell: nbformat.NotebookNode, source: str) -> Reply:
-        """Run one cell, or the part of a test that is given, in a kernel that has seen the cells before it."""
+        """Run one cell, or the part of a test that is given, in a kernel that has seen the cells before it.
+
+        A test runs in a kernel that has seen no test of a later exercise: such a test may bring right answers to
+        earlier ones with it, so that it fails for no mistake in those, and what runs in the kernel can keep them.
+        """
         retried = False
+        if is_test(cell) and any(natural(cell.id) < natural(other) for other in self.tested):
+            self._end()
         while time.monotonic() < self.deadline:
             if self.fresh and not self._replay(list(self.seen)):
                 continue
@@ -217,6 +225,8 @@ class _Run:
         limit = self.limits.test if is_test(cell) else self.limits.cell
         left = max(0.0, self.deadline - time.monotonic())
         run = self.kernel.run_test if is_test(cell) else self.kernel.run
+        if is_test(cell):
+            self.tested.add(cell.id)
         reply = run(source, min(limit, left))
         if reply.status == "timeout" and left < limit:
             reply.status = "out of time"
@@ -230,7 +240,7 @@ class _Run:
 
     def _end(self) -> None:
         self.kernel.stop()
-        self.kernel, self.fresh = self.new_kernel(), True
+        self.kernel, self.fresh, self.tested = self.new_kernel(), True, set()
 
 
 def is_test(cell: nbformat.NotebookNode) -> bool:

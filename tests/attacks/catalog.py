@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks import capstone, kernel, ledger, notebook, outside, reads, system, values, wire
+from tests.attacks import capstone, kernel, ledger, notebook, order, outside, reads, system, values, wire
 from tests.attacks.lessons import CAPSTONE, ON_RANKS, RING
 
 ATTACKS = [
@@ -15,6 +15,7 @@ ATTACKS = [
     *wire.ATTACKS,
     *outside.ATTACKS,
     *capstone.ATTACKS,
+    *order.ATTACKS,
 ]
 #: Those on single functions, and those on ranks, which take a few seconds each.
 QUICK = [attack for attack in ATTACKS if attack.lesson not in ON_RANKS]

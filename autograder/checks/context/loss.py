@@ -23,7 +23,7 @@ def targets_are_the_next_tokens(cut_batch, *, rng):
     tokens = rng.integers(0, 99, (3, 14))
     for where in ([0, 1, 2], [12], [], sorted(rng.choice(13, 5, replace=False).tolist()), [7, 2, 11]):
         case = f"positions {where}"
-        got = cut_batch(torch.from_numpy(tokens), torch.tensor(where, dtype=torch.int64))
+        got = cut_batch(torch.from_numpy(tokens.copy()), torch.tensor(where, dtype=torch.int64))
         if not (isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(t, torch.Tensor) for t in got)):
             fail("cut_batch should return two tensors (x, y)", case, type(got).__name__)
         expect_equal(case, got[0].tolist(), tokens[:, where].tolist(), what="x")

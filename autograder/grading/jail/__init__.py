@@ -7,6 +7,7 @@
     outside.py   starts bubblewrap, starts and ends the submissions in it
     fence.py     control groups, which bound all processes of a jail together
     handles.py   a student's function as the grade cells see it: a call is a message to the jail
+    luggage.py   what a check's records bring into the jail
     kernel.py    one notebook: its cells run in the jail, its grade cells outside
 
 The jail sees the first four files of this package and no others.

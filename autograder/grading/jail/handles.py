@@ -27,6 +27,7 @@ import autograder
 import ranks
 from autograder.checking import stage
 from autograder.grading.jail import outside, wire
+from autograder.grading.jail.luggage import Luggage, is_record
 from ranks.ledger import Ledger, Message, Span
 
 _run_outside = ranks.run
@@ -76,22 +77,25 @@ def _resolve(reference: str | int) -> Any:
 class _Packer(cloudpickle.Pickler):
     """Pickles for the jail. It remembers whether it met a handle, and sends the lesson's own exceptions by name.
 
+    Of a check's records, only those methods travel that something needs there (`luggage`).
+
     In the jail these names are the classes that the submission has defined, and its code raises those.
     """
 
     met: outside.Inmate | None = None
+    luggage = Luggage(None)
     #: The exceptions that the lesson's setup cells define, by name.
     errors: ClassVar[dict[str, type]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and self.errors.get(obj.__name__) is obj:
             return _resolve, (obj.__name__,)
-        return super().reducer_override(obj)
+        return super().reducer_override(self.luggage.lighter(obj) if is_record(obj) else obj)
 
 
 def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
     """A value as bytes for the jail, our own functions and classes by value; and whose handle it mentions."""
-    _Packer.met, data = None, io.BytesIO()
+    _Packer.met, _Packer.luggage, data = None, Luggage(value), io.BytesIO()
     with _by_value():
         _Packer(data).dump(value)
     return data.getvalue(), _Packer.met

@@ -1,0 +1,104 @@
+"""What travels into the jail next to a submission: no oracle, neither as a method of a record nor as a function."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autograder.checks
+from autograder.checking import check
+from autograder.checks.context import ring
+from autograder.grading.jail import handles, luggage
+from autograder.grading.restore import natural
+
+#: What these are called with runs where the submission does.
+SENDERS = ("call_inside", "run_ranks", "run_recorded")
+
+
+def sent_from(module: Any) -> Iterator[Any]:
+    """The functions and classes of a module of checks that travel into the jail, as its calls name them."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in SENDERS:
+            for argument in node.args[:2]:
+                thing = getattr(module, argument.id, None) if isinstance(argument, ast.Name) else None
+                if isinstance(thing, (FunctionType, type)):
+                    yield thing
+
+
+def modules() -> list[Any]:
+    folder = Path(autograder.checks.__file__).parent
+    paths = [path.relative_to(folder.parent.parent).with_suffix("") for path in sorted(folder.rglob("*.py"))]
+    return [importlib.import_module(".".join(path.parts).removesuffix(".__init__")) for path in paths]
+
+
+def exercises(module: str) -> list[list]:
+    """The exercises that a module's checks grade, in an order that can be compared."""
+    return [natural(exercise) for (name, _), exercise in check.REGISTERED.items() if name == module]
+
+
+@functools.cache
+def all_sent() -> list[tuple[str, Any, luggage.Luggage]]:
+    return [(module.__name__, thing, luggage.Luggage(thing)) for module in modules() for thing in sent_from(module)]
+
+
+def is_oracle(thing: Any) -> bool:
+    return "oracle" in thing.__name__ or (inspect.getdoc(thing) or "").startswith("The oracle")
+
+
+def test_much_is_sent_and_oracles_are_found():
+    assert len(all_sent()) > 100
+    found = {one.__name__ for module in modules() for one in vars(module).values() if inspect.isfunction(one)
+             and is_oracle(one)}  # fmt: skip
+    assert {"_oracle", "deal"} <= found
+
+
+def test_an_oracle_travels_only_with_the_test_of_a_later_exercise():
+    """No process has seen a later exercise's test when an earlier one is tested (`run_cells`)."""
+    for module, thing, bag in all_sent():
+        for oracle in filter(is_oracle, bag.functions):
+            of_test, of_oracle = exercises(module), exercises(oracle.__module__)
+            assert oracle.__module__ != module, f"{module}.{thing.__name__} carries {oracle.__name__}"
+            assert of_oracle and max(of_oracle) < min(of_test), f"{module}.{thing.__name__} carries {oracle.__name__}"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return ring._cases(np.random.default_rng(0), 3)
+
+
+def test_a_record_travels_without_what_it_knows_of_its_answer(cases):
+    """`mine` calls nothing, `gradients` and `forward` are called outside, and `forward` calls the oracle."""
+    worker, args = pickle.loads(handles.pack((ring._drive, (None, cases)))[0])
+    there = args[1][0]
+    assert not {"forward", "gradients", "rounded"} & set(dir(there)) and hasattr(cases[0], "forward")
+    assert "reference" not in worker.__globals__ and "reference" not in type(there).mine.__globals__
+    assert len(there.mine(1)) == 4 and len(there.positions()) == 3
+    assert (type(there).__qualname__, type(there).__module__) == ("Case", ring.__name__)
+    assert there.name == cases[0].name
+
+
+def test_what_a_kept_method_calls_is_kept(cases):
+    """A driver that asks for the gradients needs `rounded` as well, which only `gradients` names."""
+
+    def drive(case):
+        return case.gradients()
+
+    drive.__module__ = "autograder.checks.made_up"
+    bag = luggage.Luggage((drive, cases))
+    kept = set(dir(bag.lighter(ring.Case)))
+    assert {"gradients", "rounded"} <= kept and "forward" not in kept
+
+
+def test_without_code_a_record_is_whole(cases):
+    """Code that has been sent before may call any of its methods."""
+    assert luggage.Luggage(cases).lighter(ring.Case) is ring.Case
