@@ -55,7 +55,8 @@ try:
                 for case in cases:
                     src = case.extra[0]
                     wrong = not 0 <= src < n
-                    after = case.seen(case.inputs[rank if wrong else src])
+                    after = case.inputs[rank if wrong else src]
+                    after = after.T if case.layout == "transposed" else after
                     mine.append(outcome(None, after, True, ("ValueError", "src is no rank") if wrong else None))
                 values.append(mine)
             for rank in range(n):
