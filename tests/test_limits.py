@@ -76,6 +76,24 @@ def test_a_cell_that_is_too_long_says_so_and_is_not_parsed():
         exec(cells[0].source, {})
 
 
+def read_cells(*sources):
+    nb = new_notebook(cells=[new_code_cell(source) for source in sources])
+    return restore.read_submission(io.StringIO(json.dumps(nb))).cells
+
+
+def test_a_cell_with_many_accents_on_a_letter_is_not_parsed():
+    many = "a" + "\u0315\u0300" * 90_000
+    with within(2):
+        cells = read_cells(many, "x = 'a" + "\u0344" * 16 + "'", "é" * 1_000 + " = 1")
+    assert ["30 accents" in cell.source for cell in cells] == [True, True, False]
+
+
+def test_cells_that_make_a_notebook_too_long_are_not_parsed():
+    cells = read_cells("y = 1", *["x = '" + "1" * 150_000 + "'"] * 14)
+    assert cells[0].source == "y = 1"
+    assert ["2,000,000 characters" in cell.source for cell in cells[1:]] == [False] * 13 + [True]
+
+
 def test_what_no_parser_reads_makes_every_cell_run():
     lesson = new_notebook(cells=[new_code_cell("import math", id="s", metadata={"tags": ["setup"]})])
     lesson.cells.append(new_code_cell("print(1)", id="demo"))

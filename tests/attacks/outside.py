@@ -150,6 +150,18 @@ ATTACKS = [
         _big,
         after=lambda found: _says(found, "200,000 characters"),
     ),
+    _outside(
+        "accents",
+        "Hands in a name with 180,000 accents on one letter, which Python takes minutes to put in order.",
+        lambda nb: nb.cells.insert(2, new_code_cell("a" + "\u0315\u0300" * 90_000, id="mine")),
+        FULL,
+        after=lambda found: _says(found, "30 accents"),
+    ),
+    _outside(
+        "brackets",
+        "Prints 1.9 million brackets, with which the graded notebook was no longer read back.",
+        cells("print('[' * 1_900_000)"),
+    ),
     _outside("deepsource", "Hands in `a.a.a…`, nested more deeply than Python's parser goes.", _deep),
 ]
 
