@@ -127,6 +127,28 @@ def test_dtypes_that_do_not_cross_stay_where_they_are():
     assert len(kept) == 2
 
 
+def test_of_many_objects_that_are_no_plain_data_none_crosses():
+    with pytest.raises(wire.WireError, match="too many objects"):
+        read(["l", [["o", "x", 1, "m"]] * 10_001])
+    with pytest.raises(ValueError, match="too many objects"):
+        wire._Writer(None).encode([object()] * 10_001)
+
+
+def test_an_output_holds_texts_only_and_no_text_is_made_of_anything_else():
+    collected = Outputs()
+    collected.add_untrusted("stream", {"name": "stdout", "text": "a", "more": bytes(10**7)})
+    collected.add_untrusted("stream", {"name": "stdout", "text": bytes(10**7)})
+    assert [output.text for output in collected.finished()] == ["a"] and collected.size < 10_000
+
+
+def test_a_cell_shows_at_most_two_thousand_outputs():
+    collected = Outputs()
+    for _ in range(5_000):
+        collected.add_untrusted("stream", {"name": "stdout", "text": "a"})
+        collected.add_untrusted("stream", {"name": "stderr", "text": "b"})
+    assert 1_000 < len(collected.finished()) < 2_000
+
+
 def test_evidence_of_many_elements_is_short():
     many = np.full(1_000_000, np.nan, np.float16)
     with within(1):

@@ -29,6 +29,8 @@ _BEYOND = re.compile(rf"[^\x00-\x7f]{{{MARKS // 2 + 1},}}")
 
 #: Characters that one cell may show, its errors included, and all cells of a notebook together.
 CELL_OUTPUT, ALL_OUTPUT = 2_000_000, 10_000_000
+#: Characters for which each output counts besides its own: to check and write a notebook takes time for each.
+ONE_OUTPUT = 1_000
 #: Characters of an error's name, text and frames that are kept of each cell and property.
 ERROR = 2_000
 #: Errors of a cell that are still shown, without their tracebacks, when its output has been cut.

@@ -76,6 +76,17 @@ except ImportError:
 """
 
 
+HEAVY = """
+try:
+    from jail import inside, wire
+    content = {"name": "stdout", "text": "x", "more": bytes(100_000_000)}
+    wire.send(inside.current.connection, {"output": "stream", "content": content})
+    wire.send(inside.current.connection, {"output": bytes(100_000_000), "content": {}})
+except ImportError:
+    pass
+"""
+
+
 def _first(source: str):
     return lambda nb: set_answer(nb, "ex1", source)
 
@@ -161,6 +172,19 @@ ATTACKS = [
         "brackets",
         "Prints 1.9 million brackets, with which the graded notebook was no longer read back.",
         cells("print('[' * 1_900_000)"),
+    ),
+    _outside(
+        "heavy-output",
+        "Sends outputs with 100 MB of bytes, of which the grader made texts four times as long.",
+        square(WRONG + HEAVY),
+    ),
+    _outside(
+        "crumbs",
+        "Shows twenty thousand outputs of one letter each, which took long to check and to write.",
+        cells(
+            "import sys\nfor _ in range(10_000):\n    sys.stdout.write('a')\n    sys.stdout.flush()\n"
+            "    sys.stderr.write('b')\n    sys.stderr.flush()"
+        ),
     ),
     _outside("deepsource", "Hands in `a.a.a…`, nested more deeply than Python's parser goes.", _deep),
 ]

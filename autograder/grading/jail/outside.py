@@ -209,12 +209,15 @@ class Inmate:
             raise DiedError(self.why_ended) from None
         while True:
             message = self._receive(classes)
-            if isinstance(message, dict) and isinstance(message.get("reply"), dict):
+            if not isinstance(message, dict):
+                raise DiedError(UNREADABLE)
+            if isinstance(message.get("reply"), dict):
                 return message["reply"]
-            if not isinstance(message, dict) or not isinstance(message.get("content"), dict):
+            kind, content = message.get("output"), message.get("content")
+            if not isinstance(kind, str) or not isinstance(content, dict):
                 raise DiedError(UNREADABLE)
             if on_output is not None:
-                on_output(str(message.get("output")), message["content"])
+                on_output(kind, content)
 
     def _receive(self, classes: dict | None = None) -> Any:
         try:
