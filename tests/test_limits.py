@@ -1,5 +1,6 @@
 """What a submission's text and data may take outside the jail: each limit, and what lies beyond it."""
 
+import argparse
 import io
 import json
 import os
@@ -16,9 +17,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.checking.expect import CheckFailed, expect_close, expect_raises
 from autograder.checks.step import common
-from autograder.grading import feedback, limits, pictures, restore, run_cells, submission_files
+from autograder.grading import feedback, limits, pictures, restore, retry, run_cells, submission_files
 from autograder.grading.jail import wire
 from autograder.grading.kernels import Outputs, Reply
+from autograder.insight import regrade
 from autograder.lessons import skippable
 from ranks.ledger import Ledger, Message, Span
 
@@ -316,3 +318,17 @@ def test_an_array_without_elements_has_no_endless_axis():
     with pytest.raises(wire.WireError, match="too long"):
         read(["a", "<f8", [10**9, 0], [0, 1], [0, 0]])
     assert read(["a", "<f8", [10**6, 0], [0, 1], [0, 0]]).shape == (10**6, 0)
+
+
+#: Would put a text into the clipboard, clear the screen and do so once more without an escape.
+TERMINAL = "ValueError: \x1b]52;c;cGxhbnRlZA==\x1b\\ \x1b[2J \x9b2J ü"
+
+
+def test_a_text_of_a_submission_gives_no_orders_to_the_terminal_of_who_grades(monkeypatch, capsys):
+    test = nbformat.from_dict({"id": "07-ex1-a-test", "metadata": {"autograder": {"reason": TERMINAL}}})
+    monkeypatch.setattr(retry.grade, "course_of", lambda arguments: None)
+    monkeypatch.setattr(retry, "failed_test", lambda *args: test)
+    monkeypatch.setattr(retry, "run_again", lambda *args: TERMINAL)
+    assert retry.command(argparse.Namespace(student="a", lesson="07_a", exercise="07-ex1")) == 1
+    said = capsys.readouterr().out + regrade._short(TERMINAL)
+    assert said.count("ü") == 2 and not {"\x1b", "\x9b"} & set(said)

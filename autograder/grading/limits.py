@@ -97,6 +97,11 @@ def is_plain(text: str) -> bool:
     return len(text) > COLORED or len(lines) > COLORED_LINES or max(map(len, lines)) > COLORED_LINE
 
 
+def printable(text: str) -> str:
+    """A text for a terminal, with a question mark for each code that a terminal would follow instead of showing it."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)
+
+
 def csv_cell(text: str) -> str:
     """A text for a CSV file, with an apostrophe in front where a spreadsheet might take it for a formula.
 
