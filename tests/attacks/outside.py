@@ -119,6 +119,16 @@ ATTACKS = [
         "Takes memory in files without a name, which no limit on files counts.",
         "import os\nos.memfd_create('x')",
     ),
+    _attempt(
+        "timers",
+        "Makes timers until the system has none left for any program of this user.",
+        """
+        import ctypes
+        for _ in range(5_000):
+            if ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())):
+                raise OSError
+        """,
+    ),
     _outside(
         "patchwatch",
         "Changes its argument and has the inner half say that it did not: what a copy would have done.",
