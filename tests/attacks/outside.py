@@ -120,6 +120,33 @@ ATTACKS = [
         "import os\nos.memfd_create('x')",
     ),
     _attempt(
+        "shared-pages",
+        "Takes shared memory without a name, and lets go of its pages: then they are there and count for no process.",
+        """
+        import mmap, os
+        try:
+            mmap.mmap(-1, 2**20)
+        except OSError:
+            mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2**20)
+        """,
+    ),
+    _attempt(
+        "protocols",
+        "Asks for sockets of rare protocols, for which the system loads modules.",
+        """
+        import errno, socket
+        for kind, protocol in ((2, 136), (1, 132), (6, 33), (1, 262)):
+            try:
+                socket.socket(2, kind, protocol)
+                break
+            except OSError as error:
+                if error.errno != errno.EPERM:
+                    break
+        else:
+            raise OSError
+        """,
+    ),
+    _attempt(
         "timers",
         "Makes timers until the system has none left for any program of this user.",
         """

@@ -64,6 +64,8 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str],
         place = f"/jail/kept/{number}".encode()
         _call(f"bind {folder}", _libc.mount(place, folder.encode(), None, _MS_BIND | _MS_REC, None))
         _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
+    # It reads as zeros as well, but cannot be mapped, which would give memory that belongs to no process.
+    _call("bind /dev/zero", _libc.mount(b"/dev/full", b"/dev/zero", None, _MS_BIND, None))
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
     _mount("proc", "/proc", None)
     with open("/proc/self/oom_score_adj", "w") as score:  # if memory runs out, the system ends it and not the jail
