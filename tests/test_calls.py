@@ -91,6 +91,8 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
             place += 1
             if code == 0x20:
                 loaded = struct.unpack_from("=I", data, value)[0]
+            elif code == 0x54:
+                loaded &= value
             elif code == 0x06:
                 return value == 0x7FFF0000
             else:
@@ -105,3 +107,7 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     commands = [command for command in range(1100) if verdict(allowed["fcntl"], (3, command, 0, 0, 0, 0))]
     assert commands == [0, 1, 2, 3, 4, 1030, 1031, 1032]
     assert [family for family in range(60) if verdict(allowed["socket"], (family, 1, 0, 0, 0, 0))] == [1, 2, 10, 16]
+    assert [number for number in range(300) if verdict(allowed["socket"], (2, 1, number, 0, 0, 0))] == [0, 6, 17]
+    kinds = {"shared": 0x01, "private": 0x02, "shared, nameless": 0x21, "private, nameless": 0x22, "checked": 0x23}
+    kept = [kind for kind, flags in kinds.items() if verdict(allowed["mmap"], (0, 4096, 3, flags | 0x4000, 0, 0))]
+    assert kept == ["shared", "private", "private, nameless"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.jail import fence, outside, wire
+from autograder.grading.jail import fence, outside, own_user, wire
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail
@@ -115,6 +115,36 @@ def test_it_has_no_rights_and_cannot_get_any(inmate):
     source = "import ctypes; print([ctypes.CDLL(None).unshare(flag) for flag in (0x10000000, 0x20000, 0x40000000)])"
     assert run(inmate, source)[0] == "[-1, -1, -1]\n"
     assert run(inmate, "print(ctypes.CDLL(None).mount(b'x', b'/tmp', b'tmpfs', 0, None))")[0] == "-1\n"
+
+
+USERS = """
+import os, signal
+os.kill(os.getppid(), 0)  # the first process of its own: the same user
+print(open('/tmp/x', 'w').write('x'), open('/dev/shm/x', 'w').write('x'), len(open('/proc/self/environ').read()) > 0)
+"""
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_where_root_grades_each_jail_has_a_user_number_of_its_own(own, monkeypatch, tmp_path):
+    if not own:
+        monkeypatch.setattr(own_user, "possible", lambda folders: False)
+    elif os.geteuid() or not own_user.possible([]):
+        pytest.skip("only root can give numbers away")
+    with outside.Jail() as one, outside.Jail() as other:
+        users = []
+        for jail in (one, other):
+            inmate = jail.start(tempfile.mkdtemp(dir=tmp_path))
+            assert run(inmate, USERS) == ("1 1 True\n", None)
+            users.append({os.stat(f"/proc/{pid}").st_uid for pid in outside._descendants(jail.pid)[-3:]})
+            inmate.end()
+            assert alive(jail) == 3
+        assert users == [{own_user.FIRST + one.pid}, {own_user.FIRST + other.pid}] if own else [{os.geteuid()}] * 2
+
+
+def test_where_others_may_not_read_python_the_jail_keeps_the_number_of_the_user(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o700)
+    assert not own_user.possible([str(tmp_path / "closed")])
+    assert not own_user.possible([str(tmp_path / "missing")])
 
 
 def test_it_cannot_change_the_settings_of_the_system(inmate):

@@ -1,5 +1,6 @@
 """What a submission's text and data may take outside the jail: each limit, and what lies beyond it."""
 
+import argparse
 import io
 import json
 import os
@@ -16,9 +17,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.checking.expect import CheckFailed, expect_close, expect_raises
 from autograder.checks.step import common
-from autograder.grading import feedback, limits, pictures, restore, run_cells, submission_files
+from autograder.grading import feedback, limits, pictures, restore, retry, run_cells, submission_files
 from autograder.grading.jail import wire
 from autograder.grading.kernels import Outputs, Reply
+from autograder.insight import regrade
 from autograder.lessons import skippable
 from ranks.ledger import Ledger, Message, Span
 
@@ -76,6 +78,24 @@ def test_a_cell_that_is_too_long_says_so_and_is_not_parsed():
         exec(cells[0].source, {})
 
 
+def read_cells(*sources):
+    nb = new_notebook(cells=[new_code_cell(source) for source in sources])
+    return restore.read_submission(io.StringIO(json.dumps(nb))).cells
+
+
+def test_a_cell_with_many_accents_on_a_letter_is_not_parsed():
+    many = "a" + "\u0315\u0300" * 90_000
+    with within(2):
+        cells = read_cells(many, "x = 'a" + "\u0344" * 16 + "'", "é" * 1_000 + " = 1")
+    assert ["30 accents" in cell.source for cell in cells] == [True, True, False]
+
+
+def test_cells_that_make_a_notebook_too_long_are_not_parsed():
+    cells = read_cells("y = 1", *["x = '" + "1" * 150_000 + "'"] * 14)
+    assert cells[0].source == "y = 1"
+    assert ["2,000,000 characters" in cell.source for cell in cells[1:]] == [False] * 13 + [True]
+
+
 def test_what_no_parser_reads_makes_every_cell_run():
     lesson = new_notebook(cells=[new_code_cell("import math", id="s", metadata={"tags": ["setup"]})])
     lesson.cells.append(new_code_cell("print(1)", id="demo"))
@@ -107,6 +127,28 @@ def test_dtypes_that_do_not_cross_stay_where_they_are():
     assert writer.encode(torch.qint8)[0] == "o"
     assert writer.encode(np.zeros(2, "V3"))[0] == "o"
     assert len(kept) == 2
+
+
+def test_of_many_objects_that_are_no_plain_data_none_crosses():
+    with pytest.raises(wire.WireError, match="too many objects"):
+        read(["l", [["o", "x", 1, "m"]] * 10_001])
+    with pytest.raises(ValueError, match="too many objects"):
+        wire._Writer(None).encode([object()] * 10_001)
+
+
+def test_an_output_holds_texts_only_and_no_text_is_made_of_anything_else():
+    collected = Outputs()
+    collected.add_untrusted("stream", {"name": "stdout", "text": "a", "more": bytes(10**7)})
+    collected.add_untrusted("stream", {"name": "stdout", "text": bytes(10**7)})
+    assert [output.text for output in collected.finished()] == ["a"] and collected.size < 10_000
+
+
+def test_a_cell_shows_at_most_two_thousand_outputs():
+    collected = Outputs()
+    for _ in range(5_000):
+        collected.add_untrusted("stream", {"name": "stdout", "text": "a"})
+        collected.add_untrusted("stream", {"name": "stderr", "text": "b"})
+    assert 1_000 < len(collected.finished()) < 2_000
 
 
 def test_evidence_of_many_elements_is_short():
@@ -276,3 +318,17 @@ def test_an_array_without_elements_has_no_endless_axis():
     with pytest.raises(wire.WireError, match="too long"):
         read(["a", "<f8", [10**9, 0], [0, 1], [0, 0]])
     assert read(["a", "<f8", [10**6, 0], [0, 1], [0, 0]]).shape == (10**6, 0)
+
+
+#: Would put a text into the clipboard, clear the screen and do so once more without an escape.
+TERMINAL = "ValueError: \x1b]52;c;cGxhbnRlZA==\x1b\\ \x1b[2J \x9b2J ü"
+
+
+def test_a_text_of_a_submission_gives_no_orders_to_the_terminal_of_who_grades(monkeypatch, capsys):
+    test = nbformat.from_dict({"id": "07-ex1-a-test", "metadata": {"autograder": {"reason": TERMINAL}}})
+    monkeypatch.setattr(retry.grade, "course_of", lambda arguments: None)
+    monkeypatch.setattr(retry, "failed_test", lambda *args: test)
+    monkeypatch.setattr(retry, "run_again", lambda *args: TERMINAL)
+    assert retry.command(argparse.Namespace(student="a", lesson="07_a", exercise="07-ex1")) == 1
+    said = capsys.readouterr().out + regrade._short(TERMINAL)
+    assert said.count("ü") == 2 and not {"\x1b", "\x9b"} & set(said)

@@ -21,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autograder.grading import limits
 from autograder.grading.bar import Bar
 from autograder.grading.gradebook import Row, csv_of, read_rows, scores_of, totals_of
 from autograder.grading.nbgrader_steps import exactly_one
@@ -89,7 +90,7 @@ class Course:
         with Bar(hidden=not self.jobs(lessons)) as bar:
             problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
         for problem in problems:
-            print(problem, file=sys.stderr)
+            print(limits.printable(problem), file=sys.stderr)
         write_whole(self.root / "grades.csv", csv_of(self.rows()))
         return problems
 

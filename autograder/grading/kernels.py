@@ -166,10 +166,11 @@ class Outputs:
 
     def add_untrusted(self, kind: str, content: dict) -> None:
         """Add one message from a jail, whose content can be anything."""
-        if kind == "execute_result" and type(content.get("execution_count")) is not int:
+        plain = _plain(content)
+        if kind == "execute_result" and "execution_count" not in plain:
             return
         with contextlib.suppress(Exception):
-            self.add({"msg_type": kind, "content": content})
+            self.add({"msg_type": kind, "content": plain})
 
     def add(self, message: dict) -> None:
         """Add one message; anything that is not a valid output is ignored."""
@@ -205,15 +206,15 @@ class Outputs:
             if last and last.output_type == "stream" and last.name == name:
                 last.text += text
             else:
-                self.outputs.append(new_output("stream", name=name, text=text))
+                self._append(new_output("stream", name=name, text=text))
             return
         if kind == "error":
             texts = {key: well_formed(str(content.get(key, ""))) for key in ("ename", "evalue")}
             lines = [well_formed(str(line)) for line in content.get("traceback", [])]
-            self.outputs.append(new_output("error", **texts, traceback=lines))
+            self._append(new_output("error", **texts, traceback=lines))
             return
         number = {"execution_count": content["execution_count"]} if kind == "execute_result" else {}
-        self.outputs.append(new_output(kind, data=_valid_data(content["data"]), **number))
+        self._append(new_output(kind, data=_valid_data(content["data"]), **number))
         if shown:
             self.displays[shown] = self.outputs[-1]
 
@@ -224,8 +225,28 @@ class Outputs:
                 output.text = limits.last_states(output.text)
         return self.outputs
 
+    def _append(self, output: nbformat.NotebookNode) -> None:
+        self.outputs.append(output)
+        self.size += limits.ONE_OUTPUT
+
     def _clear(self) -> None:
         self.outputs, self.displays, self.clear_next = [], {}, False
+
+
+def _plain(content: dict) -> dict:
+    """What an output can hold of a message from a jail. No text is made of anything else: that could take gigabytes."""
+    found = {key: content[key] for key in ("name", "text", "ename", "evalue") if isinstance(content.get(key), str)}
+    data, lines, shown = (content.get(key) for key in ("data", "traceback", "transient"))
+    if isinstance(data, dict):
+        found["data"] = {kind: text for kind, text in data.items() if isinstance(kind, str) and isinstance(text, str)}
+    if isinstance(lines, list):
+        found["traceback"] = [line for line in lines if isinstance(line, str)]
+    if isinstance(shown, dict) and isinstance(shown.get("display_id"), str):
+        found["transient"] = {"display_id": shown["display_id"]}
+    number = content.get("execution_count")
+    if type(number) is int and 0 <= number < 10**9:
+        found["execution_count"] = number
+    return {**found, "wait": content.get("wait") is True}
 
 
 def _valid_data(data: dict) -> nbformat.NotebookNode:

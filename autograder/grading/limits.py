@@ -12,21 +12,25 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-#: Characters of one cell's source. Python's parser takes about 375 bytes of memory for each.
-SOURCE = 200_000
-#: What stands in place of a cell that is longer.
-TOO_LONG = (
-    f"raise ValueError('this cell has more than {SOURCE:,} characters and was not run: keep data out of the source')"
-)
+#: Characters of one cell's source, and of all cells. Python's parser takes about 375 bytes of memory for each.
+SOURCE, ALL_SOURCE = 200_000, 2_000_000
+#: Accents and other marks on one letter, as many as in what Unicode calls stream-safe text. Python puts those of a name
+#: in order, in time that grows with the square of their number.
+MARKS = 30
+_BEYOND = re.compile(rf"[^\x00-\x7f]{{{MARKS // 2 + 1},}}")
 
 #: Characters that one cell may show, its errors included, and all cells of a notebook together.
 CELL_OUTPUT, ALL_OUTPUT = 2_000_000, 10_000_000
+#: Characters for which each output counts besides its own: to check and write a notebook takes time for each.
+ONE_OUTPUT = 1_000
 #: Characters of an error's name, text and frames that are kept of each cell and property.
 ERROR = 2_000
 #: Errors of a cell that are still shown, without their tracebacks, when its output has been cut.
@@ -54,9 +58,27 @@ class OutOfLimitsError(Exception):
 
 def source(text: str, kind: str = "code") -> str:
     """A cell's text as it is graded: of one that is too long, only a sentence that says so; a code cell raises it."""
-    if len(text) <= SOURCE:
-        return text
-    return TOO_LONG if kind == "code" else f"(This cell had more than {SOURCE:,} characters and is left out.)"
+    if len(text) > SOURCE:
+        return left_out(f"it has more than {SOURCE:,} characters; keep data out of the source", kind)
+    if kind == "code" and any(_has_many_marks(run) for run in _BEYOND.findall(text)):
+        return left_out(f"a letter in it has more than {MARKS} accents", kind)
+    return text
+
+
+def left_out(why: str, kind: str) -> str:
+    """What stands in place of a cell's text that is not graded."""
+    return f"raise ValueError('this cell was not run: {why}')" if kind == "code" else f"(This cell is left out: {why}.)"
+
+
+def _has_many_marks(run: str) -> bool:
+    """Are there more than MARKS marks in a row?"""
+    count = 0
+    for sign in run:
+        for part in unicodedata.normalize("NFKD", sign):
+            count = count + 1 if unicodedata.combining(part) else 0
+            if count > MARKS:
+                return True
+    return False
 
 
 def last_states(text: str) -> str:
@@ -73,6 +95,11 @@ def is_plain(text: str) -> bool:
     """Is this text too long, or are its lines too many or too long, to be colored?"""
     lines = text.split("\n")
     return len(text) > COLORED or len(lines) > COLORED_LINES or max(map(len, lines)) > COLORED_LINE
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, with a question mark for each code that a terminal would follow instead of showing it."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)
 
 
 def csv_cell(text: str) -> str:

@@ -62,7 +62,8 @@ def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
     """A notebook of well-formed cells without outputs; `metadata.autograder.problem` if it cannot be read."""
     try:
         text = file_stream.read(limits.FILE + 1)
-        if len(text) > limits.FILE or text.count("{") + text.count("[") > limits.PARTS:
+        # What this process has written is within the limits, but may have a few more parts than what was handed in.
+        if _OURS not in text and (len(text) > limits.FILE or text.count("{") + text.count("[") > limits.PARTS):
             return unreadable("The file is too large: clear the outputs, save, and hand it in again.")
         if not text.strip():
             return unreadable("The file is empty: save the notebook in JupyterLab and hand it in again.")
@@ -72,13 +73,13 @@ def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
             return unreadable(
                 f"The notebook has {len(nb['cells']):,} cells ({most}): remove some, and hand it in again."
             )
-        cells = [fresh_cell(cell) for cell in nb["cells"]]
+        cells = within_all_source([fresh_cell(cell) for cell in nb["cells"]])
         ours = nb["metadata"].get("autograder", {})  # if it is ours, written by this process and read back
         problem = ours.get("problem", "") if ours.get("written_by") == _OURS else ""
     except Exception as error:
         kind = "not text" if isinstance(error, UnicodeDecodeError) else "not a Jupyter notebook"
         return unreadable(f"The file is {kind}: save the notebook in JupyterLab and hand it in again.")
-    return notebook_of([cell for cell in cells if cell is not None], str(problem))
+    return notebook_of(cells, str(problem))
 
 
 def unreadable(problem: str) -> nbformat.NotebookNode:
@@ -108,6 +109,19 @@ def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
     if re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", str(cell.get("id", ""))):
         fresh.id = str(cell.id)
     return fresh
+
+
+def within_all_source(cells: list[nbformat.NotebookNode | None]) -> list[nbformat.NotebookNode]:
+    """The cells that there are. Those that make the notebook's text too long only say so."""
+    kept, size = [], 0
+    for cell in cells:
+        if cell is not None:
+            size += len(cell.source)
+            if size > limits.ALL_SOURCE:
+                why = f"with it, the notebook has more than {limits.ALL_SOURCE:,} characters"
+                cell.source = limits.left_out(why, cell.cell_type)
+            kept.append(cell)
+    return kept
 
 
 def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str = "") -> nbformat.NotebookNode:
@@ -286,7 +300,10 @@ class RestoreCells(NbGraderPreprocessor):
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """The notebook to grade. What was mended stays with each test, in its `metadata.autograder.notes`."""
         if self.restored:
-            return nbformat.reads(self.restored, as_version=4), resources
+            nb = nbformat.reads(self.restored, as_version=4)
+            for cell in nb.cells:
+                cell.update(PARTS[cell.cell_type])  # without outputs, which `RunCells` adopts
+            return nb, resources
         where = resources["nbgrader"]
         with Gradebook(where["db_url"]) as gradebook:
             sources = source_cells(gradebook, where["notebook"], where["assignment"])

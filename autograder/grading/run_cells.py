@@ -18,7 +18,7 @@ from nbformat.v4 import new_output
 from autograder.checking.check import UNWRITTEN
 from autograder.grading import checklist
 from autograder.grading.kernels import ANSI, Kernel, Reply
-from autograder.grading.limits import ALL_OUTPUT, ERROR
+from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT
 from autograder.grading.pictures import picture_of
 from autograder.grading.restore import natural
 from autograder.lessons import properties
@@ -170,7 +170,7 @@ class _Run:
 
     def bounded(self, outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
         """A cell's outputs, or a line in their place when those of all cells are too long together."""
-        size = sum(len(str(output)) for output in outputs)
+        size = sum(len(str(output)) + ONE_OUTPUT for output in outputs)
         if size and self.shown + size > ALL_OUTPUT:
             return [new_output("stream", text="… this output was cut: the notebook shows too much.\n")]
         self.shown += size

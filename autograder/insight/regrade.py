@@ -10,6 +10,7 @@ import argparse
 
 from autograder.grading import command as grade
 from autograder.grading.course import Course
+from autograder.grading.limits import printable
 from autograder.insight import marks
 from autograder.insight.marks import Mark
 
@@ -94,5 +95,5 @@ def _number(value: float | None) -> str:
 
 
 def _short(text: str) -> str:
-    text = " ".join(text.split())
+    text = printable(" ".join(text.split()))
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 2]} …"

@@ -76,6 +76,17 @@ except ImportError:
 """
 
 
+HEAVY = """
+try:
+    from jail import inside, wire
+    content = {"name": "stdout", "text": "x", "more": bytes(100_000_000)}
+    wire.send(inside.current.connection, {"output": "stream", "content": content})
+    wire.send(inside.current.connection, {"output": bytes(100_000_000), "content": {}})
+except ImportError:
+    pass
+"""
+
+
 def _first(source: str):
     return lambda nb: set_answer(nb, "ex1", source)
 
@@ -107,6 +118,43 @@ ATTACKS = [
         "memfd",
         "Takes memory in files without a name, which no limit on files counts.",
         "import os\nos.memfd_create('x')",
+    ),
+    _attempt(
+        "shared-pages",
+        "Takes shared memory without a name, and lets go of its pages: then they are there and count for no process.",
+        """
+        import mmap, os
+        try:
+            mmap.mmap(-1, 2**20)
+        except OSError:
+            mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2**20)
+        """,
+    ),
+    _attempt(
+        "protocols",
+        "Asks for sockets of rare protocols, for which the system loads modules.",
+        """
+        import errno, socket
+        for kind, protocol in ((2, 136), (1, 132), (6, 33), (1, 262)):
+            try:
+                socket.socket(2, kind, protocol)
+                break
+            except OSError as error:
+                if error.errno != errno.EPERM:
+                    break
+        else:
+            raise OSError
+        """,
+    ),
+    _attempt(
+        "timers",
+        "Makes timers until the system has none left for any program of this user.",
+        """
+        import ctypes
+        for _ in range(5_000):
+            if ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())):
+                raise OSError
+        """,
     ),
     _outside(
         "patchwatch",
@@ -149,6 +197,31 @@ ATTACKS = [
         "Hands in a cell of 20 MB, for which the parser took 7.5 GB.",
         _big,
         after=lambda found: _says(found, "200,000 characters"),
+    ),
+    _outside(
+        "accents",
+        "Hands in a name with 180,000 accents on one letter, which Python takes minutes to put in order.",
+        lambda nb: nb.cells.insert(2, new_code_cell("a" + "\u0315\u0300" * 90_000, id="mine")),
+        FULL,
+        after=lambda found: _says(found, "30 accents"),
+    ),
+    _outside(
+        "brackets",
+        "Prints 1.9 million brackets, with which the graded notebook was no longer read back.",
+        cells("print('[' * 1_900_000)"),
+    ),
+    _outside(
+        "heavy-output",
+        "Sends outputs with 100 MB of bytes, of which the grader made texts four times as long.",
+        square(WRONG + HEAVY),
+    ),
+    _outside(
+        "crumbs",
+        "Shows twenty thousand outputs of one letter each, which took long to check and to write.",
+        cells(
+            "import sys\nfor _ in range(10_000):\n    sys.stdout.write('a')\n    sys.stdout.flush()\n"
+            "    sys.stderr.write('b')\n    sys.stderr.flush()"
+        ),
     ),
     _outside("deepsource", "Hands in `a.a.a…`, nested more deeply than Python's parser goes.", _deep),
 ]

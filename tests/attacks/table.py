@@ -44,8 +44,10 @@ Some of it cannot be promised:
 - What a process leaves in the page cache outlives it. The calls that tell what is in the cache are refused; how long a
   read takes tells it, too.
 - The system counts some things for all programs of one user together: descriptors that are under way between
-  processes, watches of epoll, pages of pipes. A submission can use them up as far as its own limits go (128 open
-  files in each of at most 400 processes). The ranks of another submission that is graded at the same moment can then
+  processes, watches of epoll, pages of pipes. Where root grades, the submissions of each jail have a user number of
+  their own and can use up their own share only. Where somebody else grades, or where not everybody may read Python's
+  files, all have the number of whoever grades. A submission can then use these things up as far as its own limits go
+  (128 open files in each of at most 400 processes), and the ranks of another one that is graded at the same moment can
   be refused theirs. The grader itself is not, and a submission whose jail does not start is tried again at the end.
 - A function can hide from its test that it changed an argument. A copy would have done as well.
 - What can be seen only next to a submission (gradients, memory, who calls what) is recorded in its own process and

@@ -6,6 +6,7 @@
     calls.py     the calls of the system that it may make
     outside.py   starts bubblewrap, starts and ends the submissions in it
     fence.py     control groups, which bound all processes of a jail together
+    own_user.py  where root grades, a user number of its own for the submissions of each jail
     handles.py   a student's function as the grade cells see it: a call is a message to the jail
     luggage.py   what a check's records bring into the jail
     kernel.py    one notebook: its cells run in the jail, its grade cells outside

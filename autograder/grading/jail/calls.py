@@ -55,15 +55,28 @@ ALLOWED = """
     futex_requeue:456:456
 """
 
-#: Calls of which one argument must be one of a few: its place, and what it may be.
-ARGUMENTS = {
+_ALL = 0xFFFFFFFF
+
+#: Calls of which an argument must be one of a few: its place, which of its bits count, and what they may be.
+ARGUMENTS: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_SETPIPE_SZ, F_GETPIPE_SZ
-    "fcntl": (1, (0, 1, 2, 3, 4, 1030, 1031, 1032)),
-    # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, all of the submission's own network
-    "socket": (0, (1, 2, 10, 16)),
+    "fcntl": [(1, _ALL, (0, 1, 2, 3, 4, 1030, 1031, 1032))],
+    # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, all of the submission's own network; their usual protocols, TCP and UDP.
+    # For others, the system would load modules.
+    "socket": [(0, _ALL, (1, 2, 10, 16)), (2, _ALL, (0, 6, 17))],
+    # Not MAP_SHARED and MAP_ANONYMOUS at once: such memory can be kept where it belongs to no process and counts for
+    # none. /dev/shm has memory to share.
+    "mmap": [(3, 0x21, (0, 0x01, 0x20))],
 }
 
-_LOAD, _EQUAL, _GREATER, _NOT_LESS, _GIVE = 0x20, 0x15, 0x25, 0x35, 0x06  # a program for the system's filter: bpf(4)
+_LOAD, _AND, _EQUAL, _GREATER, _NOT_LESS, _GIVE = (
+    0x20,
+    0x54,
+    0x15,
+    0x25,
+    0x35,
+    0x06,
+)  # a program for the system's filter: bpf(4)
 _ALLOW = 0x7FFF0000
 _UNKNOWN, _REFUSED = 0x50000 | errno.ENOSYS, 0x50000 | errno.EPERM
 _PR_SET_SECCOMP = 22
@@ -82,15 +95,20 @@ def program(machine: str) -> list[tuple[int, int, int, int]]:
     """The filter's steps: (code, steps to skip if true, if false, value)."""
     known = numbers(machine)
     steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, MACHINES[machine][0]), (_GIVE, 0, 0, _REFUSED), (_LOAD, 0, 0, 0)]
-    for name, (place, values) in ARGUMENTS.items():
-        tests = [(_EQUAL, len(values) - number, 0, value) for number, value in enumerate(values)]
-        part = [(_LOAD, 0, 0, 16 + 8 * place), *tests, (_GIVE, 0, 0, _REFUSED), (_GIVE, 0, 0, _ALLOW)]
+    for name, checks in ARGUMENTS.items():
+        part = [step for check in checks for step in _check(*check)] + [(_GIVE, 0, 0, _ALLOW)]
         steps += [(_EQUAL, 0, len(part), known.pop(name)), *part]
     # Ascending ranges, so that a number is refused as soon as it is smaller than the next range. The second numbers
     # that x86_64 has for its calls are larger than all of them.
     for first, last in _ranges(sorted(known.values())):
         steps += [(_NOT_LESS, 1, 0, first), (_GIVE, 0, 0, _UNKNOWN), (_GREATER, 1, 0, last), (_GIVE, 0, 0, _ALLOW)]
     return [*steps, (_GIVE, 0, 0, _UNKNOWN)]
+
+
+def _check(place: int, bits: int, values: tuple[int, ...]) -> list[tuple[int, int, int, int]]:
+    """Refuse the call unless these bits of the argument at `place` are one of `values`."""
+    tests = [(_EQUAL, len(values) - number, 0, value) for number, value in enumerate(values)]
+    return [(_LOAD, 0, 0, 16 + 8 * place), (_AND, 0, 0, bits), *tests, (_GIVE, 0, 0, _REFUSED)]
 
 
 def _ranges(values: list[int]) -> list[tuple[int, int]]:

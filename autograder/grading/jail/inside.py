@@ -96,7 +96,7 @@ def _start(fd: int, close: list[int], request: dict) -> int:
             os.close(fd)
             os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
         namespace.die_with_parent()
-        namespace.settle(request["limits"], request["environment"], request["kept"])
+        namespace.settle(request["limits"], request["environment"], request["kept"], request["user"])
         _be_init(fd, request)
     except BaseException:
         with contextlib.suppress(BaseException):

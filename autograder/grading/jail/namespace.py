@@ -32,7 +32,7 @@ _FLAGS = {
     "nodiratime": 1 << 11,
     "relatime": 1 << 21,
 }
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 24, 38, 47
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 1, 4, 24, 38, 47
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,6 +43,7 @@ def prepare() -> None:
     _mount("proc", "/proc", None)
     with open("/proc/sys/user/max_user_namespaces", "w") as setting:
         setting.write("0")
+    _open_the_way()
 
 
 def separate() -> None:
@@ -50,11 +51,11 @@ def separate() -> None:
     _call("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET))
 
 
-def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str]) -> None:
+def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str], user: int) -> None:
     """Become the first process of the new namespaces: own temporary files, own /proc, loopback up, no rights left.
 
     limits: as `outside.Limits`. environment: the content of `os.environ` from now on. kept: folders below /tmp that
-    stay visible; bubblewrap has mounted them at /jail/kept/0, 1, … as well.
+    stay visible; bubblewrap has mounted them at /jail/kept/0, 1, … as well. user: the number of the user to become.
     """
     _call("mount", _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     _mount("tmpfs", "/tmp", f"size={limits['files']},nr_inodes=50000,mode=0700")
@@ -63,6 +64,8 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
         place = f"/jail/kept/{number}".encode()
         _call(f"bind {folder}", _libc.mount(place, folder.encode(), None, _MS_BIND | _MS_REC, None))
         _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
+    # It reads as zeros as well, but cannot be mapped, which would give memory that belongs to no process.
+    _call("bind /dev/zero", _libc.mount(b"/dev/full", b"/dev/zero", None, _MS_BIND, None))
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
     _mount("proc", "/proc", None)
     with open("/proc/self/oom_score_adj", "w") as score:  # if memory runs out, the system ends it and not the jail
@@ -71,17 +74,37 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str])
     _read_only_except(("/tmp", "/dev/shm"))  # what is shared by all submissions, device files and /proc included
     for name in ("work", "home"):
         os.mkdir(f"/tmp/{name}")
+    for own in ("/tmp", "/tmp/work", "/tmp/home", "/dev/shm"):
+        os.chown(own, user, -1)
     os.chdir("/tmp/work")
     os.environ.clear()
     os.environ.update(environment)
     os.nice(5)  # the process that watches it has precedence
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"], limits["processes"]))
+    # Timers and signals under way, which the system keeps for all programs of a user together.
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (limits["signals"], limits["signals"]))
     resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file"], limits["file"]))
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits["open_files"], limits["open_files"]))
-    _drop_capabilities()
+    _drop_rights(user)
+    die_with_parent()  # which a change of the user takes back
     calls.restrict()
+
+
+def _open_the_way() -> None:
+    """Let everybody pass the folders that bubblewrap has made above what it shows: some versions make them 0700."""
+    for point, _ in _mounts():
+        while (point := os.path.dirname(point)) != "/":
+            if os.path.exists(point) and os.stat(point).st_dev == os.stat("/").st_dev:
+                os.chmod(point, 0o755)
+
+
+def _mounts() -> list[tuple[str, str]]:
+    """Where something is mounted, and with which options."""
+    with open("/proc/self/mountinfo") as lines:
+        found = [line.split()[4:6] for line in lines]
+    return [(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point), options) for point, options in found]
 
 
 def _read_only_except(writable: tuple[str, ...]) -> None:
@@ -89,10 +112,7 @@ def _read_only_except(writable: tuple[str, ...]) -> None:
 
     The mode and the times of a device file, such as the host's own /dev/null, can no longer be changed.
     """
-    with open("/proc/self/mountinfo") as lines:
-        mounts = [line.split()[4:6] for line in lines]
-    for escaped, options in mounts:
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), escaped)
+    for point, options in _mounts():
         if any(point == own or point.startswith(f"{own}/") for own in writable):
             continue
         flags = _READ_ONLY if point in ("/", "/dev", "/proc") else _READ_ONLY & ~_MS_NODEV & ~_MS_NOEXEC
@@ -122,13 +142,15 @@ def _loopback_up() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", flags | _IFF_UP, b""))
 
 
-def _drop_capabilities() -> None:
-    """Give up every right over the namespaces, for this process and all that it starts."""
+def _drop_rights(user: int) -> None:
+    """Become this user and give up every right over the namespaces, for this process and all that it starts."""
     _libc.prctl(_PR_CAP_AMBIENT, 4, 0, 0, 0)
     for number in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0):
             break
     _call("no_new_privs", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    os.setresuid(user, user, user)
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else its own files in /proc would be root's
     header, nothing = struct.pack("Ii", 0x20080522, 0), bytes(24)
     _call("capset", _libc.capset(header, nothing))
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading import jail as package
-from autograder.grading.jail import MISSING, fence, wire
+from autograder.grading.jail import MISSING, fence, own_user, wire
 from autograder.grading.limits import unbound_memory
 
 HERE = Path(__file__).resolve().parent
@@ -53,8 +53,9 @@ class Limits:
     """What one submission may use. memory: bytes of data of each process. total: bytes of all its processes.
 
     files, shared: bytes of temporary files, and of shared memory. file: bytes of one file. processes: how many
-    at a time, threads included. open_files: of each process. The system counts descriptors that are under way between
-    processes, and watches of epoll, for all programs of a user together: few open files keep both low.
+    at a time, threads included. open_files: of each process. signals: under way, and timers, of all processes. The
+    system counts descriptors that are under way between processes, and watches of epoll, for all programs of a user
+    together: few open files keep both low.
     """
 
     memory: int = 4 * 2**30
@@ -64,6 +65,7 @@ class Limits:
     file: int = 512 * 2**20
     processes: int = 400
     open_files: int = 128
+    signals: int = 1000
 
 
 class Jail:
@@ -76,7 +78,11 @@ class Jail:
         self.limits, self.owner = limits or Limits(), os.getpid()
         ours, theirs = socket.socketpair()
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
-        command = [*_bubblewrap(), sys.executable, "-c", python, str(theirs.fileno())]
+        users = own_user.Mapping() if own_user.possible([*_pythons(), str(_ranks()), str(HERE)]) else None
+        #: The submissions' user number inside: 0 for that of the jail's own processes, which is this user's outside.
+        self.user = own_user.INSIDE if users else 0
+        options = users.options() if users else []
+        command = [*_bubblewrap(), *options, sys.executable, "-c", python, str(theirs.fileno())]
         self.process: subprocess.Popen[bytes] | None = None
         self.requests = ours
         with theirs, _starting:
@@ -86,13 +92,15 @@ class Jail:
             _jails.add(self)
             self.process = subprocess.Popen(
                 command,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *(users.passed if users else ())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 preexec_fn=functools.partial(_begin, self.fence),
             )
+            if users:
+                users.write(self.process.pid)
         self._expect_ready(self.process)
 
     @property
@@ -122,8 +130,13 @@ class Jail:
             "OMP_NUM_THREADS": "1", "NBGRADER_EXECUTION": "autograde", "MPLCONFIGDIR": "/tmp/home",
             "IPYTHONDIR": "/tmp/home/.ipython",
         }  # fmt: skip
-        request = {"what": "start", "limits": asdict(self.limits), "environment": environment, "files": files or {}}
-        request["kept"] = _below_tmp()
+        request: dict[str, Any] = {
+            "what": "start",
+            "limits": asdict(self.limits),
+            "environment": environment,
+            "files": files or {},
+        }
+        request |= {"kept": _below_tmp(), "user": self.user}
         parts = wire.encoded(request)  # before anything is sent: files that are too large must not leave half a request
         with theirs, self._whole_or_closed():
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
@@ -209,12 +222,15 @@ class Inmate:
             raise DiedError(self.why_ended) from None
         while True:
             message = self._receive(classes)
-            if isinstance(message, dict) and isinstance(message.get("reply"), dict):
+            if not isinstance(message, dict):
+                raise DiedError(UNREADABLE)
+            if isinstance(message.get("reply"), dict):
                 return message["reply"]
-            if not isinstance(message, dict) or not isinstance(message.get("content"), dict):
+            kind, content = message.get("output"), message.get("content")
+            if not isinstance(kind, str) or not isinstance(content, dict):
                 raise DiedError(UNREADABLE)
             if on_output is not None:
-                on_output(str(message.get("output")), message["content"])
+                on_output(kind, content)
 
     def _receive(self, classes: dict | None = None) -> Any:
         try:
@@ -326,7 +342,7 @@ def _bubblewrap() -> list[str]:
     command += ["--bind", "/proc", "/proc"]
     command += ["--tmpfs", "/tmp", "--chdir", "/tmp"]
     # `namespace` needs these rights; no submission keeps them.
-    for capability in ("SYS_ADMIN", "NET_ADMIN", "SETPCAP", "SYS_RESOURCE"):
+    for capability in ("SYS_ADMIN", "NET_ADMIN", "SETPCAP", "SYS_RESOURCE", "SETUID", "CHOWN", "KILL"):
         command += ["--cap-add", f"CAP_{capability}"]
     for folder in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(folder):
@@ -341,15 +357,20 @@ def _bubblewrap() -> list[str]:
         command += ["--ro-bind", folder, f"/jail/kept/{number}"]
     for own in _own_packages():
         command += ["--tmpfs", own]
-    ranks = importlib.util.find_spec("ranks")
-    assert ranks is not None and ranks.origin is not None
-    command += ["--ro-bind", str(Path(ranks.origin).parent), "/jail/ranks"]
+    command += ["--ro-bind", str(_ranks()), "/jail/ranks"]
     for name in ("__init__.py", "wire.py", "namespace.py", "calls.py", "inside.py"):
         command += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
     command += ["--setenv", "PYTHONPATH", "/jail", "--setenv", "HOME", "/tmp", "--setenv", "OMP_NUM_THREADS", "1"]
     command += ["--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--setenv", "RANKS_INSIDE", "jail"]
     command += ["--setenv", "IPYTHONDIR", "/tmp/ipython", "--setenv", "MPLCONFIGDIR", "/tmp"]
     return command
+
+
+def _ranks() -> Path:
+    """The folder of the runtime."""
+    ranks = importlib.util.find_spec("ranks")
+    assert ranks is not None and ranks.origin is not None
+    return Path(ranks.origin).parent
 
 
 def _pythons() -> list[str]:

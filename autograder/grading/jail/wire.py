@@ -28,6 +28,8 @@ MAX_MESSAGE, MAX_DEPTH, MAX_ENTRIES = 512 * 2**20, 40, 2_000_000
 MAX_TREE = 64 * 2**20
 #: Entries of one set or dict with the same hash. Each new one is compared with all of them, inside one call of C.
 MAX_SAME_HASH = 100
+#: Objects of one message that stay on the other side. Each gets a class of its own where it is received.
+MAX_OPAQUE = 10_000
 #: Axes of an array: as many as numpy allows.
 MAX_AXES = 64
 #: Parts of a file's name (shutil.rmtree cannot remove far deeper folders), and files and folders of one message.
@@ -119,7 +121,7 @@ class _Writer:
     """Turns objects into a tree and the buffers that follow it."""
 
     def __init__(self, keep: Callable[[Any], int] | None):
-        self.keep, self.entries = keep, 0
+        self.keep, self.entries, self.opaque = keep, 0, 0
         self.buffers: list[bytes] = []
 
     def encode(self, value: Any, depth: int = 0) -> Any:
@@ -183,6 +185,11 @@ class _Writer:
         if ours and dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = [field.name for field in dataclasses.fields(value)]
             return ["D", full_name(type(value)), [[n, self.encode(getattr(value, n), depth + 1)] for n in names]]
+        self.opaque += 1
+        if self.opaque > MAX_OPAQUE:
+            raise ValueError(
+                f"a result has too many objects: at most {MAX_OPAQUE:,} that are no plain data are allowed"
+            )
         number = self.keep(value) if self.keep else -1
         return ["o", str(type(value).__name__)[:200], number, str(type(value).__module__)[:200]]
 
@@ -237,7 +244,8 @@ class _Reader:
     """Turns a tree and its buffers into objects."""
 
     def __init__(self, data: memoryview, classes: dict[str, type], deadline: float | None = None):
-        self.data, self.classes, self.entries, self.deadline = data, classes, 0, deadline
+        self.data, self.classes, self.deadline = data, classes, deadline
+        self.entries, self.opaque = 0, 0
 
     def decode(self, tree: Any, depth: int = 0) -> Any:
         """One value. WireError for a tree that `_Writer` would not have made, TimeoutError after the deadline."""
@@ -328,6 +336,9 @@ class _Reader:
         return record
 
     def _read_opaque(self, kind: str, depth: int, name: str, number: int, module: str) -> Opaque:
+        self.opaque += 1
+        if self.opaque > MAX_OPAQUE:
+            raise WireError("a message has too many objects")
         return Opaque(_whole(str(name)), int(number), _whole(str(module)))
 
     def _check_shape(self, shape: list, order: list) -> None:
