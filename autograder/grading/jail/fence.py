@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -57,13 +58,17 @@ class Fence:
             (group / "cgroup.procs").write_text("0")
 
     def take_down(self) -> None:
-        """Remove the groups as soon as all their processes are gone, within 30 seconds."""
+        """End what is left in the groups, and remove them, within 30 seconds.
+
+        A bubblewrap that is killed while it starts leaves a process behind that does not yet end with it.
+        """
         until = time.monotonic() + 30
         for group in self.groups:
             while group.exists() and time.monotonic() < until:
                 with contextlib.suppress(OSError):
                     group.rmdir()
                     break
+                _end_all(group)
                 time.sleep(0.01)
 
 
@@ -75,6 +80,15 @@ def limits_here(processes: int, memory: int) -> str:
     rest = [kind for kind in ("processes", "memory", "swap") if kind not in fence.holds]
     said = f"kept by the system: {by_system}" if by_system else "no control group can be written here"
     return f"Limits on a jail as a whole: {said}" + (f"; only watched: {', '.join(rest)}." if rest else ".")
+
+
+def _end_all(group: Path) -> None:
+    """Kill the processes of a group; those that are gone meanwhile do not matter."""
+    with contextlib.suppress(OSError):
+        for pid in (group / "cgroup.procs").read_text().split():
+            if int(pid) > 0:  # 0 is a process that cannot be seen from here
+                with contextlib.suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
 
 
 def _set(file: Path, value: str) -> bool:
