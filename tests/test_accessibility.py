@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
 from tests.helpers import browser, npm
@@ -22,12 +19,8 @@ GRAVE = ("serious", "critical")
 
 @pytest.fixture(scope="module")
 def axe():
-    try:
+    with npm.or_skip():
         return (npm.get(AXE) / "axe.min.js").read_text()
-    except npm.NoPackageError as error:
-        if os.environ.get("CI") and not shutil.which("npm"):
-            raise
-        pytest.skip(str(error))
 
 
 def grave(page, axe):

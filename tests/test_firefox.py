@@ -14,14 +14,6 @@ pytestmark = pytest.mark.firefox
 ASK = {"formulas": BAD_MATH, "pictures": BAD_IMAGES, "wide": OVERFLOW}
 
 
-def visit(*arguments):
-    """What Firefox finds; where npm has no network, the test is skipped and says so."""
-    try:
-        return firefox.visit(*arguments)
-    except npm.NoPackageError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.thorough
 def test_firefox_sees_what_goes_wrong(tmp_path):
     """The tests below would pass on anything if this one did not."""
@@ -30,7 +22,8 @@ def test_firefox_sees_what_goes_wrong(tmp_path):
         "<script>console.error('said so'); setTimeout(undefined_function)</script><script>undefined_function()</script>"
         '<div style="width: 2000px">wide</div><span class="math"><math></math></span><img src="no.png" alt="nothing">'
     )
-    found = visit([page], 390, ASK)[page]
+    with npm.or_skip():
+        found = firefox.visit([page], 390, ASK)[page]
     assert "said so" in found["errors"] and any("undefined_function" in error for error in found["errors"])
     assert all(found[name] for name in ASK), found
 
@@ -40,7 +33,9 @@ def test_every_page_works_in_firefox(book, width):
     ask = ASK | ({"cut": CUT_CODE} if width == 1440 else {})
     problems, moved = [], set()
     lessons = [page for page in pages(book) if page.name not in ("search.html", "genindex.html")]
-    for page, found in visit(lessons, width, ask).items():
+    with npm.or_skip():
+        visited = firefox.visit(lessons, width, ask)
+    for page, found in visited.items():
         name = page.relative_to(book)
         found["cut"] = found.get("cut", []) if name.parts[0] == "notebooks" else []
         problems += [f"{name}: {kind}: {what}" for kind in ("errors", *ask) for what in found[kind]]

@@ -31,10 +31,8 @@ STUDENTS = {"ada": ("03-ex", 24), "ben": ("03-ex1-", 4), "cyd": ("none", 0)}
 @pytest.fixture
 def hub(tmp_path):
     """A hub with three students and a course that holds one lesson. Without a network the test says so and skips."""
-    try:
+    with npm.or_skip():
         proxy()
-    except npm.NoPackageError as error:
-        pytest.skip(str(error))
     course = tmp_path / "course"
     for folder in ("solutions", "notebooks"):
         shutil.copytree(notebook.ROOT / folder / LESSON, course / folder / LESSON)

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import io
 import json
-import os
 import re
 import shutil
 import sys
@@ -252,12 +251,8 @@ def server(package):
 
     @pytest.fixture(scope="module")
     def url():
-        try:
+        with npm.or_skip():
             folder = npm.get(package)
-        except npm.NoPackageError as error:
-            if os.environ.get("CI") and not shutil.which("npm"):
-                raise
-            pytest.skip(str(error))
         with pyodide.served(folder) as url:
             yield url
 

@@ -35,9 +35,13 @@ FLAGS = [
 
 def find() -> str | None:
     """The path of the browser to use, or None."""
-    named = os.environ.get("CHROMIUM")
-    candidates = [named] if named else [*NAMES, *PLACES]
-    return next((path for name in candidates if (path := shutil.which(name))), None)
+    return installed("CHROMIUM", *NAMES, *PLACES)
+
+
+def installed(variable: str, *candidates: str) -> str | None:
+    """The path of the program that an environment variable names, else of the first of these; or None."""
+    named = os.environ.get(variable)
+    return next((path for name in ([named] if named else candidates) if (path := shutil.which(name))), None)
 
 
 def pages(book: Path) -> list[Path]:

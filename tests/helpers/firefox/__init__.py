@@ -6,14 +6,13 @@ Playwright needs a Firefox of its own make, which is not in Debian; puppeteer-co
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from autograder.lessons import notebook
-from tests.helpers import npm
+from tests.helpers import browser, npm
 
 HERE = Path(__file__).parent
 INSTALL = "install Firefox (Debian: apt-get install firefox-esr), or name one in the variable FIREFOX"
@@ -22,10 +21,7 @@ _FOLDER = notebook.ROOT / "_build" / "firefox"
 
 def find() -> str | None:
     """The path of Firefox, or None."""
-    named = os.environ.get("FIREFOX")
-    return next(
-        (path for name in ([named] if named else ["firefox-esr", "firefox"]) if (path := shutil.which(name))), None
-    )
+    return browser.installed("FIREFOX", "firefox-esr", "firefox")
 
 
 def visit(pages: list[Path], width: int, ask: dict[str, str]) -> dict[Path, dict[str, Any]]:
