@@ -69,14 +69,8 @@ ARGUMENTS: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {
     "mmap": [(3, 0x21, (0, 0x01, 0x20))],
 }
 
-_LOAD, _AND, _EQUAL, _GREATER, _NOT_LESS, _GIVE = (
-    0x20,
-    0x54,
-    0x15,
-    0x25,
-    0x35,
-    0x06,
-)  # a program for the system's filter: bpf(4)
+# The steps of a program for the system's filter: bpf(4).
+_LOAD, _AND, _EQUAL, _GREATER, _NOT_LESS, _GIVE = 0x20, 0x54, 0x15, 0x25, 0x35, 0x06
 _ALLOW = 0x7FFF0000
 _UNKNOWN, _REFUSED = 0x50000 | errno.ENOSYS, 0x50000 | errno.EPERM
 _PR_SET_SECCOMP = 22

@@ -99,8 +99,8 @@ class Jail:
                 start_new_session=True,
                 preexec_fn=functools.partial(_begin, self.fence),
             )
-            if users:
-                users.write(self.process.pid)
+        if users:
+            users.write(self.process.pid)
         self._expect_ready(self.process)
 
     @property
@@ -130,13 +130,8 @@ class Jail:
             "OMP_NUM_THREADS": "1", "NBGRADER_EXECUTION": "autograde", "MPLCONFIGDIR": "/tmp/home",
             "IPYTHONDIR": "/tmp/home/.ipython",
         }  # fmt: skip
-        request: dict[str, Any] = {
-            "what": "start",
-            "limits": asdict(self.limits),
-            "environment": environment,
-            "files": files or {},
-        }
-        request |= {"kept": _below_tmp(), "user": self.user}
+        request: dict[str, Any] = {"what": "start", "limits": asdict(self.limits), "environment": environment}
+        request |= {"files": files or {}, "kept": _below_tmp(), "user": self.user}
         parts = wire.encoded(request)  # before anything is sent: files that are too large must not leave half a request
         with theirs, self._whole_or_closed():
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
