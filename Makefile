@@ -37,7 +37,6 @@ endif
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 all: $(STAMPS)/notebooks $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the example class
-	@$(MAKE) --no-print-directory jail
 	@$(MAKE) --no-print-directory -j3 AT_ONCE=yes $(STAMPS)/book $(STAMPS)/executed $(STAMPS)/graded
 	@echo
 	@echo "The grades of the made-up class in examples/class:"
