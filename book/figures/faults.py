@@ -101,7 +101,7 @@ def _watch(rank, world_size, logs, check_start, check_step, guard_class, optimiz
 
 def _seen(log: Log, reference: Log, told: tuple[dict, ...]) -> Seen:
     """Where each detector first sees something wrong: what the ranks were told, and what needs all rows."""
-    seen = {name: (step, _named([mine[name][1] for mine in told])) for name, (step, _) in told[0].items()}
+    seen: Seen = {name: (step, _named(name, [mine[name][1] for mine in told])) for name, (step, _) in told[0].items()}
     norms = [[dict.fromkeys((*DIGESTS, "batch"), "") | _norms(row) for row in rows] for rows in log]
     alone = [[{"batch": ""} | _norms(row) for row in rows] for rows in reference]
     if first := notebook.functions("17_capstone")["find_fault"](norms, alone):  # which is shown nothing but norms
@@ -117,10 +117,10 @@ def _seen(log: Log, reference: Log, told: tuple[dict, ...]) -> Seen:
     return seen
 
 
-def _named(messages: list[str]) -> int | None:
-    """The rank that all ranks' messages name. In (a) each rank names itself, so they name nobody."""
+def _named(detector: str, messages: list[str]) -> int | None:
+    """The rank that all ranks' messages name. The loss is a mean, alike on all ranks, so that (a) accuses nobody."""
     ranks_named = {int(number) for message in messages for number in re.findall(r"rank (\d+)[, ]", message)[:1]}
-    return ranks_named.pop() if len(ranks_named) == 1 else None
+    return ranks_named.pop() if len(ranks_named) == 1 and detector != "(a) the loss" else None
 
 
 def _norms(row: dict) -> dict:
