@@ -87,7 +87,7 @@ class Course:
         from autograder.grading import workers
 
         self._check_setup()
-        with Bar(hidden=not self.jobs(lessons)) as bar:
+        with nbgrader_api.one_engine(), Bar(hidden=not self.jobs(lessons)) as bar:
             problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
         for problem in problems:
             print(limits.printable(problem), file=sys.stderr)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,23 @@ def convert(converter: type, config: Any, log_file: Path | None = None) -> str:
         os.chdir(before)
         file.close()
     return ""
+
+
+@contextlib.contextmanager
+def one_engine() -> Iterator[None]:
+    """Inside, all of nbgrader's gradebooks of one file share SQLAlchemy's engine.
+
+    nbgrader opens the gradebook a dozen times for each submission. With an engine of its own, each opening compiles
+    all its queries anew.
+    """
+    from nbgrader import api
+
+    before = api.create_engine
+    api.create_engine = functools.cache(before)
+    try:
+        yield
+    finally:
+        api.create_engine = before
 
 
 class _Complaints(logging.Handler):

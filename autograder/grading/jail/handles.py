@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import io
 import itertools
 import math
@@ -240,8 +241,12 @@ _DRIVERS = ("autograder.checks.", "autograder.checking.")
 
 def classes() -> dict[str, type]:
     """The dataclasses and named tuples of our own that a driver may return, by name."""
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith(_DRIVERS)]
-    mine = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    return _classes_in(tuple(name for name in list(sys.modules) if name.startswith(_DRIVERS)))
+
+
+@functools.cache
+def _classes_in(modules: tuple[str, ...]) -> dict[str, type]:
+    mine = [value for name in modules for value in vars(sys.modules[name]).values() if isinstance(value, type)]
     plain = [kind for kind in mine if hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)]
     return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}
 
