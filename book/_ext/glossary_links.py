@@ -68,7 +68,7 @@ class LinkTerms(SphinxTransform):
                 self.link(paragraph, text, wanted)
 
     def link(self, paragraph: nodes.paragraph, text: nodes.Text, wanted: dict[str, str]) -> None:
-        """Link the first name in a text that is still wanted, then look on behind it."""
+        """Link the first name in a text that is still wanted, then look on after it."""
         matches = [(match, name) for name in wanted if (match := pattern(name).search(str(text)))]
         if not matches:
             return

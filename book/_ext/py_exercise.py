@@ -35,7 +35,7 @@ from sphinx.util.osutil import relative_uri
 
 EXERCISE = Path(__file__).resolve().parent.parent / "exercise"
 NOTEBOOKS = EXERCISE.parents[1] / "notebooks"
-#: What a page holds as text: a page opened from disk may read no file beside it.
+#: What a page holds as text: a page opened from disk may read no file next to it.
 PROGRAMS = {"worker": EXERCISE / "worker.js", "program": EXERCISE / "run.py"}
 
 #: What Pyodide brings beyond the standard library, as far as exercises may use it.
@@ -216,7 +216,7 @@ def _depart(self: Any, node: py_exercise) -> None:
 
 
 def _choose(app: Any, config: Any) -> None:
-    """`make book PYODIDE=FOLDER` puts a Pyodide beside the pages."""
+    """`make book PYODIDE=FOLDER` puts a Pyodide next to the pages."""
     folder = os.environ.get("PYODIDE")
     if folder:
         check_pyodide(Path(folder))
