@@ -30,6 +30,7 @@ def quantize_is_within_half_a_step(quantize, *, rng):
         ("257 normal numbers", numbers),
         ("the largest is negative", np.where(np.arange(257) == 9, -8, numbers).astype(np.float32)),
         ("numbers of about 1e-8", numbers * np.float32(1e-8)),
+        ("numbers of about 1e-30", numbers * np.float32(1e-30)),
         ("numbers of about 1e8", numbers * np.float32(1e8)),
         ("zeros", np.zeros(5, np.float32)),
         ("one number", np.asarray([-0.7], np.float32)),

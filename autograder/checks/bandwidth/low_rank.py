@@ -26,6 +26,8 @@ def _drive(rank, world_size, power_sgd, start, grads) -> dict:
         if not np.array_equal(q.numpy(), start):
             changed.append(f"the matrix q of the caller, in step {step}")
         given.fill_(99.0)  # as an optimizer that clears gradients: nothing that is kept may change with it
+        if isinstance(mean, torch.Tensor):
+            mean.fill_(99.0)  # nor with what was returned, which may be scaled in place
     dist.barrier()
     return {"means": means, "changed": changed}
 

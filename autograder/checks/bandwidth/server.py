@@ -258,7 +258,8 @@ def async_log_replays_to_the_weights(parameter_server, *, rng):
 def server_refuses_what_cannot_work(parameter_server, *, rng):
     """One rank alone, or another mode, is a ValueError that names the argument, on every rank, before any message."""
     start = rng.normal(size=3)
-    for world_size, mode, name in [(1, "sync", "world_size"), (1, "async", "world_size"), (3, "lazy", "mode")]:
+    alone = [(1, "sync", "world_size"), (1, "async", "world_size")]
+    for world_size, mode, name in [*alone, (3, "lazy", "mode"), (3, "Sync", "mode")]:
         case = f"{count_of_ranks(world_size)}, mode {mode!r}"
         results = run_ranks(_drive_server, world_size, (parameter_server, start, "", 1, 0.1, mode, _no_gate, "."))
         for rank, result in each_rank(case, results, evidence=lambda result: bool(result["error"])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,14 +47,36 @@ def top_k_takes_the_largest(top_k_compress, *, rng):
         case = f"entries of the same magnitude, ratio {ratio}"
         values, indices = pair_of(case, top_k_compress(torch.from_numpy(ties.copy()), ratio), torch.float64)
         expect_largest(case, values, indices, ties, ratio)
+    _expect_close_ones_told_apart(top_k_compress)
+
+
+def _expect_close_ones_told_apart(top_k_compress: Any) -> None:
+    """Magnitudes that are equal in fewer digits, and such whose squares are infinite or 0.
+
+    In both orders: an answer to which all are equal takes the same places each time, and in one of the two they are
+    the wrong ones.
+    """
+    count = np.arange(8)
+    for words, array in [
+        ("float64 numbers that are equal in float32", 1 + count * 1e-12),
+        ("float16 numbers of about 300", (300 + count).astype(np.float16)),
+        ("float32 numbers of about 1e-30", ((300 + count) * 1e-32).astype(np.float32)),
+    ]:
+        for order, ordered in (("ascending", array), ("descending", array[::-1])):
+            case = f"{words}, {order}, ratio 0.25"
+            got = top_k_compress(torch.from_numpy(ordered.copy()), 0.25)
+            values, indices = pair_of(case, got, DTYPES[array.dtype.name])
+            expect_largest(case, values, indices, ordered, 0.25)
 
 
 @check("07-ex1-top-k")
 def top_k_refuses_a_ratio(top_k_compress, *, rng):
     """A ratio outside (0, 1] is a ValueError that names it."""
     grad = torch.from_numpy(rng.normal(size=8))
-    for ratio in (0.0, -0.5, 1.5, 2):
+    for ratio in (0.0, -0.5, 1.5, 2, math.nan):
         expect_raises(f"ratio {ratio}", top_k_compress, grad, ratio, error=ValueError, mentions="ratio")
+    empty = torch.zeros(0)
+    expect_raises("ratio 1.5, an empty gradient", top_k_compress, empty, 1.5, error=ValueError, mentions="ratio")
 
 
 @check("07-ex1-top-k")
@@ -89,11 +112,13 @@ def decompress_puts_values_back(top_k_decompress, *, rng):
 def decompress_refuses_what_does_not_fit(top_k_decompress, *, rng):
     """Different lengths, or an index outside the shape, are a ValueError that names the indices."""
     values = torch.from_numpy(rng.normal(size=3))
-    for case, many, places in [
-        ("one index too few", 3, [0, 4]),
-        ("one value only for two indices", 1, [0, 4]),
-        ("an index equal to the number of elements", 3, [0, 6, 1]),
-        ("a negative index", 3, [0, -1, 1]),
+    for case, many, places, shape in [
+        ("one index too few", 3, [0, 4], (2, 3)),
+        ("one value only for two indices", 1, [0, 4], (2, 3)),
+        ("an index equal to the number of elements", 3, [0, 6, 1], (2, 3)),
+        ("a negative index", 3, [0, -1, 1], (2, 3)),
+        ("a single index, −1", 1, [-1], (2, 3)),
+        ("an index into a shape without elements", 1, [0], (0, 3)),
     ]:
-        arguments = (values[:many], torch.tensor(places), (2, 3))
+        arguments = (values[:many], torch.tensor(places), shape)
         expect_raises(case, top_k_decompress, *arguments, error=ValueError, mentions="indices")

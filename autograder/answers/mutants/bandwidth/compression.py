@@ -132,6 +132,45 @@ top_k_takes_ratio_zero = edit(
     fails=["top_k_refuses_a_ratio"],
 )
 
+top_k_takes_ratio_nan = edit(
+    TOP_K,
+    """nan is neither below 0 nor above 1, so you accepted it. Ask whether the ratio is in (0, 1], and negate that.""",
+    ("not 0 < ratio <= 1", "ratio <= 0 or ratio > 1"),
+    base=_top_k,
+    breaks=tests_of(TOP_K),
+    fails=["top_k_refuses_a_ratio"],
+)
+
+top_k_trusts_the_ratio_of_nothing = edit(
+    TOP_K,
+    """Of an empty gradient you return nothing before you look at the ratio, so a wrong one goes unnoticed there. Check
+    the arguments first.""",
+    ("    if not 0 < ratio <= 1:", "    if grad.numel() and not 0 < ratio <= 1:"),
+    base=_top_k,
+    breaks=tests_of(TOP_K),
+    fails=["top_k_refuses_a_ratio"],
+)
+
+top_k_compares_in_float32 = edit(
+    TOP_K,
+    """You compared the magnitudes in float32. Numbers in float64 that differ only in later digits are equal there.
+    Compare them in their own dtype.""",
+    ("flat.abs().topk(k)", "flat.float().abs().topk(k)"),
+    base=_top_k,
+    breaks=tests_of(TOP_K),
+    fails=["top_k_takes_the_largest"],
+)
+
+top_k_compares_squares = edit(
+    TOP_K,
+    """You chose by the squares. They leave the range of the dtype long before the numbers do: 300² is infinite in
+    float16, and the square of 1e-30 is 0 in float32. Compare magnitudes.""",
+    ("flat.abs().topk(k)", "flat.square().topk(k)"),
+    base=_top_k,
+    breaks=tests_of(TOP_K),
+    fails=["top_k_takes_the_largest"],
+)
+
 decompress_in_float32 = edit(
     TOP_K,
     """torch.zeros makes float32 numbers: float64 values lose half of their digits in them, and float16 values come back
@@ -148,6 +187,26 @@ decompress_counts_backwards = edit(
     """You accepted a negative index. Python and torch take −1 for the last element, but it is not a place in 0…numel −
     1, and a sign of an earlier mistake: raise the ValueError.""",
     ("0 <= indices.min() <= indices.max()", "indices.max()"),
+    base=_top_k,
+    breaks=tests_of(TOP_K),
+    fails=["decompress_refuses_what_does_not_fit"],
+)
+
+decompress_trusts_a_single_index = edit(
+    TOP_K,
+    """You looked at the indices only where there are several of them. A single one can be wrong, too.""",
+    ("(len(indices) and not", "(len(indices) > 1 and not"),
+    base=_top_k,
+    breaks=tests_of(TOP_K),
+    fails=["decompress_refuses_what_does_not_fit"],
+)
+
+decompress_counts_an_empty_dimension_as_one = edit(
+    TOP_K,
+    """For a shape with a dimension of 0 you counted one place or more, and accepted an index. Such a shape has no
+    places.""",
+    ("numel = math.prod(shape)", "numel = math.prod(max(length, 1) for length in shape)"),
+    ("return flat.reshape(shape)", "return flat[: math.prod(shape)].reshape(shape)"),
     base=_top_k,
     breaks=tests_of(TOP_K),
     fails=["decompress_refuses_what_does_not_fit"],

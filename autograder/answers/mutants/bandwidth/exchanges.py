@@ -28,6 +28,16 @@ power_owes_the_last_gradient_only = edit(
     breaks=tests_of(POWER),
 )
 
+power_owes_what_it_has_returned = edit(
+    POWER,
+    """You keep the M that you return, and subtract it in the next call. A caller that scales it in place changes what
+    you owe: subtract at once, or keep a copy.""",
+    ("corrected = grad + self.residual", "corrected = grad + (self.residual[0] - self.residual[1])"),
+    ("self.residual = 0.0", "self.residual = 0.0, 0.0"),
+    ("self.residual = corrected - mean", "self.residual = corrected, mean"),
+    breaks=tests_of(POWER),
+)
+
 power_starts_cold = edit(
     POWER,
     """You began each step with the first q. The new Q is the better start: it points to where the gradient was
@@ -249,6 +259,15 @@ quantize_has_a_smallest_scale = edit(
     """You gave the scale a smallest value, so as not to divide by 0. Gradients of 1e-8 are common, and all of theirs
     become zeros: treat only a scale of exactly 0 by itself.""",
     ("x.abs().max().reshape(1) / 127", "(x.abs().max().reshape(1) / 127).clamp(min=1e-6)"),
+    breaks=tests_of(INT8),
+    fails=["quantize_is_within_half_a_step"],
+)
+
+quantize_takes_tiny_scales_for_zero = edit(
+    INT8,
+    """You took every scale below a bound for 0, so tiny gradients become zeros. float32 reaches down to 1e-38: treat
+    only a scale of exactly 0 by itself.""",
+    ("scale > 0", "scale > 1e-12"),
     breaks=tests_of(INT8),
     fails=["quantize_is_within_half_a_step"],
 )

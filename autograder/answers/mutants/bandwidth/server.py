@@ -228,3 +228,12 @@ server_takes_any_mode = edit(
     breaks=tests_of(SERVER),
     fails=["server_refuses_what_cannot_work"],
 )
+
+server_does_not_mind_capitals = edit(
+    SERVER,
+    """You accepted "Sync". Only "sync" and "async" are modes; report any other to the caller.""",
+    ('mode not in ("sync", "async")', 'mode.lower() not in ("sync", "async")'),
+    base=_server,
+    breaks=tests_of(SERVER),
+    fails=["server_refuses_what_cannot_work"],
+)
