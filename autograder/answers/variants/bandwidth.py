@@ -13,7 +13,7 @@ def top_k_by_sorting():
     """Sorts all magnitudes, returns the places in ascending order, and decompresses with scatter."""
 
     def top_k_compress(grad, ratio):
-        if not (ratio > 0 and ratio <= 1):
+        if ratio <= 0 or ratio > 1:
             raise ValueError("ratio must lie in (0, 1]")
         flat = grad.detach().flatten().clone()
         if flat.numel() == 0:

@@ -40,6 +40,7 @@ def times_are_those_of_the_rounds(
             _expect_time(function, name, oracle, because, case, *arguments)
     for n in (2**29 - 1, 2**29, 2**29 + 1, 2**31):
         _expect_time(tree_time, "tree_time", tree_seconds, TREE, f"N = {n}", 1000, n, 1e-5, 1e-9)
+    _expect_time(halving_time, "halving_time", halving_seconds, HALVING, "N = 2^20", 1000, 2**20, 1e-5, 1e-9)
 
 
 def _all_reduces(rng: np.random.Generator, powers: bool) -> list[tuple]:
@@ -100,6 +101,8 @@ def halving_needs_a_power_of_two(halving_time: Callable, *, rng: np.random.Gener
     """halving_time raises a ValueError that names n for every n that is no power of two."""
     for n in (3, 6, 7, 12, 1000, int(rng.integers(2**9 + 1, 2**10))):
         expect_value_error(f"N = {n}", "n", halving_time, 1000, n, 1e-5, 1e-9)
+    expect_value_error("N = 6, T = 0", "n", halving_time, 0, 6, 1e-5, 1e-9)
+    expect_value_error("N = 6, nothing costs anything", "n", halving_time, 1000, 6, 0, 0)
 
 
 @check("02-ex2-two-level")

@@ -100,6 +100,11 @@ def tokens_are_the_fewest_that_hide(tokens_to_hide: Callable, *, rng: np.random.
     for tokens in (1, 2, 5, 4096, 4097):
         case = f"exactly what {tokens} tokens hide" if tokens > 1 else "exactly what one token hides"
         _expect_tokens(tokens_to_hide, case, tokens, 2**10, 3.0 * tokens, 2**11, 0.5, 0.5)
+    # Hardly more, of which no right formula makes a whole number either.
+    more = 3.0 * 5 * (1 + 2.0**-14)
+    _expect_tokens(tokens_to_hide, "hardly more than what 5 tokens hide", 6, 2**10, more, 2**11, 0.5, 0.5)
+    many = 3.0 * 200_000
+    _expect_tokens(tokens_to_hide, "what 200,000 tokens hide", 200_000, 2**10, many, 2**11, 0.5, 0.5)
     for overlap in (0, 0.5):
         _expect_tokens(tokens_to_hide, f"no communication, overlap {overlap}", 0, 1e9, 0, 989e12, 0.4, overlap)
     _expect_tokens(tokens_to_hide, "no overlap", math.inf, 1e9, 0.01, 989e12, 0.4, 0)
@@ -138,6 +143,8 @@ def rate_climbs_in_a_straight_line(scaled_lr: Callable, *, rng: np.random.Genera
         ("no warm-up", 64, 512, 0, (0, 1, 50)),
         ("one warm-up step", 64, 512, 1, (0, 1, 2)),
         ("the same batch", 64, 64, 5, (0, 3, 5, 9)),
+        ("a batch of one example", 4, 1, 5, (3, 5)),
+        ("batches of one example before", 1, 4, 5, (3, 5)),
         ("Goyal et al., 5 warm-up steps", 256, 8192, 5, tuple(range(8))),
     ):
         base_lr = 0.1 if "Goyal" in case else float(rng.uniform(0.01, 1))
@@ -178,7 +185,8 @@ def _expect_rate(scaled_lr: Callable, case: str, arguments: tuple, factor: Fract
 @check("02-ex6-scaled-lr")
 def rate_refuses_nonsense(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
     """Batch sizes below 1, negative steps and another rule raise a ValueError that names the argument."""
-    wrong = (("base_batch", 0), ("batch", 0), ("step", -1), ("warmup_steps", -1), ("batch", -64), ("rule", "cubic"))
+    wrong = (("base_batch", 0), ("batch", 0), ("step", -1), ("warmup_steps", -1), ("batch", -64), ("rule", "cubic"),
+             ("rule", "Linear"))  # fmt: skip
     right = {"base_lr": 0.1, "base_batch": 64, "batch": 128, "step": 3, "warmup_steps": 5, "rule": "linear"}
     for name, value in wrong:
         expect_value_error(f"{name} = {value}", name, scaled_lr, *(right | {name: value}).values())

@@ -132,14 +132,6 @@ top_k_takes_ratio_zero = edit(
     fails=["top_k_refuses_a_ratio"],
 )
 
-top_k_takes_ratio_nan = edit(
-    TOP_K,
-    """nan is neither below 0 nor above 1, so you accepted it. Ask whether the ratio is in (0, 1], and negate that.""",
-    ("not 0 < ratio <= 1", "ratio <= 0 or ratio > 1"),
-    base=_top_k,
-    breaks=tests_of(TOP_K),
-    fails=["top_k_refuses_a_ratio"],
-)
 
 top_k_trusts_the_ratio_of_nothing = edit(
     TOP_K,

@@ -332,3 +332,22 @@ halving_with_the_rounds_of_the_ring = edit(
     base=_times,
     breaks=tests_of(TIMES),
 )
+
+halving_of_nothing_takes_any_number = edit(
+    TIMES,
+    """With 0 bytes your halving_time takes any n. Rank 5 of 6 has no partner then either: refuse an n that is not a
+    power of two whatever the other arguments are.""",
+    ("if n & (n - 1):", "if n & (n - 1) and nbytes:"),
+    base=_times,
+    breaks=tests_of(TIMES),
+    fails=["halving_needs_a_power_of_two"],
+)
+
+halving_knows_a_few_powers = edit(
+    TIMES,
+    """You compare n with a list of powers of two, which ends. The statement has no largest n: ask whether n has a
+    single 1 among its binary digits.""",
+    ("if n & (n - 1):", "if n not in [2**k for k in range(13)]:"),
+    base=_times,
+    breaks=tests_of(TIMES),
+)

@@ -268,3 +268,20 @@ looks_the_rule_up = edit(
     breaks=tests_of(RATE),
     fails=["rate_refuses_nonsense"],
 )
+
+refuses_a_batch_of_one = edit(
+    RATE,
+    """You refuse a batch of one example. Only what is below 1 is wrong.""",
+    ("if value < least:", "if value < least or (value == 1 and 'batch' in name):"),
+    base=_rate,
+    breaks=tests_of(RATE),
+)
+
+rule_in_any_case = edit(
+    RATE,
+    """You accepted "Linear". Only "linear" and "sqrt" are rules; report any other to the caller.""",
+    ("if rule not in", "if rule.lower() not in"),
+    base=_rate,
+    breaks=tests_of(RATE),
+    fails=["rate_refuses_nonsense"],
+)

@@ -149,3 +149,24 @@ at_the_peak = edit(
     base=_tokens,
     breaks=tests_of(TOKENS),
 )
+
+rounds_before_it_rounds_up = edit(
+    TOKENS,
+    """You rounded to a few digits before you rounded up. An all-reduce that is a little too long for 5 tokens needs a
+    sixth.""",
+    ("math.ceil(communication / hides)", "math.ceil(round(communication / hides, 3))"),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
+
+searches_up_to_a_bound = edit(
+    TOKENS,
+    """You tried the numbers one after another and gave up at a bound. A slow network can need more tokens: compute the
+    number.""",
+    (
+        "return math.ceil(communication / hides)",
+        "return next((n for n in range(10**5) if n * hides >= communication), math.inf)",
+    ),
+    base=_tokens,
+    breaks=tests_of(TOKENS),
+)
