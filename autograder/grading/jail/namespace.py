@@ -67,6 +67,8 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str],
     # It reads as zeros as well, but cannot be mapped, which would give memory that belongs to no process.
     _call("bind /dev/zero", _libc.mount(b"/dev/full", b"/dev/zero", None, _MS_BIND, None))
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
+    # Terminals of its own, and few: the machine has some thousands for all its programs.
+    _mount("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=620,max=64")
     _mount("proc", "/proc", None)
     with open("/proc/self/oom_score_adj", "w") as score:  # if memory runs out, the system ends it and not the jail
         score.write("500")
@@ -130,7 +132,7 @@ def die_with_parent() -> None:
 
 
 def _mount(kind: str, target: str, options: str | None) -> None:
-    flags = _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if kind == "proc" else 0)
+    flags = {"proc": _MS_NODEV | _MS_NOEXEC, "tmpfs": _MS_NODEV, "devpts": _MS_NOEXEC}[kind] | _MS_NOSUID
     data = options.encode() if options else None
     _call(f"mount {target}", _libc.mount(kind.encode(), target.encode(), kind.encode(), flags, data))
 

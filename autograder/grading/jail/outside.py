@@ -131,14 +131,13 @@ class Jail:
             "IPYTHONDIR": "/tmp/home/.ipython",
         }  # fmt: skip
         request: dict[str, Any] = {"what": "start", "limits": asdict(self.limits), "environment": environment}
-        request |= {"files": files or {}, "kept": _below_tmp(), "user": self.user}
-        parts = wire.encoded(request)  # before anything is sent: files that are too large must not leave half a request
+        request |= {"kept": _below_tmp(), "user": self.user}
+        content = wire.encoded(files or {})  # before anything is started: they may be too large
         with theirs, self._whole_or_closed():
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
-            for part in parts:
-                self.requests.sendall(part)
+            wire.send(self.requests, request)
             pid = wire.receive(self.requests)["pid"]
-        return Inmate(self, ours, pid, folder)
+        return Inmate(self, ours, pid, folder, content)
 
     def end(self, pid: int) -> None:
         """End a submission and everything that it started."""
@@ -183,10 +182,12 @@ class Jail:
 class Inmate:
     """One submission's process. folder: shares files with it, at the same path on both sides; new and empty outside.
 
-    Nothing that it sends can be trusted. `deadline`: when its time is up (`time.monotonic`).
+    files: the message with those of its working directory. They go to this process alone: what its jail has once held
+    is in the memory of all processes that are forked there later. Nothing that it sends can be trusted. `deadline`:
+    when its time is up (`time.monotonic`).
     """
 
-    def __init__(self, jail: Jail, connection: socket.socket, pid: int, folder: str):
+    def __init__(self, jail: Jail, connection: socket.socket, pid: int, folder: str, files: list[bytes]):
         self.jail, self.connection, self.pid, self.folder = jail, connection, pid, folder
         self.deadline = time.monotonic() + 60
         self.why_ended = ""
@@ -194,6 +195,10 @@ class Inmate:
         self.successor: Inmate | None = None
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._keep_limits, daemon=True)
+        connection.settimeout(60)
+        with contextlib.suppress(OSError):  # it has ended, and may have said why
+            for part in files:
+                connection.sendall(part)
         first = self._receive()
         if not (isinstance(first, dict) and first.get("up")):
             why = str(first.get("broken", ""))[-500:] if isinstance(first, dict) else ""
