@@ -10,7 +10,7 @@ import pytest
 
 from autograder.grading.jail import outside
 from autograder.lessons import notebook
-from tests.attacks import stock
+from tests.attacks import stock, test_folders
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail
@@ -197,11 +197,11 @@ def test_processes_of_another_submission_cannot_be_reached(jail):
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0 or not stock.available(), reason="needs root, and /dev/null open to all")
 def test_all_of_this_holds_where_an_ordinary_user_grades():
-    """Then the jails have that user's number."""
+    """Then the jails have that user's number, and modes forbid what they say."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o777)
         command = [*stock._as_nobody(), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += [f"--basetemp={folder}/tests", __file__, "-k", "not ordinary"]
+        command += [f"--basetemp={folder}/tests", __file__, test_folders.__file__, "-k", "not ordinary"]
         environment = {**os.environ, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             command, cwd=notebook.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
