@@ -126,6 +126,7 @@ class Course:
     def _check_setup(self) -> None:
         """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
         from autograder.grading import jail
+        from autograder.grading.jail import view
 
         for student in sorted((self.root / "submitted").glob("*")):
             if student.is_dir() and not os.access(student, os.R_OK):
@@ -136,6 +137,9 @@ class Course:
             print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
         elif jail.missing():
             raise ValueError(jail.MISSING)
+        else:
+            view.refuse(self.root)
+            view.refuse(self.solutions)
 
     def _grade(self, todo: dict[tuple[str, str], str], pool: Workers, bar: Bar) -> list[str]:
         """Let workers run these submissions, and write each one's grade as soon as it is known.

@@ -98,7 +98,7 @@ def _start(fd: int, request: dict) -> int:
             os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
         namespace.die_with_parent()
         os.setsid()  # here, so that a signal to its group reaches no process outside
-        namespace.settle(request["limits"], request["environment"], request["kept"], request["user"])
+        namespace.settle(*(request[name] for name in ("limits", "environment", "kept", "links", "user")))
         _be_init(fd)
     except BaseException:
         with contextlib.suppress(BaseException):

@@ -51,19 +51,27 @@ def separate() -> None:
     _call("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET))
 
 
-def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str], user: int) -> None:
+def settle(
+    limits: dict[str, int], environment: dict[str, str], kept: list[str], links: list[tuple[str, str]], user: int
+) -> None:
     """Become the first process of the new namespaces: own temporary files, own /proc, loopback up, no rights left.
 
-    limits: as `outside.Limits`. environment: the content of `os.environ` from now on. kept: folders below /tmp that
-    stay visible; bubblewrap has mounted them at /jail/kept/0, 1, … as well. user: the number of the user to become.
+    limits: as `outside.Limits`. environment: the content of `os.environ` from now on. kept: folders and files below
+    /tmp that stay visible; bubblewrap has mounted them at /jail/kept/0, 1, … as well. links: where a link leads, and
+    its own place, for links below /tmp. user: the number of the user to become.
     """
     _call("mount", _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     _mount("tmpfs", "/tmp", f"size={limits['files']},nr_inodes=50000,mode=0700")
-    for number, folder in enumerate(kept):
-        os.makedirs(folder)
-        place = f"/jail/kept/{number}".encode()
-        _call(f"bind {folder}", _libc.mount(place, folder.encode(), None, _MS_BIND | _MS_REC, None))
-        _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
+    for number, place in enumerate(kept):
+        source = f"/jail/kept/{number}"
+        os.makedirs(place if os.path.isdir(source) else os.path.dirname(place), exist_ok=True)
+        if not os.path.isdir(source):
+            open(place, "w").close()
+        _call(f"bind {place}", _libc.mount(source.encode(), place.encode(), None, _MS_BIND | _MS_REC, None))
+        _call(f"remount {place}", _libc.mount(None, place.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
+    for target, place in links:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.symlink(target, place)
     # It reads as zeros as well, but cannot be mapped, which would give memory that belongs to no process.
     _call("bind /dev/zero", _libc.mount(b"/dev/full", b"/dev/zero", None, _MS_BIND, None))
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
