@@ -36,6 +36,7 @@ class Collect(ExchangeCollect):
 
     def init_src(self) -> None:
         """As nbgrader's, without the submissions that cannot be what they say."""
+        _expect_no_other_course(self)
         self._owners: dict[str, set[int]] = {}
         super().init_src()
         found = {record["username"]: record for record in self.src_records}
@@ -122,6 +123,11 @@ class Collect(ExchangeCollect):
 class ReleaseFeedback(ExchangeReleaseFeedback):
     """Releases the feedback of one student after the other."""
 
+    def init_src(self) -> None:
+        """As nbgrader's."""
+        _expect_no_other_course(self)
+        super().init_src()
+
     def copy_files(self) -> None:
         """As nbgrader's. A student whose submission did not come through the exchange is named."""
         feedback = Path(self.coursedir.root, self.coursedir.feedback_directory)
@@ -130,6 +136,20 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
             self.src_path = str(feedback / student / self.coursedir.assignment_id)
             with _no_other_stopped(self, "released", student):
                 super().copy_files()
+
+
+def _expect_no_other_course(exchange: Any) -> None:
+    """ExchangeError if somebody may have put a folder of their own in the place of the course's.
+
+    Who may write into a folder may rename what is in it, unless the folder is sticky as /tmp is. nbgrader wants the
+    exchange to be writable by everybody.
+    """
+    found, course = os.stat(exchange.root), os.path.join(exchange.root, exchange.coursedir.course_id)
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        exchange.fail(f"Everybody can replace the course in {exchange.root}: call `chmod +t {exchange.root}`")
+    for folder in (course, os.path.join(course, "inbound")):
+        if os.path.islink(folder) or (os.path.isdir(folder) and os.geteuid() not in (0, os.stat(folder).st_uid)):
+            exchange.fail(f"{folder} is not yours: somebody may have put it there")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.exchange import default
+from nbgrader.exchange import ExchangeError, default
 
 from autograder.grading import exchange
 from autograder.lessons import nbgrader_api
@@ -143,6 +143,37 @@ def test_codes_for_a_terminal_are_not_shown_to_it(place, free):
     place.hand_in("\x1b[2J\x1b]0;planted\x07")
     assert place.collect() == {}
     assert place.said and not any("\x1b" in said for said in place.said)
+
+
+def test_where_everybody_can_replace_the_course_nothing_is_collected(place, free):
+    """In a folder that is open to all and not sticky, anybody can rename the course and make one of their own."""
+    place.hand_in("ada")
+    place.root.chmod(0o777)
+    for use in (place.collect, place.release):
+        with pytest.raises(ExchangeError):
+            use()
+    assert "chmod +t" in place.said[-1] and not (place.course / "submitted").exists()
+    place.root.chmod(0o1777)
+    assert place.collect() == {"ada": "honest"}
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_student_renames_the_course_unless_the_exchange_is_sticky(place, mode):
+    place.root.chmod(mode)
+    os.chown(place.inbound, 20_001, -1)
+    os.chown(place.root / COURSE_ID, 20_001, -1)
+    child = os.fork()
+    if child == 0:  # somebody else, who comes to the exchange by a descriptor: its parents are closed here
+        os.chdir(place.root)
+        os.setresuid(20_002, 20_002, 20_002)
+        try:
+            os.rename(COURSE_ID, "away")
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    refused = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert bool(refused) == (mode == 0o1777)
 
 
 @as_root
