@@ -110,6 +110,9 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     assert [number for number in range(300) if verdict(allowed["socket"], (2, 1, number, 0, 0, 0))] == [0, 6, 17]
     assert [kind for kind in range(16) if verdict(allowed["socket"], (2, 0x80000 | kind, 0, 0, 0, 0))] == [1, 2, 3]
     assert [family for family in range(60) if verdict(allowed["socketpair"], (family, 1, 0, 0, 0, 0))] == [1]
+    limits = [kind for kind in range(20) if verdict(allowed["setrlimit"], (kind, 0, 0, 0, 0, 0))]
+    assert limits == [0, 1, 2, 3, *range(5, 16)]
+    assert limits == [kind for kind in range(20) if verdict(allowed["prlimit64"], (0, kind, 0, 0, 0, 0))]
     requests = {"TCGETS": 0x5401, "FIONBIO": 0x5421, "SIOCGIFBR": 0x8940, "TIOCSTI": 0x5412, "FICLONE": 0x40049409}
     kept = [name for name, request in requests.items() if verdict(allowed["ioctl"], (3, request, 0, 0, 0, 0))]
     assert kept == ["TCGETS", "FIONBIO"]

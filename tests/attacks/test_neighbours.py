@@ -1,6 +1,7 @@
 """What a submission can do to the one after it in the same jail, and to one that is graded at the same moment."""
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -124,6 +125,26 @@ def test_each_has_terminals_of_its_own_and_few(jail, inmate):
     other, end = started(jail)
     assert run(other, "import os\nprint(len(os.openpty()), os.path.exists('/dev/pts/1'))") == ("2 False\n", None)
     end()
+
+
+CRASH = """
+import os, resource
+for limit in ((0, 0), (0, 1)):
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, limit)
+        print("set")
+    except ValueError:  # what Python makes of it
+        print("ValueError")
+print(open("/proc/self/limits").read().split("Max core file size")[1].split()[:2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 100))
+"""
+
+
+def test_no_crash_starts_a_program_of_the_host(inmate):
+    """The system starts it as root, outside the jail, unless the limit is one byte. One of 0 does not keep it off."""
+    said, raised = run(inmate, CRASH)
+    most = min(1, resource.getrlimit(resource.RLIMIT_CORE)[1] % 2**64)
+    assert (said, raised) == (f"ValueError\nValueError\n['{most}', '{most}']\n", None)
 
 
 # --- of one user ------------------------------------------------------------------------------------------

@@ -65,6 +65,8 @@ REQUESTS = """
     80045430 40045431 541b 5421 5450 5451 5452 8905 8910 8912 8913 8915 8919 891b 891d 8921 8927 8933 8946
 """
 
+_LIMITS = (0, 1, 2, 3, *range(5, 16))
+
 #: Calls of which an argument must be one of a few: its place, which of its bits count, and what they may be.
 ARGUMENTS: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_SETPIPE_SZ, F_GETPIPE_SZ
@@ -74,6 +76,9 @@ ARGUMENTS: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {
     "socket": [(0, _ALL, (1, 2, 10, 16)), (1, 0xF, (1, 2, 3)), (2, _ALL, (0, 6, 17))],
     "socketpair": [(0, _ALL, (1,))],
     "ioctl": [(1, _ALL, tuple(int(request, 16) for request in REQUESTS.split()))],
+    # All limits but RLIMIT_CORE (see `namespace`).
+    "setrlimit": [(0, _ALL, _LIMITS)],
+    "prlimit64": [(1, _ALL, _LIMITS)],
     # Not MAP_SHARED and MAP_ANONYMOUS at once: such memory can be kept where it belongs to no process and counts for
     # none. /dev/shm has memory to share.
     "mmap": [(3, 0x21, (0, 0x01, 0x20))],

@@ -90,7 +90,7 @@ def settle(
     os.environ.clear()
     os.environ.update(environment)
     os.nice(5)  # the process that watches it has precedence
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _leave_no_core()
     resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"], limits["processes"]))
     # Timers and signals under way, which the system keeps for all programs of a user together.
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (limits["signals"], limits["signals"]))
@@ -100,6 +100,17 @@ def settle(
     _drop_rights(user)
     die_with_parent()  # which a change of the user takes back
     calls.restrict()
+
+
+def _leave_no_core() -> None:
+    """No crash writes a file, or starts the program of the host that looks into crashes.
+
+    Where there is such a program, the system starts it as root, outside all jails, whatever the limit on the size: only
+    a limit of one byte says that nobody wants to know. `calls` refuses to change it.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    most = min(1, hard) if hard != resource.RLIM_INFINITY else 1  # an ordinary user cannot raise a limit of 0
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 
 
 def _open_the_way() -> None:
