@@ -113,7 +113,13 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     limits = [kind for kind in range(20) if verdict(allowed["setrlimit"], (kind, 0, 0, 0, 0, 0))]
     assert limits == [0, 1, 2, 3, *range(5, 16)]
     assert limits == [kind for kind in range(20) if verdict(allowed["prlimit64"], (0, kind, 0, 0, 0, 0))]
-    requests = {"TCGETS": 0x5401, "FIONBIO": 0x5421, "SIOCGIFBR": 0x8940, "TIOCSTI": 0x5412, "FICLONE": 0x40049409}
+    requests = {
+        "TCGETS": 0x5401,
+        "FIONBIO": 0x5421,
+        "SIOCGIFBR": 0x8940,
+        "TIOCSTI": 0x5412,
+        "FS_IOC_SETFLAGS": 0x40086602,
+    }
     kept = [name for name, request in requests.items() if verdict(allowed["ioctl"], (3, request, 0, 0, 0, 0))]
     assert kept == ["TCGETS", "FIONBIO"]
     kinds = {"shared": 0x01, "private": 0x02, "shared, nameless": 0x21, "private, nameless": 0x22, "checked": 0x23}

@@ -52,7 +52,10 @@ class Collect(ExchangeCollect):
     def _refuse(self, path: str) -> str:
         """Why a folder in `inbound` is not a submission of the student whose name it bears; '' if it is one."""
         student, lesson, time = [*os.path.basename(path).rsplit("+", 3), ""][:3]
-        found = os.lstat(path)
+        try:
+            found = os.lstat(path)
+        except OSError as error:  # it may have been there a moment ago
+            return str(error.strerror)
         if not stat.S_ISDIR(found.st_mode):
             return "it is not a folder"
         named = lesson == self.coursedir.assignment_id and student.isprintable() and not student.startswith(".")
@@ -175,10 +178,9 @@ def _files_below(top: int) -> Iterator[tuple[str, str, int]]:
 
 def _is_time(text: str) -> bool:
     """Does nbgrader read this as a time?"""
-    try:
+    with contextlib.suppress(Exception):  # the parser that it uses names no kinds
         return bool(parse_utc(text))
-    except (ValueError, OverflowError):
-        return False
+    return False
 
 
 def _account(name: str) -> int | None:

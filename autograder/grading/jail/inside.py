@@ -112,8 +112,10 @@ def _keep_only(fd: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
-    os.closerange(3, fd)
-    os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in (0, 1, 2, fd):
+            with contextlib.suppress(OSError):  # the one by which this list was read
+                os.close(number)
 
 
 def _be_init(fd: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 #: The parts of a folder of programs, such as /usr or a Python's, that are shown.
 PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "openssl", "pyvenv.cfg")
 #: Data of the system's that programs read.
-DATA = ("/usr/share/fonts", "/usr/share/terminfo", "/usr/share/zoneinfo")
+DATA = tuple(f"/usr/share/{name}" for name in ("fonts", "matplotlib", "terminfo", "zoneinfo"))
 SETTINGS = ("ld.so.cache", "fonts", "localtime", "hosts", "nsswitch.conf", "mime.types")
 
 
