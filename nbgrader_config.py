@@ -9,6 +9,7 @@ from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
 
 from autograder.grading.checklist import ListChecks
+from autograder.grading.exchange import Collect, ReleaseFeedback
 from autograder.grading.feedback import FeedbackExporter
 from autograder.grading.restore import RestoreCells, SubmissionExporter
 from autograder.grading.safe import SafeCells
@@ -42,6 +43,10 @@ c.RunCells.test_timeout = 240  # seconds for a test cell: lesson 06's starts tor
 c.GenerateFeedback.preprocessors = [GetGrades]
 c.GenerateFeedback.exporter_class = FeedbackExporter
 c.HTMLExporter.preprocessors = [SafeCells]
+
+# In the exchange, no submission reads, replaces or stops another one.
+c.ExchangeFactory.collect = Collect
+c.ExchangeFactory.release_feedback = ReleaseFeedback
 
 # nbgrader starts `alembic` by name, which is not on the PATH if the environment is not activated.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

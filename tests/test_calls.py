@@ -100,7 +100,7 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
                 place += yes if holds else no
 
     allowed = calls.numbers(machine)
-    special = {allowed["fcntl"], allowed["socket"]}
+    special = {allowed[name] for name in calls.ARGUMENTS}
     for number in range(600):
         assert number in special or verdict(number) == (number in allowed.values()), number
     assert not verdict(0x40000000 + allowed["read"]) and not verdict(allowed["read"], kind=0x40000003)
@@ -108,6 +108,20 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     assert commands == [0, 1, 2, 3, 4, 1030, 1031, 1032]
     assert [family for family in range(60) if verdict(allowed["socket"], (family, 1, 0, 0, 0, 0))] == [1, 2, 10, 16]
     assert [number for number in range(300) if verdict(allowed["socket"], (2, 1, number, 0, 0, 0))] == [0, 6, 17]
+    assert [kind for kind in range(16) if verdict(allowed["socket"], (2, 0x80000 | kind, 0, 0, 0, 0))] == [1, 2, 3]
+    assert [family for family in range(60) if verdict(allowed["socketpair"], (family, 1, 0, 0, 0, 0))] == [1]
+    limits = [kind for kind in range(20) if verdict(allowed["setrlimit"], (kind, 0, 0, 0, 0, 0))]
+    assert limits == [0, 1, 2, 3, *range(5, 16)]
+    assert limits == [kind for kind in range(20) if verdict(allowed["prlimit64"], (0, kind, 0, 0, 0, 0))]
+    requests = {
+        "TCGETS": 0x5401,
+        "FIONBIO": 0x5421,
+        "SIOCGIFBR": 0x8940,
+        "TIOCSTI": 0x5412,
+        "FS_IOC_SETFLAGS": 0x40086602,
+    }
+    kept = [name for name, request in requests.items() if verdict(allowed["ioctl"], (3, request, 0, 0, 0, 0))]
+    assert kept == ["TCGETS", "FIONBIO"]
     kinds = {"shared": 0x01, "private": 0x02, "shared, nameless": 0x21, "private, nameless": 0x22, "checked": 0x23}
     kept = [kind for kind, flags in kinds.items() if verdict(allowed["mmap"], (0, 4096, 3, flags | 0x4000, 0, 0))]
     assert kept == ["shared", "private", "private, nameless"]

@@ -216,6 +216,20 @@ def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch
     assert tried == [None, None, failure, None, failure]
 
 
+def test_a_known_mistake_for_which_memory_was_short_is_tried_again(monkeypatch):
+    """A submission can fill the memory of the process, and must not take the hint from those after it."""
+    monkeypatch.setattr(hints.Shared, "seed", 1)
+    monkeypatch.setattr(hints.Shared, "twins", {})
+    monkeypatch.setattr("autograder.lessons.notebook.functions", lambda lesson, swap: {"x": None})
+    monkeypatch.setattr(stage.Launches, "count", 0)
+    short, told = CheckFailed("raised MemoryError", "raised"), CheckFailed("wrong")
+    short.__cause__ = MemoryError()
+    failures = [short, told]
+    mutant = answers.Answer("m", "L", "00-x", "", "")
+    tried = [hints.twin("00-x", forgets, ["x"], mutant, 1, 0, lambda *_: failures.pop(0)) for _ in range(3)]
+    assert tried == [short, told, told]
+
+
 def test_two_numbers_are_shown_with_the_digits_in_which_they_differ():
     assert digits_that_differ(10000.3, 10000.30004) == ("10000.3", "10000.30004")
     assert digits_that_differ(1.5, 2.5) == ("1.5", "2.5")

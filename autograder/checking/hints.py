@@ -79,7 +79,9 @@ def twin(
             return failure if took <= launches else None
     space = notebook.functions(mutant.lesson, swap={mutant.cell: mutant.source})
     failure = attempt(body, tuple(space[name] for name in names), seed, launches)
-    if shared:
+    # With what a submission has returned, memory may be scarce here. That says nothing of the known answer, and must
+    # not cost later students the hint.
+    if shared and not isinstance(getattr(failure, "__cause__", None), MemoryError):
         to_the_end = Launches.count <= launches
         Shared.twins[key] = (failure, Launches.count, math.inf if to_the_end else launches)
     return failure

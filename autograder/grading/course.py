@@ -60,16 +60,23 @@ class Course:
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
         """(student, lesson) of everything handed in."""
         wanted = lessons or self.lessons()
-        return [
-            (path.parent.name, path.name)
-            for path in sorted((self.root / "submitted").glob("*/*"))
-            if path.is_dir() and path.name in wanted and not path.parent.name.startswith(".")
-        ]
+        found = self._handed_in()
+        return [(student, name) for student, name in found if name in wanted and not student.startswith(".")]
 
     def unknown_folders(self) -> list[str]:
         """Folders in `submitted/` whose names are not lessons, perhaps mistyped."""
-        folders = [path for path in sorted((self.root / "submitted").glob("*/*")) if path.is_dir()]
-        return [str(path.relative_to(self.root)) for path in folders if path.name not in self.lessons()]
+        known = self.lessons()
+        return [f"submitted/{student}/{name}" for student, name in self._handed_in() if name not in known]
+
+    def _handed_in(self) -> list[tuple[str, str]]:
+        """(student, name) of the folders in the students' folders, in order; links count as folders."""
+        found = []
+        for student in sorted((self.root / "submitted").glob("*")):
+            with contextlib.suppress(OSError), os.scandir(student) as entries:
+                # A student's folder may forbid to look at more than the names and kinds of what is in it.
+                folders = [one.name for one in entries if one.is_symlink() or one.is_dir(follow_symlinks=False)]
+                found += [(student.name, name) for name in folders]
+        return sorted(found)
 
     def grade(
         self,
@@ -119,13 +126,20 @@ class Course:
     def _check_setup(self) -> None:
         """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
         from autograder.grading import jail
+        from autograder.grading.jail import view
 
+        for student in sorted((self.root / "submitted").glob("*")):
+            if student.is_dir() and not os.access(student, os.R_OK):
+                print(f"submitted/{limits.printable(student.name)} cannot be read and is skipped", file=sys.stderr)
         for folder in self.unknown_folders():
-            print(f"{folder} is not a lesson and is skipped: check the folder's name", file=sys.stderr)
+            print(f"{limits.printable(folder)} is not a lesson and is skipped: check its name", file=sys.stderr)
         if not self.jail:
             print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
         elif jail.missing():
             raise ValueError(jail.MISSING)
+        else:
+            view.refuse(self.root)
+            view.refuse(self.solutions)
 
     def _grade(self, todo: dict[tuple[str, str], str], pool: Workers, bar: Bar) -> list[str]:
         """Let workers run these submissions, and write each one's grade as soon as it is known.
@@ -346,6 +360,8 @@ class Course:
 
     def _fingerprint(self, student: str, lesson: str) -> str:
         """A digest of all that a grade depends on: the submission (none for student ''), the lesson, the grader."""
-        submission = [self.root / "submitted" / student / lesson] if student else []
-        parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), keys.digest(submission))
+        from autograder.grading import submission_files
+
+        submission = submission_files.digest(self.root / "submitted" / student / lesson) if student else ""
+        parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), submission)
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()

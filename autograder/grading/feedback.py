@@ -19,6 +19,8 @@ from autograder.grading.restore import answer_of, visible_part
 from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
 
 TEMPLATES = Path(__file__).parent / "templates"
+#: What nbconvert puts behind a heading. An attribute may hold any sign but its quotes.
+ANCHOR = re.compile(r"""<a(?:[^>"]|"[^"]*")*>(?:¶|&#182;)</a>""")
 
 
 class FeedbackExporter(Exporter):
@@ -228,7 +230,7 @@ def _code(source: str) -> Markup:
 
 def _markdown(source: str) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
-    return Markup('<div class="box">{}</div>').format(_drawn(re.sub(r"<a[^>]*>(¶|&#182;)</a>", "", source)))
+    return Markup('<div class="box">{}</div>').format(_drawn(ANCHOR.sub("", source)))
 
 
 @safe.once

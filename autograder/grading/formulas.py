@@ -11,8 +11,8 @@ import html
 import re
 from xml.etree.ElementTree import Element
 
-#: Text between tags; what stands in these elements is code.
-TAG = re.compile(r"(<[^>]*>)")
+#: A tag, whose attributes may hold any sign but their quotes; what stands in these elements is code.
+TAG = re.compile(r"""(<(?:[^>"]|"[^"]*")*>)""")
 CODE = re.compile(r"<(/?)(?:code|pre)\b")
 #: A formula on a line of its own, and one in a line.
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(?![\s$])([^$]+?)(?<![\s\\])\$(?!\d)", re.DOTALL)

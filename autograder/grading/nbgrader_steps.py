@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import shutil
 from pathlib import Path
 
 from autograder.grading import submission_files
@@ -45,7 +44,8 @@ def exactly_one(converter: type) -> type:
                 self.coursedir.ignore = ignored
             target = Path(self._format_dest(assignment_id, student_id))
             target.mkdir(parents=True, exist_ok=True)
-            for path in submission_files.exchange_files(Path(self._format_source(assignment_id, student_id))):
-                shutil.copy(path, target)
+            ours = submission_files.exchange_files(Path(self._format_source(assignment_id, student_id)))
+            for name, content in ours.items():
+                (target / name).write_bytes(content)
 
     return One

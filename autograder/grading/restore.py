@@ -7,8 +7,10 @@ the student's cells in the student's order, and every test cell from the gradebo
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,16 +47,18 @@ class SubmissionExporter(NotebookExporter):
 
 def read_file(path: Path) -> nbformat.NotebookNode:
     """The notebook that was handed in at this path; one that says why if there is none, or only a link to one."""
-    if any(part.is_symlink() for part in (path, *path.parents[:2])):  # the student's folder, the lesson's, the file
+    if any(os.path.islink(part) for part in (path, *path.parents[:2])):  # the student's folder, the lesson's, the file
         return unreadable("What was handed in is a link: hand in the notebook itself.")
-    if path.is_file():
-        try:
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
             with open(path, encoding="utf-8") as file:
                 return read_submission(file)
-        except OSError as error:
-            return unreadable(f"The file cannot be read ({error.strerror}): hand it in again.")
+    except FileNotFoundError:
+        pass  # there may be another one
+    except OSError as error:
+        return unreadable(f"The file cannot be read ({error.strerror}): hand it in again.")
     others = sorted(other.name for other in path.parent.glob("*.ipynb"))
-    found = f"found {', '.join(others)}" if others else "the folder holds no notebook"
+    found = f"found {', '.join(map(limits.printable, others[:5]))}" if others else "the folder holds no notebook"
     return unreadable(f"There is no {path.name} ({found}): hand it in again under that name.")
 
 

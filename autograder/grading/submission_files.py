@@ -1,8 +1,17 @@
-"""Which files a submission's cells find next to the notebook."""
+"""What is in a submission's folder, and which files its cells find next to the notebook.
+
+A student can leave anything there. Nothing here follows a link, and nothing raises an exception because of what it
+finds: no right to read, names that are no text, folders in folders without end.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import hashlib
+import itertools
+import os
+import stat
 from pathlib import Path
 
 import nbformat
@@ -33,33 +42,96 @@ def companion_files(folder: Path) -> dict[str, bytes]:
 EXCHANGE_FILES = ("timestamp.txt", "submission_secret.txt")
 
 
-def exchange_files(folder: Path) -> list[Path]:
+#: Names in one folder of a submission, and in all of them, that are looked at, and how deep these folders may lie.
+NAMES, DEPTH = 1_000, 20
+
+
+def contents(folder: Path) -> dict[str, Path]:
+    """What is below a submission's folder, in order: name → path. Without hidden names, and without folders.
+
+    A folder that lies too deep is there like a file.
+    """
+    found: dict[str, Path] = {}
+    todo = [] if os.path.islink(folder) else [("", folder, 0)]
+    while todo and len(found) < NAMES:
+        above, place, depth = todo.pop()
+        for name in _names_in(place):
+            path = place / name
+            if name.startswith("."):
+                continue
+            if os.path.isdir(path) and not os.path.islink(path) and depth < DEPTH:
+                todo.append((f"{above}{name}/", path, depth + 1))
+            else:
+                found[f"{above}{name}"] = path
+    return dict(sorted(found.items())[:NAMES])
+
+
+def digest(folder: Path) -> str:
+    """Another one whenever something in a submission's folder is another."""
+    found = hashlib.sha256()
+    for name, path in contents(folder).items():
+        content = read(path, limits.FILE)
+        found.update(os.fsencode(name) + b"\0" + hashlib.sha256(_state(path) if content is None else content).digest())
+    return found.hexdigest()
+
+
+def read(path: Path, most: int) -> bytes | None:
+    """What a regular file of at most `most` bytes holds; None for anything else, and for what cannot be read."""
+    with contextlib.suppress(OSError):
+        # O_NONBLOCK: a pipe that nobody writes to is opened at once.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_size <= most:
+                return file.read(most)
+    return None
+
+
+def _state(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        return f"{found.st_mode} {found.st_size} {found.st_mtime_ns}".encode()
+    return b"nothing"
+
+
+def _names_in(folder: Path) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return sorted(entry.name for entry in itertools.islice(entries, NAMES))
+    return []
+
+
+def exchange_files(folder: Path) -> dict[str, bytes]:
     """The exchange's own files in a submission's folder. Its student can change them: no links, nothing large."""
-    paths = [] if folder.is_symlink() else [folder / name for name in EXCHANGE_FILES]
-    return [path for path in paths if path.is_file() and not path.is_symlink() and path.stat().st_size <= 1000]
+    found = {} if os.path.islink(folder) else {name: read(folder / name, 1000) for name in EXCHANGE_FILES}
+    return {name: content for name, content in found.items() if content is not None}
 
 
 def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
     """The declared data files of a submission, name → bytes; and for every other file why it was left out."""
     taken: dict[str, bytes] = {}
     left_out: list[str] = []
-    for path in sorted(folder.rglob("*"))[:1000] if folder.is_dir() and not folder.is_symlink() else []:
-        name = str(path.relative_to(folder))
-        expected = (f"{folder.name}.ipynb", AGENTS.name, *EXCHANGE_FILES)
-        if name in expected or any(part.startswith(".") for part in Path(name).parts):
+    for name, path in contents(folder).items():
+        if name in (f"{folder.name}.ipynb", AGENTS.name, *EXCHANGE_FILES):
             continue
-        if path.is_symlink() or any((folder / parent).is_symlink() for parent in Path(name).parents):
-            left_out.append(f"{name}: a link")
-        elif path.is_dir():
-            continue
-        elif not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-            left_out.append(f"{name}: not asked for")
-        elif not path.is_file() or path.stat().st_size > limits.DATA_FILE or len(taken) >= limits.DATA_FILES:
-            left_out.append(f"{name}: too large, one file too many, or not a regular file")
-        elif sum(map(len, taken.values())) + path.stat().st_size > limits.ALL_DATA:
-            left_out.append(f"{name}: all files together are too large ({limits.ALL_DATA >> 20} MiB at most)")
-        elif path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb"):
-            left_out.append(f"{name}: a program, not data")
-        else:
-            taken[name] = path.read_bytes()
+        why, content = _refused(name, path, patterns, taken), None
+        if not why:
+            content = read(path, limits.DATA_FILE)
+            why = "" if content is not None else "too large, cannot be read, or not a regular file"
+        if content is not None and sum(map(len, taken.values())) + len(content) > limits.ALL_DATA:
+            why = f"all files together are too large ({limits.ALL_DATA >> 20} MiB at most)"
+        if why:
+            left_out.append(f"{limits.printable(name)}: {why}")
+        elif content is not None:
+            taken[name] = content
     return taken, left_out
+
+
+def _refused(name: str, path: Path, patterns: list[str], taken: dict[str, bytes]) -> str:
+    """Why a file is not even looked at; '' if it is."""
+    if os.path.islink(path):
+        return "a link"
+    if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+        return "not asked for"
+    if len(taken) >= limits.DATA_FILES:
+        return "one file too many"
+    return "a program, not data" if path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb") else ""

@@ -135,7 +135,7 @@ ATTACKS = [
         "Asks for sockets of rare protocols, for which the system loads modules.",
         """
         import errno, socket
-        for kind, protocol in ((2, 136), (1, 132), (6, 33), (1, 262)):
+        for kind, protocol in ((2, 136), (1, 132), (6, 33), (1, 262), (6, 0), (5, 0), (4, 0)):
             try:
                 socket.socket(2, kind, protocol)
                 break
@@ -143,6 +143,22 @@ ATTACKS = [
                 if error.errno != errno.EPERM:
                     break
         else:
+            raise OSError
+        """,
+    ),
+    _attempt(
+        "modules",
+        "Has the system load modules by pairs of sockets of a rare family, and by questions about bridges.",
+        """
+        import ctypes, errno, fcntl, socket
+        system = ctypes.CDLL(None, use_errno=True)
+        two = (ctypes.c_int * 2)()
+        answers = {(system.socketpair(family, 1, 0, two), ctypes.get_errno()) for family in (30, 31, 2)}
+        try:
+            fcntl.ioctl(socket.socket(), 0x8940, bytes(64))
+        except OSError as error:
+            answers.add((-1, error.errno))
+        if answers == {(-1, errno.EPERM)}:
             raise OSError
         """,
     ),

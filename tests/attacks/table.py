@@ -33,7 +33,10 @@ of its own for each ({measured} of them; a dash where the attack aims at the jai
 or at what one check of lesson 17 knows). Where the messages of ranks are attacked, the tests are those of lesson 01 in
 both, and it is these that most of them fall to.
 `tests/attacks/table.py` makes this page and repeats both measurements. `tests/test_fuzz.py` sends long, deep, odd and
-broken input to each place outside the jail that takes a submission's text or data.
+broken input to each place outside the jail that takes a submission's text or data. What one submission can do to
+another in the same jail or at the same moment, with what lies in its folder, in nbgrader's exchange, and by what the
+jail shows of the system, is tried by `test_neighbours.py`, `test_folders.py`, `test_exchange.py` and `test_view.py` in
+`tests/attacks/`.
 
 Some of it cannot be promised:
 
@@ -49,6 +52,8 @@ Some of it cannot be promised:
   files, all have the number of whoever grades. A submission can then use these things up as far as its own limits go
   (128 open files in each of at most 400 processes), and the ranks of another one that is graded at the same moment can
   be refused theirs. The grader itself is not, and a submission whose jail does not start is tried again at the end.
+  Processes and signals are counted for each jail since Linux 5.14, for the whole user before. That is all that one
+  reaches of another by having the same number: it cannot signal, trace, read, slow down or limit its processes.
 - A function can hide from its test that it changed an argument. A copy would have done as well.
 - What can be seen only next to a submission (gradients, memory, who calls what) is recorded in its own process and
   compared outside. A program that rewrites the recorder can report what did not happen, as far as it can compute what

@@ -43,7 +43,7 @@ class Hub:
         self.folder, self.course = folder, course
         folder.mkdir(parents=True)
         (folder / "exchange").mkdir()
-        (folder / "exchange").chmod(0o777)
+        (folder / "exchange").chmod(0o1777)
         (folder / "students.txt").write_text("\n".join(students) + "\n")
         for name in (*students, TEACHER):
             (folder / "homes" / name).mkdir(parents=True)

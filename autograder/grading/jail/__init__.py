@@ -4,6 +4,7 @@
     inside.py    the half in the jail: a Python with torch loaded, forked once for each submission
     namespace.py how a forked process locks itself in: its own processes, network, files, limits
     calls.py     the calls of the system that it may make
+    view.py      what the jail shows of the system
     outside.py   starts bubblewrap, starts and ends the submissions in it
     fence.py     control groups, which bound all processes of a jail together
     own_user.py  where root grades, a user number of its own for the submissions of each jail

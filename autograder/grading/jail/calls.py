@@ -50,20 +50,35 @@ ALLOWED = """
     timerfd_create:283:85 eventfd:284: fallocate:285:47 timerfd_settime:286:86 timerfd_gettime:287:87 accept4:288:242
     signalfd4:289:74 eventfd2:290:19 epoll_create1:291:20 dup3:292:24 pipe2:293:59 preadv:295:69 pwritev:296:70
     recvmmsg:299:243 prlimit64:302:261 sendmmsg:307:269 getcpu:309:168 renameat2:316:276 getrandom:318:278
-    membarrier:324:283 statx:332:291 rseq:334:293 pidfd_open:434:434 clone3:435:435 close_range:436:436 openat2:437:437
-    faccessat2:439:439 epoll_pwait2:441:441 futex_waitv:449:449 fchmodat2:452:452 futex_wake:454:454 futex_wait:455:455
-    futex_requeue:456:456
+    membarrier:324:283 copy_file_range:326:285 statx:332:291 rseq:334:293 pidfd_open:434:434 clone3:435:435
+    close_range:436:436 openat2:437:437 faccessat2:439:439 epoll_pwait2:441:441 futex_waitv:449:449 fchmodat2:452:452
+    futex_wake:454:454 futex_wait:455:455 futex_requeue:456:456
 """
 
 _ALL = 0xFFFFFFFF
+
+#: What may be asked of a file with ioctl(2). Of terminals: modes, sizes, groups, the other end. FIONREAD, FIONBIO,
+#: FIONCLEX, FIOCLEX, FIOASYNC, FICLONE. Of sockets: SIOCATMARK, the submission's own addresses, SIOCETHTOOL. Others
+#: have the system load modules, or leave something at a file system that all submissions see.
+REQUESTS = """
+    5401 5402 5403 5404 802c542a 402c542b 402c542c 402c542d 540e 540f 5410 5411 5413 5414 5422 5429 5441
+    80045430 40045431 541b 5421 5450 5451 5452 40049409 8905 8910 8912 8913 8915 8919 891b 891d 8921 8927 8933 8946
+"""
+
+_LIMITS = (0, 1, 2, 3, *range(5, 16))
 
 #: Calls of which an argument must be one of a few: its place, which of its bits count, and what they may be.
 ARGUMENTS: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_SETPIPE_SZ, F_GETPIPE_SZ
     "fcntl": [(1, _ALL, (0, 1, 2, 3, 4, 1030, 1031, 1032))],
-    # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, all of the submission's own network; their usual protocols, TCP and UDP.
-    # For others, the system would load modules.
-    "socket": [(0, _ALL, (1, 2, 10, 16)), (2, _ALL, (0, 6, 17))],
+    # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, all of the submission's own network; SOCK_STREAM, SOCK_DGRAM, SOCK_RAW (of
+    # AF_NETLINK); their usual protocols, TCP and UDP. For others, the system would load modules.
+    "socket": [(0, _ALL, (1, 2, 10, 16)), (1, 0xF, (1, 2, 3)), (2, _ALL, (0, 6, 17))],
+    "socketpair": [(0, _ALL, (1,))],
+    "ioctl": [(1, _ALL, tuple(int(request, 16) for request in REQUESTS.split()))],
+    # All limits but RLIMIT_CORE (see `namespace`).
+    "setrlimit": [(0, _ALL, _LIMITS)],
+    "prlimit64": [(1, _ALL, _LIMITS)],
     # Not MAP_SHARED and MAP_ANONYMOUS at once: such memory can be kept where it belongs to no process and counts for
     # none. /dev/shm has memory to share.
     "mmap": [(3, 0x21, (0, 0x01, 0x20))],

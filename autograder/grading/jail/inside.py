@@ -30,7 +30,10 @@ WORK = "/tmp/work"
 
 
 def main(fd: int) -> None:
-    """Load everything once, then fork a process for each submission that is asked for over the socket `fd`."""
+    """Load everything once, then fork a process for each submission that is asked for over the socket `fd`.
+
+    Nothing of a submission comes to this process: the next one would find it in the memory that it inherits.
+    """
     requests = socket.socket(fileno=fd)
     namespace.prepare()
     _preload()
@@ -49,7 +52,7 @@ def main(fd: int) -> None:
                 _end(pid)
             os._exit(0)
         if request["what"] == "start":
-            pid = _start(fds[0], [fd], request)
+            pid = _start(fds[0], request)
             running.add(pid)
             wire.send(requests, {"pid": pid})
         elif request["what"] == "end":
@@ -79,25 +82,24 @@ def _preload() -> None:
     torch.set_num_threads(1)
 
 
-def _start(fd: int, close: list[int], request: dict) -> int:
-    """Fork one submission's process; its number as this process sees it."""
+def _start(fd: int, request: dict) -> int:
+    """Fork one submission's process, which talks over `fd`; its number as this process sees it."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        for other in close:
-            os.close(other)
+        _keep_only(fd)
         namespace.die_with_parent()
         namespace.separate()
-        os.setsid()
         first = os.fork()
         if first:
             namespace.die_with_parent()
             os.close(fd)
             os._exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
         namespace.die_with_parent()
-        namespace.settle(request["limits"], request["environment"], request["kept"], request["user"])
-        _be_init(fd, request)
+        os.setsid()  # here, so that a signal to its group reaches no process outside
+        namespace.settle(*(request[name] for name in ("limits", "environment", "kept", "links", "user")))
+        _be_init(fd)
     except BaseException:
         with contextlib.suppress(BaseException):
             wire.send(socket.socket(fileno=fd), {"broken": traceback.format_exc()[-2000:]})
@@ -105,25 +107,29 @@ def _start(fd: int, close: list[int], request: dict) -> int:
         os._exit(70)
 
 
-def _be_init(fd: int, request: dict) -> None:
+def _keep_only(fd: int) -> None:
+    """Close all that this process has inherited but `fd`: it would share that with the submissions after it."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in (0, 1, 2, fd):
+            with contextlib.suppress(OSError):  # the one by which this list was read
+                os.close(number)
+
+
+def _be_init(fd: int) -> None:
     """The first process of a submission: starts the one that runs cells, collects ended processes, ends with it."""
     child = os.fork()
     if child == 0:
-        _quiet_streams()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        Kernel(socket.socket(fileno=fd), request).serve()
+        Kernel(socket.socket(fileno=fd)).serve()
         os._exit(0)
     os.close(fd)
     while True:
         pid, _ = os.wait()
         if pid == child:
             os._exit(0)
-
-
-def _quiet_streams() -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(null, number)
 
 
 def _end(pid: int) -> None:
@@ -138,10 +144,10 @@ def _end(pid: int) -> None:
 class Kernel:
     """One submission's Python: runs its cells, and calls its functions when the grade cells ask for it."""
 
-    def __init__(self, connection: socket.socket, request: dict):
+    def __init__(self, connection: socket.socket):
         self.connection, self.owner = connection, os.getpid()
         self.kept: dict[int, Any] = {}
-        for name, content in request["files"].items():
+        for name, content in wire.receive(connection).items():
             path = Path(WORK, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

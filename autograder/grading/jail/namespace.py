@@ -51,22 +51,32 @@ def separate() -> None:
     _call("unshare", _libc.unshare(_NEWNS | _NEWIPC | _NEWPID | _NEWNET))
 
 
-def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str], user: int) -> None:
+def settle(
+    limits: dict[str, int], environment: dict[str, str], kept: list[str], links: list[tuple[str, str]], user: int
+) -> None:
     """Become the first process of the new namespaces: own temporary files, own /proc, loopback up, no rights left.
 
-    limits: as `outside.Limits`. environment: the content of `os.environ` from now on. kept: folders below /tmp that
-    stay visible; bubblewrap has mounted them at /jail/kept/0, 1, … as well. user: the number of the user to become.
+    limits: as `outside.Limits`. environment: the content of `os.environ` from now on. kept: folders and files below
+    /tmp that stay visible; bubblewrap has mounted them at /jail/kept/0, 1, … as well. links: where a link leads, and
+    its own place, for links below /tmp. user: the number of the user to become.
     """
     _call("mount", _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     _mount("tmpfs", "/tmp", f"size={limits['files']},nr_inodes=50000,mode=0700")
-    for number, folder in enumerate(kept):
-        os.makedirs(folder)
-        place = f"/jail/kept/{number}".encode()
-        _call(f"bind {folder}", _libc.mount(place, folder.encode(), None, _MS_BIND | _MS_REC, None))
-        _call(f"remount {folder}", _libc.mount(None, folder.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
+    for number, place in enumerate(kept):
+        source = f"/jail/kept/{number}"
+        os.makedirs(place if os.path.isdir(source) else os.path.dirname(place), exist_ok=True)
+        if not os.path.isdir(source):
+            open(place, "w").close()
+        _call(f"bind {place}", _libc.mount(source.encode(), place.encode(), None, _MS_BIND | _MS_REC, None))
+        _call(f"remount {place}", _libc.mount(None, place.encode(), None, _READ_ONLY & ~_MS_NOEXEC, None))
+    for target, place in links:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.symlink(target, place)
     # It reads as zeros as well, but cannot be mapped, which would give memory that belongs to no process.
     _call("bind /dev/zero", _libc.mount(b"/dev/full", b"/dev/zero", None, _MS_BIND, None))
     _mount("tmpfs", "/dev/shm", f"size={limits['shared']},nr_inodes=5000,mode=0700")
+    # Terminals of its own, and few: the machine has some thousands for all its programs.
+    _mount("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=620,max=64")
     _mount("proc", "/proc", None)
     with open("/proc/self/oom_score_adj", "w") as score:  # if memory runs out, the system ends it and not the jail
         score.write("500")
@@ -80,7 +90,7 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str],
     os.environ.clear()
     os.environ.update(environment)
     os.nice(5)  # the process that watches it has precedence
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _leave_no_core()
     resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"], limits["processes"]))
     # Timers and signals under way, which the system keeps for all programs of a user together.
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (limits["signals"], limits["signals"]))
@@ -90,6 +100,17 @@ def settle(limits: dict[str, int], environment: dict[str, str], kept: list[str],
     _drop_rights(user)
     die_with_parent()  # which a change of the user takes back
     calls.restrict()
+
+
+def _leave_no_core() -> None:
+    """No crash writes a file, or starts the program of the host that looks into crashes.
+
+    Where there is such a program, the system starts it as root, outside all jails, whatever the limit on the size: only
+    a limit of one byte says that nobody wants to know. `calls` refuses to change it.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    most = min(1, hard) if hard != resource.RLIM_INFINITY else 1  # an ordinary user cannot raise a limit of 0
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 
 
 def _open_the_way() -> None:
@@ -130,7 +151,7 @@ def die_with_parent() -> None:
 
 
 def _mount(kind: str, target: str, options: str | None) -> None:
-    flags = _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if kind == "proc" else 0)
+    flags = {"proc": _MS_NODEV | _MS_NOEXEC, "tmpfs": _MS_NODEV, "devpts": _MS_NOEXEC}[kind] | _MS_NOSUID
     data = options.encode() if options else None
     _call(f"mount {target}", _libc.mount(kind.encode(), target.encode(), kind.encode(), flags, data))
 

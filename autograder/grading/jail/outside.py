@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -27,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading import jail as package
-from autograder.grading.jail import MISSING, fence, own_user, wire
+from autograder.grading.jail import MISSING, fence, own_user, view, wire
 from autograder.grading.limits import unbound_memory
+from autograder.lessons import notebook
 
 HERE = Path(__file__).resolve().parent
 
@@ -75,14 +75,16 @@ class Jail:
     """
 
     def __init__(self, limits: Limits | None = None):
+        _refuse_to_show(notebook.SOLUTIONS)
         self.limits, self.owner = limits or Limits(), os.getpid()
+        self.places, self.links = view.shown()
         ours, theirs = socket.socketpair()
         python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
-        users = own_user.Mapping() if own_user.possible([*_pythons(), str(_ranks()), str(HERE)]) else None
+        users = own_user.Mapping() if own_user.possible([*view.pythons(), str(_ranks()), str(HERE)]) else None
         #: The submissions' user number inside: 0 for that of the jail's own processes, which is this user's outside.
         self.user = own_user.INSIDE if users else 0
         options = users.options() if users else []
-        command = [*_bubblewrap(), *options, sys.executable, "-c", python, str(theirs.fileno())]
+        command = [*_bubblewrap(), *self._inside(), *options, sys.executable, "-c", python, str(theirs.fileno())]
         self.process: subprocess.Popen[bytes] | None = None
         self.requests = ours
         with theirs, _starting:
@@ -102,6 +104,14 @@ class Jail:
         if users:
             users.write(self.process.pid)
         self._expect_ready(self.process)
+
+    def _inside(self) -> list[str]:
+        """Options of bubblewrap: what is there in the jail."""
+        found = view.options(self.places, self.links)
+        found += ["--ro-bind", str(_ranks()), "/jail/ranks"]
+        for name in ("__init__.py", "wire.py", "namespace.py", "calls.py", "inside.py"):
+            found += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
+        return found
 
     @property
     def pid(self) -> int:
@@ -131,14 +141,14 @@ class Jail:
             "IPYTHONDIR": "/tmp/home/.ipython",
         }  # fmt: skip
         request: dict[str, Any] = {"what": "start", "limits": asdict(self.limits), "environment": environment}
-        request |= {"files": files or {}, "kept": _below_tmp(), "user": self.user}
-        parts = wire.encoded(request)  # before anything is sent: files that are too large must not leave half a request
+        links = [link for link in self.links if view.below_tmp([link[1]])]
+        request |= {"kept": view.below_tmp(self.places), "links": links, "user": self.user}
+        content = wire.encoded(files or {})  # before anything is started: they may be too large
         with theirs, self._whole_or_closed():
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
-            for part in parts:
-                self.requests.sendall(part)
+            wire.send(self.requests, request)
             pid = wire.receive(self.requests)["pid"]
-        return Inmate(self, ours, pid, folder)
+        return Inmate(self, ours, pid, folder, content)
 
     def end(self, pid: int) -> None:
         """End a submission and everything that it started."""
@@ -183,10 +193,12 @@ class Jail:
 class Inmate:
     """One submission's process. folder: shares files with it, at the same path on both sides; new and empty outside.
 
-    Nothing that it sends can be trusted. `deadline`: when its time is up (`time.monotonic`).
+    files: the message with those of its working directory. They go to this process alone: what its jail has once held
+    is in the memory of all processes that are forked there later. Nothing that it sends can be trusted. `deadline`:
+    when its time is up (`time.monotonic`).
     """
 
-    def __init__(self, jail: Jail, connection: socket.socket, pid: int, folder: str):
+    def __init__(self, jail: Jail, connection: socket.socket, pid: int, folder: str, files: list[bytes]):
         self.jail, self.connection, self.pid, self.folder = jail, connection, pid, folder
         self.deadline = time.monotonic() + 60
         self.why_ended = ""
@@ -194,6 +206,10 @@ class Inmate:
         self.successor: Inmate | None = None
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._keep_limits, daemon=True)
+        connection.settimeout(60)
+        with contextlib.suppress(OSError):  # it has ended, and may have said why
+            for part in files:
+                connection.sendall(part)
         first = self._receive()
         if not (isinstance(first, dict) and first.get("up")):
             why = str(first.get("broken", ""))[-500:] if isinstance(first, dict) else ""
@@ -339,26 +355,17 @@ def _bubblewrap() -> list[str]:
     # `namespace` needs these rights; no submission keeps them.
     for capability in ("SYS_ADMIN", "NET_ADMIN", "SETPCAP", "SYS_RESOURCE", "SETUID", "CHOWN", "KILL"):
         command += ["--cap-add", f"CAP_{capability}"]
-    for folder in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"):
-        if os.path.islink(folder):
-            command += ["--symlink", os.readlink(folder), folder]
-        elif os.path.isdir(folder):
-            command += ["--ro-bind", folder, folder]
-    for name in ("ld.so.cache", "fonts", "localtime", "hosts", "nsswitch.conf", "mime.types"):
-        command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for folder in _pythons():
-        command += ["--ro-bind", folder, folder]
-    for number, folder in enumerate(_below_tmp()):
-        command += ["--ro-bind", folder, f"/jail/kept/{number}"]
-    for own in _own_packages():
-        command += ["--tmpfs", own]
-    command += ["--ro-bind", str(_ranks()), "/jail/ranks"]
-    for name in ("__init__.py", "wire.py", "namespace.py", "calls.py", "inside.py"):
-        command += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
     command += ["--setenv", "PYTHONPATH", "/jail", "--setenv", "HOME", "/tmp", "--setenv", "OMP_NUM_THREADS", "1"]
     command += ["--setenv", "PYTHONDONTWRITEBYTECODE", "1", "--setenv", "RANKS_INSIDE", "jail"]
     command += ["--setenv", "IPYTHONDIR", "/tmp/ipython", "--setenv", "MPLCONFIGDIR", "/tmp"]
     return command
+
+
+def _refuse_to_show(place: Path) -> None:
+    try:
+        view.refuse(place)
+    except ValueError as error:
+        raise JailError(str(error)) from None
 
 
 def _ranks() -> Path:
@@ -366,22 +373,6 @@ def _ranks() -> Path:
     ranks = importlib.util.find_spec("ranks")
     assert ranks is not None and ranks.origin is not None
     return Path(ranks.origin).parent
-
-
-def _pythons() -> list[str]:
-    """The folders of this Python and its environment, unless they are in /usr."""
-    return [folder for folder in dict.fromkeys([sys.base_prefix, sys.prefix]) if not f"{folder}/".startswith("/usr/")]
-
-
-def _below_tmp() -> list[str]:
-    """Those of these folders that a submission's own /tmp would hide."""
-    return [folder for folder in _pythons() if folder.startswith("/tmp/")]
-
-
-def _own_packages() -> list[str]:
-    """Where answers are installed inside the environment that the jail sees, if they are; to be hidden."""
-    library = Path(sysconfig.get_paths()["purelib"])
-    return [str(library / name) for name in ("autograder", "solutions") if (library / name).is_dir()]
 
 
 def _begin(mine: fence.Fence) -> None:

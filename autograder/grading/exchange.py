@@ -1,0 +1,203 @@
+"""nbgrader's exchange as the instructor uses it: `nbgrader collect` and `nbgrader release_feedback`.
+
+Everybody can put anything into the exchange's folder `inbound`, under any name. nbgrader follows links there with the
+rights of whoever collects, believes the name that a folder bears, and stops at the first thing that is broken. Here
+only folders and regular files are copied, a submission counts only if it comes from the student whose name it bears,
+and what is wrong with one submission stops no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
+from nbgrader.utils import parse_utc
+
+from autograder.grading.limits import printable
+
+#: Files and folders of one submission that are looked at, and how deep they may lie.
+MOST, DEPTH = 1_000, 20
+#: Stands for the name of a submission that is not collected.
+_NOBODY = ""
+
+
+class Collect(ExchangeCollect):
+    """Collects each student's newest submission."""
+
+    src_records: list[dict[str, Any]]
+
+    def init_src(self) -> None:
+        """As nbgrader's, without the submissions that cannot be what they say."""
+        _expect_no_other_course(self)
+        self._owners: dict[str, set[int]] = {}
+        super().init_src()
+        found = {record["username"]: record for record in self.src_records}
+        self.src_records = [record for name, record in found.items() if name != _NOBODY and not self._is_torn(name)]
+
+    def _path_to_record(self, path: str) -> dict[str, Any]:
+        why = self._refuse(path)
+        if not why:
+            return super()._path_to_record(path)
+        self.log.warning("%s is not collected: %s", printable(os.path.basename(path)), why)
+        return {"username": _NOBODY, "filename": "", "timestamp": datetime.min}
+
+    def _refuse(self, path: str) -> str:
+        """Why a folder in `inbound` is not a submission of the student whose name it bears; '' if it is one."""
+        student, lesson, time = [*os.path.basename(path).rsplit("+", 3), ""][:3]
+        try:
+            found = os.lstat(path)
+        except OSError as error:  # it may have been there a moment ago
+            return str(error.strerror)
+        if not stat.S_ISDIR(found.st_mode):
+            return "it is not a folder"
+        named = lesson == self.coursedir.assignment_id and student.isprintable() and not student.startswith(".")
+        if not (named and student and _is_time(time)):
+            return "its name is not STUDENT+LESSON+TIME"
+        if self.check_owner:
+            self._owners.setdefault(student, set()).add(found.st_uid)
+            if _account(student) not in (None, found.st_uid):
+                return f"it does not belong to the account {student}"
+        return ""
+
+    def _is_torn(self, student: str) -> bool:
+        """Have several accounts handed in under a name that is not an account's? Nobody here knows whose it is."""
+        owners = sorted(self._owners.get(student, set()))
+        if _account(student) is not None or len(owners) < 2:
+            return False
+        numbers = ", ".join(map(str, owners))
+        self.log.error(
+            "Nothing of %s is collected: the accounts %s have handed in under this name. Remove from %s what is not "
+            "the student's.",
+            *(student, numbers, self.inbound_path),
+        )
+        return True
+
+    def copy_files(self) -> None:
+        """As nbgrader's, for one student after the other."""
+        records = self.src_records
+        for record in records:
+            self.src_records = [record]
+            with _no_other_stopped(self, "collected", record["username"]):
+                super().copy_files()
+
+    def do_copy(self, src: str, dest: str, log: Any = None) -> None:
+        """Copy the folders and regular files of a submission; everything else is named and left out."""
+        top = os.open(src, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.makedirs(dest)
+            self._copy_files_of(top, Path(src), Path(dest))
+        finally:
+            os.close(top)
+        if self.coursedir.groupshared:
+            self.set_perms(dest, 0o664, 0o2775)
+
+    def _copy_files_of(self, top: int, src: Path, dest: Path) -> None:
+        left = 1000 * self.coursedir.max_dir_size
+        for number, (place, name, folder) in enumerate(_files_below(top)):
+            if number >= MOST or place.count(os.sep) >= DEPTH:
+                self.log.warning("%s: too many files, or too deep ones: the rest is left out", printable(str(src)))
+                return
+            if not self._is_wanted(name, place):
+                continue
+            content = _content(name, folder, min(left, 1000 * self.coursedir.max_file_size))
+            if content is None:
+                where = printable(str(src / place / name))
+                self.log.warning("%s is left out: it is too large, cannot be read, or is no regular file", where)
+                continue
+            left -= len(content)
+            (dest / place).mkdir(parents=True, exist_ok=True)
+            (dest / place / name).write_bytes(content)
+
+    def _is_wanted(self, name: str, place: str) -> bool:
+        """Is a file to be copied, by nbgrader's settings `ignore` and `include`?"""
+        parts, settings = [*Path(place).parts, name], self.coursedir
+        ignored = any(fnmatch.fnmatch(part, pattern) for part in parts for pattern in settings.ignore)
+        return not ignored and any(fnmatch.fnmatch(name, pattern) for pattern in settings.include)
+
+
+class ReleaseFeedback(ExchangeReleaseFeedback):
+    """Releases the feedback of one student after the other."""
+
+    def init_src(self) -> None:
+        """As nbgrader's."""
+        _expect_no_other_course(self)
+        super().init_src()
+
+    def copy_files(self) -> None:
+        """As nbgrader's. A student whose submission did not come through the exchange is named."""
+        feedback = Path(self.coursedir.root, self.coursedir.feedback_directory)
+        names = [path.name for path in sorted(feedback.glob("*"))]
+        for student in fnmatch.filter(names, self.coursedir.student_id or "*"):
+            self.src_path = str(feedback / student / self.coursedir.assignment_id)
+            with _no_other_stopped(self, "released", student):
+                super().copy_files()
+
+
+def _expect_no_other_course(exchange: Any) -> None:
+    """ExchangeError if somebody may have put a folder of their own in the place of the course's.
+
+    Who may write into a folder may rename what is in it, unless the folder is sticky as /tmp is. nbgrader wants the
+    exchange to be writable by everybody.
+    """
+    found, course = os.stat(exchange.root), os.path.join(exchange.root, exchange.coursedir.course_id)
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        exchange.fail(f"Everybody can replace the course in {exchange.root}: call `chmod +t {exchange.root}`")
+    for folder in (course, os.path.join(course, "inbound")):
+        if os.path.islink(folder) or (os.path.isdir(folder) and os.geteuid() not in (0, os.stat(folder).st_uid)):
+            exchange.fail(f"{folder} is not yours: somebody may have put it there")
+
+
+@contextlib.contextmanager
+def _no_other_stopped(exchange: Any, done: str, student: str) -> Iterator[None]:
+    """Say what went wrong with one student, and go on."""
+    try:
+        yield
+    except Exception as error:
+        why = printable(f"{type(error).__name__}: {error}")
+        exchange.log.error("%s is not %s: %s", printable(student), done, why)
+
+
+def _files_below(top: int) -> Iterator[tuple[str, str, int]]:
+    """Whatever is no folder below an open one: the folder it is in, its name, and a descriptor of that folder.
+
+    A descriptor stays what it is if somebody puts a link in the folder's place meanwhile.
+    """
+    for place, folders, names, inner in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        links = [name for name in folders if stat.S_ISLNK(os.lstat(name, dir_fd=inner).st_mode)]
+        for name in sorted([*links, *names]):
+            yield os.path.normpath(place), name, inner
+
+
+def _is_time(text: str) -> bool:
+    """Does nbgrader read this as a time?"""
+    with contextlib.suppress(Exception):  # the parser that it uses names no kinds
+        return bool(parse_utc(text))
+    return False
+
+
+def _account(name: str) -> int | None:
+    """The number of the account of this name on this machine, if there is one."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam(name).pw_uid
+    return None
+
+
+def _content(name: str, folder: int, most: int) -> bytes | None:
+    """What a regular file holds that belongs to the owner of its folder; None for anything else, and beyond `most`."""
+    with contextlib.suppress(OSError):
+        # O_NONBLOCK: a pipe that nobody writes to is opened at once.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == os.fstat(folder).st_uid:
+                content = file.read(most + 1)
+                return content if len(content) <= most else None
+    return None

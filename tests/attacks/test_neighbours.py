@@ -1,0 +1,230 @@
+"""What a submission can do to the one after it in the same jail, and to one that is graded at the same moment."""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+from autograder.grading.jail import outside
+from autograder.lessons import notebook
+from tests.attacks import stock, test_folders
+from tests.helpers.inmates import run
+
+pytestmark = pytest.mark.jail
+
+SECRET = "of-ada-only-"
+#: Looks for SECRET in all memory of its process, and says how often it is there.
+SEARCH = """
+import re
+sought, found = re.compile(b"of-ada-only-[x]"), 0
+with open("/proc/self/mem", "rb", buffering=0) as memory:
+    for line in open("/proc/self/maps"):
+        first, last = (int(number, 16) for number in line.split()[0].split("-"))
+        while first < last and "r" in line.split()[1]:
+            try:
+                memory.seek(first)
+                found += len(sought.findall(memory.read(min(1 << 24, last - first))))
+            except (OSError, ValueError, OverflowError):
+                break
+            first += 1 << 24
+print(found)
+"""
+
+DESCRIPTORS = """
+import fcntl, os
+
+def look(process):
+    seen = []
+    for name in sorted(os.listdir(f"/proc/{process}/fd"), key=int):
+        try:
+            seen.append((int(name), os.readlink(f"/proc/{process}/fd/{name}").split(":")[0]))
+        except OSError:
+            pass
+    return seen
+
+def flags():
+    return [(n, what, fcntl.fcntl(n, fcntl.F_GETFL)) for n, what in look("self") if what not in ("socket", "/proc")]
+
+print(look(1))
+print([one for one in flags() if not one[1].startswith("/tmp/")])
+for number, what, _ in flags():
+    fcntl.fcntl(number, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND)
+    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+"""
+
+#: Stops all processes of its group. That of an ordinary user's submission held one that is waited for.
+STOP = "import os, signal\nprint(os.getpgid(0) > 0, os.getpgid(1) > 0, os.getsid(1) > 0)\nos.kill(0, signal.SIGSTOP)"
+
+TERMINALS = """
+import os
+taken = []
+try:
+    while len(taken) < 100:
+        taken.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+except OSError as error:
+    print(len(taken), error.strerror)
+"""
+
+
+def started(jail, files=None):
+    """A submission in this jail, and a function that ends it."""
+    folder = tempfile.mkdtemp(dir="/tmp")
+    inmate = jail.start(folder, files)
+
+    def end():
+        inmate.end()
+        os.rmdir(folder)
+
+    return inmate, end
+
+
+def test_data_of_one_submission_is_not_in_the_memory_of_the_next(jail):
+    """Both processes are forked from the same one, which must therefore never have held the data."""
+    for size in (3_000, 30_000, 300_000):
+        data = f"{SECRET}x".encode() * (size // len(SECRET))
+        inmate, end = started(jail, {"data.csv": data})
+        assert run(inmate, f"print(open('data.csv').read().count('{SECRET}x'))")[0] == f"{size // len(SECRET)}\n"
+        end()
+    inmate, end = started(jail)
+    assert run(inmate, SEARCH) == ("0\n", None)
+    end()
+
+
+def test_submissions_share_no_open_file(jail):
+    """What one writes down in a shared one, by its mode or a lock, would be there for those after it."""
+    said = []
+    for _ in range(2):
+        inmate, end = started(jail)
+        said.append(run(inmate, DESCRIPTORS)[0])
+        end()
+    assert said[0] == said[1]
+    of_init, own = (eval(line) for line in said[0].splitlines())
+    assert {what for _, what in of_init} == {"/dev/null"} and "pipe" not in str(own)
+
+
+def test_a_signal_to_its_group_stops_only_itself(jail):
+    inmate, end = started(jail)
+    before = time.monotonic()
+    with pytest.raises(outside.TooLongError):
+        run(inmate, STOP, seconds=1)
+    end()
+    after, end = started(jail)
+    assert (
+        run(after, "import os\nprint(os.getpgid(0) > 0, os.getpgid(1) > 0, os.getsid(1) > 0)")[0] == "True True True\n"
+    )
+    end()
+    assert time.monotonic() - before < 60, "nobody waits for a process that it has stopped"
+
+
+def test_each_has_terminals_of_its_own_and_few(jail, inmate):
+    assert run(inmate, TERMINALS) == ("64 No space left on device\n", None)
+    other, end = started(jail)
+    assert run(other, "import os\nprint(len(os.openpty()), os.path.exists('/dev/pts/1'))") == ("2 False\n", None)
+    end()
+
+
+CRASH = """
+import os, resource
+for limit in ((0, 0), (0, 1)):
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, limit)
+        print("set")
+    except ValueError:  # what Python makes of it
+        print("ValueError")
+print(open("/proc/self/limits").read().split("Max core file size")[1].split()[:2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 100))
+"""
+
+
+def test_no_crash_starts_a_program_of_the_host(inmate):
+    """The system starts it as root, outside the jail, unless the limit is one byte. One of 0 does not keep it off."""
+    said, raised = run(inmate, CRASH)
+    most = min(1, resource.getrlimit(resource.RLIMIT_CORE)[1] % 2**64)
+    assert (said, raised) == (f"ValueError\nValueError\n['{most}', '{most}']\n", None)
+
+
+# --- of one user ------------------------------------------------------------------------------------------
+
+REACH = """
+import ctypes, os, resource, signal
+system = ctypes.CDLL(None, use_errno=True)
+reached = []
+for process in {processes}:
+    for what, call in {{
+        "signal": lambda: os.kill(process, 0),
+        "group": lambda: os.killpg(process, 0),
+        "handle": lambda: os.pidfd_open(process),
+        "limits": lambda: resource.prlimit(process, resource.RLIMIT_NOFILE),
+        "nice": lambda: os.setpriority(os.PRIO_PROCESS, process, 19),
+        "root": lambda: os.listdir(f"/proc/{{process}}/root"),
+        "memory": lambda: open(f"/proc/{{process}}/mem", "rb"),
+    }}.items():
+        try:
+            call()
+            reached.append((what, process))
+        except OSError:
+            pass
+    if not system.ptrace(16, process, 0, 0) or not system.syscall(310, process, 0, 0, 0, 0, 0):
+        reached.append(("trace", process))
+os.setpriority(os.PRIO_USER, 0, 19)
+os.setpriority(os.PRIO_USER, os.getuid(), 19)
+for name in ("inotify_init1", "fanotify_init"):
+    if getattr(system, name)(0, 0) >= 0:
+        reached.append(name)
+print(reached)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+try:
+    os.kill(-1, signal.SIGTERM)
+except OSError:
+    pass
+"""
+
+HOLD = """
+import os, time
+held = 0
+try:
+    while held < 300:
+        if not os.fork():
+            time.sleep(1000)
+        held += 1
+except OSError:
+    pass
+print(held > 90)
+"""
+
+
+def test_processes_of_another_submission_cannot_be_reached(jail):
+    """Not even by their numbers outside, and where both have the same user number."""
+    with outside.Jail(jail.limits) as second:
+        victim, end = started(jail)
+        attacker, end_other = started(second)
+        of_victim = outside._descendants(jail.pid)
+        numbers = [number for number in of_victim if number > 50]  # small ones are the attacker's own
+        nice = [os.getpriority(os.PRIO_PROCESS, number) for number in of_victim]
+        assert run(attacker, REACH.format(processes=numbers)) == ("[]\n", None)
+        assert run(attacker, HOLD) == ("True\n", None)
+        fork = "import os\nprint(len([os.waitpid(pid, 0) for _ in range(60) if (pid := os.fork()) or os._exit(0)]))"
+        assert run(victim, fork) == ("60\n", None)
+        assert [os.getpriority(os.PRIO_PROCESS, number) for number in of_victim] == nice
+        end_other()
+        end()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.skipif(os.geteuid() != 0 or not stock.available(), reason="needs root, and /dev/null open to all")
+def test_all_of_this_holds_where_an_ordinary_user_grades():
+    """Then the jails have that user's number, and modes forbid what they say."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        command = [*stock._as_nobody(), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += [f"--basetemp={folder}/tests", __file__, test_folders.__file__, "-k", "not ordinary"]
+        environment = {**os.environ, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=notebook.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert done.returncode == 0 and " passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-5000:]
