@@ -19,7 +19,7 @@ from autograder.grading.restore import answer_of, visible_part
 from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
 
 TEMPLATES = Path(__file__).parent / "templates"
-#: What nbconvert puts behind a heading. An attribute may hold any sign but its quotes.
+#: What nbconvert puts after a heading. An attribute may hold any sign but its quotes.
 ANCHOR = re.compile(r"""<a(?:[^>"]|"[^"]*")*>(?:¶|&#182;)</a>""")
 
 
