@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, log2
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from autograder.checks.collectives.common import (
     run_cases,
     run_cases_alone,
     shaped_cases,
+    strided_case,
     sum_of,
     turned,
     vector_cases,
@@ -44,7 +46,7 @@ def broadcast_delivers_in_logarithmic_rounds(broadcast, *, rng):
         for src in range(world_size) if world_size <= 5 else (0, 3, 7):
             name = f"{count_of_ranks(world_size)}, 7 numbers, float64"
             plain = Case(name, vectors(rng, world_size, 7, "float64"))
-            tried = [plain] if src else [plain, *shaped_cases(rng, world_size)]
+            tried = [plain] if src else [plain, *shaped_cases(rng, world_size), strided_case(rng, world_size)]
             cases += [Case(f"{case.name}, src = {src}", case.inputs, (src,), case.layout) for case in tried]
         _expect_broadcasts(run_cases(broadcast, cases + large_case(rng, world_size, src=2)))
 
@@ -108,8 +110,14 @@ def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
 @check("01-ex2-reduce-scatter")
 def reduce_scatter_refuses_what_is_not_1d(reduce_scatter, *, rng):
     """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
-    cases = [Case(f"shape {shape}", [numbers(rng, shape, "float32")] * 2) for shape in ((4, 2), (), (2, 1))]
-    expect_refusals(reduce_scatter, cases, "tensor")
+    _expect_refusals_of_shapes(reduce_scatter, rng)
+
+
+def _expect_refusals_of_shapes(function: Any, rng: np.random.Generator) -> None:
+    for world_size in (2, 1):
+        ranks, shapes = count_of_ranks(world_size), ((4, 2), (), (2, 1), (2, 1, 2))
+        cases = [Case(f"{ranks}, shape {shape}", [numbers(rng, shape, "float32")] * world_size) for shape in shapes]
+        expect_refusals(function, cases, "tensor")
 
 
 # ---- 3 · all_gather ----
@@ -154,8 +162,14 @@ def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
         Case("3 ranks, one number too few", [numbers(rng, (n - 1,), "float32") for n in (3, 2, 2)], (7,)),
         Case("3 ranks, chunks as long as other ranks'", [numbers(rng, (n,), "float32") for n in (2, 3, 3)], (7,)),
         Case("3 ranks, a matrix", [numbers(rng, (2, 1), "float32") for _ in range(3)], (6,)),
+        Case("3 ranks, a number of shape ()", [numbers(rng, (), "float32") for _ in range(3)], (3,)),
     ]
     expect_refusals(all_gather, cases, "chunk")
+    alone = [
+        Case("1 rank, one number too many", [numbers(rng, (4,), "float32")], (3,)),
+        Case("1 rank, a matrix", [numbers(rng, (2, 1), "float32")], (2,)),
+    ]
+    expect_refusals(all_gather, alone, "chunk")
 
 
 # ---- 7 · all_to_all ----
@@ -189,5 +203,4 @@ def all_to_all_needs_nothing_but_its_messages(all_to_all, *, rng):
 @check("01-ex7-all-to-all")
 def all_to_all_refuses_what_is_not_1d(all_to_all, *, rng):
     """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
-    cases = [Case(f"shape {shape}", [numbers(rng, shape, "float32")] * 2) for shape in ((4, 2), (), (2, 1))]
-    expect_refusals(all_to_all, cases, "tensor")
+    _expect_refusals_of_shapes(all_to_all, rng)

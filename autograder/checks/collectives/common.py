@@ -39,7 +39,7 @@ class Case:
     name: str
     inputs: Sequence[np.ndarray]
     extra: tuple = ()
-    layout: str = ""  # "transposed" or "strided": the tensor is such a view, which is not contiguous
+    layout: str = ""  # "transposed", "strided", or "mixed", transposed on odd ranks: such views are not contiguous
 
     @property
     def world_size(self) -> int:
@@ -47,8 +47,8 @@ class Case:
         return len(self.inputs)
 
     def seen(self, array: np.ndarray) -> np.ndarray:
-        """An array as the ranks see it, which is transposed in that layout."""
-        return array.T if self.layout == "transposed" else array
+        """An array as the ranks see it, which is transposed in two layouts."""
+        return array.T if self.layout in ("transposed", "mixed") else array
 
 
 @dataclass
@@ -77,14 +77,16 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
     """Inside a rank: one call for each case, with a barrier before and after each."""
     kept, outcomes = [], []
     for case in cases:
-        x = _laid_out(torch.from_numpy(case.inputs[rank].copy()), case.layout)
+        x = _laid_out(torch.from_numpy(case.inputs[rank].copy()), case.layout, rank)
+        callers = x.detach()  # the caller's memory, also when the function gives `x` another one
         dist.barrier()
         try:
             result, error = function(x, *case.extra), None
         except ValueError as raised:
             result, error = None, (type(raised).__name__, str(raised))
         result = result if isinstance(result, torch.Tensor) else None
-        outcomes.append(Outcome(None, x.numpy().copy(), result is None or _own_memory(result, [x, *kept]), error))
+        own_memory = result is None or _own_memory(result, [callers, *kept])
+        outcomes.append(Outcome(None, callers.numpy().copy(), own_memory, error))
         kept.append(result)
     dist.barrier()
     for outcome, result in zip(outcomes, kept, strict=True):
@@ -92,9 +94,11 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
     return outcomes
 
 
-def _laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+def _laid_out(x: torch.Tensor, layout: str, rank: int) -> torch.Tensor:
     if layout == "strided":
         return x.repeat_interleave(2)[::2]
+    if layout == "mixed":
+        return x.t() if rank % 2 else x.t().contiguous()
     return x.t() if layout == "transposed" else x
 
 
@@ -166,19 +170,25 @@ def vector_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     lengths += (MEGABYTES,) if world_size == 4 else ()
     kinds = [(numel, "float64") for numel in lengths] + [(numel, dtype) for numel in (7, 12) for dtype in OTHER_DTYPES]
     those = count_of_ranks(world_size)
-    strided = Case(f"{those}, 7 numbers, strided", vectors(rng, world_size, 7, "float64"), layout="strided")
     names = [f"{those}, {numel} number{'s' if numel != 1 else ''}, {dtype}" for numel, dtype in kinds]
     plain = [Case(name, vectors(rng, world_size, *kind)) for name, kind in zip(names, kinds, strict=True)]
-    return [*plain, strided]
+    return [*plain, strided_case(rng, world_size)]
+
+
+def strided_case(rng: np.random.Generator, world_size: int) -> Case:
+    """Every other element of a vector."""
+    name = f"{count_of_ranks(world_size)}, 7 numbers, strided"
+    return Case(name, vectors(rng, world_size, 7, "float64"), layout="strided")
 
 
 def shaped_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
-    """Inputs of several shapes, one of them not contiguous: all in float32, two in int64."""
-    shapes = [((), ""), ((4, 3), "transposed"), ((2, 3, 4), ""), ((5, 1), ""), ((0, 3), "")]
+    """Inputs of several shapes, one of them not contiguous, on all ranks or on some: all in float32, two in int64."""
+    shapes = [((), ""), ((4, 3), "transposed"), ((4, 3), "mixed"), ((2, 3, 4), ""), ((5, 1), ""), ((0, 3), "")]
     cases = []
     for dtype, tried in (("float32", shapes), ("int64", shapes[:2])):
         for shape, layout in tried:
-            name = f"{count_of_ranks(world_size)}, {layout} shape {shape}, {dtype}".replace("  ", " ")
+            which = {"": "", "transposed": "transposed ", "mixed": "on odd ranks transposed "}[layout]
+            name = f"{count_of_ranks(world_size)}, {which}shape {shape}, {dtype}"
             cases.append(Case(name, [numbers(rng, shape, dtype) for _ in range(world_size)], layout=layout))
     return cases
 

@@ -461,3 +461,16 @@ all_to_all_takes_any_shape = edit(
     breaks=tests_of(ALL_TO_ALL),
     fails=["all_to_all_refuses_what_is_not_1d"],
 )
+
+all_to_all_checks_several_ranks_only = edit(
+    ALL_TO_ALL,
+    """With one rank you return before you look at the tensor's shape. The statement asks for the error on every rank,
+    for any N: check first.""",
+    (
+        "    if tensor.dim() != 1",
+        "    if dist.get_world_size() == 1:\n        return tensor.clone()\n    if tensor.dim() != 1",
+    ),
+    base=_all_to_all,
+    breaks=tests_of(ALL_TO_ALL),
+    fails=["all_to_all_refuses_what_is_not_1d"],
+)

@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 01, exercises 1, 2 and 3."""
+"""Wrong answers to lesson 01, exercises 2 and 3."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821
@@ -7,138 +7,7 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, mutant, right, tests_of
 
-BROADCAST, REDUCE_SCATTER, ALL_GATHER = "01-ex1-broadcast", "01-ex2-reduce-scatter", "01-ex3-all-gather"
-ALL_REDUCE, TREE = "01-ex4-all-reduce", "01-ex5-tree-all-reduce"
-
-
-# ---- 1 · broadcast ----
-
-
-@right(BROADCAST)
-def _broadcast():
-    """Right: the base of the edits below."""
-
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        number = (rank - src) % world_size
-        data = tensor.contiguous()
-        reach = 1
-        while reach < world_size:
-            if number < reach and number + reach < world_size:
-                dist.send(data, dst=(rank + reach) % world_size)
-            elif reach <= number < 2 * reach:
-                dist.recv(data, src=(rank - reach) % world_size)
-            reach *= 2
-        tensor.copy_(data)
-
-
-broadcast_fills_a_copy = edit(
-    BROADCAST,
-    """For a tensor that is not contiguous, contiguous() made a copy. You received into that copy, so the caller's
-    tensor kept its old numbers: after the last message, write the copy back into the tensor.""",
-    ("    tensor.copy_(data)\n", ""),
-    base=_broadcast,
-    breaks=tests_of(BROADCAST),
-)
-
-broadcast_swaps_ranks_instead_of_turning = edit(
-    BROADCAST,
-    """You numbered the ranks from the source, but passed these numbers to send and recv, which expect real ranks.
-    Translate back: number m is rank (m + src) mod N.""",
-    ("(rank + reach) % world_size", "number + reach"),
-    ("(rank - reach) % world_size", "number - reach"),
-    base=_broadcast,
-    breaks=tests_of(BROADCAST),
-)
-
-broadcast_only_for_powers_of_two = edit(
-    BROADCAST,
-    """When N is not a power of two, the last round has more senders than ranks that still lack the tensor, and you sent
-    to ranks that have it already or do not exist. A rank sends only if its partner's number is below N.""",
-    ("if number < reach and number + reach < world_size:", "if number < reach:"),
-    base=_broadcast,
-    breaks=tests_of(BROADCAST, TREE),
-)
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
-def broadcast_from_the_source_to_each():
-    """The source sends every message itself, one after the other, which takes N − 1 rounds. A rank that has the tensor
-    can pass it on, too: let the number of ranks that have it double in each round."""
-
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        data = tensor.contiguous()
-        if rank == src:
-            for dst in range(world_size):
-                if dst != src:
-                    dist.send(data, dst=dst)
-        else:
-            dist.recv(data, src=src)
-        tensor.copy_(data)
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
-def broadcast_along_a_chain():
-    """Each rank passes the tensor on to the next, so the last one waits for N − 1 messages in a row. That is a chain,
-    not a tree: in each round, let every rank that has the tensor send it to one that does not."""
-
-    def broadcast(tensor, src):
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        if not 0 <= src < world_size:
-            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
-        number = (rank - src) % world_size
-        data = tensor.contiguous()
-        if number > 0:
-            dist.recv(data, src=(rank - 1) % world_size)
-        if number < world_size - 1:
-            dist.send(data, dst=(rank + 1) % world_size)
-        tensor.copy_(data)
-
-
-broadcast_takes_any_source = edit(
-    BROADCAST,
-    """You accepted a source that is not a rank, and took it modulo N. A wrong rank is the caller's mistake and should
-    be reported: raise the ValueError that the statement asks for, before anything is sent.""",
-    (
-        "    if not 0 <= src < world_size:\n"
-        '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")\n',
-        "",
-    ),
-    base=_broadcast,
-    breaks=tests_of(BROADCAST),
-    fails=["broadcast_refuses_a_source_that_is_no_rank"],
-)
-
-broadcast_always_from_rank_0 = edit(
-    BROADCAST,
-    """All ranks got rank 0's tensor, whatever `src` is. Build the tree from the source: number the ranks starting at
-    `src`.""",
-    ("    number = (rank - src) % world_size\n", ""),
-    ("number < reach and number", "rank < reach and rank"),
-    ("(rank + reach) % world_size", "rank + reach"),
-    ("reach <= number < 2", "reach <= rank < 2"),
-    ("(rank - reach) % world_size", "rank - reach"),
-    base=_broadcast,
-    breaks=tests_of(BROADCAST),
-)
-
-
-@mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
-def broadcast_by_torch():
-    """You called torch's own broadcast. It gives the right numbers, but this exercise is about how it is made: use only
-    sends and receives."""
-
-    def broadcast(tensor, src):
-        if not 0 <= src < dist.get_world_size():
-            raise ValueError(f"src must be in 0…{dist.get_world_size() - 1}, got {src}")
-        data = tensor.contiguous()
-        dist.broadcast(data, src)
-        tensor.copy_(data)
+REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE = "01-ex2-reduce-scatter", "01-ex3-all-gather", "01-ex4-all-reduce"
 
 
 # ---- 2 · reduce_scatter ----
@@ -322,6 +191,19 @@ reduce_scatter_takes_any_shape = edit(
     fails=["reduce_scatter_refuses_what_is_not_1d"],
 )
 
+reduce_scatter_checks_several_ranks_only = edit(
+    REDUCE_SCATTER,
+    """With one rank you return before you look at the tensor's shape. The statement asks for the error on every rank,
+    for any N: check first.""",
+    (
+        "    if tensor.dim() != 1",
+        "    if dist.get_world_size() == 1:\n        return tensor.clone()\n    if tensor.dim() != 1",
+    ),
+    base=_reduce_scatter,
+    breaks=tests_of(REDUCE_SCATTER),
+    fails=["reduce_scatter_refuses_what_is_not_1d"],
+)
+
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_labels_chunks_one_too_far():
@@ -429,6 +311,37 @@ def all_gather_passes_the_whole_vector():
             parts[place].copy_(incoming.tensor_split(world_size)[place])
             passing = incoming
         return whole
+
+
+all_gather_takes_the_length_first = edit(
+    ALL_GATHER,
+    """A chunk of shape () has no length: len() raises a TypeError before you have looked at the number of dimensions.
+    Ask for dim() first, or compare the shape.""",
+    ("if chunk.shape != chunks[rank].shape:", "if len(chunk) != len(chunks[rank]) or chunk.dim() != 1:"),
+    breaks=tests_of(ALL_GATHER),
+    fails=["all_gather_refuses_a_chunk_that_does_not_fit"],
+)
+
+all_gather_cuts_a_long_chunk = edit(
+    ALL_GATHER,
+    """You refuse a chunk that is too short, and cut one that is too long. Its last numbers are lost without a word:
+    raise the ValueError for any other length.""",
+    ("if chunk.shape != chunks[rank].shape:", "if chunk.dim() != 1 or len(chunk) < len(chunks[rank]):"),
+    ("chunks[rank].copy_(chunk)", "chunks[rank].copy_(chunk[: len(chunks[rank])])"),
+    breaks=tests_of(ALL_GATHER),
+    fails=["all_gather_refuses_a_chunk_that_does_not_fit"],
+)
+
+all_gather_checks_several_ranks_only = edit(
+    ALL_GATHER,
+    """With one rank you return before you look at the chunk. It has to fit `numel` there as well: check first.""",
+    (
+        "    right, left =",
+        "    if world_size == 1:\n        return chunk.clone()\n    right, left =",
+    ),
+    breaks=tests_of(ALL_GATHER),
+    fails=["all_gather_refuses_a_chunk_that_does_not_fit"],
+)
 
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER), fails=["all_gather_refuses_a_chunk_that_does_not_fit"])

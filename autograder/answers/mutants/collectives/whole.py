@@ -24,6 +24,28 @@ def all_reduce_fills_a_copy():
 
 
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_gives_the_tensor_other_memory():
+    """You gave the tensor object other memory, with set_() or `.data`. Other tensors that share its old memory, such as
+    the gradient of which it is a view, keep the old numbers. Copy the sum into the tensor."""
+
+    def all_reduce(tensor):
+        chunk = reduce_scatter(tensor.reshape(-1))
+        tensor.data = all_gather(chunk, tensor.numel()).view(tensor.shape)
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
+def all_reduce_adds_memory_as_it_lies():
+    """You added the elements in the order in which they lie in memory. Where one rank's matrix is transposed and
+    another's is not, elements of different places are added. reshape(-1) puts them in the order of their indices."""
+
+    def all_reduce(tensor):
+        if tensor.dim() == 2 and not tensor.is_contiguous():
+            tensor = tensor.t()
+        chunk = reduce_scatter(tensor.reshape(-1))
+        tensor.copy_(all_gather(chunk, tensor.numel()).view(tensor.shape))
+
+
+@mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_returns_the_sum():
     """You returned the sum in a new tensor and left the caller's as it was. all_reduce works in place: write the
     result into `tensor`."""
