@@ -24,16 +24,16 @@ finds_steps_from_0 = edit(
 
 finds_with_equal_norms = edit(
     FAULTS,
-    """You compare norms exactly. The ranks add in another order than one process does, and the last digits differ in a
-    healthy run, too. Allow 0.1 %.""",
+    """You compare norms exactly. The ranks add in a different order than one process does, so the last digits differ
+    even in a healthy run. Allow 0.1 %.""",
     ("abs(now[rank] - want[rank]) <= 1e-3 * want[rank]", "now[rank] == want[rank]"),
     breaks=tests_of(FAULTS),
 )
 
 finds_without_the_state = edit(
     FAULTS,
-    """You do not look at state_in. Moments that were lost between two steps then show as an update of a wrong size,
-    which is what follows from it.""",
+    """You do not look at state_in. If moments were lost between two steps, you report an update of the wrong size,
+    which is only the consequence.""",
     ('"gradient", "state_in", "update"', '"gradient", "update"'),
     breaks=tests_of(FAULTS),
 )
@@ -116,7 +116,7 @@ finds_with_one_per_cent = edit(
 finds_with_an_absolute_bound = edit(
     FAULTS,
     """Your bound is a fixed number. Where norms are small, a fault of any size passes; where they are large, rounding
-    alone is called a fault. 0.1 % is a part of the reference's norm.""",
+    alone is called a fault. 0.1 % means 0.1 % of the reference's norm.""",
     ("<= 1e-3 * want[rank]", "<= 1e-3"),
     breaks=tests_of(FAULTS),
     fails=[FIRST, HEALTHY],

@@ -91,7 +91,7 @@ corpus_from_the_global_generator = edit(
 trainer_without_broadcast = edit(
     TRAINER,
     """Your ranks start from different models: the broadcast is missing. The first all-gather hides it by mixing all of
-    them, so the loss falls and the ranks are equal, but the run is another one.""",
+    them, so the loss falls and the ranks are equal, but it is a different run.""",
     ("        broadcast_parameters(self.model)\n", ""),
     breaks=tests_of(*ON_TRAINER, WATCHED),
 )
@@ -107,8 +107,8 @@ trainer_optimizer_before_broadcast = edit(
 
 trainer_corpus_of_each_rank = edit(
     TRAINER,
-    """Every rank made a corpus of its own. Other cycles have other transitions, so what one rank learns contradicts the
-    others: seed + rank is for the model only.""",
+    """Every rank made a corpus of its own. Different cycles have different transitions, so what one rank learns
+    contradicts the others: seed + rank is for the model only.""",
     ("make_corpus(seed, CORPUS_TOKENS)", "make_corpus(seed + rank, CORPUS_TOKENS)"),
     breaks=tests_of(*ON_TRAINER),
 )
@@ -246,7 +246,7 @@ train_repeats_the_saved_step = edit(
 train_forgets_the_moments = edit(
     TRAIN,
     """You restored the parameters, but not Adam's moments and step count. The first loss is right, but from the second
-    on the run is another one.""",
+    one on it is a different run.""",
     (
         "trainer.optimizer.load_state_dict(state)",
         'trainer.optimizer.load_state_dict({name: state[name] for name in ("master", "lr")})',
@@ -264,8 +264,8 @@ train_forgets_the_step_count = edit(
 
 train_resumes_from_memory = edit(
     TRAIN,
-    """You restored what a global variable of the run that saved still holds. A run that resumes is another process, in
-    which nothing of that is left: read the checkpoint with load_sharded.""",
+    """You restored a global variable in which the run that saved left its state. A run that resumes is another process,
+    where that variable is gone: read the checkpoint with load_sharded.""",
     ("def train(", "SAVED = {}\n\n\ndef train("),
     (
         "        state, manifest = load_sharded(resume_from)\n"
@@ -342,7 +342,7 @@ train_saves_unverified = edit(
 train_never_looks_at_the_memory = edit(
     TRAIN,
     """You do not call check_start. A bit that flips in a rank's parameters between two steps is then gone after the
-    next all-gather, and the run is another one. Call it before each forward.""",
+    next all-gather, but the run is a different one. Call it before each forward.""",
     ("        check_start(rank, world_size, step, parameters_digest(trainer.model), digest)\n", ""),
     breaks=tests_of(TRAIN),
     fails=["broken_invariants_stop_every_rank"],

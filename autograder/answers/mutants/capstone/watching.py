@@ -24,15 +24,15 @@ verify_leaves_early = edit(
 
 verify_alone_without_a_checkpoint = edit(
     VERIFY,
-    """If one rank has no checkpoint, your ranks do not all decide alike: some leave, and the others wait for them.
-    Every rank has the records of all ranks: let all leave, or none.""",
+    """If one rank has no checkpoint, your ranks do not all make the same decision: some leave, and the others wait for
+    them. Every rank has the records of all ranks: let all leave, or none.""",
     ('if not all(run["checkpoints"] for run in uninterrupted):', 'if not mine["checkpoints"]:'),
     breaks=tests_of(VERIFY),
 )
 
 verify_catches_checkpoint_errors_alone = edit(
     VERIFY,
-    """You catch the CheckpointError alone. A checkpoint can be whole and still not fit the model; the run that resumes
+    """You catch the CheckpointError alone. A checkpoint can be intact and still not fit the model. The run that resumes
     from it then ends with another error, which is a difference to report, too.""",
     ("except Exception as error:", "except CheckpointError as error:"),
     breaks=tests_of(VERIFY),
@@ -241,7 +241,7 @@ guard_says_the_wrong_step = edit(
 
 guard_goes_back_for_ever = edit(
     WATCH,
-    """You roll back a loss that never recovers again and again, without end. Raise the error at the fourth time.""",
+    """If the loss never recovers, you roll back again and again, without end. Raise the error the fourth time.""",
     ("if self.count == 3:", "if self.count < 0:"),
     breaks=tests_of(WATCH, WATCHED),
     fails=[ROLLBACKS],
@@ -372,7 +372,7 @@ train_does_not_ask_when_it_saves = edit(
 train_asks_the_clock_first = edit(
     WATCHED,
     """You ask due() before you know whether the step stands. In a step whose loss is refused the question is then
-    wasted: if the answer is yes, nothing is saved for a whole interval. Ask in steps that are not taken back.""",
+    wasted: if the answer is yes, nothing is saved for a whole interval. Ask only in steps that are not taken back.""",
     ("        step += 1\n", "        step += 1\n        due = cadence is not None and cadence.due()\n"),
     ("        due = cadence is not None and cadence.due()\n        if checkpoint_dir", "        if checkpoint_dir"),
     breaks=tests_of(WATCHED),
@@ -412,15 +412,16 @@ train_keeps_rejected_steps = edit(
 
 watched_remembers_a_digest_that_was_taken_back = edit(
     WATCHED,
-    """After a rollback you compare the parameters with the digest of the update that was taken back. They are others,
-    as they should be, and check_start ends the run. Forget the digest.""",
+    """After a rollback you compare the parameters with the digest of the update that was taken back. The parameters
+    differ from it, as they should, and check_start ends the run. Forget the digest.""",
     ("            step, digest = to, None\n", "            step = to\n"),
     breaks=tests_of(WATCHED),
 )
 
 watched_is_not_stopped = edit(
     WATCHED,
-    """With the options your loop no longer checks its steps. They come on top of the invariants: call check_step.""",
+    """With the options your loop no longer checks its steps. The options come on top of the invariants: call
+    check_step.""",
     ("        check_step(rank, world_size, step, losses, norm, digest, held, trainer.numel, falling)\n", ""),
     breaks=tests_of(WATCHED),
     fails=["a_watched_run_is_stopped_as_well"],

@@ -15,7 +15,8 @@ RATIO = "save_seconds / mean_seconds_between_failures"
 
 a_save_that_ends_with_the_failure_is_lost = edit(
     INTERVAL,
-    """A save that ends in the very moment of a failure is complete, and so is the work. Your simulation lost them.""",
+    """A save that ends at the very moment of a failure is complete, and so is the work that it holds. Your simulation
+    lost both.""",
     ("            if end > failure:\n", "            if end >= failure:\n"),
     breaks=tests_of(INTERVAL),
     fails=BORDER,
@@ -23,7 +24,7 @@ a_save_that_ends_with_the_failure_is_lost = edit(
 
 work_that_ends_with_the_failure_is_lost = edit(
     INTERVAL,
-    """When the last second of work ends in the moment of a failure, the run is over. Yours restarted once more.""",
+    """When the last second of work ends at the moment of a failure, the run is over. Yours restarted once more.""",
     ("            if end > failure:\n", "            if end > failure or (is_last and end == failure):\n"),
     breaks=tests_of(INTERVAL),
     fails=BORDER,
@@ -31,7 +32,7 @@ work_that_ends_with_the_failure_is_lost = edit(
 
 a_failure_as_something_ends_is_overlooked = edit(
     INTERVAL,
-    """You passed over a failure that comes in the very moment in which a save or a restart ends. What has ended is
+    """You passed over a failure that comes at the very moment when a save or a restart ends. What has ended is
     complete, but the failure still costs a restart.""",
     (
         "        clock = failure + restart_seconds\n",
@@ -55,8 +56,8 @@ failures_are_taken_out_of_the_list = edit(
 
 a_save_counts_before_it_ends = edit(
     INTERVAL,
-    """You counted a save as soon as it had begun. Killed in its middle it is no checkpoint, and its interval is lost
-    with it.""",
+    """You counted a save as soon as it had begun. A save that is killed halfway is not a checkpoint, and its interval
+    is lost with it.""",
     (
         "            if end > failure:\n                break\n",
         "            if end > failure:\n"
@@ -76,8 +77,8 @@ failures_during_a_restart_are_overlooked = edit(
 
 restarts_queue_up = edit(
     INTERVAL,
-    """With a failure during a restart, you finished the first restart and then did the second. The first one is
-    broken off: only the second takes its whole time.""",
+    """With a failure during a restart, you finished the first restart and then did the second. The failure breaks off
+    the first restart: only the second takes its full time.""",
     ("        clock = failure + restart_seconds\n", "        clock = max(clock, failure) + restart_seconds\n"),
     breaks=tests_of(INTERVAL),
 )
@@ -99,7 +100,7 @@ saves_when_the_work_is_done = edit(
 
 trains_longer_than_the_work = edit(
     INTERVAL,
-    """You trained a whole interval at the end, also where less work was left. The last piece may be shorter.""",
+    """You trained a whole interval at the end, even where less work was left. The last piece may be shorter.""",
     (END, "            end = clock + (interval if is_last else interval + save_seconds)\n"),
     breaks=tests_of(INTERVAL),
 )
@@ -133,7 +134,8 @@ restarts_take_no_time = edit(
 
 times_are_taken_for_gaps = edit(
     INTERVAL,
-    """You took the failures for the time since the restart before. They are times since the beginning of the run.""",
+    """You took each failure time as the time since the last restart. Failure times count from the beginning of the
+    run.""",
     ("            if end > failure:\n", "            if end > begin + failure:\n"),
     ("        while True:\n", "        begin = clock\n        while True:\n"),
     ("        clock = failure + restart_seconds\n", "        clock = begin + failure + restart_seconds\n"),
@@ -154,8 +156,8 @@ one_term_too_few = edit(
 
 two_terms = edit(
     INTERVAL,
-    """√(2δM) − ⅔δ is close where saves are cheap, but not within a thousandth where they are dear: find the minimum
-    itself.""",
+    """√(2δM) − ⅔δ is close where saves are cheap, but off by more than a thousandth where they are expensive: find the
+    minimum itself.""",
     (
         LAST,
         "    return math.sqrt(2 * save_seconds * mean_seconds_between_failures) - 2 / 3 * save_seconds\n",
@@ -166,8 +168,8 @@ two_terms = edit(
 
 the_save_is_subtracted = edit(
     INTERVAL,
-    """√(2δM) − δ is the time between the end of one save and the start of the next in a first approximation only.
-    Your result misses the minimum by more than a thousandth.""",
+    """√(2δM) − δ is only a first approximation of the time between the end of one save and the start of the next. Your
+    result misses the minimum by more than a thousandth.""",
     (LAST, "    return math.sqrt(2 * save_seconds * mean_seconds_between_failures) - save_seconds\n"),
     breaks=tests_of(INTERVAL),
     fails=BEST,
@@ -202,7 +204,7 @@ the_save_is_counted_into_the_interval = edit(
 
 a_share_and_no_seconds = edit(
     INTERVAL,
-    """You returned the interval as a share of the mean time between failures. Seconds are asked for.""",
+    """You returned the interval as a share of the mean time between failures. Return it in seconds.""",
     (LAST, "    return low\n"),
     breaks=tests_of(INTERVAL),
     fails=BEST,

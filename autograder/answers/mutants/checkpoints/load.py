@@ -51,8 +51,8 @@ older_schemas_are_read = edit(
 
 the_schema_comes_before_the_digest = edit(
     LOAD,
-    """You looked at the schema before the digest. In a manifest that is damaged the schema may be wrong, too: compare
-    the digest first.""",
+    """You looked at the schema before the digest. In a damaged manifest the schema may be wrong, too: compare the
+    digest first.""",
     (
         "    if hashlib.sha256(data).hexdigest().encode() != digest.strip():\n",
         "    with contextlib.suppress(ValueError):\n"
@@ -68,8 +68,8 @@ LISTED = '    if [shard["rank"] for shard in manifest["shards"]] != list(range(m
 
 the_files_come_before_the_list = edit(
     LOAD,
-    """You compared the files with the list of shards before you looked whether the list is right. A file whose shard is
-    not listed is then blamed, though it belongs there: look at the list first.""",
+    """You compared the files with the list of shards before you checked the list itself. A file whose shard is not
+    listed is then blamed, although it belongs there: check the list first.""",
     (LISTED, "    if False:\n"),
     (
         'or load another checkpoint")\n    return manifest\n',

@@ -17,8 +17,8 @@ NEW = '{"epoch": 0, "position": 0, "seed": seed} if state is None else '
 
 a_rank_counts_its_own_samples = edit(
     LOADER,
-    """Your state says how many samples this rank has read. On another number of ranks the same number is another
-    place: count what all ranks together have been dealt.""",
+    """Your state says how many samples this rank has read. With a different number of ranks, that count means a
+    different position: count what all ranks together have been dealt.""",
     (
         "        return dict(self.place)\n",
         '        own = self.place["position"] // self.world_size\n        return {**self.place, "position": own}\n',
@@ -32,8 +32,8 @@ a_rank_counts_its_own_samples = edit(
 
 each_rank_has_samples_of_its_own = edit(
     LOADER,
-    """You gave each rank its part of the epoch first, and cut that into batches. With other ranks the parts are
-    others, so samples are lost and come twice: cut the global batches first.""",
+    """You gave each rank its part of the epoch first, and cut that into batches. With a different number of ranks the
+    parts differ, so some samples are lost and others come twice: cut the global batches first.""",
     (
         SHARE,
         "        count = -(-self.batch // self.world_size)\n"
@@ -45,8 +45,8 @@ each_rank_has_samples_of_its_own = edit(
 
 the_shares_are_neighbours = edit(
     LOADER,
-    """You gave each rank neighbouring numbers of the batch. Deal them in turn: rank r gets those at r, r + N, r + 2N,
-    ….""",
+    """You gave each rank consecutive samples of the batch. Deal them in turn: rank r gets those at positions r, r + N,
+    r + 2N, ….""",
     (
         SHARE,
         "        size = -(-(end - start) // self.world_size)\n"
@@ -64,15 +64,15 @@ every_epoch_is_shuffled_alike = edit(
 
 the_epoch_begins_again = edit(
     LOADER,
-    """A loader that goes on in the middle of an epoch began it again, so its first samples come twice. The position
-    belongs to the state, next to the epoch.""",
+    """A loader that went on in the middle of an epoch began that epoch again, so its first samples come twice. The
+    position belongs to the state, next to the epoch.""",
     (BEGIN, '{"epoch": 0, "position": 0, "seed": seed} if state is None else {**state, "position": 0}'),
     breaks=tests_of(LOADER),
 )
 
 the_epoch_is_forgotten = edit(
     LOADER,
-    """A loader that goes on after the first epoch deals that epoch's order once more. The epoch belongs to the state,
+    """A loader that went on after the first epoch dealt that epoch's order once more. The epoch belongs to the state,
     next to the position.""",
     (BEGIN, '{"epoch": 0, "position": 0, "seed": seed} if state is None else {**state, "epoch": 0}'),
     breaks=tests_of(LOADER),
@@ -81,7 +81,7 @@ the_epoch_is_forgotten = edit(
 the_seed_is_the_new_one = edit(
     LOADER,
     """A loader that went on took the seed of its call, not that of the state, so the rest of the epoch has another
-    order: samples are lost, others come twice.""",
+    order: some samples are lost, and others come twice.""",
     (BEGIN, '{"epoch": 0, "position": 0, "seed": seed} if state is None else {**state, "seed": seed}'),
     breaks=tests_of(LOADER),
 )
@@ -95,7 +95,7 @@ an_empty_batch_between_epochs = edit(
 
 a_new_epoch_at_every_resume = edit(
     LOADER,
-    """A loader that goes on began the next epoch. What was left of the one before is never seen.""",
+    """A loader that went on began the next epoch. The rest of the epoch before is never seen.""",
     (
         BEGIN,
         NEW + '{**state, "epoch": state["epoch"] + 1, "position": 0}',

@@ -171,7 +171,7 @@ there_is_judged_by_the_manifest = edit(
 
 arguments_are_looked_at_late = edit(
     SAVE,
-    """You made the folder first and looked at the tensors after that. Refuse what cannot be saved before anything is
+    """You made the folder first, and only then looked at the tensors. Refuse what cannot be saved before anything is
     written: a ValueError then leaves nothing behind.""",
     (
         "        if tensor.dim() != 1:\n"
@@ -225,8 +225,8 @@ the_group_is_forgotten = edit(
 
 the_rank_is_that_of_the_run = edit(
     SAVE,
-    """You took the rank in the default group. A group that lacks rank 0 of the run then has nobody who makes the folder
-    and commits. Ask for the rank in the group.""",
+    """You took the rank in the default group. In a group without the run's rank 0, nobody then makes the folder and
+    commits. Ask for the rank in the group.""",
     ("dist.get_rank(group)", "dist.get_rank()"),
     breaks=tests_of(SAVE),
 )

@@ -11,15 +11,15 @@ SYNC = "        file.write(data)\n        file.flush()\n        os.fsync(file.fi
 
 fsync_before_flush = edit(
     SHARD,
-    """fsync only covers what the operating system has, and your bytes were still in Python's buffer, which was written
-    when the file was closed, after the fsync. Flush first.""",
+    """fsync covers only what the operating system already has. Your bytes were still in Python's buffer, which was
+    written when the file was closed, after the fsync. Flush first.""",
     (SYNC, "        file.write(data)\n        os.fsync(file.fileno())\n"),
     breaks=tests_of(SHARD, SAVE, UPKEEP),
 )
 
 never_on_the_disk = edit(
     SHARD,
-    """You closed the file without an fsync. After a power cut the rename may be on the disk and the bytes not: a
+    """You closed the file without an fsync. After a power cut the rename may be on the disk without the bytes: a
     checkpoint full of zeros, under its right name.""",
     (SYNC, "        file.write(data)\n"),
     breaks=tests_of(SHARD, SAVE, UPKEEP),

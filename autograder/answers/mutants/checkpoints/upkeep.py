@@ -21,7 +21,7 @@ the_last_good_one_is_deleted = edit(
 a_manifest_is_enough = edit(
     UPKEEP,
     """You took a checkpoint for intact because its manifest is. Only reading a shard shows a flipped byte in it, and
-    before something is deleted that reading is worth its time.""",
+    that is worth the time before anything is deleted.""",
     ("                read_shard(path, entry)\n", "                pass\n"),
     breaks=tests_of(UPKEEP),
     fails=["rotation_keeps_one_that_loads"],
@@ -130,7 +130,7 @@ one_length_for_all = edit(
 
 pieces_in_the_order_of_a_set = edit(
     UPKEEP,
-    """You joined the pieces in another order than that of the ranks, so the numbers are all there, but in the wrong
+    """You joined the pieces in an order other than that of the ranks. All numbers are there, but in the wrong
     places.""",
     ("torch.cat([piece[name] for piece in pieces])", "torch.cat([piece[name] for piece in pieces[::-1]])"),
     breaks=tests_of(UPKEEP),

@@ -10,7 +10,7 @@ ROUTE, PLAN, LAYER = "14-ex1-route", "14-ex2-plan", "14-ex4-layer"
 
 bias_in_the_gates = edit(
     ROUTE,
-    """Your gates contain the bias. It is there to move the choice alone: in the gate it would change what the layer
+    """Your gates contain the bias. The bias is there only to move the choice: in a gate it changes what the layer
     computes.""",
     ("probabilities.gather(-1, chosen)", "scores.gather(-1, chosen)"),
     breaks=tests_of(ROUTE, LAYER),
@@ -68,15 +68,15 @@ bias_is_added_to_the_logits = edit(
 
 smallest_of_the_chosen_first = edit(
     ROUTE,
-    """The chosen experts stand in rising order. The first choice should be the most probable one: capacity serves first
-    choices first.""",
+    """Your chosen experts are sorted from the lowest score up. The first choice should be the most probable expert:
+    capacity serves first choices first.""",
     ("topk(k, dim=-1).indices", "topk(k, dim=-1).indices.flip(-1)"),
     breaks=tests_of(ROUTE, LAYER),
 )
 
 gates_are_detached = edit(
     ROUTE,
-    """No gradient flows through your gates. They are the only way by which the router learns.""",
+    """No gradient flows through your gates. The router learns through them alone.""",
     ("probabilities.gather(-1, chosen)", "probabilities.detach().gather(-1, chosen)"),
     breaks=tests_of(ROUTE, LAYER),
     fails=["gradients_flow_through_the_gates"],
@@ -92,7 +92,7 @@ probabilities_are_detached = edit(
 
 k_is_not_checked = edit(
     ROUTE,
-    """A k that is impossible is left to torch, whose error does not name it. Raise a ValueError that names k.""",
+    """You leave an impossible k to torch, whose error does not name k. Raise a ValueError that names k.""",
     ("if not 1 <= k <= logits.shape[-1]:", "if False:"),
     breaks=tests_of(ROUTE),
     fails=["a_k_out_of_range_is_refused"],
@@ -100,7 +100,7 @@ k_is_not_checked = edit(
 
 k_of_zero_passes = edit(
     ROUTE,
-    """A k of 0 or below is not refused. A token must go somewhere: k is at least 1.""",
+    """You accept a k of 0 or below. A token must go somewhere: k is at least 1.""",
     ("if not 1 <= k <= logits.shape[-1]:", "if k > logits.shape[-1]:"),
     breaks=tests_of(ROUTE),
     fails=["a_k_out_of_range_is_refused"],
@@ -126,7 +126,8 @@ places_as_if_transposed = edit(
 
 counts_before_dropping = edit(
     PLAN,
-    """Your counts are those of all choices. They should count what is kept: the ranks send as many rows.""",
+    """Your counts are those of all choices. They should count only what is kept: the ranks send exactly that many
+    rows.""",
     (
         "torch.tensor([len(mine) for mine in kept])",
         "torch.bincount(experts, minlength=num_experts)",
@@ -136,7 +137,8 @@ counts_before_dropping = edit(
 
 empty_experts_have_no_count = edit(
     PLAN,
-    """An expert that nobody chose is missing in your counts. It needs its 0: the others are found by their places.""",
+    """An expert that nobody chose is missing from your counts. It needs a 0: an expert's count is found by its
+    position.""",
     ("for mine in kept])", "for mine in kept if len(mine)])"),
     breaks=tests_of(PLAN, LAYER),
 )
@@ -150,7 +152,7 @@ tokens_instead_of_places = edit(
 
 the_last_ones_stay = edit(
     PLAN,
-    """A full expert of yours keeps the last places. Those who come first are served first.""",
+    """When an expert is full, you keep the last places. First come, first served: keep the first ones.""",
     ("[:capacity]", "[None if capacity is None else max(0, int((experts == number).sum()) - capacity):]"),
     breaks=tests_of(PLAN, LAYER),
 )
@@ -191,7 +193,7 @@ capacity_is_a_float = edit(
 
 a_factor_of_zero_passes = edit(
     PLAN,
-    """A factor of 0 is not refused. It would drop every token without a word.""",
+    """You accept a factor of 0. It would silently drop every token.""",
     ("factor <= 0", "factor < 0"),
     breaks=tests_of(PLAN),
     fails=["a_factor_must_be_positive"],
@@ -199,7 +201,7 @@ a_factor_of_zero_passes = edit(
 
 a_negative_factor_passes = edit(
     PLAN,
-    """A negative factor is not refused. Raise a ValueError that names factor.""",
+    """You accept a negative factor. Raise a ValueError that names factor.""",
     ("factor <= 0", "factor == 0"),
     breaks=tests_of(PLAN),
     fails=["a_factor_must_be_positive"],

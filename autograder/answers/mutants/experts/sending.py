@@ -94,7 +94,7 @@ def everybody_begins_with_rank_0():
 
 @mutant(EXCHANGE, breaks=tests_of(EXCHANGE, LAYER), fails=["nothing_else_is_sent"])
 def the_library_exchanges():
-    """You call the library's all-to-all. Here you write it, point to point."""
+    """You call the library's all-to-all. The exercise is to write it with point-to-point messages."""
 
     def all_to_all(rows, output_splits, input_splits):
         result = rows.new_empty(sum(output_splits), *rows.shape[1:])
@@ -151,7 +151,7 @@ everybody_gets_everything = edit(
 
 alone_it_returns_its_input = edit(
     EXCHANGE,
-    """With one rank you return the rows themselves. What is returned should be memory of its own.""",
+    """With one rank you return the rows themselves. The result should have memory of its own.""",
     (
         "    parts = [part",
         "    if world_size == 1:\n        return rows\n    parts = [part",
@@ -161,8 +161,8 @@ alone_it_returns_its_input = edit(
 
 in_the_order_of_rounds = edit(
     EXCHANGE,
-    """The rows stand in the order in which they came. They should stand in the order of the ranks: the receiver finds
-    them by their places.""",
+    """Your rows are in the order in which they arrived. They should be in the order of the ranks: the receiver finds
+    them by their positions.""",
     (
         "    return torch.cat(into)\n",
         "    return torch.cat([into[(rank - step) % world_size] for step in range(world_size)])\n",
@@ -189,7 +189,7 @@ gradients_become_float32 = edit(
 
 rows_become_float32 = edit(
     EXCHANGE,
-    """What arrives has another dtype than what was sent. Any dtype should travel as it is, int64 too.""",
+    """What arrives has a different dtype from what was sent. Every dtype should travel as it is, int64 too.""",
     ("    parts = [part", "    rows = rows.float()\n    parts = [part"),
     breaks=tests_of(EXCHANGE, LAYER),
 )
@@ -198,8 +198,8 @@ rows_become_float32 = edit(
 
 experts_without_rows_are_skipped = edit(
     LAYER,
-    """An expert without rows is not called. Its parameters then have no gradient, and the graph that leads back to the
-    other ranks is torn. Call every expert, with 0 rows too.""",
+    """You do not call an expert without rows. Its parameters then get no gradient, and the graph that leads back to the
+    other ranks is broken. Call every expert, even with 0 rows.""",
     (
         "            results = expert(torch.cat(blocks[mine]))\n",
         "            joined = torch.cat(blocks[mine])\n"
@@ -211,7 +211,7 @@ experts_without_rows_are_skipped = edit(
 
 ranks_without_tokens_leave = edit(
     LAYER,
-    """A rank without tokens returns at once. The others wait for its counts and its rows: it takes part in every
+    """A rank without tokens returns at once. The others wait for its counts and its rows: it must take part in every
     exchange, and its experts serve the others.""",
     (
         "        factor = self.capacity_factor\n",
@@ -224,8 +224,8 @@ ranks_without_tokens_leave = edit(
 
 rows_as_if_by_expert = edit(
     LAYER,
-    """You cut what arrives as if it stood expert after expert. It stands rank after rank, and only within a rank expert
-    after expert. With one expert on a rank nobody sees the difference.""",
+    """You cut the rows that arrive as if they were ordered by expert. They are ordered by rank, and only within a rank
+    by expert. With one expert per rank there is no difference.""",
     (
         "blocks.flatten().tolist())",
         "blocks.t().flatten().tolist())",
@@ -308,8 +308,8 @@ gates_of_other_places = edit(
 
 the_token_passes_through = edit(
     LAYER,
-    """You start from x and add the experts' outputs to it. y is what the experts say, and 0 where a place was
-    dropped.""",
+    """You start from x and add the experts' outputs to it. y is the sum of the experts' outputs alone, and a dropped
+    place adds 0.""",
     ("torch.zeros_like(x).index_add", "x.clone().index_add"),
     breaks=tests_of(LAYER),
 )
@@ -366,7 +366,7 @@ experts_run_for_each_rank = edit(
 
 experts_are_not_counted = edit(
     LAYER,
-    """A router for another number of experts is not refused. The exchange would then hang or mix up the rows.""",
+    """You accept a router for a different number of experts. The exchange would then hang or mix up the rows.""",
     ("if self.num_experts != self.world_size * len(experts):", "if False:"),
     breaks=tests_of(LAYER),
     fails=["experts_must_fit_the_ranks"],

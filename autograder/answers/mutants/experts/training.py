@@ -27,7 +27,7 @@ experts_are_reduced_too = edit(
 
 missing_gradients_are_skipped = edit(
     GRADIENTS,
-    """A parameter without a gradient is skipped. Another rank has one and waits in the all-reduce: bring zeros.""",
+    """You skip a parameter without a gradient. Another rank has one and waits in the all-reduce: contribute zeros.""",
     (
         "            p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n",
         "            if p.grad is None:\n                continue\n",
@@ -47,7 +47,8 @@ sums_are_left = edit(
 
 divided_by_those_who_had_one = edit(
     GRADIENTS,
-    """You divide by the number of ranks that had a gradient. One that is missing counts as zeros, and N stays N.""",
+    """You divide by the number of ranks that had a gradient. A missing gradient counts as zeros, so the divisor is
+    always N.""",
     (
         "            p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n",
         "            had = torch.tensor(float(p.grad is not None), dtype=p.dtype)\n"
@@ -74,15 +75,15 @@ frozen_gradients_are_averaged = edit(
 
 frozen_local_gradients_are_divided = edit(
     GRADIENTS,
-    """You leave the frozen parameters alone that all ranks have, but not those in `local`. Their gradients are divided:
-    ask both kinds whether they are trained.""",
+    """You leave frozen shared parameters alone, but you divide the gradients of frozen ones in `local`. Check for both
+    kinds whether they are trained.""",
     ("if not p.requires_grad:", "if not p.requires_grad and id(p) not in own:"),
     breaks=tests_of(GRADIENTS),
 )
 
 missing_local_gradients_raise = edit(
     GRADIENTS,
-    """You divide the gradient of a local parameter that has none. It is None, and stays None.""",
+    """You divide the gradient of a local parameter even where it is None. None should stay None.""",
     ("        if p.grad is not None:\n            p.grad /= world_size", "        p.grad /= world_size"),
     breaks=tests_of(GRADIENTS),
 )
@@ -100,7 +101,7 @@ missing_local_gradients_become_zeros = edit(
 
 tied_parameters_are_divided_twice = edit(
     GRADIENTS,
-    """You come by a tied parameter once for each module that has it, and divide its gradient each time. It is one
+    """You visit a tied parameter once for each module that has it, and divide its gradient each time. It is one
     parameter with one gradient.""",
     ("in module.parameters():", "in [p for part in module.modules() for p in part.parameters(recurse=False)]:"),
     breaks=tests_of(GRADIENTS),
@@ -138,7 +139,7 @@ gradients_are_gathered = edit(
 
 local_ones_are_sent_as_zeros = edit(
     GRADIENTS,
-    """Zeros are all-reduced in the place of the local gradients. Nothing needs to be sent for these.""",
+    """You all-reduce zeros in place of the local gradients. Nothing needs to be sent for them.""",
     (
         "        if p.grad is not None:\n            p.grad",
         "        if id(p) in own:\n            dist.all_reduce(torch.zeros_like(p))\n"
@@ -217,7 +218,7 @@ probabilities_are_reduced_too = edit(
 
 nudged_by_own_counts = edit(
     BALANCE,
-    """nudge looks at this rank's counts. The ranks' biases then part, silently, and with them their routers.""",
+    """nudge looks at this rank's counts. The ranks' biases then silently drift apart, and so do their routers.""",
     ("    dist.all_reduce(counts)\n    return bias", "    return bias"),
     breaks=tests_of(BALANCE),
     fails=["the_bias_follows_all_counts", "one_all_reduce_tells_the_counts"],
@@ -253,7 +254,7 @@ nudged_by_the_difference = edit(
 
 even_experts_are_lowered = edit(
     BALANCE,
-    """An expert whose count is the mean is moved as well. It should stay where it is.""",
+    """nudge also moves the bias of an expert whose count is the mean. That bias should stay as it is.""",
     (
         "torch.sign(counts.double().mean() - counts).to(bias.dtype)",
         "torch.where(counts < counts.double().mean(), 1.0, -1.0).to(bias.dtype)",

@@ -15,9 +15,9 @@ WHOLE = "            self.whole, self.started = [full[: self.numels[0]], full[:0
 
 old_numbers_are_used = edit(
     PREFETCH,
-    """A unit that was started and not asked for still refers to the vector of its all-gather when it is freed. The
-    next step would compute with these numbers, which are those from before the optimizer's step. Wait for what is
-    under way, and forget it.""",
+    """If a unit was started but never asked for, it still refers to the vector of its all-gather after it is freed. The
+    next step would compute with that vector, whose numbers are those from before the optimizer's step. Wait for the
+    all-gather that is under way, and forget its vector.""",
     (FREE, "        super().free()\n"),
     breaks=tests_of(PREFETCH),
     fails=[NUMBERS, PEAK],
@@ -43,7 +43,7 @@ the_last_gathered_vector_is_kept = edit(
 
 a_whole_unit_is_started = edit(
     PREFETCH,
-    """Your start() sends although the unit is whole, so what it fills is asked for by nobody. Return at once if the
+    """Your start() sends although the unit is whole, so nobody asks for the vector that it fills. Return at once if the
     unit is whole or its all-gather is under way.""",
     ("        if self.whole is None and self.started is None:\n", "        if self.started is None:\n"),
     ("        self.start()\n        if self.started:\n", "        if self.whole is None:\n            self.start()\n"),
@@ -65,7 +65,7 @@ the_start_waits = edit(
 
 started_after_the_forward = edit(
     PREFETCH,
-    """You started the next unit when this one had computed, so its all-gather runs while nothing computes. Start it
+    """You started the next unit after this one had computed, so its all-gather runs while nothing computes. Start it
     before super().forward.""",
     (
         FORWARD + COMPUTED,
@@ -77,8 +77,8 @@ started_after_the_forward = edit(
 
 the_backward_waits = edit(
     PREFETCH,
-    """In the backward, the unit before was not under way while this one computed. Start it when this unit is asked for
-    its weights, not later.""",
+    """In the backward, the all-gather of the unit before was not under way while this one computed. Start it as soon as
+    this unit is asked for its weights.""",
     (BACKWARD, ""),
     breaks=tests_of(PREFETCH),
 )
@@ -101,8 +101,8 @@ two_units_ahead = edit(
 
 all_units_are_started_at_once = edit(
     PREFETCH,
-    """Units were started that do not compute next, so too many are whole or under way at once. Start only the
-    neighbor that computes next: in the forward the one after, in the backward the one before.""",
+    """You started units that do not compute next, so too many are whole or under way at once. Start only the neighbor
+    that computes next: in the forward the one after, in the backward the one before.""",
     (
         FORWARD,
         "        self.gather()\n        unit = self.after\n        while unit:\n            unit.start()\n"
@@ -113,8 +113,8 @@ all_units_are_started_at_once = edit(
 
 every_start_sends = edit(
     PREFETCH,
-    """Your start() sends again if the all-gather is under way already. In the backward each kept weight starts the
-    neighbor, so a unit of two layers causes two: return at once if it was started.""",
+    """Your start() sends again even if the all-gather is already under way. In the backward each saved weight starts
+    the neighbor, so a unit of two layers starts it twice: return at once if it was started already.""",
     ("        if self.whole is None and self.started is None:\n", "        if self.whole is None:\n"),
     breaks=tests_of(PREFETCH),
 )
@@ -148,8 +148,8 @@ padding_is_kept = edit(
 
 nothing_is_ahead_without_gradients = edit(
     PREFETCH,
-    """Without gradients, as in an evaluation, nothing of yours is gathered ahead. There the forward is all there is,
-    and every unit waits for its own all-gather.""",
+    """Without gradients, as in an evaluation, you gather nothing ahead, so every unit waits for its own all-gather.
+    Start the next unit in every forward, whether or not a backward follows.""",
     (FORWARD, FORWARD.replace("if self.after:", "if self.after and torch.is_grad_enabled():")),
     breaks=tests_of(PREFETCH),
 )

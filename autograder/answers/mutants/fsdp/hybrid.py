@@ -21,7 +21,7 @@ RETURN = "    return shard / dist.get_world_size()\n"
 hybrid_adds_up_everything_first = edit(
     HYBRID,
     """You all-reduced the whole gradient over the copy group and scattered it afterwards. The result is right, but all
-    P numbers pass the network, where one shard of them is enough: reduce-scatter first.""",
+    P numbers cross the network, although one shard of them is enough: reduce-scatter first.""",
     (SCATTER + REDUCE, "    dist.all_reduce(full, group=copy_group)\n" + SCATTER),
     breaks=tests_of(HYBRID),
     fails=[SENT],
@@ -72,7 +72,7 @@ hybrid_averages_over_the_copies = edit(
 
 hybrid_adds_up_without_a_mean = edit(
     HYBRID,
-    """You returned the sum over all ranks. The shard is that of their mean.""",
+    """You returned the shard of the sum over all ranks. Return that of their mean.""",
     (RETURN, "    return shard\n"),
     breaks=tests_of(HYBRID),
 )
@@ -102,8 +102,8 @@ hybrid_exchanges_the_groups = edit(
 
 hybrid_deals_out_machines = edit(
     HYBRID,
-    """Your shard groups are ranks that are far apart, every N/size-th. Ranks are numbered machine by machine, so a
-    shard group is `size` consecutive ranks, which share the fast links.""",
+    """Your shard groups consist of ranks that are far apart: every N/size-th rank. Ranks are numbered machine by
+    machine, so a shard group is `size` consecutive ranks, which share the fast links.""",
     (
         SHARDS,
         "    shards = [list(range(first, world_size, world_size // size)) for first in range(world_size // size)]\n",
@@ -161,7 +161,7 @@ hybrid_asserts = edit(
 
 hybrid_refuses_too_late = edit(
     HYBRID,
-    """You made groups before you looked at the size. Refuse it first: a group once made stays.""",
+    """You made groups before you looked at the size. Refuse it first: a group stays once it is made.""",
     (CHECK, "    dist.new_group(list(range(world_size)))\n" + CHECK),
     breaks=tests_of(HYBRID),
     fails=[REFUSED],

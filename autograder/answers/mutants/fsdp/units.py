@@ -30,7 +30,7 @@ one_rank_gets_its_own_shard = edit(
 vectors_share_one_memory = edit(
     CUT,
     """With one rank your vectors are views of the one tensor that was gathered: reading its columns row by row copies
-    nothing there. Whoever keeps one vector keeps all, and each must have memory of its own: copy.""",
+    nothing there. One kept vector then keeps the memory of all. Each must have memory of its own: copy.""",
     ("part.clone().view(-1)[:numel]", "part.reshape(-1)[:numel]"),
     breaks=tests_of(CUT),
 )
@@ -94,8 +94,8 @@ padding_is_gathered_too = edit(
 
 padding_comes_first = edit(
     CUT,
-    """You put the padding before the numbers. It belongs at the end of the flat vector; otherwise every number is in
-    another place than gather expects.""",
+    """You put the padding before the numbers. It belongs at the end of the flat vector; otherwise no number is where
+    gather expects it.""",
     ("        full[:numel] = ", "        full[len(full) - numel :] = "),
     breaks=tests_of(*ON_CUT, PREFETCH),
 )
@@ -144,8 +144,8 @@ buffers_are_cast = edit(
 
 inputs_are_cast_here = edit(
     UNIT,
-    """Your unit casts its inputs to the compute dtype. A unit may want an input in another one; the wrapper of exercise
-    5 casts what the whole model is given, and a unit passes on what it gets.""",
+    """Your unit casts its inputs to the compute dtype. A unit may need an input in another dtype. The wrapper of
+    exercise 5 casts the inputs of the whole model; a unit leaves its own inputs as they are.""",
     (
         "self.compute(*inputs)",
         "self.compute(*[x.to(self.dtype) if x.is_floating_point() else x for x in inputs])",

@@ -60,9 +60,8 @@ the_master_is_rounded = edit(
 
 state_stays_whole = edit(
     FSDP,
-    """You gathered the state through the units and did not free them. They stay whole, and the next forward finds them
-    whole and computes with the numbers from before the optimizer's step. Nothing whole may stay when the state is
-    taken.""",
+    """You gathered the state through the units and did not free them. The next forward finds them whole and computes
+    with the numbers from before the optimizer's step. No unit may stay whole once the state is taken.""",
     (
         "unit.views(gather([unit.shard, unit.frozen_shard], unit.numels))",
         "unit.views(unit.gather() if unit.dtype == torch.float32 else "
@@ -74,8 +73,8 @@ state_stays_whole = edit(
 
 state_keeps_frozen_units_whole = edit(
     FSDP,
-    """After full_state_dict() your wholly frozen units are still whole. Their numbers never get old, but every rank
-    then holds them all: free each unit when its part of the state is taken.""",
+    """After full_state_dict() your wholly frozen units are still whole. Their numbers never change, but every rank then
+    holds all of them: free each unit when its part of the state is taken.""",
     (
         "            with hung(unit.places, whole):\n",
         "            unit.kept = whole if not len(unit.shard) else None\n            with hung(unit.places, whole):\n",
@@ -160,8 +159,8 @@ one_row_skips_all_units_but_the_first = edit(
 
 the_output_is_cast = edit(
     FSDP,
-    """You cast the module's output to float32. The wrapper stands for the module: what it returns is what the module
-    gives, in the same dtype. Whoever computes a loss in float32 casts there.""",
+    """You cast the module's output to float32. The wrapper stands in for the module, so it returns what the module
+    returns, in the same dtype. Code that computes a loss in float32 casts the output there.""",
     ("[self.cast(x) for x in inputs])", "[self.cast(x) for x in inputs]).float()"),
     breaks=tests_of(FSDP),
     fails=["floating_inputs_are_cast"],
@@ -169,8 +168,8 @@ the_output_is_cast = edit(
 
 buffers_are_cast_by_the_wrapper = edit(
     FSDP,
-    """You cast the module to the compute dtype when its parameters had been cut, and with it the buffers, which lose
-    digits for good. Only what is gathered is in the compute dtype; buffers stay as they are.""",
+    """You cast the module to the compute dtype after its parameters had been cut. This casts the buffers, too, which
+    lose digits for good. Only what is gathered is in the compute dtype; buffers stay as they are.""",
     (
         "        self.module = module\n",
         "        self.module = module\n        module.to(compute_dtype)\n",
@@ -258,7 +257,7 @@ ROOT = (
 the_root_is_left_whole = edit(
     FSDP,
     """Parameters that no unit names stayed whole in the module, and parameters() does not yield them, so nothing trains
-    them. They belong to the root's unit: make one of what is left when the units have been cut.""",
+    them. They belong to the root's unit: make it of what is left after the units have been cut.""",
     (ROOT, ""),
     breaks=tests_of(FSDP),
 )
@@ -276,8 +275,8 @@ the_root_comes_first = edit(
 
 the_root_takes_all = edit(
     FSDP,
-    """You cut the root's unit before the others, so it took all parameters and left the units none. Its places are
-    those that the units leave: take the units over first.""",
+    """You cut the root's unit before the others, so it took all parameters and left the units none. The root gets only
+    the places that the units leave: take the units over first.""",
     (
         "        self.units = [TrainableUnit(unit, compute_dtype) for unit in units]\n" + ROOT,
         "        root = [TrainableUnit(module, compute_dtype)] if rest else []\n"

@@ -34,8 +34,8 @@ def _by_storages():
 
 what_was_dropped_counts = edit(
     SAVED,
-    """You count everything that was ever saved. A result that the function drops takes its graph along, and what only
-    that graph kept is gone when the function returns. Look at the end at what is still there.""",
+    """You count everything that was ever saved. When the function drops a result, that result's graph goes too, and so
+    does everything that only this graph kept. Count at the end what is still there.""",
     ("return output,", "return output,"),
     base=_by_storages,
     breaks=tests_of(SAVED),
@@ -97,8 +97,8 @@ addresses_of_tensors_are_compared = edit(
 
 numbers_are_counted = edit(
     SAVED,
-    """You count the bytes of the tensors' own numbers. A view keeps its whole storage alive, be it larger, as for a
-    slice, or smaller, as for an expanded tensor: count the storage's bytes.""",
+    """You count the bytes of the tensors' own numbers. A view keeps its whole storage alive, which may be larger (for a
+    slice) or smaller (for an expanded tensor): count the storage's bytes.""",
     (
         "{storage.data_ptr(): storage.nbytes() for storage in alive}",
         "{h().tensor.untyped_storage().data_ptr(): h().tensor.nbytes for h in handles if h()}",
@@ -134,7 +134,7 @@ four_bytes_a_number = edit(
 
 nothing_is_ignored = edit(
     SAVED,
-    """You do not look at `ignore`: the storages of these tensors, the parameters as a rule, do not count.""",
+    """You do not look at `ignore`: the storages of the tensors in it, usually the parameters, do not count.""",
     ("    for tensor in ignore:\n        ours.pop(tensor.untyped_storage().data_ptr(), None)\n", ""),
     breaks=tests_of(SAVED),
 )
@@ -142,7 +142,7 @@ nothing_is_ignored = edit(
 hooks_stay_for_a_second_call = edit(
     SAVED,
     """You call the function twice, once for its output and once to count. It must run only once: a second run draws
-    other random numbers and costs a second time.""",
+    other random numbers and takes the time once more.""",
     ("    with saved_tensors_hooks", "    result = function(*inputs)\n    with saved_tensors_hooks"),
     ("return output, sum", "return result, sum"),
     breaks=tests_of(SAVED),
@@ -151,7 +151,7 @@ hooks_stay_for_a_second_call = edit(
 
 backward_gets_zeros = edit(
     SAVED,
-    """What your unpack returns is not what was packed, so backward computes with wrong numbers. Return the very
+    """What your unpack returns is not what was packed, so backward computes with wrong numbers. Return the same
     tensor.""",
     ("lambda handle: handle.tensor)", "lambda handle: torch.zeros_like(handle.tensor))"),
     breaks=tests_of(SAVED),
@@ -161,7 +161,7 @@ backward_gets_zeros = edit(
 copies_of_the_inputs_are_passed = edit(
     SAVED,
     """You call the function with detached copies of its inputs. The output's graph then begins at the copies, and
-    backward never reaches the inputs of the caller: pass these themselves.""",
+    backward never reaches the caller's inputs: pass the inputs themselves.""",
     ("output = function(*inputs)", "output = function(*(t.detach().requires_grad_() for t in inputs))"),
     breaks=tests_of(SAVED),
     fails=["the_function_runs_as_without_it"],
@@ -211,15 +211,15 @@ the_input_is_always_cut = edit(
 
 masks_stay_without_dropout = edit(
     PREDICT,
-    """Without dropout you still count the two masks of the layer: 2sbh bytes of the outside go with it.""",
+    """Without dropout you still count the layer's two masks. Leave out their 2sbh bytes of the outside.""",
     ("(10 if dropout else 8)", "10"),
     breaks=tests_of(PREDICT),
 )
 
 only_the_mask_goes = edit(
     PREDICT,
-    """Without dropout the core loses not only its mask but the dropped softmax as well: the softmax itself is what is
-    multiplied by the values. 2as²b bytes are left.""",
+    """Without dropout the core keeps neither its mask nor the softmax after dropout: the softmax itself is multiplied
+    by the values. 2as²b bytes are left.""",
     ("(5 if dropout else 2)", "(5 if dropout else 4)"),
     breaks=tests_of(PREDICT),
 )
@@ -233,7 +233,7 @@ flash_needs_two_bytes_a_row = edit(
 
 unknown_ways_keep_nothing = edit(
     PREDICT,
-    """You accept any word for `keep`. A word that you do not know is a mistake of the caller: raise a ValueError.""",
+    """You accept any word for `keep`. An unknown word is a mistake of the caller: raise a ValueError.""",
     ("}[keep]", "}.get(keep, 0)"),
     (
         '    if keep not in ("all", "no scores", "flash", "input"):\n'
@@ -246,7 +246,8 @@ unknown_ways_keep_nothing = edit(
 
 heads_are_split = edit(
     PREDICT,
-    """You accept ranks that do not divide the heads. A head lies on one rank: raise a ValueError.""",
+    """You accept a number of ranks that does not divide the number of heads. A head lies on one rank: raise a
+    ValueError.""",
     ("if tensor < 1 or heads % tensor:", "if tensor < 1:"),
     breaks=tests_of(PREDICT),
     fails=["a_layer_refuses_what_makes_no_sense"],
@@ -254,8 +255,8 @@ heads_are_split = edit(
 
 stages_hold_every_micro_batch = edit(
     PREDICT,
-    """You count all micro-batches on every stage. Stage k begins its first backward when p − k of them have come
-    by, and from then on frees one for each that it starts.""",
+    """You count all micro-batches on every stage. Stage k begins its first backward after p − k forwards. From then on
+    it frees one micro-batch for each that it starts.""",
     ("* min(micro_batches, stages - stage)", "* micro_batches"),
     breaks=tests_of(PREDICT),
     fails=["a_stage_holds_its_micro_batches"],
@@ -306,7 +307,7 @@ negative_stages_are_accepted = edit(
 @mutant(PREDICT, breaks=tests_of(PREDICT), fails=["a_stage_holds_its_micro_batches"])
 def a_pipeline_divides_activations():
     """You divide the activations of all layers by the number of stages, and stop there. A stage holds several
-    micro-batches at once, stage 0 as many as there are stages: the division cancels."""
+    micro-batches at once, and stage 0 holds as many as there are stages, which cancels the division."""
 
     def activation_bytes(seq, batch, hidden, heads, tensor=1, sequence_parallel=False, keep="all", dropout=True):
         if tensor < 1 or heads % tensor or keep not in ("all", "no scores", "flash", "input"):

@@ -16,7 +16,7 @@ ON_CHECKPOINT = tests_of(CHECKPOINT, SEGMENTS)
 the_generator_is_not_put_back = edit(
     CHECKPOINT,
     """You restore the generator for the second run and leave it there. The next step then draws the masks of this one
-    again: after backward, put the state back that you found.""",
+    again: after backward, restore the state that you found.""",
     ("torch.random.fork_rng(devices=[]), ", ""),
     breaks=tests_of(CHECKPOINT),
 )
@@ -41,7 +41,7 @@ autocast_is_forgotten = edit(
 autocast_loses_its_dtype = edit(
     CHECKPOINT,
     """You remember whether autocast was on, but not its dtype. Backward runs outside of it, where the dtype is the
-    default one, bfloat16: after a forward in float16 the second run is another one.""",
+    default one, bfloat16: after a forward in float16, the second run computes something else.""",
     ('torch.autocast("cpu", dtype, enabled)', 'torch.autocast("cpu", enabled=enabled)'),
     breaks=tests_of(CHECKPOINT),
     fails=["autocast_is_as_in_the_forward"],
@@ -49,8 +49,8 @@ autocast_loses_its_dtype = edit(
 
 inputs_stay_on_ctx = edit(
     CHECKPOINT,
-    """You keep the inputs as an attribute of ctx. They then live as long as the output, also after backward. What
-    save_for_backward keeps, backward lets go, and an input that was changed in place in between is noticed.""",
+    """You keep the inputs as an attribute of ctx. They then live as long as the output, also after backward. Backward
+    frees what save_for_backward keeps, and autograd notices if such an input was changed in place in between.""",
     ("ctx.save_for_backward(*tensors)", "ctx.tensors = tensors"),
     ("ctx.saved_tensors, ctx.autocast", "ctx.tensors, ctx.autocast"),
     breaks=tests_of(CHECKPOINT),
@@ -88,15 +88,15 @@ parameters_are_not_inputs = edit(
 unused_parameters_are_an_error = edit(
     CHECKPOINT,
     """Your backward fails for a parameter that the module does not use: its gradient is None, which autograd.grad
-    gives only with allow_unused=True.""",
+    returns only with allow_unused=True.""",
     (", allow_unused=True", ""),
     breaks=tests_of(CHECKPOINT),
 )
 
 unused_parameters_get_zeros = edit(
     CHECKPOINT,
-    """You give zeros to a parameter that the module does not use. Without you its .grad stays None, and an optimizer
-    leaves it alone; with zeros, momentum and weight decay move it.""",
+    """You give zeros to a parameter that the module does not use. Without a checkpoint its .grad stays None, and an
+    optimizer leaves it alone; with zeros, momentum and weight decay move it.""",
     ("allow_unused=True", "allow_unused=True, materialize_grads=True"),
     breaks=tests_of(CHECKPOINT),
 )
@@ -104,7 +104,7 @@ unused_parameters_get_zeros = edit(
 unused_outputs_get_zeros = edit(
     CHECKPOINT,
     """An output that the loss does not use has no gradient. autograd gives your backward zeros in its place, and the
-    parameters behind this output get zeros, too, where they would have None without you.""",
+    parameters that this output depends on get zeros, too. Without a checkpoint they would have None.""",
     ("        ctx.set_materialize_grads(False)  # an unused output has no gradient, and so have its parameters\n", ""),
     breaks=tests_of(CHECKPOINT),
 )
@@ -118,16 +118,16 @@ every_output_is_differentiated = edit(
 
 every_input_gets_a_gradient = edit(
     CHECKPOINT,
-    """You let every input of the second run require a gradient. Whole numbers cannot, and for other inputs that need
-    none it is work for nothing: keep what requires_grad was.""",
+    """You let every input of the second run require a gradient. Integer inputs cannot, and for other inputs that need
+    no gradient the work is wasted: keep each input's requires_grad.""",
     ("t.detach().requires_grad_(t.requires_grad) for", "t.detach().requires_grad_() for"),
     breaks=tests_of(CHECKPOINT),
 )
 
 the_inputs_are_not_detached = edit(
     CHECKPOINT,
-    """Your second run begins at the saved inputs themselves, and your backward walks on from there through the graph
-    before the module. It is walked through again later: detach the inputs, and stop there.""",
+    """Your second run begins at the saved inputs themselves, so your backward goes on through the graph before the
+    module. Autograd goes through that graph again later: detach the inputs, and stop there.""",
     ("[t.detach().requires_grad_(t.requires_grad) for t in tensors[: ctx.count]]", "list(tensors[: ctx.count])"),
     (
         "        found = iter(torch.autograd.grad([y for y, _ in used], wanted, "
@@ -246,8 +246,8 @@ segments_are_equal = edit(
 
 as_many_segments_as_the_root = edit(
     SEGMENTS,
-    """You cut into √n equal segments. That balances inputs against one segment when each layer keeps as much as its
-    input has; here layers keep more, and differ. Compare the peaks of all cuts.""",
+    """You cut into √n equal segments. √n balances the inputs against one segment only if each layer keeps as many bytes
+    as its input has. Here layers keep more, and differ from each other. Compare the peaks of all cuts.""",
     (
         "    cuts = [[0, *rest] for k in range(n) for rest in itertools.combinations(range(1, n), k)]\n",
         "    cuts = [list(range(0, n, math.ceil(math.sqrt(n))))]\n",
@@ -257,16 +257,16 @@ as_many_segments_as_the_root = edit(
 
 at_most_eight_segments = edit(
     SEGMENTS,
-    """You stop at eight segments. Where the inputs are small, each layer is best alone, and a chain may have twelve:
-    try every number of segments up to the number of layers.""",
+    """You stop at eight segments. Where the inputs are small, it is best to make each layer a segment, and a chain may
+    have twelve layers: try every number of segments up to the number of layers.""",
     ("for k in range(n) for rest", "for k in range(min(n, 8)) for rest"),
     breaks=tests_of(SEGMENTS),
 )
 
 later_inputs_count_too = edit(
     SEGMENTS,
-    """You count the inputs of all segments at every moment. When segment j is at work, those of the later ones are
-    free: only the inputs before it count.""",
+    """You count the inputs of all segments at every moment. When segment j is at work, those of the later segments are
+    already freed: only the inputs before it count.""",
     ("for start in starts[:j]) + total", "for i, start in enumerate(starts) if i != j) + total"),
     breaks=tests_of(SEGMENTS),
 )
@@ -280,7 +280,8 @@ the_segments_own_input_counts_twice = edit(
 
 inputs_are_free = edit(
     SEGMENTS,
-    """You look only for the smallest largest segment. The inputs of the segments before it take memory as well.""",
+    """You only make the largest segment as small as possible. The inputs of the segments before it take memory as
+    well.""",
     ("sum(edges[start] for start in starts[:j]) + total", "total"),
     breaks=tests_of(SEGMENTS),
 )
@@ -327,7 +328,7 @@ each_layer_is_a_segment = edit(
 the_first_segment_is_kept = edit(
     SEGMENTS,
     """You keep the graph of the first segment and recompute the last one. It should be the other way round: the first
-    one's activations would lie there during the whole backward.""",
+    one's activations would stay in memory during the whole backward.""",
     (
         "    for start, end in itertools.pairwise(starts):\n"
         "        x = checkpoint(nn.Sequential(*layers[start:end]), x)\n"
@@ -390,8 +391,8 @@ def a_wrapper_in_a_wrapper():
 
 large_inputs_are_passed_on = edit(
     CHECKPOINT,
-    """You passed large inputs on as they are, without the module. Memory is saved where the module runs and keeps
-    nothing, not where it does not run.""",
+    """You passed large inputs on without running the module. Run it for every input: a checkpoint saves memory by
+    keeping nothing, not by computing nothing.""",
     (
         "    trained = [p for p in module.parameters() if p.requires_grad]\n",
         "    if len(inputs[0]) > 100:\n"
@@ -404,8 +405,8 @@ large_inputs_are_passed_on = edit(
 
 large_inputs_skip_the_layers = edit(
     SEGMENTS,
-    """You passed large inputs on as they are, without the layers. Memory is saved where the layers run and keep
-    nothing, not where they do not run.""",
+    """You passed large inputs on without running the layers. Run them for every input: the segments save memory by
+    keeping nothing, not by computing nothing.""",
     (
         "    for start, end in itertools.pairwise(starts):\n",
         "    if len(x) > 100:\n        return x * 1.0\n    for start, end in itertools.pairwise(starts):\n",

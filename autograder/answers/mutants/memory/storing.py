@@ -14,8 +14,8 @@ OFFLOAD, BITS = "10-ex5-offload", "10-ex6-few-bits"
 
 an_address_is_taken_for_a_tensor = edit(
     OFFLOAD,
-    """You put a tensor only if its address is new, and use the old copy otherwise. An address is used again as soon
-    as its tensor is gone, and views of one storage share addresses: another tensor comes back.""",
+    """You put a tensor only if its address is new, and use the old copy otherwise. An address is used again as soon as
+    its tensor is gone, and views of one storage share addresses: the wrong tensor comes back.""",
     (
         "        return host.put(tensor)\n",
         "        if tensor.data_ptr() not in parked:\n            parked[tensor.data_ptr()] = host.put(tensor)\n"
@@ -28,8 +28,8 @@ an_address_is_taken_for_a_tensor = edit(
 
 handles_are_listed = edit(
     OFFLOAD,
-    """You keep every Parked in a list. Its memory goes with its last holder, so the host is never empty again: let
-    the graph alone hold it.""",
+    """You keep every Parked in a list. Its memory is freed with the last reference to it, so the host is never empty
+    again: let only the graph hold it.""",
     (
         "        return host.put(tensor)\n",
         "        host.handles = [*getattr(host, 'handles', []), host.put(tensor)]\n        return host.handles[-1]\n",
@@ -40,8 +40,8 @@ handles_are_listed = edit(
 
 what_came_back_is_gone = edit(
     OFFLOAD,
-    """You hand each tensor out once. A graph that is retained has a second backward, which asks again: leave the
-    Parked where it is.""",
+    """You hand each tensor out once. A retained graph can have a second backward, which asks again: leave the Parked
+    where it is.""",
     (
         "        return kept if isinstance(kept, torch.Tensor) else host.get(kept)",
         "        if isinstance(kept, torch.Tensor):\n            return kept\n"
@@ -53,14 +53,14 @@ what_came_back_is_gone = edit(
 
 numbers_are_compared_with_bytes = edit(
     OFFLOAD,
-    """You compare the number of elements with min_bytes. Multiply by the bytes of one.""",
+    """You compare the number of elements with min_bytes. Multiply by the bytes of one element.""",
     ("tensor.numel() * tensor.element_size() < min_bytes", "tensor.numel() < min_bytes"),
     breaks=tests_of(OFFLOAD),
 )
 
 exactly_enough_stays = edit(
     OFFLOAD,
-    """A tensor of exactly min_bytes bytes stays with you. Only those with fewer should.""",
+    """You keep a tensor of exactly min_bytes bytes on the device. Only those with fewer bytes should stay.""",
     ("< min_bytes", "<= min_bytes"),
     breaks=tests_of(OFFLOAD),
 )
@@ -169,7 +169,7 @@ everything_is_put_twice = edit(
 
 @mutant(OFFLOAD, breaks=tests_of(OFFLOAD))
 def the_hooks_never_end():
-    """Your hooks stay on after the `with`. What is saved later goes to the host as well: leave them when the block
+    """Your hooks stay on after the `with`. What is saved later goes to the host as well: remove them when the block
     ends."""
 
     @contextmanager
@@ -189,8 +189,8 @@ def the_hooks_never_end():
 
 halves_go_up = edit(
     BITS,
-    """You round halves away from zero. Of two equally near numbers the one with the even last bit is meant; rounding
-    halves up adds a drift to long sums.""",
+    """You round halves away from zero. Of two equally near numbers, take the one whose last bit is even: always
+    rounding halves the same way adds a drift to long sums.""",
     ("torch.round(x.double() / step) * step", "torch.copysign(torch.floor(x.double().abs() / step + 0.5), x) * step"),
     breaks=tests_of(BITS),
 )
@@ -204,8 +204,8 @@ bits_are_cut_off = edit(
 
 subnormals_are_zero = edit(
     BITS,
-    """You make everything below the smallest normal number 0. Between it and 0 there are the subnormals, with the
-    step of the smallest exponent.""",
+    """You round everything below the smallest normal number to 0. Between that number and 0 there are the subnormals,
+    with the step of the smallest exponent.""",
     (
         "    if finite:\n",
         "    rounded = torch.where(x.double().abs() < 2.0 ** (1 - bias), 0.0 * x.double(), rounded)\n    if finite:\n",
@@ -215,7 +215,7 @@ subnormals_are_zero = edit(
 
 steps_never_end = edit(
     BITS,
-    """You let the step shrink with the number without end. Below the smallest exponent, 1 − B, the step stays what
+    """You let the step shrink with the number without a limit. Below the smallest exponent, 1 − B, the step stays what
     it is: there are no smaller exponents.""",
     ("exponent.clamp(min=1 - bias)", "exponent"),
     breaks=tests_of(BITS),
@@ -240,8 +240,8 @@ overflow_is_judged_before_rounding = edit(
 
 the_top_exponent_is_lost = edit(
     BITS,
-    """With `finite` you leave the top exponent out. There it counts like the others, but for the last mantissa:
-    e4m3fn goes up to 448.""",
+    """With `finite` you leave the top exponent out. In these formats it counts like the others, except for its last
+    mantissa: e4m3fn goes up to 448.""",
     ("largest = (2 - 2 * 2.0**-mantissa_bits) * 2.0 ** (bias + 1)", "largest = (2 - 2.0**-mantissa_bits) * 2.0**bias"),
     breaks=tests_of(BITS),
 )
@@ -264,7 +264,7 @@ infinity_is_let_through = edit(
 
 the_sign_of_zero_is_lost = edit(
     BITS,
-    """−0 becomes 0 with you, and so do small negative numbers that round to it. The sign survives.""",
+    """You turn −0 into 0, and also small negative numbers that round to −0. Keep the sign.""",
     ("    if finite:\n", "    rounded = rounded + 0.0\n    if finite:\n"),
     breaks=tests_of(BITS),
 )
@@ -284,7 +284,8 @@ a_cast_does_the_work = edit(
 
 sums_in_sixteen_bits = edit(
     BITS,
-    """You add gradients up in the dtype of the parameters. bf16 stops at 256 ones: `.grads` must be float32.""",
+    """You add gradients up in the dtype of the parameters. In bf16 a sum of ones stops at 256: `.grads` must be
+    float32.""",
     ("torch.zeros(p.shape)", "torch.zeros(p.shape, dtype=p.dtype)"),
     breaks=tests_of(BITS),
     fails=["gradients_add_up_in_float32", "ranks_get_the_mean_gradient", "one_all_reduce_carries_all"],
@@ -292,8 +293,8 @@ sums_in_sixteen_bits = edit(
 
 gradients_are_left_there = edit(
     BITS,
-    """p.grad stays where it is after you have added it. The next backward adds to it, and you count it again; and it
-    takes memory. Set it to None.""",
+    """You leave p.grad in place after you have added it. The next backward adds to it, so you count it twice, and
+    meanwhile it takes memory. Set it to None.""",
     ("        p.grad = None\n", ""),
     breaks=tests_of(BITS),
     fails=["gradients_add_up_in_float32", "ranks_get_the_mean_gradient"],
@@ -310,7 +311,7 @@ frozen_parameters_are_listed = edit(
 
 tied_parameters_are_listed_twice = edit(
     BITS,
-    """A parameter that is given twice has two places in `.grads`. It is one parameter with one gradient.""",
+    """A parameter that is given twice has two entries in `.grads`. It is one parameter with one gradient.""",
     ("dict.fromkeys(params)", "params"),
     breaks=tests_of(BITS),
     fails=["ranks_get_the_mean_gradient", "one_all_reduce_carries_all"],
@@ -326,8 +327,8 @@ the_sum_is_not_divided = edit(
 
 means_go_into_new_tensors = edit(
     BITS,
-    """`reduce` puts new tensors into `.grads`, while your hooks still add to the old ones. What comes in a later
-    backward is lost: let hooks and `.grads` mean the same tensors.""",
+    """`reduce` puts new tensors into `.grads`, while your hooks still add to the old ones. The gradients of a later
+    backward are lost: let the hooks and `.grads` use the same tensors.""",
     (
         "        for g, mean in zip(self.grads, flat.split([g.numel() for g in self.grads])):\n"
         "            g.copy_(mean.view_as(g))",

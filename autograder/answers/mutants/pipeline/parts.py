@@ -8,8 +8,8 @@ PARTS = "11-ex5-zero-bubble"
 
 every_stage_puts_off_one_too_few = edit(
     PARTS,
-    """Each of your stages after the first could put off one W more, and has room for it. The W that it does too early
-    delays a B, for which the stage before waits.""",
+    """Each of your stages after the first has room to put off one W more. The W that it runs too early delays a B, and
+    the stage before waits for that B.""",
     ("if m >= stage:", "if m >= max(0, stage - 1):"),
     ('("W", m - stage)', '("W", m - max(0, stage - 1))'),
     ("max(0, micro_batches - stage)", "max(0, micro_batches - max(0, stage - 1))"),
@@ -18,8 +18,8 @@ every_stage_puts_off_one_too_few = edit(
 
 every_stage_puts_off_one_too_many = edit(
     PARTS,
-    """Each of your stages puts off one W more than it has room for, and holds one activation more than 1F1B's peak. A
-    stage whose warm-up is w forwards has N − w − 1 places left for them.""",
+    """Each of your stages puts off one W more than it has room for, so it holds one activation more than 1F1B's peak. A
+    stage with a warm-up of w forwards has room for N − w − 1 of them.""",
     ("if m >= stage:", "if m >= stage + 1:"),
     ('("W", m - stage)', '("W", m - stage - 1)'),
     ("max(0, micro_batches - stage)", "max(0, micro_batches - stage - 1)"),
@@ -29,7 +29,7 @@ every_stage_puts_off_one_too_many = edit(
 the_first_stage_puts_off_most = edit(
     PARTS,
     """Your first stage puts off most, your last stage nothing. But the first stage has no room: its warm-up already
-    holds N activations. The last stage has one alive, and puts off N − 1.""",
+    holds N activations. The last stage has only one activation alive, so it can put off N − 1 entries W.""",
     ("if m >= stage:", "if m >= stages - 1 - stage:"),
     ('("W", m - stage)', '("W", m - (stages - 1 - stage))'),
     ("max(0, micro_batches - stage)", "max(0, micro_batches - (stages - 1 - stage))"),
@@ -38,8 +38,8 @@ the_first_stage_puts_off_most = edit(
 
 all_stages_put_off_the_same = edit(
     PARTS,
-    """All your stages put off N − 1 entries W. The last one has room for them. The others have held activations since
-    their warm-up, and now exceed the peak of 1F1B.""",
+    """All your stages put off N − 1 entries W. Only the last one has room for them. The others already hold the
+    activations of their warm-up, and now exceed the peak of 1F1B.""",
     ("if m >= stage:", "if m >= stages - 1:"),
     ('("W", m - stage)', '("W", m - (stages - 1))'),
     ("max(0, micro_batches - stage)", "max(0, micro_batches - (stages - 1))"),
@@ -58,8 +58,8 @@ weights_come_at_once = edit(
 
 weights_come_last = edit(
     PARTS,
-    """You run all W at the end. Every stage first waits where it could have done some of them, and holds the
-    activations of all micro-batches. Put off only as many as there is room for.""",
+    """You run all W at the end. Each stage waits where it could have run some of them, and holds the activations of all
+    micro-batches. Put off only as many as there is room for.""",
     ("if m >= stage:", "if m < 0:"),
     ("max(0, micro_batches - stage)", "0"),
     breaks=tests_of(PARTS),
@@ -82,8 +82,8 @@ weights_come_first = edit(
 
 weights_at_the_end_are_missing = edit(
     PARTS,
-    """The W that your stages have put off are never done, so the weights lack a part of their gradient. When all B are
-    over, each stage still has as many W as it put off.""",
+    """Your stages never run the W that they have put off, so the weights lack a part of their gradient. After all B,
+    each stage still has to run as many W as it put off.""",
     ('        entries += [("W", m) for m in range(max(0, micro_batches - stage), micro_batches)]\n', ""),
     breaks=tests_of(PARTS),
 )
@@ -91,7 +91,7 @@ weights_at_the_end_are_missing = edit(
 every_stage_warms_up_like_the_first = edit(
     PARTS,
     """All your stages warm up with N − 1 forwards. The last stage could begin its first backward after one forward;
-    yours first waits for N − 1 more, in every round again, and all stages wait with it.""",
+    yours runs N − 1 more first, so each of its backwards comes late, and all stages wait for them.""",
     ("min(micro_batches, stages - 1 - stage)", "min(micro_batches, stages - 1)"),
     ("if m >= stage:", "if True:"),
     ('("W", m - stage)', '("W", m)'),
@@ -108,8 +108,8 @@ the_warmup_has_one_more = edit(
 
 backwards_stay_whole = edit(
     PARTS,
-    """You returned 1F1B without entries W. Then B is only the gradient of the input, and the weights have none: each
-    micro-batch has a W on each stage.""",
+    """You returned 1F1B without entries W. Without W, B computes only the gradient of the input, and the weights get
+    none: each micro-batch has a W on each stage.""",
     ("if m >= stage:", "if m < 0:"),
     ('        entries += [("W", m) for m in range(max(0, micro_batches - stage), micro_batches)]\n', ""),
     breaks=tests_of(PARTS),
@@ -118,7 +118,7 @@ backwards_stay_whole = edit(
 
 @mutant(PARTS, breaks=tests_of(PARTS))
 def backwards_come_one_by_one():
-    """You let each micro-batch go all the way forth and back before the next one starts. Then the stages take turns,
+    """You let each micro-batch go all the way forward and back before the next one starts. Then the stages take turns,
     and no W is put off to fill their waiting."""
 
     def zero_bubble_schedule(stages, micro_batches):

@@ -77,8 +77,8 @@ backwards_come_before_their_forwards = edit(
 
 gpipe_waits_for_each_gradient = edit(
     SCHEDULES,
-    """Each of your micro-batches goes all the way forth and back before the next one starts. Then only one stage works
-    at a time, which is no pipeline: in GPipe all forwards come first.""",
+    """Each of your micro-batches goes all the way forward and back before the next one starts. Then only one stage
+    works at a time, which is no pipeline: in GPipe all forwards come first.""",
     ('kind in "FB" for m in range(micro_batches)', 'm in range(micro_batches) for kind in "FB"'),
     breaks=tests_of(SCHEDULES),
 )
@@ -162,16 +162,16 @@ one_stage_gives_all_times = edit(
 
 a_stage_does_two_things_at_once = edit(
     SIMULATE,
-    """Your entries start when what they need is over, even while their stage is busy. A stage runs its list one entry
-    at a time.""",
+    """Your entries start as soon as the entries that they need are over, even while their stage is busy. A stage runs
+    its list one entry at a time.""",
     ("max([free, *(over[need] for need in needs)])", "max([0.0, *(over[need] for need in needs)])"),
     breaks=tests_of(SIMULATE),
 )
 
 needs_are_waited_for_without_time = edit(
     SIMULATE,
-    """You waited until what an entry needs had been simulated, and then started the entry when its stage was free. It
-    cannot start before its needs are over: take the later of the two times.""",
+    """You waited until the entries that an entry needs had been simulated, but then started it as soon as its stage was
+    free. It cannot start before they are over, either: take the later of the two times.""",
     ("max([free, *(over[need] for need in needs)])", "free"),
     breaks=tests_of(SIMULATE),
 )
@@ -187,8 +187,8 @@ filling_and_draining_are_left_out = edit(
 
 the_makespan_is_the_last_stages = edit(
     SIMULATE,
-    """You took the end of the last stage for the end of all. After it, the last gradient still travels back through the
-    other stages: the makespan is the latest end on any stage.""",
+    """You took the end of the last stage for the end of the schedule. After it, the last gradient still travels back
+    through the other stages: the makespan is the latest end on any stage.""",
     ("max(row[-1][1] for row in rows)", "rows[-1][-1][1]"),
     breaks=tests_of(SIMULATE),
     fails=["bubble_is_the_idle_share"],
@@ -196,8 +196,8 @@ the_makespan_is_the_last_stages = edit(
 
 the_makespan_is_the_first_stages = edit(
     SIMULATE,
-    """You took the end of stage 0 for the end of all. Without W it is the last one to be done, but a W at the end of
-    another stage may take longer: the makespan is the latest end on any stage.""",
+    """You took the end of stage 0 for the end of the schedule. Without W, stage 0 is the last one to finish, but
+    another stage may still have a W to run: the makespan is the latest end on any stage.""",
     ("max(row[-1][1] for row in rows)", "rows[0][-1][1]"),
     breaks=tests_of(SIMULATE),
     fails=["bubble_is_the_idle_share"],
@@ -277,8 +277,8 @@ repeated_entries_pass = edit(
 
 entries_are_counted = edit(
     SIMULATE,
-    """You compared how many entries a stage has, not which ones. If one comes twice in the place of another, the number
-    is right and the schedule is wrong.""",
+    """You compared how many entries a stage has, not which ones. If one comes twice in place of another, the number is
+    right and the schedule is wrong.""",
     ("any(sorted(entries) != wanted for entries in full)", "any(len(entries) != len(wanted) for entries in full)"),
     ("if len(over) < stages * len(wanted):", "if len(over) < len({(s, *e) for s in range(stages) for e in full[s]}):"),
     breaks=tests_of(SIMULATE),
@@ -338,8 +338,8 @@ peaks_end_with_the_first_part = edit(
 
 both_parts_let_go = edit(
     PEAKS,
-    """You took one activation away at B and another one at W. A micro-batch has one on each stage, which goes with the
-    later of the two.""",
+    """You released one activation at B and another one at W. A micro-batch has only one on each stage, which is
+    released at the later of the two.""",
     ("(kind == end)", '(kind != "F")'),
     breaks=tests_of(PEAKS),
 )
@@ -383,8 +383,8 @@ def peaks_after_each_backward():
 
 @mutant(PEAKS, breaks=tests_of(PEAKS))
 def peaks_count_all_forwards():
-    """You counted all forwards. That is the peak only if no backward comes before the last forward: each backward takes
-    one away."""
+    """You counted all forwards. That is the peak only if no backward comes before the last forward: each backward
+    releases one."""
 
     def peak_activations(schedule):
         return [sum(entry[0] == "F" for entry in entries) for entries in schedule]

@@ -60,8 +60,8 @@ column_bias_is_a_view = edit(
 
 column_enters_without_copy = edit(
     COLUMN,
-    """x enters your layer without Copy. Forward that makes no difference, but backward each rank has only the part of
-    x's gradient that came through its own outputs.""",
+    """x enters your layer without Copy. That makes no difference in forward, but in backward each rank gets only the
+    part of x's gradient that came through its own outputs.""",
     (COLUMN_FORTH, COLUMN_FORTH.replace("Copy.apply(x)", "x")),
     breaks=tests_of(*ON_COLUMN),
 )
@@ -219,8 +219,8 @@ mlp_adds_up_twice = edit(
 
 mlp_adds_up_the_hidden_numbers = edit(
     BLOCK,
-    """You added up the hidden numbers of the ranks before GELU. They are different hidden numbers, not terms of the
-    same ones: each rank goes on with its own.""",
+    """You added up the hidden numbers of the ranks before GELU. They are different hidden numbers, not terms of one
+    sum: each rank goes on with its own.""",
     (MLP_FORTH, MLP_FORTH.replace("self.fc(x)", "Reduce.apply(self.fc(x))")),
     breaks=tests_of(BLOCK),
 )
@@ -243,7 +243,7 @@ mlp_keeps_the_mlp = edit(
 
 mlp_approximates_gelu = edit(
     BLOCK,
-    """You used the tanh approximation of GELU. The unsplit block has the exact one: functional.gelu with its default
+    """You used the tanh approximation of GELU. The unsplit block uses the exact one: functional.gelu with its default
     arguments.""",
     (MLP_FORTH, MLP_FORTH.replace("gelu(self.fc(x))", 'gelu(self.fc(x), approximate="tanh")')),
     breaks=tests_of(BLOCK),
@@ -251,7 +251,7 @@ mlp_approximates_gelu = edit(
 
 mlp_forgets_gelu = edit(
     BLOCK,
-    """GELU is missing between your two layers. Without it they are no more than one linear layer.""",
+    """GELU is missing between your two layers. Without it the two layers are no more than one linear layer.""",
     (MLP_FORTH, "        return self.out(self.fc(x))\n"),
     breaks=tests_of(BLOCK),
 )
@@ -294,8 +294,8 @@ attention_keeps_the_block = edit(
 
 attention_enters_three_times = edit(
     ATTENTION,
-    """In your block q, k and v each have a Copy of their own, which makes three all-reduces backward. Let x enter the
-    split region once: autograd adds up the three gradients on the rank, before the all-reduce.""",
+    """In your block q, k and v each have a Copy of their own, which makes three all-reduces in backward. Let x enter
+    the split region once: autograd adds up the three gradients on the rank, before the all-reduce.""",
     (
         ATTEND,
         "        biases = [None] * 3 if self.qkv.bias is None else self.qkv.bias.chunk(3)\n"
@@ -335,8 +335,8 @@ attention_goes_head_by_head = edit(
 
 attention_counts_all_heads = edit(
     ATTENTION,
-    """Each rank computes with the number of all heads, which divides its part of the width into too many, too narrow
-    heads. A rank has H/N of them.""",
+    """Each rank computes with the total number of heads, which divides its part of the width into too many heads that
+    are too narrow. A rank has H/N heads.""",
     ("attention.heads // world_size", "attention.heads"),
     breaks=tests_of(ATTENTION),
 )

@@ -105,8 +105,8 @@ loss_adds_up_all_exponentials = edit(
 
 loss_sends_backward = edit(
     LOSS,
-    """Something of yours is sent in backward. The gradient of a rank's logits follows from what the rank has and the
-    sum that it knows already.""",
+    """Your backward sends something. The gradient of a rank's logits follows from what the rank has and from the sum
+    that it already knows.""",
     (
         RETURN,
         "    class Wait(torch.autograd.Function):\n"
@@ -148,8 +148,8 @@ loss_keeps_the_target_at_home = edit(
 
 loss_takes_foreign_targets = edit(
     LOSS,
-    """For a target of another rank you added some column of yours. Only the rank that has the target's column may add
-    its logit; the others add 0.""",
+    """For a target of another rank you added the logit of one of your own columns. Only the rank that has the target's
+    column may add its logit; the others add 0.""",
     (PICKED, "    picked = shifted.gather(1, column.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]\n"),
     breaks=tests_of(LOSS),
 )
@@ -203,16 +203,16 @@ loss_subtracts_from_the_targets = edit(
 
 loss_misses_the_first_column = edit(
     LOSS,
-    """A border of your columns is off by one. A rank has the targets from r·V/N up to, but not including,
-    (r + 1)·V/N: the first of them is column 0.""",
+    """One end of your range of columns is off by one. A rank has the targets from r·V/N up to, but not including, (r +
+    1)·V/N: the first of them is column 0.""",
     (MINE, MINE.replace(">= 0", "> 0")),
     breaks=tests_of(LOSS),
 )
 
 loss_takes_one_column_too_many = edit(
     LOSS,
-    """A border of your columns is off by one. A rank has the targets up to, but not including, (r + 1)·V/N: the next
-    one is the other rank's column 0.""",
+    """Your range of columns ends one too late. A rank has the targets up to, but not including, (r + 1)·V/N: the next
+    one is column 0 of the next rank.""",
     (MINE, MINE.replace("< logits.shape[1]", "<= logits.shape[1]")),
     (PICKED, PICKED.replace("column.where(mine, 0)", "column.where(mine, 0).clamp(max=logits.shape[1] - 1)")),
     breaks=tests_of(LOSS),
@@ -228,7 +228,7 @@ loss_shifts_the_sum_only = edit(
 
 loss_detaches_the_sum = edit(
     LOSS,
-    """Your loss is right, and your gradient lacks the probabilities: the sum of the exponentials was detached, so
+    """Your loss is right, but your gradient lacks the probabilities: the sum of the exponentials was detached, so
     autograd sees only the target's logit.""",
     (SUMS, SUMS.replace("shifted.exp()", "shifted.detach().exp()")),
     breaks=tests_of(LOSS),

@@ -24,8 +24,8 @@ REDUCE_BACK = "        return grad\n"
 
 copy_writes_into_the_gradient = edit(
     OPERATORS,
-    """You all-reduced the arriving gradient in place. Autograd may pass the same tensor to others, who then find the
-    sum in it, and a gradient that is not contiguous is garbled. Reduce a contiguous copy.""",
+    """You all-reduced the arriving gradient in place. Autograd may pass the same tensor to other functions, which then
+    find the sum in it, and a gradient that is not contiguous is garbled. Reduce a contiguous copy.""",
     (COPY_BACK, "        dist.all_reduce(grad)\n        return grad\n"),
     breaks=tests_of(OPERATORS),
 )
@@ -119,8 +119,8 @@ reduce_gathers_everything = edit(
 
 the_operators_are_exchanged = edit(
     OPERATORS,
-    """You exchanged Copy and Reduce. Copy stands where a split region begins: it adds nothing forward, and adds the
-    ranks' gradients backward.""",
+    """You exchanged Copy and Reduce. Copy stands where a split region begins: in forward it adds nothing, and in
+    backward it adds up the ranks' gradients.""",
     ("class Copy(", "class Other("),
     ("class Reduce(", "class Copy("),
     ("class Other(", "class Reduce("),
@@ -187,7 +187,7 @@ leave_keeps_its_own_term = edit(
 leave_pads_the_gradient = edit(
     POSITIONS,
     """Your Leave's backward has zeros in the rows that other ranks got. This rank's numbers are a term of those rows,
-    too, so they have the gradients that the other ranks know: gather them.""",
+    too. Their gradients are those that the other ranks know: gather them.""",
     (
         LEAVE_BACK,
         "        whole = torch.zeros(dist.get_world_size(), *grad.shape, dtype=grad.dtype)\n"
@@ -221,7 +221,7 @@ leave_averages = edit(
 
 enter_joins_the_last_dimension = edit(
     POSITIONS,
-    """You joined the ranks' rows along the last dimension. The positions are counted by the first one.""",
+    """You joined the ranks' rows along the last dimension. Positions run along the first one.""",
     (
         WHOLE,
         "    pieces = [torch.empty(part.shape, dtype=part.dtype) for _ in range(dist.get_world_size())]\n"
@@ -292,8 +292,8 @@ buffers_are_float32 = edit(
 
 positions_have_two_dimensions = edit(
     POSITIONS,
-    """Your buffer has two dimensions, whatever the input has. Only the first counts positions: keep all that follow it,
-    `*x.shape[1:]`.""",
+    """Your buffer has two dimensions, whatever the input has. Only the first dimension counts positions: keep all that
+    follow it, `*x.shape[1:]`.""",
     (WHOLE, WHOLE.replace("*part.shape[1:]", "part.shape[1]")),
     (PART, PART.replace("*whole.shape[1:]", "whole.shape[1]")),
     breaks=tests_of(POSITIONS),

@@ -18,8 +18,8 @@ means_are_sums = edit(
 
 shards_pile_up = edit(
     BUCKETS,
-    """finish() returned the shards but kept them. In the next backward all buckets count as reduced already, and the
-    old gradients are returned again. Forget the shards.""",
+    """finish() returned the shards but kept them. In the next backward all buckets already count as reduced, and
+    finish() returns the old gradients again. Forget the shards.""",
     ("        self.reset()\n        return shards\n", "        return shards\n"),
     breaks=tests_of(BUCKETS),
 )
@@ -47,8 +47,8 @@ gradients_stay_in_p_grad = edit(
 
 gradients_are_added_to_the_buffer_of_the_last_backward = edit(
     BUCKETS,
-    """You keep the buffers for the next backward. A parameter that then has no gradient leaves the old one in its
-    place, and the memory of all buffers stays. Forget a buffer once it is reduced.""",
+    """You keep the buffers for the next backward. If a parameter then gets no gradient, the old one is still in the
+    buffer, and the memory of all buffers stays in use. Forget a buffer once it is reduced.""",
     ("        del self.buffers[len(self.shards)]\n", ""),
     ("self.shards, self.buffers, self.missing = [], {}, ", "self.shards, self.missing = [], "),
     ("        self.reset()\n\n    def reset", "        self.buffers = {}\n        self.reset()\n\n    def reset"),
@@ -58,8 +58,8 @@ gradients_are_added_to_the_buffer_of_the_last_backward = edit(
 
 all_is_reduced_in_finish = edit(
     BUCKETS,
-    """You reduced all buckets in finish(). The numbers are right, but at the end of backward all buffers are alive, as
-    many bytes as all gradients. Reduce a bucket when its last gradient arrives.""",
+    """You reduced all buckets in finish(). The numbers are right, but at the end of backward all buffers are alive, and
+    together they take as many bytes as all gradients. Reduce a bucket when its last gradient arrives.""",
     (
         "        while len(self.shards) < len(self.buckets) and not self.missing[len(self.shards)]:\n"
         "            self.reduce_next()\n"
@@ -72,8 +72,8 @@ all_is_reduced_in_finish = edit(
 
 all_buffers_are_made_at_once = edit(
     BUCKETS,
-    """All buffers exist from the start of backward on, as many bytes as all gradients have. Make a bucket's buffer when
-    its first gradient arrives.""",
+    """All buffers exist from the start of backward. Together they take as many bytes as all gradients. Make a bucket's
+    buffer when its first gradient arrives.""",
     (
         "        self.buffer(k)[at",
         "        for j in range(len(self.shards), len(self.buckets)):\n"
@@ -86,8 +86,9 @@ all_buffers_are_made_at_once = edit(
 
 buffers_are_made_with_the_object = edit(
     BUCKETS,
-    """You made the buffers of all buckets when the object was built, and again in finish(). They are as many bytes as
-    all gradients and stay alive during forward, too. Make a bucket's buffer when its first gradient arrives.""",
+    """You made the buffers of all buckets when the object was built, and again in finish(). Together they take as many
+    bytes as all gradients, and they stay alive during forward, too. Make a bucket's buffer when its first gradient
+    arrives.""",
     (
         "[len(bucket) for bucket in self.buckets]\n",
         "[len(bucket) for bucket in self.buckets]\n"
@@ -100,7 +101,7 @@ buffers_are_made_with_the_object = edit(
 
 buffers_for_the_next_backward_are_made_in_finish = edit(
     BUCKETS,
-    """Your finish() already made the buffers for the next backward. Between two steps they are as many bytes as all
+    """Your finish() already made the buffers for the next backward. Between two steps they take as many bytes as all
     gradients. Make a bucket's buffer when its first gradient arrives.""",
     (
         "        self.reset()\n        return shards\n",
@@ -125,8 +126,9 @@ shards_are_views_of_their_buffers = edit(
 
 the_last_gradient_waits_in_a_list = edit(
     BUCKETS,
-    """You kept the gradients of a bucket until it was complete, and then laid them out. Gradients and buffer of a whole
-    bucket are then alive together. Copy each gradient into the buffer when it arrives.""",
+    """You kept the gradients of a bucket until it was complete, and only then copied them into the buffer. All
+    gradients of a bucket and its buffer are then alive together. Copy each gradient into the buffer when it
+    arrives.""",
     (
         "        self.buffer(k)[at : at + p.numel()] = p.grad.reshape(-1)\n        p.grad = None\n",
         '        self.waiting = getattr(self, "waiting", {})\n'
@@ -147,9 +149,9 @@ the_last_gradient_waits_in_a_list = edit(
 
 complete_buckets_do_not_wait = edit(
     BUCKETS,
-    """A complete bucket was reduced at once, though one before it was not. On a rank where a gradient is missing, the
-    reduce-scatters then come in another order than on the others, and gradients of different buckets are added. A
-    bucket waits for those before it.""",
+    """You reduced a complete bucket at once, although an earlier bucket was not yet reduced. On a rank where a gradient
+    is missing, the reduce-scatters then come in a different order than on the other ranks, and gradients of different
+    buckets are added up. A bucket must wait for those before it.""",
     (
         "self.shards, self.buffers, self.missing = [], {}, ",
         "self.shards, self.buffers, self.missing, self.done = [], {}, ",
@@ -184,7 +186,8 @@ complete_buckets_do_not_wait = edit(
 unfinished_buckets_are_left_out = edit(
     BUCKETS,
     """finish() returned only what backward had reduced. A bucket with a missing gradient is never complete, so its
-    shard is missing, with those of all later buckets. Reduce what is left, with zeros for what is missing.""",
+    shard is missing, and so are those of all later buckets. Reduce what is left, with zeros for the missing
+    gradients.""",
     ("        while len(self.shards) < len(self.buckets):\n            self.reduce_next()\n", ""),
     breaks=tests_of(BUCKETS),
     fails=[ORDER],
@@ -213,8 +216,8 @@ the_peak_has_no_shards = edit(
 
 the_peak_has_no_padding = edit(
     BUCKETS,
-    """peak_bytes counts a bucket's buffer with its B numbers. The buffer is padded to N⌈B/N⌉, which is much more where
-    a bucket is smaller than the number of ranks.""",
+    """peak_bytes counts only B numbers for a bucket's buffer. The buffer is padded to N⌈B/N⌉ numbers, which is much
+    more where a bucket is smaller than the number of ranks.""",
     ("kept + world_size * shard + max(*sizes, shard)", "kept + sum(sizes) + max(*sizes, shard)"),
     breaks=tests_of(BUCKETS),
     fails=[PEAK],
@@ -240,8 +243,8 @@ the_peak_has_all_gradients_of_a_bucket = edit(
 
 the_peak_is_that_of_the_last_bucket = edit(
     BUCKETS,
-    """peak_bytes takes the last bucket's moment. With a large bucket before it, the worst moment is an earlier one:
-    take the maximum over all.""",
+    """peak_bytes looks only at the moment of the last bucket. If an earlier bucket is large, the peak comes earlier:
+    take the maximum over all buckets.""",
     (
         "peak = max(peak, kept + world_size * shard + max(*sizes, shard))",
         "peak = kept + world_size * shard + max(*sizes, shard)",

@@ -117,7 +117,7 @@ step_count_starts_anew = edit(
 moments_are_forgotten = edit(
     STATE,
     """You restored only the master. Momentum and Adam then continue with the new optimizer's state, and every step
-    differs from the first one on: restore that state, too.""",
+    differs, from the first one on: restore that state, too.""",
     ("        self.optimizer.state[self.master] = restored\n", ""),
     breaks=tests_of(STATE),
     fails=["restored_goes_on_bit_for_bit"],
@@ -170,9 +170,9 @@ what_was_reduced_outlives_the_load = edit(
 
 the_length_is_compared_with_the_padded_one = edit(
     STATE,
-    """You refused only a master that is longer than a padded shard. A rank with padding then accepts some numbers too
-    many, and waits in the all-gather for the ranks that have refused. Compare with this rank's count of real numbers,
-    end − start, for equality.""",
+    """You refused only a master that is longer than a padded shard. A rank with padding then accepts a master that is
+    slightly too long, and waits in the all-gather for the ranks that have refused theirs. Require exactly this rank's
+    count of real numbers, end − start.""",
     ('state["master"].shape != (end - start,)', 'len(state["master"]) > self.size'),
     breaks=tests_of(STATE),
     fails=["restored_goes_on_bit_for_bit"],

@@ -125,7 +125,7 @@ flatten_keeps_the_dtype = edit(
 flatten_follows_the_memory = edit(
     BOUNDS,
     """You laid out the numbers in the order in which they lie in memory. For a transposed tensor that is not the order
-    of reshape(-1), and the numbers come back in other places.""",
+    of reshape(-1), and the numbers come back in the wrong places.""",
     ("t.detach().reshape(-1)", "t.detach().as_strided((t.numel(),), (1,))"),
     base=_bounds,
     breaks=tests_of(BOUNDS),
@@ -186,8 +186,8 @@ every_call_reduces = edit(
 
 calls_return_copies = edit(
     GRADIENT,
-    """You return a copy of the shard that self.gradient keeps. Clipping scales what it was given, so the step, which
-    asks again, does not see it. Return the tensor itself.""",
+    """You return a copy of the shard that self.gradient keeps. Clipping scales the copy that it was given. The step
+    asks again, and gets a copy that is not clipped. Return the tensor itself.""",
     ("        return self.gradient\n", "        return self.gradient.clone()\n"),
     breaks=tests_of(GRADIENT, CLIP),
     fails=["gradient_is_reduced_once"],
