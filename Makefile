@@ -47,7 +47,7 @@ all: $(STAMPS)/notebooks $(STAMPS)/chapters ## set up, run the solutions, build 
 	@echo "All its grades: $(BIN)/python -m autograder grade --example"
 	@echo "The notebooks:  make lab   (opens JupyterLab on notebooks/)"
 
-book: $(STAMPS)/book ## build the book; with PYODIDE=FOLDER, with that Pyodide next to its pages
+book: $(STAMPS)/book ## build the book; with PYODIDE=FOLDER, put that Pyodide next to its pages
 	@echo "The book: $(CURDIR)/_build/html/index.html"
 
 pdf: $(STAMPS)/book browser ## print the book: _build/book.pdf

@@ -44,7 +44,7 @@ class HangError(RuntimeError):
         self.ledger = Ledger() if ledger is None else ledger
         super().__init__("\n".join([headline, *(f"  {wait}" for wait in waits), *([parted] if parted else [])]))
 
-    def timeline(self, title: str = "Until nothing moved") -> Figure:
+    def timeline(self, title: str = "What happened before the hang") -> Figure:
         """A figure of the ledger: calls that never end reach the right edge."""
         from ranks import timeline  # matplotlib is slow to import
 

@@ -23,8 +23,8 @@ ON_BOTH = "def half(x):\n    return square(x) / x - double(x) / 4\n"
 def told(*exercises: int) -> str:
     """What the student reads."""
     if len(exercises) == 1:
-        return f"Right: it failed only because of exercise {exercises[0]}. Mend that first."
-    return f"Right: it failed only because of exercises {exercises[0]} and {exercises[1]}. Mend those first."
+        return f"Right: it failed only because of exercise {exercises[0]}. Fix that first."
+    return f"Right: it failed only because of exercises {exercises[0]} and {exercises[1]}. Fix those first."
 
 
 @pytest.fixture(scope="module")

@@ -137,7 +137,7 @@ TAMPERINGS = {
     retyped_test: "The test cell had been turned into text; the original was run.",
     retyped_answer: "The answer cell had been turned into text; it was run as code.",
     edited_test: "The test cell had been changed; the original was run.",
-    moved_test: "The test cell stood before the answer; it was run after it.",
+    moved_test: "The test cell came before the answer; it was run after the answer.",
     other_points: "",
     no_longer_graded: "",
     without_metadata: "",

@@ -50,12 +50,12 @@ def contents(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("tiny", "'tiny' is no name for a lesson"),
-        ("98_Tiny", "'98_Tiny' is no name for a lesson"),
-        ("98_tiny-talk", "'98_tiny-talk' is no name for a lesson"),
-        ("98_../../etc", "'98_../../etc' is no name for a lesson"),
-        ("98_class", "'98_class' is no name for a lesson"),
-        ("100_tiny", "'100_tiny' is no name for a lesson"),
+        ("tiny", "'tiny' is not a lesson's name"),
+        ("98_Tiny", "'98_Tiny' is not a lesson's name"),
+        ("98_tiny-talk", "'98_tiny-talk' is not a lesson's name"),
+        ("98_../../etc", "'98_../../etc' is not a lesson's name"),
+        ("98_class", "'98_class' is not a lesson's name"),
+        ("100_tiny", "'100_tiny' is not a lesson's name"),
         ("00_tiny", "lessons have numbers from 01 to 99"),
         ("17_tiny", "the number 17 is taken: 17_capstone"),
         ("98_capstone", "the topic capstone is taken: 17_capstone"),

@@ -251,7 +251,7 @@ def test_each_failure_has_its_own_message_case_and_seed(course):
     grade(course, "bob", "wrong")
     text = section(course, "bob")
     assert "N = 4, d = 3" in text and "float32 gradients" in text
-    assert "Without the core of the exercise, what is right has no points." in text
+    assert "Without the core of the exercise, the other properties earn no points." in text
     nb = nbformat.read(course.root / "autograded" / "bob" / LESSON / f"{LESSON}.ipynb", as_version=4)
     (test,) = [cell for cell in nb.cells if cell.id == f"{MEAN}-test"]
     assert [one.status for one in test.metadata.autograder.properties] == ["error", "error", "ok", "error"]
@@ -264,7 +264,7 @@ def test_a_carried_exercise_is_marked_by_property(course):
     assert "it failed only because of exercise 2" in section(course, "cyd", EMA)
     score = grade(course, "dan", "wrong", "on the mean, in place")[1]
     text = section(course, "dan", EMA)
-    assert score == 1.75 and "The rest failed only because of exercise 2. Mend that first." in text
+    assert score == 1.75 and "The rest failed only because of exercise 2. Fix that first." in text
     assert [result for result, _ in rows(text).values()] == ["right", "right", "failed", "right"]
 
 

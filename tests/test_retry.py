@@ -78,8 +78,8 @@ def test_the_seed_is_in_the_report_and_not_on_the_students_page(course, capsys):
         (["ada", LESSON, "03-ex2"], "did not fail: there is nothing to retry"),
         (["ada", LESSON, "03-ex9"], "has no exercise '03-ex9'; it has: 03-ex1-worker-gradient"),
         (["ada", LESSON, "nonsense"], "has no exercise 'nonsense'"),
-        (["bob", LESSON, "03-ex1"], "03_step of 'bob' is not graded here"),
-        (["../ada", LESSON, "03-ex1"], "is not graded here"),
+        (["bob", LESSON, "03-ex1"], "03_step of 'bob' has not been graded here"),
+        (["../ada", LESSON, "03-ex1"], "has not been graded here"),
         (["ada", "99_nothing", "03-ex1"], "no lesson '99_nothing'"),
     ],
 )

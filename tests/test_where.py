@@ -114,8 +114,8 @@ def test_the_whole_name_and_the_name_of_the_test_will_do():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("8-ex3", "'8-ex3' names no exercise: write it as 08-ex3, or whole as 08-ex3-step"),
-        ("../etc", "'../etc' names no exercise: write it as 08-ex3, or whole as 08-ex3-step"),
+        ("8-ex3", "'8-ex3' does not name an exercise: write it as 08-ex3, or in full as 08-ex3-step"),
+        ("../etc", "'../etc' does not name an exercise: write it as 08-ex3, or in full as 08-ex3-step"),
         ("98-ex1", "no lesson 98; there are: 01_collectives, "),
         ("08-ex9", "08_zero1 has no exercise 08-ex9; it has: 08-ex1-shard-bounds, 08-ex2-gradient, 08-ex3-step, "),
         ("08-ex3-stop", "08_zero1 has no exercise 08-ex3-stop; it has: 08-ex1-shard-bounds, "),

@@ -45,7 +45,7 @@ _CHAPTER = re.compile(r"^( *)- file: book/(\d\d)_\w+\n(?:\1 +.*\n)*", re.MULTILI
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand `new-lesson`."""
-    parser = subparsers.add_parser("new-lesson", help="make a small, whole lesson to start from")
+    parser = subparsers.add_parser("new-lesson", help="make a small, complete lesson to start from")
     parser.add_argument("lesson", metavar="NN_topic", help="its number and its topic, as in 18_routing")
     parser.set_defaults(run=command)
 
@@ -74,7 +74,7 @@ def refuse(root: Path, lesson: str) -> None:
     match = _LESSON.fullmatch(lesson)
     if not match or keyword.iskeyword(match["topic"]):
         raise ValueError(
-            f"{lesson!r} is no name for a lesson: write two digits and a topic in small letters, 18_routing"
+            f"{lesson!r} is not a lesson's name: write two digits and a topic in small letters, 18_routing"
         )
     if match["number"] == "00":
         raise ValueError("lessons have numbers from 01 to 99")
@@ -128,7 +128,7 @@ def in_table(text: str, name: str, lesson: str, title: str, folder: str) -> str:
     number, root = lesson[:2], "" if folder else "../"
     rows = list(_ROW.finditer(text))
     if not rows:
-        raise ValueError(f"{name} has no table of the lessons, with rows as in | 01 | … | … | … |")
+        raise ValueError(f"{name} has no table of the lessons, with rows such as | 01 | … | … | … |")
     planned = [row for row in rows if row["number"] == number]
     what = planned[0]["what"] if planned else WHAT
     assignment = f"[assignment]({root}notebooks/{lesson}/{lesson}.ipynb)"
@@ -142,7 +142,7 @@ def in_toc(text: str, lesson: str, title: str) -> str:
     """The list of the book's pages with the lesson's chapter and notebook after those of the number before it."""
     chapters = list(_CHAPTER.finditer(text))
     if not chapters:
-        raise ValueError(f"{TOC} lists no chapter, as in - file: book/01_collectives")
+        raise ValueError(f"{TOC} lists no chapter, such as - file: book/01_collectives")
     indent = chapters[0][1]
     lines = [
         f"- file: book/{lesson}",

@@ -54,7 +54,7 @@ class Exercise:
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand `where`."""
     parser = subparsers.add_parser("where", help="every place that belongs to an exercise")
-    parser.add_argument("exercise", metavar="NN-exN", help="as in 08-ex3, or whole, as in 08-ex3-step")
+    parser.add_argument("exercise", metavar="NN-exN", help="as in 08-ex3, or in full, as in 08-ex3-step")
     parser.set_defaults(run=command)
 
 
@@ -72,7 +72,7 @@ def find(name: str) -> Exercise:
     """The exercise of this name, or of the cell of this name. ValueError says which exercises there are."""
     match = _NAME.fullmatch(name)
     if not match:
-        raise ValueError(f"{name!r} names no exercise: write it as 08-ex3, or whole as 08-ex3-step")
+        raise ValueError(f"{name!r} does not name an exercise: write it as 08-ex3, or in full as 08-ex3-step")
     there = {lesson.split("_")[0]: lesson for lesson in notebook.lessons()}
     if match["number"] not in there:
         raise ValueError(f"no lesson {match['number']}; there are: {', '.join(there.values())}")

@@ -248,7 +248,7 @@ def _place_test(source: SourceCell, result: Restored, names: list[str | None]) -
         notes.append("The test cell was there several times; it was run once.")
     behind = [at for at in copies if at > answer]
     if not behind:
-        notes.append("The test cell stood before the answer; it was run after it.")
+        notes.append("The test cell came before the answer; it was run after the answer.")
         result.cells.insert(answer + 1, source.cell())
         names.insert(answer + 1, source.name)
     else:

@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
     why = run_again(course, arguments.student, arguments.lesson, test.id)
     print(limits.printable(why) or "It passes now.")
     if why and _first(why) != _first(test.metadata.autograder.get("reason", "")):
-        print("The test fails in another way than when it was graded: something has changed, or depends on chance.")
+        print("The test fails differently than when it was graded: something has changed, or depends on chance.")
     return 1 if why else 0
 
 
@@ -56,7 +56,8 @@ def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbf
 
     path = course.root / "autograded" / student / lesson / f"{lesson}.ipynb"
     if Path(student).name != student or not path.is_file():
-        raise ValueError(f"{lesson} of {student!r} is not graded here: run `python -m autograder grade {lesson}` first")
+        how = f"run `python -m autograder grade {lesson}` first"
+        raise ValueError(f"{lesson} of {student!r} has not been graded here: {how}")
     tests = [cell for cell in nbformat.read(path, as_version=4).cells if notebook.nbgrader_role(cell) == "grade"]
     found = [cell for cell in tests if cell.id == f"{exercise}-test" or cell.id.startswith(f"{exercise}-")]
     if len(found) != 1:

@@ -74,7 +74,7 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
         return [f"Right: it failed only because of {_numbered(carried)}"]
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
     if outcomes and not holds(outcomes[0]) and any(one.points for one in outcomes if holds(one)):
-        said.append("Without the core of the exercise, what is right has no points.")
+        said.append("Without the core of the exercise, the other properties earn no points.")
     if len(outcomes) > 1 and [one.name for one in outcomes if not holds(one)] == [properties.VISIBLE]:
         said.append("Only the visible part of the test fails. No other property explains that, so it costs all points.")
     return said
@@ -121,8 +121,8 @@ def _numbered(exercises: list[str]) -> str:
     """The end of a sentence on what failed at first only because of these exercises."""
     numbers = [re.sub(r"^\d+-ex(\d+)-.*", r"\1", name) for name in exercises]
     if len(numbers) == 1:
-        return f"exercise {numbers[0]}. Mend that first."
-    return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}. Mend those first."
+        return f"exercise {numbers[0]}. Fix that first."
+    return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}. Fix those first."
 
 
 def _known_cause(outcome: dict) -> str:

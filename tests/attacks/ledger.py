@@ -261,7 +261,7 @@ class Bomb:
     ),
     _broadcast(
         "patched-checks",
-        "Replaces, in the notebook's process, the checks by ones that are content and `ranks.run` by one that is not.",
+        "In the notebook's process, replaces the checks with ones that pass, and `ranks.run` with one that fails.",
         "pass",
         before="""
 try:

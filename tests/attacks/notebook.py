@@ -109,7 +109,7 @@ def _magic(nb):
 
 TAMPERED = [
     _tamper("deleted-test", "The test cell is gone.", _delete_test),
-    _tamper("doubled-test", "A test cell is there twice, to be paid twice.", _double_test),
+    _tamper("doubled-test", "A test cell is there twice, so that it counts twice.", _double_test),
     _tamper("empty-test", "The test cell says `pass`.", _empty_test),
     _tamper("test-as-text", "The test cell is Markdown.", _as_text),
     _tamper("test-first", "The test cell stands before everything.", _test_first),

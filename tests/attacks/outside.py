@@ -188,7 +188,7 @@ ATTACKS = [
     ),
     _outside(
         "nanflood",
-        "Returns a hundred million numbers that are none, each of which becomes a text when they are compared.",
+        "Returns a hundred million NaNs, each of which becomes a text when they are compared.",
         _first("import numpy as np\n\ndef double(x):\n    return np.full(100_000_000, np.nan, np.float16)"),
         WITHOUT_EX1,
         lesson=ARRAYS,

@@ -209,7 +209,7 @@ TAKES = [
     ),
     _answer(
         "many-files",
-        "Fills the disk with small files, until there is not one left to be had.",
+        "Fills the disk with small files, until no more can be made.",
         """
         import os
 
@@ -248,7 +248,7 @@ TAKES = [
     ),
     _answer(
         "kills-everybody",
-        "Kills every process it may, and its parent before them: the grader.",
+        "Kills every process that it may, and first its parent, the grader.",
         """
         import os
 
@@ -260,7 +260,7 @@ TAKES = [
     ),
     _answer(
         "traces-its-parent",
-        "Attaches to its parent as a debugger, which stops it, and keeps it so.",
+        "Attaches to its parent as a debugger, which stops the parent, and keeps it stopped.",
         """
         import ctypes, os, time
 

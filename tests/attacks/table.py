@@ -30,8 +30,8 @@ something for that one, or against somebody else. *Here* is what it gets from th
 its honest part is worth. `make test`, and `make thorough` for attacks on ranks, grade them as one class with honest
 students and check it. *nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail
 of its own for each ({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have,
-or at what one check of lesson 17 knows). Where the messages of ranks are attacked, the tests are those of lesson 01 in
-both, and it is these that most of them fall to.
+or at what one check of lesson 17 knows). Attacks on the messages of ranks meet the tests of lesson 01 in both graders,
+and most of them fail there.
 `tests/attacks/table.py` makes this page and repeats both measurements. `tests/test_fuzz.py` sends long, deep, odd and
 broken input to each place outside the jail that takes a submission's text or data. What one submission can do to
 another in the same jail or at the same moment, with what lies in its folder, in nbgrader's exchange, and by what the
@@ -44,12 +44,12 @@ Some of it cannot be promised:
 - Submissions that are graded at the same time share the machine's processors, its memory and the files of Python. One
   can notice what another makes slow, and two accomplices can talk to each other that way, or by `flock` on such a file,
   which torch needs for files of its own. With `--jobs 1`, only one is graded at a time.
-- What a process leaves in the page cache outlives it. The calls that tell what is in the cache are refused; how long a
-  read takes tells it, too.
+- What a process leaves in the page cache outlives it. The calls that tell what is in the cache are refused, but
+  the time that a read takes tells it, too.
 - The system counts some things for all programs of one user together: descriptors that are under way between
-  processes, watches of epoll, pages of pipes. Where root grades, the submissions of each jail have a user number of
-  their own and can use up their own share only. Where somebody else grades, or where not everybody may read Python's
-  files, all have the number of whoever grades. A submission can then use these things up as far as its own limits go
+  processes, epoll watches, pipe pages. Where root grades, the submissions of each jail have a user number of their own
+  and can use up only their own share. If another user grades, or if not everybody may read Python's files, all
+  submissions have the user number of the grader. A submission can then use these things up as far as its own limits go
   (128 open files in each of at most 400 processes), and the ranks of another one that is graded at the same moment can
   be refused theirs. The grader itself is not, and a submission whose jail does not start is tried again at the end.
   Processes and signals are counted for each jail since Linux 5.14, for the whole user before. That is all that one
@@ -64,8 +64,8 @@ Some of it cannot be promised:
   that trains nothing and makes up runs that fit one another keeps the marks of that exercise.
 - That ranks learn about each other by the recorded messages alone is tested in chapter 01, where the exercise is to
   write them. Elsewhere a rank can hand numbers over in a file, or by the C++ calls of torch that nobody records.
-- Limits on all processes of a jail together are the system's only where this user can write control groups. Elsewhere
-  the grader looks five times a second. The command says in one line which limits hold.
+- The system limits all processes of a jail together only where this user can write control groups. Elsewhere the
+  grader checks them five times a second. The command says in one line which limits hold.
 
 [For the instructor](instructor.md) says what else the jail does not promise.
 

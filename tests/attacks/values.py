@@ -100,7 +100,7 @@ ARRAY_VALUES = [
     ),
     _array(
         "array-late",
-        "A list that becomes an array only when it is looked at, and then out of its caller's variables.",
+        "A list that becomes an array only when it is looked at, made from its caller's variables.",
         """
         import sys
 
@@ -166,7 +166,7 @@ ARRAY_VALUES = [
     ),
     _array(
         "patched-numpy",
-        "Replaces numpy's asserts and `allclose`, and Python's `max`, by ones that are content.",
+        "Replaces numpy's asserts and `allclose`, and Python's `max`, with ones that always pass.",
         "def square(x):\n    return np.zeros(7)",
         """
         import builtins
@@ -342,7 +342,7 @@ EXCEPTIONS = [
     _value("raises-generator-exit", "Leaves by `GeneratorExit`.", "def square(x):\n    raise GeneratorExit"),
     _value(
         "raises-base-exception",
-        "Leaves by an exception of its own that is no `Exception`.",
+        "Leaves by an exception of its own that is not an `Exception`.",
         "class Passed(BaseException):\n    pass\n\ndef square(x):\n    raise Passed('6 of 6 points')",
     ),
     _value(

@@ -90,7 +90,7 @@ def _double(source: str):
 ATTACKS = [
     _wire(
         "settings-of-the-system",
-        "Opens the system's settings under `/proc` for writing, as root could, with which one runs programs outside.",
+        "Opens the system's settings under `/proc` for writing, as root could; with them one runs programs outside.",
         square(
             """
             import os
@@ -113,7 +113,7 @@ ATTACKS = [
     ),
     _wire(
         "printing-cell",
-        "A cell that prints for ever: as long as something comes, nobody's time-out runs out.",
+        "A cell that prints for ever: as long as output comes, no time-out expires.",
         square(WRONG + "\nwhile True:\n    print('x' * 10_000)"),
     ),
     _talks(

@@ -77,7 +77,7 @@ def _plants(rng: np.random.Generator, world_size: int) -> list[tuple[str, int, i
 
 @check(FAULTS)
 def each_fault_is_found(find_fault, *, rng):
-    """In real runs with a planted fault: its step, its rank and what shows it first, on rank 0 too."""
+    """In real runs with a planted fault, its step, its rank and the first wrong entry are found, on rank 0 too."""
     for world_size in (3, 4):
         plants = _plants(rng, world_size)[: 2 if world_size == 3 else 6]
         plants += [(kind, int(rng.integers(3, STEPS - 1)), 0) for kind in ("copy", "bit")]
@@ -104,7 +104,7 @@ def _scaled(log: list, factor: float) -> list:
 
 @check(FAULTS)
 def the_first_moment_counts(find_fault, *, rng):
-    """Of several wrong entries the first by step, then in the table's order, then by rank; no number is wrong, too."""
+    """Of several wrong entries the first counts: by step, then in the table's order, then by rank; nan is wrong."""
     [healthy], reference = _logs(4, draw_seed(rng), (None,))
     s = int(rng.integers(3, STEPS - 1))
     cases: dict[str, tuple[list[tuple[int, int, str, Any]], tuple[int, int, str]]] = {

@@ -87,7 +87,7 @@ def _weights_after(updates: int) -> np.ndarray:
 
 @check("17-ex6-watch")
 def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
-    """Refused is what is not finite or above 1.5 × the median of the last five; what is restored is the step before."""
+    """A loss is refused if it is not finite or above 1.5 × the median of the last five; the step before is restored."""
     sequences = {
         "a slow fall, then 1.6 times the median": [4.0, 3.9, 3.8, 3.7, 3.6, 6.0, 3.6, math.nan, 3.6, math.inf],
         "a single outlier below the limit": [4.0, 5.9, 2.0, 2.1, 2.0, 2.2, 3.2, 2.0, math.inf, 2.1, 8.0],
@@ -199,7 +199,7 @@ def _drive_spikes(rank: int, world_size: int, train: Any, root: str, spikes: lis
 
 @check("17-ex7-watched")
 def spikes_are_taken_back(train_watched, *, rng):
-    """One rollback, seen at the step after the spike, and then the hashes and losses of the run without it."""
+    """A spike causes one rollback, at the next step; then hashes and losses are those of the run without it."""
     spikes = [(2, 1000.0), (1, math.inf), (4, math.nan)]
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         results = run_ranks(_drive_spikes, 2, (train_watched, root, spikes, int(rng.integers(12))))

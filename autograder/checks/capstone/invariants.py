@@ -98,7 +98,7 @@ def _drive_check_start(rank: int, world_size: int, check_start: Any, cases: list
 
 @check("17-ex3-invariants")
 def memory_is_compared_before_forward(check_start, *, rng):
-    """Parameters that are not what the step before left are a RuntimeError on every rank, with rank and step."""
+    """Parameters that differ from what the step before left are a RuntimeError on every rank, with rank and step."""
     step, same, none = int(rng.integers(11, 99)), ("a", "a", "a"), (None, None, None)
     cases: list[tuple[str, tuple, str, int | None]] = [
         ("nothing has changed", (step, same, same), "", None),

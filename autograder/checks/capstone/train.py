@@ -47,7 +47,7 @@ def _drive_train(rank: int, world_size: int, train: Any, root: str, options: dic
 
 @check("17-ex4-train")
 def training_follows_one_process(train, make_corpus, *, rng):
-    """Every number of every step is one process's; what resumes is the run that never stopped."""
+    """Every number of every step is that of one process; a resumed run equals the run that never stopped."""
     plans = [
         (3, {"micro_batches": 2}, 8, 4),
         (2, {"lr": 2e-3}, 4, None),
@@ -164,7 +164,7 @@ def _expect_resumed(case: str, whole: list[dict], rest: list[dict], at: int) -> 
                 what = f"resumed, {name} at step {step} is {after}, without a stop {before}"
                 rank.expect(before == after, what, seen)
         same = again["parameters"].tobytes() == mine["parameters"].tobytes()
-        rank.expect(same, "resumed, the parameters at the end are others", "parameters")
+        rank.expect(same, "in the resumed run, the parameters at the end are different", "parameters")
         saved = again["checkpoints"]
         rank.expect(saved == [], "resumed with checkpoint_step = None, a checkpoint was saved", "saved")
 
@@ -278,6 +278,6 @@ def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> N
 
 @check("17-ex4-train")
 def train_refuses_what_makes_no_sense(train, *, rng):
-    """Steps below 1 and micro-batches that do not divide the batch, on every rank."""
+    """Steps below 1 and micro-batches that do not divide the batch are a ValueError on every rank."""
     values = [("steps", 0), ("steps", -1), ("micro_batches", 3), ("micro_batches", 0)]
     expect_refused(run_ranks(try_values, 2, (train, values, "train")))

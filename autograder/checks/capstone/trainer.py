@@ -117,7 +117,7 @@ def _expect_numbers(case: str, rows: list[dict], loss: float, norm: float) -> No
 
 @check("17-ex2-trainer")
 def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
-    """One reduce-scatter and one all-gather a step; everything else is small."""
+    """A step sends one reduce-scatter and one all-gather; everything else is small."""
     # A run as those whose numbers are compared: a trainer cannot save messages here and send them there.
     cases = [(2, 3e-3, {1: 1.0, 2: 3.0, 3: 1.0})]
     results = run_ranks(_drive_trainer, 3, (Trainer, int(rng.integers(100)), cases))

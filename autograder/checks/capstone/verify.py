@@ -180,7 +180,7 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
             missing = [word for word in words if word not in str(difference)]
             rank.expect(not missing, f"first_difference should name {missing}, it is {difference!r}")
             many = _names_many(difference, words)
-            rank.expect(not many, f"first_difference should name the first alone, it is {difference!r}", ["names many"])
+            rank.expect(not many, f"first_difference should name only the first, it is {difference!r}", ["names many"])
     kept = {"flipped", "other", "short", "step_00000004"}
     for rank, saved in each_rank("files", [sorted(set(mine["there"]) - kept) for mine in results]):
         rank.expect(not saved, f"verify_resume saved {saved}, but it should save nothing")

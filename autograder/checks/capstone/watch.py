@@ -32,7 +32,7 @@ def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[t
 
 @check("17-ex6-watch")
 def one_clock_decides_for_all(Cadence, *, rng):  # noqa: N803
-    """Rank 0's clock, from the construction or the last True, on all ranks alike."""
+    """due() follows rank 0's clock on all ranks, from the construction or the last True."""
     start = float(rng.integers(1, 4))
     cases = [
         (5.0, [1, 4.5, 5, 6, 9, 10, 14, 15, 27, 28, 31.5, 32, 36], [0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0]),
@@ -93,7 +93,7 @@ def _drive_scripted(
 
 @check("17-ex7-watched")
 def training_is_watched_and_saved_by_the_clock(train_watched, *, rng):
-    """Rank 0 writes a line a step; with checkpoint_seconds all ranks ask once a step, and save what is due."""
+    """Rank 0 writes one line per step; with checkpoint_seconds all ranks ask once per step, and save what is due."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         for rank, (calls, saved) in each_rank(
             "4 steps, step 2 asked for", run_ranks(_drive_scripted, 2, (train_watched, f"{root}/scripted", 2, {}))

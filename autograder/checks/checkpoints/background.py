@@ -119,17 +119,17 @@ def saving_goes_on_in_the_background(AsyncSaver, *, rng):  # noqa: N803
 
 #: What `_error_driver` calls, in order, and the error that each must raise: its kind and what it must contain.
 ERRORS = {
-    "wait, before any save": None,
+    "wait before any save": None,
     "the first save": None,
-    "wait, after a save that failed": ("CheckpointError", "step_00000010"),
+    "wait after a save that failed": ("CheckpointError", "step_00000010"),
     "a second wait": None,
     "another save that fails": None,
     "the save after it": ("CheckpointError", "step_00000010"),
-    "wait, after save has raised": None,
+    "wait after save has raised": None,
     "a good save": None,
-    "wait, after a good save": None,
+    "wait after a good save": None,
     "a save of a matrix": None,
-    "wait, after a save of a matrix": ("ValueError", "w"),
+    "wait after a save of a matrix": ("ValueError", "w"),
 }
 
 

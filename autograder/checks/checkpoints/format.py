@@ -190,7 +190,7 @@ def tensors_in(entry: dict, data: bytes) -> dict[str, tuple[str, bytes]] | str:
     if entry["bytes"] != len(data):
         return f"{entry['file']} has {len(data)} bytes, its entry says {entry['bytes']}"
     if entry["sha256"] != hashlib.sha256(data).hexdigest():
-        return f"{entry['file']} has another SHA-256 than its entry says"
+        return f"{entry['file']} has a SHA-256 other than its entry says"
     tensors, end = {}, 0
     for name, place in entry["tensors"].items():
         if set(place) != {"dtype", "offset", "numel"} or place["dtype"] not in SIZES:
@@ -215,7 +215,7 @@ def expect_content(case: str, path: Path, want: Saved, what: str = "the checkpoi
     if isinstance(got, str):
         fail(f"{what} is wrong: {got}", case, got)
     if got.step != want.step:
-        fail(f"{what} says that it is of step {got.step}, expected {want.step}", case, ["step", got.step])
+        fail(f"{what} says that its step is {got.step}, expected {want.step}", case, ["step", got.step])
     expect_pieces(case, got.pieces, want.pieces, what)
     if not same(got.values, want.values):
         fail(f"{what} has the plain values {got.values}, expected {want.values}", case, ["values", repr(got.values)])

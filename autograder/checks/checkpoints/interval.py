@@ -87,7 +87,7 @@ def the_clock_runs_through_every_failure(simulate, *, rng):
 
 @check(INTERVAL)
 def what_ends_with_a_failure_counts(simulate, *, rng):
-    """A save or the work that ends in the moment of a failure is complete; two failures may come in one moment."""
+    """Work or a save that ends at the moment of a failure is complete; two failures may come at the same moment."""
     interval, work, save, restart = _drawn(rng)
     restart += save  # so that the second failure of the first case comes before the third save, not in it
     period = interval + save
@@ -117,7 +117,7 @@ def _best(save: float, mean: float) -> float:
 
 @check(INTERVAL)
 def the_interval_loses_least(best_interval, *, rng):
-    """`best_interval` is the minimum of $E(\\tau)/\\tau$ within a thousandth, for cheap saves and for dear ones."""
+    """`best_interval` is the minimum of $E(\\tau)/\\tau$ within a thousandth, for cheap and for expensive saves."""
     for ratio in (1e-3, 1e-2, 0.1, 0.5):
         mean = float(rng.uniform(1e3, 1e5))
         save = ratio * mean * float(rng.uniform(0.8, 1.25))

@@ -87,7 +87,7 @@ def _expect_made_anew(case: str, path: Path, events: list[Event]) -> None:
     if json.loads((path / "manifest.json").read_bytes())["created"] == CREATED:
         fail("created is still that of the original", case, "created")
     if any(e.kind in ("create", "make") and path in (Path(e.path), Path(e.path).parent) for e in events):
-        text = f"reshard wrote into {path.name} itself: until the rename nothing may have this name"
+        text = f"reshard wrote into {path.name} itself: nothing may have this name before the rename"
         fail(text, case, "named")
     expect_durable(case, events, path, "reshard")
 

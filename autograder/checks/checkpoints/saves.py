@@ -239,7 +239,7 @@ def commits_durably_by_one_rename(commit, save_sharded, *, rng):
         for rank, seen in enumerate(results):
             expect_returned(case, seen.call, f"save_sharded on rank {rank}")
         if any(e.kind in ("create", "make") and saved.name in Path(e.path).parts for e in events):
-            text = f"save_sharded wrote into {saved.name} itself: until the rename nothing may have this name"
+            text = f"save_sharded wrote into {saved.name} itself: nothing may have this name before the rename"
             fail(text, case, "named")
         expect_content(case, root / saved.name, saved)
         expect_durable(case, events, root / saved.name, "save_sharded")

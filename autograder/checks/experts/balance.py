@@ -112,7 +112,7 @@ def the_balance_is_that_of_all_tokens(balance_loss, *, rng):
 
 @check(BALANCE)
 def the_bias_follows_all_counts(nudge, *, rng):
-    """By all ranks' counts: up by the rate below the mean, down above it, unmoved at it; the given bias stays."""
+    """By all ranks' counts, a bias goes up by the rate below the mean, down above it; the given tensor stays."""
     for world_size in (1, 2, 3, 4):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, ((None, nudge), cases))

@@ -157,7 +157,7 @@ def gradients_go_back_where_rows_came_from(AllToAll, *, rng):  # noqa: N803
         for c, case in enumerate(cases):
             sent = [[m for m in mine[2 * c + 2] if m.is_send and m.bytes] for mine in parts]
             for rank, mine in each_rank(case.name, [len(one) for one in sent]):
-                rank.expect(mine <= world_size - 1, f"{mine} messages were sent backward, expected {world_size - 1}")
+                rank.expect(mine <= world_size - 1, f"{mine} messages were sent in backward, expected {world_size - 1}")
 
 
 @check(EXCHANGE)

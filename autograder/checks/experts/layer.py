@@ -254,7 +254,7 @@ def the_layer_equals_one_process(ExpertParallel, *, rng):  # noqa: N803
 
 @check(LAYER)
 def full_experts_drop_the_rest(ExpertParallel, *, rng):  # noqa: N803
-    """With a capacity factor, each rank drops by its own number of tokens; a dropped place adds 0, gates stay."""
+    """With a capacity factor, each rank drops by its own number of tokens; a dropped place adds 0, other gates stay."""
     for world_size in (2, 3):
         sizes = (9, 4, 6)[:world_size]
         cases = [
@@ -277,7 +277,7 @@ def experts_without_rows_take_part(ExpertParallel, *, rng):  # noqa: N803
 
 @check(LAYER)
 def rows_travel_four_times(ExpertParallel, *, rng):  # noqa: N803
-    """The counts and the kept rows travel, nothing else, by send and receive; each expert is called once."""
+    """Only the counts and the kept rows travel, by send and receive; each expert is called once."""
     for world_size in (1, 2, 4):
         sizes = (6, 5, 8, 3)[:world_size]
         cases = [

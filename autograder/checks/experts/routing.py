@@ -100,7 +100,7 @@ def _route(route: Any, asked: list[tuple]) -> list[Any]:
 
 @check(ROUTE)
 def the_most_probable_are_chosen(route, *, rng):
-    """Probabilities in float32 or float64, the k experts largest with the bias, their probabilities as gates."""
+    """Probabilities are float32 or float64; with the bias, the k largest are chosen; the gates are without it."""
     cases = _routings(rng)
     everything = call_inside(_route, route, [(one.dtype, one.logits, one.k, one.bias) for one in cases])
     for one, seen in zip(cases, everything, strict=True):
@@ -178,7 +178,7 @@ def _choices(rng: np.random.Generator, tokens: int, num_experts: int, k: int) ->
 
 @check(PLAN)
 def places_are_kept_in_order(plan, *, rng):
-    """Expert after expert, all first choices before all second ones, then by token; the first `capacity` stay."""
+    """Order: by expert, then first choices before second ones, then by token; the first `capacity` of each stay."""
     kinds = [
         (5, 3, 1, None),
         (9, 4, 2, None),
@@ -207,7 +207,7 @@ def places_are_kept_in_order(plan, *, rng):
 
 @check(PLAN)
 def capacity_is_rounded_up(capacity, *, rng):
-    """The smallest whole number that is at least factor · k · tokens / experts, an int."""
+    """The capacity is the smallest int that is at least factor · k · tokens / experts."""
     for num_experts, factors in ((4, (0.25, 0.5, 1.0, 1.25, 2.0)), (8, (0.5, 1.0, 1.5)), (3, (1.0, 2.0)), (1, (1.0,))):
         for factor in factors:
             for k in (1, 2):

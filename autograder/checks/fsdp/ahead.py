@@ -74,7 +74,7 @@ def _drive_ahead(rank: int, world_size: int, unit_class: Any, link: Any) -> None
 
 @check(PREFETCH)
 def neighbors_are_gathered_ahead(PrefetchingUnit, chain, *, rng):  # noqa: N803
-    """While a unit computes, its neighbor's all-gather is under way, no other; a backward's is its `before`."""
+    """While a unit computes, only its neighbor's all-gather is under way; in backward, the neighbor is its `before`."""
     for world_size in (2, 3):
         results = run_ranks(_drive_ahead, world_size, (PrefetchingUnit, chain))
         for step in range(STEPS + 1):
@@ -105,7 +105,7 @@ def _at_each_moment(ledger: Any, rank: int, step: int, world_size: int) -> dict[
     gathers = [m for m in ledger.of(rank).between_barriers()[step + 1] if m.call.startswith("all_gather")]
     for message in gathers:
         if message.bytes not in sizes:
-            text = f"an all-gather of {message.bytes} bytes on rank {rank} is of none of the units: they are {sizes}"
+            text = f"an all-gather of {message.bytes} bytes on rank {rank} fits none of the units, which need {sizes}"
             fail(text, count_of_ranks(world_size), ["size", message.bytes])
     moments, spans = {}, {span.name: span for span in ledger.spans if span.rank == rank}
     for when, order in (("forward", range(UNITS)), ("backward", reversed(range(UNITS if step < STEPS else 0)))):
@@ -160,12 +160,12 @@ def _expect_one_start(unit_class: Any, world_size: int, seed: int) -> None:
         parts = results.ledger.of(rank.rank).between_barriers()[1:5]
         counts = [sum(m.call.startswith("all_gather") for m in part) for part in parts]
         text = ", ".join(f"{n} at {when}" for n, when in zip(counts, moments, strict=True))
-        rank.expect(counts == [1, 0, 0, 0], f"all-gathers: {text}; expected 1 at the first alone", ["starts", counts])
+        rank.expect(counts == [1, 0, 0, 0], f"all-gathers: {text}; expected 1 at the first, then 0", ["starts", counts])
 
 
 @check(PREFETCH)
 def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):  # noqa: N803
-    """Shards and gradients follow one process, at most two all-gathers a unit; a needless start() sends nothing."""
+    """Shards and gradients follow one process; a unit has at most two all-gathers; a needless start() sends nothing."""
     models = ("tokens, and an embedding as a unit", *MODELS[3:])
     for world_size in (3, 1, 2):
         cases = [Training(model, "SGD with momentum", inputs.seed(rng)) for model in models]

@@ -172,7 +172,7 @@ def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[tuple[list[s
 
 @check("09-ex5-fsdp")
 def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
-    """All floating inputs reach the module in the compute dtype, the others in their own; the output as it is."""
+    """Floating inputs reach the module in the compute dtype, other inputs in their own; the output keeps its dtype."""
     got = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0]
     for (gives, compute), (seen, output) in zip(GIVEN.items(), got, strict=True):
         case = f"compute_dtype={compute}, inputs float32, int64, float32, a module that gives {gives}"

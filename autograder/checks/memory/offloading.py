@@ -168,7 +168,7 @@ def _each(offload: Any, rng: Any) -> list[tuple[str, dict, dict]]:
 
 @check(OFFLOAD)
 def gradients_stay_bit_for_bit(offload, *, rng):
-    """Output and gradients are those without offload, bit for bit, also of a second backward through the same graph."""
+    """Output and gradients are those without offload, bit for bit, even in a second backward through the same graph."""
     observed = _each(offload, rng)
     words = {"output": "the output", "backward": "a gradient", "again": "a gradient of the second backward"}
     evidence = [[seen[what] == want[what] for what in words] for _, seen, want in observed]

@@ -119,7 +119,7 @@ def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
 
 @check(PREDICT)
 def a_stage_refuses_what_makes_no_sense(stage_bytes, *, rng):
-    """`stage_bytes` raises ValueError if `stages` is below 1 or does not divide `layers`, or no stage is `stage`."""
+    """`stage_bytes` raises ValueError if `stages` is below 1 or does not divide `layers`, or `stage` does not exist."""
     layer = int(rng.integers(1, 99))
     cases = {
         "7 layers in 2 stages": (layer, 7, 2, 4, 0),

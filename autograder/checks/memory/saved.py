@@ -113,7 +113,7 @@ def _each(saved_bytes: Any, rng: np.random.Generator) -> list[tuple[_Graph, dict
 
 @check(SAVED)
 def each_storage_counts_once(saved_bytes, *, rng):
-    """The number is that of the bytes of the storages that the graph keeps: each once and whole, ignored ones not."""
+    """The number is the bytes of the storages that the graph keeps: each once and whole, ignored ones not at all."""
     everything = _each(saved_bytes, rng)
     evidence = [got["bytes"] - graph.bytes if isinstance(got["bytes"], int) else "?" for graph, got, _ in everything]
     for graph, got, _ in everything:
@@ -123,7 +123,7 @@ def each_storage_counts_once(saved_bytes, *, rng):
 
 @check(SAVED)
 def the_function_runs_as_without_it(saved_bytes, *, rng):
-    """The function is called once, its output is returned, and backward gives the gradients that it gives without."""
+    """The function is called once, its output is returned, and backward gives the same gradients as without it."""
     for graph, got, plain in _each(saved_bytes, rng):
         expect_equal(graph.name, got["calls"], 1, what="the number of calls of the function")
         missing = [one is None and want is not None for one, want in zip(got["grads"], plain["grads"], strict=True)]

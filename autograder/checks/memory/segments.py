@@ -185,7 +185,7 @@ def each_layer_runs_as_often_as_its_segment(checkpoint_sequential, *, rng):
 
 @check(SEGMENTS)
 def memory_follows_the_plan(checkpoint_sequential, *, rng):
-    """The most that is alive in a step is what was planned for the cut, and at most five inputs more."""
+    """At the peak of a step, at most five inputs more are alive than were planned for the cut."""
     rows = 64 * int(rng.integers(12, 20))
     unit = 4 * rows * 16
     cuts = _STARTS[:2]

@@ -55,7 +55,7 @@ def _one_a_stage(times: Any, stages: int) -> list[float]:
 
 @check("11-ex2-simulate")
 def simulation_starts_each_entry_at_once(simulate, *, rng):
-    """Each entry starts once its stage is free and what it needs is over, and takes its time; the schedule stays."""
+    """Each entry starts once its stage is free and its needs are over, and takes its time; the schedule is kept."""
     for case, schedule, *times in _timed(rng):
         stages, given = len(schedule), copied(schedule)
         spans = simulate(given, *times)
@@ -85,7 +85,7 @@ def bubble_is_the_idle_share(bubble_fraction, *, rng):
 
 @check("11-ex2-simulate")
 def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
-    """A schedule that is empty or cannot run, and times not positive or not one a stage, are a ValueError."""
+    """An empty schedule, one that cannot run, and times that are not positive or not one per stage are a ValueError."""
     good = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2
     schedules = {
         "stage 0 runs B0 before F1, stage 1 F1 before B0": [[("F", 0), ("B", 0), ("F", 1), ("B", 1)], good[1]],

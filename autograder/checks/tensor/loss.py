@@ -142,7 +142,7 @@ def _large(rng: np.random.Generator, world_size: int) -> Iterator[Tokens]:
 
 @check("12-ex7-loss")
 def loss_equals_the_unsplit_one(vocabulary_parallel_loss, *, rng):
-    """On every rank the loss is the same, the mean over the tokens, and each rank's logits have their gradient."""
+    """Every rank returns the same loss, the mean over the tokens, and each rank's logits get their gradient."""
     _compare(vocabulary_parallel_loss, lambda world_size: _ordinary(rng, world_size))
 
 
@@ -154,7 +154,7 @@ def loss_stays_finite(vocabulary_parallel_loss, *, rng):
 
 @check("12-ex7-loss")
 def loss_sends_a_few_numbers_a_token(vocabulary_parallel_loss, *, rng):
-    """All-reduces of at most 4 numbers a token go forward, nothing else, and nothing goes backward."""
+    """In forward only all-reduces are sent, of at most 4 numbers a token together; in backward nothing is sent."""
     for world_size in (2, 4):
         n, vocabulary = int(rng.integers(3, 7)), 16 * world_size
         logits, targets = rng.normal(0, 2, (n, vocabulary)), rng.integers(0, vocabulary, n)
@@ -170,4 +170,4 @@ def loss_sends_a_few_numbers_a_token(vocabulary_parallel_loss, *, rng):
             if sent > MOST * n:
                 fail(f"rank {rank} put {sent:g} numbers into all-reduces, expected at most {MOST * n}", name, forward)
             if backward:
-                fail(f"backward, rank {rank} sent {backward}, expected nothing", name, backward)
+                fail(f"in backward, rank {rank} sent {backward}, expected nothing", name, backward)

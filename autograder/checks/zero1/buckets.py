@@ -89,7 +89,7 @@ def _expect_steps(case: str, layout: list, steps: list, results: Any) -> None:
 
 @check(BUCKETS)
 def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N803
-    """finish() returns each bucket's shard of the mean, float32, in every backward anew; p.grad is None afterwards."""
+    """After every backward, finish() returns each bucket's shard of the mean, in float32, and each p.grad is None."""
     for world_size, name in ((1, "3 buckets"), (2, "3 buckets"), (3, "3 buckets"), (4, "1 bucket"),
                              (5, "a bucket for each parameter")):  # fmt: skip
         for dtype in ("float32", "bfloat16") if world_size == 2 else ("float32",):
@@ -104,7 +104,7 @@ def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N80
 
 @check(BUCKETS)
 def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
-    """A backward sends one reduce-scatter a bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order, and no more."""
+    """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
     for world_size, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
         steps = _steps(rng, world_size, LAYOUTS[name])
         results = run_ranks(_drive, world_size, (GradientBuckets, LAYOUTS[name], "float32", steps))
@@ -180,7 +180,7 @@ def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int
 
 @check(BUCKETS)
 def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
-    """No more bytes are alive than the shards so far, a buffer, and a gradient or new shard; none outside backward."""
+    """In backward, at most the shards so far, a buffer and a gradient or new shard are alive; outside it, nothing."""
     for world_size, numels in (
         (2, [[3000, 1000], [2000], [2500, 500]]),
         (4, [[1000] * 2 for _ in range(6)]),

@@ -87,7 +87,7 @@ def _expect_shards(subject: Any, case: str, kinds: list, repeated: bool, gradien
         )
         expect_equal(where, str(got["shard"].dtype), "torch.float32", what="the dtype of the reduced gradient")
         for name, want in (("numel", len(mean)), ("size", size), ("params", trained)):
-            what = "self.params, as places in the list that was given," if name == "params" else f"self.{name}"
+            what = "self.params, as positions in the given list," if name == "params" else f"self.{name}"
             expect_equal(where, got[name], want, what=what)
         if not got["left"]:
             fail("reduced_gradient() changed a parameter's .grad", where, "changed")

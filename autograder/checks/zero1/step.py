@@ -34,7 +34,7 @@ KEPT = {"SGD": 1, "SGD with momentum": 2, "Adam": 3, "AdamW": 3}
 
 @check("08-ex3-step")
 def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N803
-    """After every step the parameters are the unsharded optimizer's, and a step sends an all-reduce's bytes."""
+    """After each step the parameters are the unsharded optimizer's; a step sends as many bytes as an all-reduce."""
     for world_size in WORLD_SIZES:
         tried = try_cases(ShardedOptimizer, usual_cases(rng, world_size), world_size)
         for case, outcomes, _ in tried:
@@ -45,7 +45,7 @@ def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N80
 
 @check("08-ex3-step")
 def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
-    """self.master begins as the shard, then zeros; after a step, it and the optimizer's state for it are all held."""
+    """self.master starts as the shard, then zeros; after a step, only it and the optimizer's state for it are held."""
     for world_size in (3, 4, 1):
         cases = [make_case(rng, world_size, name, [(7, 5), (2,)]) for name in OPTIMIZERS]
         for case, outcomes, _ in try_cases(ShardedOptimizer, cases, world_size):
@@ -133,7 +133,7 @@ def _tiny_gradients(rng: np.random.Generator, world_size: int) -> Case:
 
 @check("08-ex4-clip")
 def clipping_uses_the_global_norm(ClippingOptimizer, *, rng):  # noqa: N803
-    """Every rank clips its step by the norm of the whole mean gradient, tiny ones too, for one more number sent."""
+    """Every rank clips by the norm of the whole mean gradient, even of a tiny one, and sends only one number more."""
     for world_size in WORLD_SIZES:
         cases = []
         for shapes in ([(3, 4), (5,)], [(2,)], [(5,), (2, 3), (1,)]):

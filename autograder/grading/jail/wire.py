@@ -188,7 +188,7 @@ class _Writer:
         self.opaque += 1
         if self.opaque > MAX_OPAQUE:
             raise ValueError(
-                f"a result has too many objects: at most {MAX_OPAQUE:,} that are no plain data are allowed"
+                f"a result has too many objects: at most {MAX_OPAQUE:,} that are not plain data are allowed"
             )
         number = self.keep(value) if self.keep else -1
         return ["o", str(type(value).__name__)[:200], number, str(type(value).__module__)[:200]]
