@@ -21,10 +21,9 @@ from typing import Any
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 
+from autograder.grading import limits, submission_files
 from autograder.grading.limits import printable
 
-#: Files and folders of one submission that are looked at, and how deep they may lie.
-MOST, DEPTH = 1_000, 20
 #: Stands for the name of a submission that is not collected.
 _NOBODY = ""
 
@@ -102,15 +101,15 @@ class Collect(ExchangeCollect):
     def _copy_files_of(self, top: int, src: Path, dest: Path) -> None:
         left = 1000 * self.coursedir.max_dir_size
         for number, (place, name, folder) in enumerate(_files_below(top)):
-            if number >= MOST or place.count(os.sep) >= DEPTH:
+            if number >= limits.NAMES or place.count(os.sep) >= limits.DEPTH:
                 self.log.warning("%s: too many files, or too deep ones: the rest is left out", printable(str(src)))
                 return
             if not self._is_wanted(name, place):
                 continue
-            content = _content(name, folder, min(left, 1000 * self.coursedir.max_file_size))
+            content = submission_files.read(name, min(left, 1000 * self.coursedir.max_file_size), folder)
             if content is None:
                 where = printable(str(src / place / name))
-                self.log.warning("%s is left out: it is too large, cannot be read, or is no regular file", where)
+                self.log.warning("%s is left out: it is too large, cannot be read, or is not a regular file", where)
                 continue
             left -= len(content)
             (dest / place).mkdir(parents=True, exist_ok=True)
@@ -144,8 +143,8 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
 def _expect_no_other_course(exchange: Any) -> None:
     """ExchangeError if somebody may have put a folder of their own in the place of the course's.
 
-    Who may write into a folder may rename what is in it, unless the folder is sticky as /tmp is. nbgrader wants the
-    exchange to be writable by everybody.
+    Everybody who may write into a folder may rename what is in it, unless the folder is sticky, like /tmp. nbgrader
+    wants the exchange to be writable by everybody.
     """
     found, course = os.stat(exchange.root), os.path.join(exchange.root, exchange.coursedir.course_id)
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
@@ -166,7 +165,7 @@ def _no_other_stopped(exchange: Any, done: str, student: str) -> Iterator[None]:
 
 
 def _files_below(top: int) -> Iterator[tuple[str, str, int]]:
-    """Whatever is no folder below an open one: the folder it is in, its name, and a descriptor of that folder.
+    """What is not a folder, below an open one: the folder it is in, its name, and a descriptor of that folder.
 
     A descriptor stays what it is if somebody puts a link in the folder's place meanwhile.
     """
@@ -187,17 +186,4 @@ def _account(name: str) -> int | None:
     """The number of the account of this name on this machine, if there is one."""
     with contextlib.suppress(KeyError):
         return pwd.getpwnam(name).pw_uid
-    return None
-
-
-def _content(name: str, folder: int, most: int) -> bytes | None:
-    """What a regular file holds that belongs to the owner of its folder; None for anything else, and beyond `most`."""
-    with contextlib.suppress(OSError):
-        # O_NONBLOCK: a pipe that nobody writes to is opened at once.
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.fstat(folder).st_uid:
-                content = file.read(most + 1)
-                return content if len(content) <= most else None
     return None

@@ -1,7 +1,7 @@
 """What is in a submission's folder, and which files its cells find next to the notebook.
 
 A student can leave anything there. Nothing here follows a link, and nothing raises an exception because of what it
-finds: no right to read, names that are no text, folders in folders without end.
+finds: no right to read, names that are not text, folders in folders without end.
 """
 
 from __future__ import annotations
@@ -42,10 +42,6 @@ def companion_files(folder: Path) -> dict[str, bytes]:
 EXCHANGE_FILES = ("timestamp.txt", "submission_secret.txt")
 
 
-#: Names in one folder of a submission, and in all of them, that are looked at, and how deep these folders may lie.
-NAMES, DEPTH = 1_000, 20
-
-
 def contents(folder: Path) -> dict[str, Path]:
     """What is below a submission's folder, in order: name → path. Without hidden names, and without folders.
 
@@ -53,17 +49,17 @@ def contents(folder: Path) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     todo = [] if os.path.islink(folder) else [("", folder, 0)]
-    while todo and len(found) < NAMES:
+    while todo and len(found) < limits.NAMES:
         above, place, depth = todo.pop()
         for name in _names_in(place):
             path = place / name
             if name.startswith("."):
                 continue
-            if os.path.isdir(path) and not os.path.islink(path) and depth < DEPTH:
+            if os.path.isdir(path) and not os.path.islink(path) and depth < limits.DEPTH:
                 todo.append((f"{above}{name}/", path, depth + 1))
             else:
                 found[f"{above}{name}"] = path
-    return dict(sorted(found.items())[:NAMES])
+    return dict(sorted(found.items())[: limits.NAMES])
 
 
 def digest(folder: Path) -> str:
@@ -75,15 +71,20 @@ def digest(folder: Path) -> str:
     return found.hexdigest()
 
 
-def read(path: Path, most: int) -> bytes | None:
-    """What a regular file of at most `most` bytes holds; None for anything else, and for what cannot be read."""
+def read(path: Path | str, most: int, folder: int | None = None) -> bytes | None:
+    """What a regular file of at most `most` bytes holds; None for anything else, and for what cannot be read.
+
+    folder: a descriptor of the folder in which `path` lies; then the file must also belong to the folder's owner.
+    """
     with contextlib.suppress(OSError):
         # O_NONBLOCK: a pipe that nobody writes to is opened at once.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         with open(descriptor, "rb") as file:
             found = os.fstat(descriptor)
-            if stat.S_ISREG(found.st_mode) and found.st_size <= most:
-                return file.read(most)
+            owned = folder is None or found.st_uid == os.fstat(folder).st_uid
+            if stat.S_ISREG(found.st_mode) and found.st_size <= most and owned:
+                content = file.read(most + 1)  # it may have grown
+                return content if len(content) <= most else None
     return None
 
 
@@ -96,7 +97,7 @@ def _state(path: Path) -> bytes:
 
 def _names_in(folder: Path) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sorted(entry.name for entry in itertools.islice(entries, NAMES))
+        return sorted(entry.name for entry in itertools.islice(entries, limits.NAMES))
     return []
 
 
