@@ -43,8 +43,9 @@ all: $(STAMPS)/notebooks $(STAMPS)/chapters ## set up, run the solutions, build 
 	@echo
 	@cat _build/example-grades.txt
 	@echo
+	@echo "All its lessons: $(BIN)/python -m autograder grade --example"
+	@echo
 	@echo "The book:       $(CURDIR)/_build/html/index.html"
-	@echo "All its grades: $(BIN)/python -m autograder grade --example"
 	@echo "The notebooks:  make lab   (opens JupyterLab on notebooks/)"
 
 book: $(STAMPS)/book ## build the book; with PYODIDE=FOLDER, put that Pyodide next to its pages
