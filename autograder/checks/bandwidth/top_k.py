@@ -51,7 +51,7 @@ def top_k_takes_the_largest(top_k_compress, *, rng):
 
 
 def _expect_close_ones_told_apart(top_k_compress: Any) -> None:
-    """Magnitudes that are equal in fewer digits, and such whose squares are infinite or 0.
+    """Magnitudes that are equal in fewer digits, and magnitudes whose squares are infinite or 0.
 
     In both orders: an answer to which all are equal takes the same places each time, and in one of the two they are
     the wrong ones.
