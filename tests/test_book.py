@@ -199,6 +199,11 @@ def test_a_quiz_opens_with_the_keyboard(chromium, book):
 # In the files
 
 
+def test_the_front_door_leads_to_a_page(book):
+    url = soup(book / "index.html").find("meta", {"http-equiv": "Refresh"})["content"].partition("url=")[2]
+    assert (book / url).is_file()
+
+
 def test_links_resolve(book):
     anchors = {page: {tag["id"] for tag in soup(page).find_all(id=True)} for page in pages(book)}
     broken = []
