@@ -255,7 +255,8 @@ any_rule_will_do = edit(
 
 looks_the_rule_up = edit(
     RATE,
-    """A rule that you do not know ends in a KeyError. Raise a ValueError that names rule instead.""",
+    """Do you look the rule up in a table? Then a rule that you do not know ends in a KeyError: raise a ValueError that
+    names rule instead.""",
     (
         """    if rule not in ("linear", "sqrt"):
         raise ValueError(f"rule must be linear or sqrt, got {rule}")
