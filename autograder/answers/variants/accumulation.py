@@ -56,6 +56,8 @@ def accumulate_without_backward():
         if items == 0:
             raise ValueError("micro_batches: the count is 0")
         warnings.warn("a warning is not a mistake", stacklevel=1)
+        for p in model.parameters():
+            p.grad = None
         for p, grad in zip(params, sums, strict=True):
             p.grad = grad.div(items)
         return loss / items
@@ -206,10 +208,12 @@ def main_from_autograd_grad():
     def main_gradients(model, loss_fn, micro_batches):
         parameters, count = list(model.parameters()), 0
         sums = [torch.zeros(p.shape, dtype=torch.float64) for p in parameters]
+        places = [k for k, p in enumerate(parameters) if p.requires_grad]
         for x, y in micro_batches:
             loss_sum, counted = loss_fn(model(x), y)
-            for total, g in zip(sums, torch.autograd.grad(loss_sum, parameters, allow_unused=True), strict=True):
-                total += 0 if g is None else g
+            grads = torch.autograd.grad(loss_sum, [parameters[k] for k in places], allow_unused=True)
+            for k, g in zip(places, grads, strict=True):
+                sums[k] += 0 if g is None else g
             count += counted
         for p in parameters:
             p.grad = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,57 @@ from autograder.checking.stage import call_inside
 RTOL = {"float64": 1e-12, "float32": 1e-5}
 #: The most that autograd may keep, in units of what the largest micro-batch needs.
 PEAK = 1.5
+#: The most graphs that may be alive: that of the forward pass, and the one before, whose loss still has a name.
+GRAPHS = 2
 
 Batch = tuple[np.ndarray, np.ndarray]
 
 
+class _Graphs:
+    """How many graphs of forward passes are alive, and the most that were."""
+
+    def __init__(self):
+        self.alive = self.most = 0
+
+
+class _Alive:
+    """Belongs to a node of a graph, and goes with it."""
+
+    def __init__(self, graphs: _Graphs):
+        self.graphs = graphs
+        graphs.alive += 1
+        graphs.most = max(graphs.most, graphs.alive)
+
+    def __del__(self):
+        self.graphs.alive -= 1
+
+
+class _Node(torch.autograd.Function):
+    """Passes a tensor on, with a node of its own in the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, graphs: _Graphs) -> torch.Tensor:
+        ctx.alive = _Alive(graphs)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
 class _Watched(nn.Module):
-    """A model that records how many rows go through it."""
+    """A model that records how many rows go through it, how often each, and how many graphs are alive."""
 
     def __init__(self):
         super().__init__()
         self.rows: list[int] = []
+        self.passes: Counter[bytes] = Counter()
+        self.graphs = _Graphs()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.rows.append(len(x))
-        return self.compute(x)
+        self.passes.update({row.tobytes() for row in x.detach().cpu().numpy()})
+        return _Node.apply(self.compute(x), self.graphs)
 
 
 class Tokens(_Watched):
@@ -105,6 +143,7 @@ class Task:
     as_tensor: bool = True
     stale: float | None = None  # what every .grad holds before the call; None: there is no .grad
     training: bool = False
+    evaluated: str = ""  # the module that is in eval() mode all the same
 
     def build(self, dtype: str) -> _Watched:
         """The model in `dtype`, with this task's values."""
@@ -113,9 +152,12 @@ class Task:
             for name, p in model.named_parameters():
                 p.copy_(torch.from_numpy(self.values[name]))
         for p in model.parameters():
-            if self.stale is not None and p.requires_grad:
+            if self.stale is not None:
                 p.grad = torch.full_like(p, self.stale)
-        return model.train(self.training)
+        model.train(self.training)
+        if self.evaluated:
+            model.get_submodule(self.evaluated).eval()
+        return model
 
     def tensors(self, dtype: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The micro-batches as tensors, floating ones in `dtype`."""
@@ -138,7 +180,10 @@ class Seen:
     loss: Any = None
     loss_type: str = ""
     grads: dict[str, np.ndarray | None] = field(default_factory=dict)
+    frozen: dict[str, np.ndarray | None] = field(default_factory=dict)  # .grad of the parameters that get no gradient
     rows: list[int] = field(default_factory=list)
+    passes: int = 0  # how often the row went through the model that did so most often
+    graphs: int = 0  # the most graphs of forward passes that were alive
     peak: float = 0.0  # the most that autograd kept, in units of what the largest micro-batch alone needs
     changed: str = ""  # what the call should have left alone and changed; "" if nothing
     error: tuple[str, str] | None = None
@@ -161,25 +206,29 @@ def _observe(function: Any, task: Task) -> Seen:
         loss_sum.backward()
     model, batches, seen, meter = task.build(task.dtype), task.tensors(task.dtype), Seen(), SavedBytes()
     try:
-        loss = meter.measure(function, model, task.loss(), list(batches))
+        given = list(batches)
+        loss = meter.measure(function, model, task.loss(), given)
     except ValueError as error:
         seen.error = (type(error).__name__, str(error))
         return seen
     seen.loss_type = type(loss).__name__
     seen.loss = float(loss) if isinstance(loss, int | float | torch.Tensor) and np.size(loss) == 1 else None
     for name, p in model.named_parameters():
-        if p.requires_grad:
-            seen.grads[name] = None if p.grad is None else p.grad.detach().double().numpy().copy()
-    seen.rows = model.rows
+        grads = seen.grads if p.requires_grad else seen.frozen
+        grads[name] = None if p.grad is None else p.grad.detach().double().numpy().copy()
+    seen.rows, seen.passes, seen.graphs = model.rows, max(model.passes.values(), default=0), model.graphs.most
     seen.peak = meter.peak / alone.peak if alone.peak else 0.0
-    seen.changed = _changes(task, model, batches)
+    same = len(given) == len(batches) and all(now is then for now, then in zip(given, batches, strict=True))
+    seen.changed = _changes(task, model, batches) if same else "the list of micro-batches"
     return seen
 
 
 def _changes(task: Task, model: _Watched, batches: list) -> str:
     """What of the model or the data is not as the task has it, as the subject of a sentence; "" if all is."""
-    if any(module.training != task.training for module in model.modules()):
-        return "the model's mode, train() or eval(),"
+    modes = zip(model.named_modules(), task.build(task.dtype).modules(), strict=True)
+    for (name, module), before in modes:
+        if module.training != before.training:
+            return f"the mode of {name or 'the model'}, train() or eval(),"
     if [p.requires_grad for p in model.parameters()] != [p.requires_grad for p in task.model().parameters()]:
         return "requires_grad of a parameter"
     if any(p.grad is not None for p in model.parameters() if not p.requires_grad):
@@ -313,7 +362,12 @@ def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
     for stale in (1.0, np.nan):
         name = f"every .grad was {stale} before"
         task = Task(name, Tied, values, _token_batches(rng, COUNTS), stale=stale)
-        _expect_gradients(*_run_tasks(accumulate_gradients, [task])[0])
+        [(_, seen)] = _run_tasks(accumulate_gradients, [task])
+        _expect_gradients(task, seen)
+        for parameter, grad in seen.frozen.items():
+            if grad is not None and np.any(grad):  # NaN counts as well
+                text = f"{parameter} is frozen, and its .grad still holds what was there before"
+                fail(text, name, ["frozen", str(grad.flat[0])])
 
 
 @check("04-ex1-accumulate-gradients")
@@ -330,6 +384,12 @@ def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
         if sum(seen.rows) > 2 * sum(sizes):
             text = f"{sum(seen.rows)} rows went through the model, but two passes over all have {2 * sum(sizes)}"
             fail(text, task.name, evidence)
+        if seen.passes > 2:
+            text = f"a row went through the model {seen.passes} times, expected at most two"
+            fail(text, task.name, evidence)
+        if seen.graphs > GRAPHS:
+            text = f"the graphs of {seen.graphs} forward passes were alive at once"
+            fail(f"{text}: whatever holds a loss holds its graph", task.name, [*evidence, seen.graphs])
         if seen.peak > PEAK:
             text = f"autograd kept {seen.peak:.2f} times what the largest micro-batch alone needs, allowed are {PEAK}"
             fail(text, task.name, evidence)
@@ -345,6 +405,7 @@ def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
         Task("eval()", Tied, _values(rng, Tied), _token_batches(rng, COUNTS)),
         Task("train()", Rows, _values(rng, Rows), _row_batches(rng, [3, 1, 4]), training=True),
     ]
+    tasks.append(replace(tasks[1], name="train(), but its dropout in eval()", evaluated="compute.2"))
     for task, seen in _run_tasks(accumulate_gradients, tasks):
         if seen.error:
             fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,21 +30,24 @@ def _evaluated(rank: int, world_size: int, evaluate: Any, seed: int, lengths: tu
     """On one rank: for each length what was returned, of which type, and which examples were asked for."""
     seen = []
     for length in lengths:
-        values, asked = _losses(seed, length), []
+        values, asked, odd = _losses(seed, length), [], []
 
-        def losses(indices, values=values, asked=asked):
+        def losses(indices, values=values, asked=asked, odd=odd):
+            if type(indices) is not list:
+                odd.append(f"a {type(indices).__name__}")
+            odd.extend(f"a list with a {type(i).__name__} in it" for i in indices if type(i) is not int)
             indices = [int(i) for i in indices]
             asked.extend(indices)
             return values[indices]
 
         got = evaluate(rank, world_size, length, losses)
         number = isinstance(got, (int, float, torch.Tensor, np.generic)) and np.size(got) == 1
-        seen.append({"got": float(got) if number else None, "type": type(got).__name__, "asked": asked})
+        seen.append({"got": float(got) if number else None, "type": type(got).__name__, "asked": asked, "odd": odd[:1]})
     return seen
 
 
-def _refused(rank: int, world_size: int, evaluate: Any) -> tuple[str, str]:
-    return caught(evaluate, rank, world_size, 0, lambda indices: torch.zeros(len(indices), dtype=torch.float64))
+def _refused(rank: int, world_size: int, evaluate: Any, length: int) -> tuple[str, str]:
+    return caught(evaluate, rank, world_size, length, lambda indices: torch.zeros(len(indices), dtype=torch.float64))
 
 
 @check(EVALUATE)
@@ -72,6 +76,8 @@ def evaluation_asks_for_each_example_once(evaluate, *, rng):
         for k, length in enumerate(LENGTHS):
             case, asked = f"{length} examples, N = {world_size}", [outcome[k]["asked"] for outcome in results]
             every, sizes = sorted(i for mine in asked for i in mine), [len(mine) for mine in asked]
+            for [odd] in (outcome[k]["odd"] for outcome in results if outcome[k]["odd"]):
+                fail(f"losses was called with {odd}, expected a list of ints", case, odd)
             if every != list(range(length)):
                 fail(f"the ranks evaluate {len(every)} examples, expected each of {length} once", case, asked)
             if max(sizes) - min(sizes) > 1:
@@ -81,17 +87,21 @@ def evaluation_asks_for_each_example_once(evaluate, *, rng):
 @check(EVALUATE)
 def evaluation_refuses_an_empty_set(evaluate, *, rng):
     """A length below 1 raises a ValueError that names length, on every rank."""
-    results = run_ranks(_refused, 2, (evaluate,))
-    for rank, (kind, text) in each_rank("0 examples, N = 2", results):
-        rank.expect(kind == "ValueError", f"expected a ValueError, got {kind or 'nothing'}")
-        rank.expect("length" in text, f"the ValueError should name length, it says {text!r}")
+    for length in (0, -3):
+        results = run_ranks(_refused, 2, (evaluate, length))
+        for rank, (kind, text) in each_rank(f"{length} examples, N = 2", results):
+            rank.expect(kind == "ValueError", f"expected a ValueError, got {kind or 'nothing'}")
+            rank.expect("length" in text, f"the ValueError should name length, it says {text!r}")
 
 
 # ---- 5 · noise_scale ----
 
 
-def _gradient(seed: int, rank: int, numel: int, dtype: str) -> torch.Tensor:
-    """A rank's gradient: a part that all share, and noise of its own."""
+def _gradient(seed: int, rank: int, world_size: int, numel: int, dtype: str, cancel: bool) -> torch.Tensor:
+    """A rank's gradient: a part that all share, and noise of its own; or ones that cancel in the mean."""
+    if cancel:
+        one = torch.randn(numel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return (one * math.cos(2 * math.pi * rank / world_size)).to(getattr(torch, dtype))
     shared = torch.rand(numel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     own = torch.randn(numel, generator=torch.Generator().manual_seed(seed + 1 + rank), dtype=torch.float64)
     return (shared + own).to(getattr(torch, dtype))
@@ -100,8 +110,8 @@ def _gradient(seed: int, rank: int, numel: int, dtype: str) -> torch.Tensor:
 def _measured(rank: int, world_size: int, noise_and_signal: Any, seed: int, cases: tuple) -> list[dict]:
     """On one rank, in each case: what was returned, and whether the gradient is what it was."""
     seen = []
-    for numel, rows, dtype in cases:
-        grad = _gradient(seed, rank, numel, dtype)
+    for numel, rows, dtype, cancel in cases:
+        grad = _gradient(seed, rank, world_size, numel, dtype, cancel)
         before = grad.clone()
         got = noise_and_signal(rank, world_size, grad, rows)
         pair = isinstance(got, (tuple, list)) and len(got) == 2
@@ -110,7 +120,13 @@ def _measured(rank: int, world_size: int, noise_and_signal: Any, seed: int, case
     return seen
 
 
-CASES = ((5, 8, "float64"), (1, 1, "float64"), (300, 32, "float32"))
+#: (parameters, rows, dtype, whether the ranks' gradients cancel): then the signal is negative, -noise / (N B).
+CASES = (
+    (5, 8, "float64", False),
+    (1, 1, "float64", False),
+    (300, 32, "float32", False),
+    (5, 8, "float64", True),
+)
 
 
 @check(NOISE)
@@ -119,11 +135,13 @@ def noise_and_signal_are_unbiased(noise_and_signal, *, rng):
     seed = inputs.seed(rng)
     for world_size in (2, 3, 4):
         results = run_ranks(_measured, world_size, (noise_and_signal, seed, CASES))
-        for k, (numel, rows, dtype) in enumerate(CASES):
-            grads = np.stack([_gradient(seed, rank, numel, dtype).double().numpy() for rank in range(world_size)])
+        for k, (numel, rows, dtype, cancel) in enumerate(CASES):
+            drawn = [_gradient(seed, rank, world_size, numel, dtype, cancel) for rank in range(world_size)]
+            grads = np.stack([grad.double().numpy() for grad in drawn])
             noise = rows * grads.var(axis=0, ddof=1).sum()
             signal = (grads.mean(axis=0) ** 2).sum() - noise / (rows * world_size)
             case = f"N = {world_size}, B = {rows}, {numel} parameters, {dtype}"
+            case += ", opposite gradients" if cancel else ""
             rtol = 1e-9 if dtype == "float64" else 1e-4
             outcomes = [outcome[k] for outcome in results]
             for rank, outcome in each_rank(case, outcomes, lambda one: [one["type"], *(one["got"] or [])]):
@@ -139,7 +157,7 @@ def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     """Each rank all-reduces as many numbers as the gradient has, and at most 8 more; it gathers no gradients."""
     numel = 5_000
     case = f"N = 4, {numel:,} float32 parameters"
-    results = run_ranks(_measured, 4, (noise_and_signal, inputs.seed(rng), ((numel, 4, "float32"),)))
+    results = run_ranks(_measured, 4, (noise_and_signal, inputs.seed(rng), ((numel, 4, "float32", False),)))
     numbers = [sum(_numbers(m, 4) for m in results.ledger.of(rank)) for rank in range(4)]
     for rank, sent in enumerate(numbers):
         if sent > numel + 8:

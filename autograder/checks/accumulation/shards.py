@@ -154,6 +154,8 @@ def shards_refuse_what_cannot_be_dealt(shard_indices, *, rng):
         ({"world_size": -2, "rank": 0}, "world_size|rank"),
         ({"length": -1}, "length"),
         ({"length": -4, "shuffle": False, "rank": 0}, "length"),
+        ({"length": 0, "rank": 4}, "rank"),
+        ({"length": 0, "world_size": 0, "rank": 0}, "world_size|rank"),
     ]
     calls = [right | change for change, _ in wrong]
     [dealt] = run_ranks(_deal, 1, (shard_indices, calls))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -21,24 +22,31 @@ RTOL = 2e-5
 
 #: How many rows each micro-batch has, and how many of them count.
 CASES = {
-    "1 micro-batch": [(3, 3)],
     "2 micro-batches, unequal counts": [(4, 1), (4, 4)],
+    "1 micro-batch": [(3, 3)],
     "100 micro-batches of 1 row": [(1, 1)] * 100,
     "4 micro-batches, two of them wholly masked": [(2, 0), (3, 2), (2, 0), (1, 1)],
 }
 
 
 class Line(nn.Module):
-    """x (B, 3) → (B, 2), and a layer that forward does not use."""
+    """x (B, 3) → (B, 2), a frozen parameter, and a layer that forward does not use. Counts the gradients alive."""
 
     def __init__(self, seed: int, dtype: torch.dtype):
         super().__init__()
         torch.manual_seed(seed)
         self.compute, self.spare = nn.Linear(3, 2), nn.Linear(2, 2, bias=False)
+        self.shift = nn.Parameter(torch.zeros(2), requires_grad=False)
         self.to(dtype)
+        self.grads: list[weakref.ref] = []
+        self.most_alive = 0
+        self.compute.weight.register_post_accumulate_grad_hook(lambda p: self.grads.append(weakref.ref(p.grad)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.compute(x)
+        """The prediction. Of the gradients of one parameter, those before may still be alive: one, under a name."""
+        alive = {id(grad) for ref in self.grads if (grad := ref()) is not None}
+        self.most_alive = max(self.most_alive, len(alive))
+        return self.compute(x) + self.shift
 
 
 def masked_sum(prediction: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -75,6 +83,7 @@ def _main(main_gradients: Any, seed: int, cases: list[tuple[list, str]], stale: 
                     "values": [g.detach().double().numpy() if isinstance(g, torch.Tensor) else None for g in got],
                     "dtypes": [str(getattr(g, "dtype", type(g).__name__)) for g in got],
                     "left": sum(p.grad is not None for p in model.parameters()),
+                    "alive": model.most_alive,
                     "same": all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)),
                 }
             )
@@ -88,7 +97,9 @@ def _expected(seed: int, sizes: list[tuple[int, int]], dtype: str) -> list[np.nd
     totals, count = [np.zeros(p.shape) for p in model.parameters()], 0
     for x, y in _micro_batches(seed, sizes, getattr(torch, dtype)):
         loss_sum, counted = masked_sum(model(x), y)
-        grads = torch.autograd.grad(loss_sum, list(model.parameters()), allow_unused=True)
+        wanted = [p for p in model.parameters() if p.requires_grad]
+        found = iter(torch.autograd.grad(loss_sum, wanted, allow_unused=True))
+        grads = [next(found) if p.requires_grad else None for p in model.parameters()]
         totals = [t if g is None else t + g.double().numpy() for t, g in zip(totals, grads, strict=True)]
         count += counted
     return [total / count for total in totals]
@@ -118,20 +129,25 @@ def main_gradients_are_added_in_float32(main_gradients, *, rng):
 
 @check(MAIN)
 def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
-    """The returned tensors are float32, for a model in bfloat16 as in float32, and those of unused parameters zero."""
-    cases = {f"{dtype}, 2 micro-batches": ([(4, 1), (4, 4)], dtype) for dtype in ("bfloat16", "float32")}
+    """The returned tensors are float32, whatever the model, and those of unused or frozen parameters are zero."""
+    cases = {f"{dtype}, 2 micro-batches": ([(4, 1), (4, 4)], dtype) for dtype in ("bfloat16", "float32", "float64")}
     _expect(main_gradients, rng, cases)
     for case, seen in zip(cases, call_inside(_main, main_gradients, 1, list(cases.values()), None), strict=True):
-        expect_equal(case, seen["dtypes"], ["torch.float32"] * 3, what="the list of dtypes")
+        expect_equal(case, seen["dtypes"], ["torch.float32"] * 4, what="the list of dtypes")
 
 
 @check(MAIN)
 def main_gradients_leave_no_grad_behind(main_gradients, *, rng):
-    """What was in .grad before has no part in the result, every .grad is None afterwards, and no parameter changes."""
+    """What was in .grad before has no part, one .grad is alive at a time, none afterwards; no parameter changes."""
     case = {"2 micro-batches, every .grad was 7 before": ([(4, 1), (4, 4)], "bfloat16")}
     _expect(main_gradients, rng, case, stale=7.0)
     [name], [seen] = case, call_inside(_main, main_gradients, 1, list(case.values()), 7.0)
     if seen["left"]:
-        fail(f"{seen['left']} of 3 parameters have a .grad afterwards, expected None", name, seen["left"])
+        fail(f"{seen['left']} of 4 parameters have a .grad afterwards, expected None", name, seen["left"])
     if not seen["same"]:
         fail("a parameter was changed", name, "changed")
+    many = "8 micro-batches"
+    [seen] = call_inside(_main, main_gradients, 1, [([(2, 2)] * 8, "bfloat16")], None)
+    if seen["alive"] > 1:
+        text = f"the .grad of {seen['alive']} micro-batches were alive at once: add each up before the next"
+        fail(text, many, ["alive", seen["alive"]])

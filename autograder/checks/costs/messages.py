@@ -166,6 +166,8 @@ def each_change_is_judged_by_itself(failed_assumptions: Callable, *, rng: np.ran
         _expect_failed(failed_assumptions, times)
     for case in ((4, 5, 5, 5, 5), (4, 4, 4, 5, 5), (8, 8, 4, 6, 6), (64, 16, 16, 16, 24), (4, 3, 4, 4, 4)):
         _expect_failed(failed_assumptions, list(case))
+    _expect_failed(failed_assumptions, [400, 501, 625, 783, 783])  # a little more than a quarter, and a little less
+    _expect_failed(failed_assumptions, [8e-9, 8e-9, 16e-9, 16e-9, 19e-9])
 
 
 def _expect_failed(function: Callable, times: list[float]) -> None:

@@ -152,6 +152,8 @@ def rate_climbs_in_a_straight_line(scaled_lr: Callable, *, rng: np.random.Genera
             _expect_rate(scaled_lr, case, (base_lr, base_batch, batch, step, warmup), Fraction(batch, base_batch))
         last = (base_lr, base_batch, batch, steps[0], warmup, "linear")
         _expect_rate(scaled_lr, f"{case}, the rule given", last, Fraction(batch, base_batch))
+    for step, warmup in ((0, 5), (2, 5), (5, 5), (0, 0)):
+        _expect_rate(scaled_lr, "base_lr a whole number", (2, 64, 128, step, warmup), Fraction(2))
 
 
 @check("02-ex6-scaled-lr")
@@ -186,7 +188,7 @@ def _expect_rate(scaled_lr: Callable, case: str, arguments: tuple, factor: Fract
 def rate_refuses_nonsense(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
     """Batch sizes below 1, negative steps and another rule raise a ValueError that names the argument."""
     wrong = (("base_batch", 0), ("batch", 0), ("step", -1), ("warmup_steps", -1), ("batch", -64), ("rule", "cubic"),
-             ("rule", "Linear"))  # fmt: skip
+             ("rule", "Linear"), ("rule", "sqrt2"))  # fmt: skip
     right = {"base_lr": 0.1, "base_batch": 64, "batch": 128, "step": 3, "warmup_steps": 5, "rule": "linear"}
     for name, value in wrong:
         expect_value_error(f"{name} = {value}", name, scaled_lr, *(right | {name: value}).values())

@@ -36,6 +36,9 @@ def gradient_is_that_of_the_mean_loss(worker_gradient: Callable, *, rng: np.rand
         got = worker_gradient(x.copy(), y.copy(), w.copy())
         because = "it should be that of the mean loss over all accum_steps * B examples"
         expect_near(case, got, autograd(x, y, w), "the gradient", because=because)
+    x, y, w = examples(rng, (3, 4), 2)
+    got = worker_gradient(x.copy(), np.asfortranarray(y), w.copy())
+    expect_near("y lies in memory column by column", got, autograd(x, y, w), "the gradient", because=because)
 
 
 @check("03-ex1-worker-gradient")
@@ -46,6 +49,11 @@ def gradient_is_computed_in_float64(worker_gradient: Callable, *, rng: np.random
     case = "float32 arrays, residuals much smaller than y"
     got = worker_gradient(x.copy(), y.copy(), w.copy())
     expect_float64(case, got, wide, what="the gradient")
+
+    w = 300 * rng.normal(size=5)
+    y = (x.astype(np.float64) @ w + rng.normal(size=(3, 4))).astype(np.float32)
+    wide = autograd(x.astype(np.float64), y.astype(np.float64), w)
+    expect_float64("float32 examples, float64 weights", worker_gradient(x.copy(), y, w), wide, what="the gradient")
 
     x, y, w = (rng.integers(-100, 100, shape).astype(np.int8) for shape in ((3, 4, 5), (3, 4), (5,)))
     wide = autograd(*(a.astype(np.float64) for a in (x, y, w)))
@@ -80,11 +88,13 @@ def mean_is_computed_in_float64(all_reduce_mean: Callable, *, rng: np.random.Gen
     grads = (1e4 + rng.normal(size=(7, 3))).astype(np.float32)
     expected = torch.from_numpy(grads).double().mean(dim=0).numpy()
     expect_float64("float32 gradients", all_reduce_mean(grads.copy()), expected, what="the mean gradient")
+    expect_float64("a list of float32 gradients", all_reduce_mean(list(grads)), expected, what="the mean gradient")
 
     grads = rng.integers(60, 120, (4, 3)).astype(np.int8)
     grads[0] += 1 - grads.sum(axis=0, dtype=int).astype(np.int8) % 4  # no mean is a whole number
     expected = torch.from_numpy(grads).double().mean(dim=0).numpy()
     expect_float64("int8 gradients", all_reduce_mean(grads.copy()), expected, what="the mean gradient")
+    expect_float64("a list of int8 gradients", all_reduce_mean(list(grads)), expected, what="the mean gradient")
 
 
 @check("03-ex2-all-reduce-mean")
@@ -113,6 +123,11 @@ def adam_follows_torch(adam_update: Callable, *, rng: np.random.Generator) -> No
         g = rng.normal(size=4) * 10.0 ** rng.integers(-3, 3)
         w, m, v = _expect_adam(f"30 updates in a row, t = {t}", adam_update, w, m, v, g, hyper, t)
     _expect_adam("t = 1,000,000", adam_update, *draw_state(rng, 1), rng.normal(size=1), hyper, 10**6)
+    _expect_adam("t = 2,000", adam_update, *draw_state(rng, 4), rng.normal(size=4), hyper, 2000)
+    _expect_adam("t = 1, m and v not zero", adam_update, *draw_state(rng, 4), rng.normal(size=4), hyper, 1)
+    g = np.array([0.0, 1.0, 0.0, -1.0])
+    _expect_adam("t = 3, two entries of g are 0", adam_update, *draw_state(rng, 4), g, hyper, 3)
+    _expect_adam("t = 3, all of g is 0", adam_update, *draw_state(rng, 4), 0 * g, hyper, 3)
 
 
 @check("03-ex3-adam-update")
@@ -129,8 +144,9 @@ def adam_is_computed_in_float64(adam_update: Callable, *, rng: np.random.Generat
 def adam_leaves_its_inputs_alone(adam_update: Callable, *, rng: np.random.Generator) -> None:
     """w, g, m and v are not changed, and the results share no memory with them."""
     w, m, v = draw_state(rng, 4)
-    inputs = {"w": w, "g": rng.normal(size=4), "m": m, "v": v}
-    expect_pure("t = 2", lambda *arrays: adam_update(*arrays, 0.1, 0.9, 0.99, 1e-8, 2), inputs)
+    for case, lr in (("t = 2", 0.1), ("t = 2, lr = 0", 0.0)):
+        inputs = {"w": w, "g": rng.normal(size=4), "m": m, "v": v}
+        expect_pure(case, lambda *arrays, lr=lr: adam_update(*arrays, lr, 0.9, 0.99, 1e-8, 2), inputs)
 
 
 # --- exercise 4 -------------------------------------------------------------------------------------------
@@ -143,6 +159,8 @@ def ema_follows_torch(ema_update: Callable, *, rng: np.random.Generator) -> None
         ema, w = rng.normal(size=d), rng.normal(size=d)
         got = ema_update(ema.copy(), w.copy(), decay)
         expect_near(f"d = {d}, decay = {decay}", got, torch_ema(ema, w, decay), "the EMA")
+    ema, w = np.zeros(3), rng.normal(size=3)
+    expect_near("the average is still zero", ema_update(ema.copy(), w.copy(), 0.9), torch_ema(ema, w, 0.9), "the EMA")
 
     ema = rng.normal(size=4)
     for step in range(20):

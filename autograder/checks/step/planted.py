@@ -45,6 +45,7 @@ DIVISIONS: dict[str, Combine] = {
     "adds the micro-batches' gradients": lambda grads: grads.sum(axis=1).mean(axis=0)[None],
     "divides by the number of workers twice": lambda grads: grads.mean(axis=(0, 1))[None] / len(grads),
     "divides by accum_steps twice": lambda grads: grads.mean(axis=(0, 1))[None] / grads.shape[1],
+    "divides by the larger of N and accum_steps": lambda grads: grads.sum(axis=(0, 1))[None] / max(grads.shape[:2]),
 } | {
     f"divides by {k}, whatever the number of {what}": lambda grads, k=k, axis=axis: (
         grads.mean(axis=1 - axis).sum(axis=0)[None] / k
@@ -105,9 +106,15 @@ def planted_step_adds_the_workers(summing_step: Callable, *, rng: np.random.Gene
         g = shape[0] * autograd(xs.reshape(-1, shape[3]), ys.reshape(-1), w)
         new_w, new_m, new_v = torch_update(w, g, m, v, MID_TRAINING, 3)
         expected = [new_w, torch_ema(ema, new_w, MID_TRAINING["decay"]), new_m, new_v]
-        arrays = (a.copy() for a in (xs, ys, w, ema, m, v))
-        got = summing_step(*arrays, *MID_TRAINING.values(), 3)
-        compare_parts(f"N, accum_steps, B, d = {shape}", got, expected, RTOL)
+        state = (w, ema, m, v)
+        for case, given_xs, given_ys in (("", xs.copy(), ys.copy()), ("lists of lists, ", _nested(xs), _nested(ys))):
+            got = summing_step(given_xs, given_ys, *(a.copy() for a in state), *MID_TRAINING.values(), 3)
+            compare_parts(f"{case}N, accum_steps, B, d = {shape}", got, expected, RTOL)
+
+
+def _nested(array: np.ndarray) -> list[list[np.ndarray]]:
+    """A list of lists of arrays, each in memory of its own."""
+    return [[micro.copy() for micro in worker] for worker in array]
 
 
 def _added(grads: np.ndarray) -> np.ndarray:

@@ -39,6 +39,10 @@ def step_follows_torch(distributed_training_step: Callable, *, rng: np.random.Ge
         case = f"t = 1, N, accum_steps, B, d = {shape}"
         _expect_step(case, distributed_training_step, xs, ys, state, MID_TRAINING, 1)
 
+    state = [*state[:2], *draw_state(rng, shape[3])[1:]]
+    case = f"t = 1, m and v not zero, N, accum_steps, B, d = {shape}"
+    _expect_step(case, distributed_training_step, xs, ys, state, MID_TRAINING, 1)
+
     for t in range(1, 31):
         xs, ys, _ = examples(rng, (4, 2, 3), 7)
         if t == 1:
@@ -119,6 +123,7 @@ def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: 
         ("t", "t = 0", 0),
         ("t", "t = -1", -1),
         ("worker_xs", "worker_xs (accum_steps, B, d), no N", xs[0]),
+        ("worker_xs", "worker_xs (N, accum_steps, B, d, 1)", xs[..., None]),
         ("worker_ys", "worker_ys (N, accum_steps, B, 1)", ys[..., None]),
         ("worker_ys", "worker_ys for another N", ys[:2]),
         ("worker_ys", "worker_ys for another accum_steps", ys[:, :1]),
@@ -127,8 +132,8 @@ def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: 
         ("weights", "weights (d + 1,)", np.ones(6)),
         ("ema_weights", "ema_weights (1,)", np.ones(1)),
         ("ema_weights", "ema_weights (1, d)", np.ones((1, 5))),
-        ("m", "m a number", 0.0),
         ("m", "m (1, d)", np.zeros((1, 5))),
+        ("m", "m a number", 0.0),
         ("v", "v (1,)", np.zeros(1)),
         ("v", "v (d, 1)", np.zeros((5, 1))),
         ("", "a worker with fewer micro-batches", [xs[0], xs[1], xs[2][:1]]),
@@ -146,6 +151,11 @@ def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: 
             mentions=name,
             evidence="not rejected",
         )
+    one = right | {"worker_xs": xs[..., :1]} | {name: np.ones(1) for name in ("weights", "ema_weights", "m", "v")}
+    for name in ("weights", "ema_weights", "m", "v"):
+        arguments, why = one | {name: 1.0}, f"{name} a number, d = 1"
+        step, error = distributed_training_step, ValueError
+        expect_raises(why, step, *arguments.values(), error=error, mentions=name, evidence="not rejected")
 
 
 def _cancelled_state(xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:

@@ -37,8 +37,8 @@ def _accumulate():
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_weighs_by_rows():
-    """You weighted each micro-batch by its number of rows. Its weight is the number of items that enter the loss, which
-    loss_fn returns: a row with six unmasked tokens weighs six times as much as a row with one."""
+    """You weighted each micro-batch by its number of rows. Its weight is the number of items that enter the loss,
+    which loss_fn returns: a row with six unmasked tokens weighs six times as much as a row with one."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -72,8 +72,8 @@ accumulate_counts_a_masked_micro_batch_as_one = edit(
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_meets_zero_by_zero():
-    """Your weights are right, but you divide by the count of the micro-batch and then multiply by it again. For a count
-    of 0 that is 0/0, and NaN times 0 is still NaN. Use the sum as it is."""
+    """Your weights are right, but you divide by the count of the micro-batch and then multiply by it again. For a
+    count of 0 that is 0/0, and NaN times 0 is still NaN. Use the sum as it is."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -120,8 +120,8 @@ def accumulate_takes_a_mean_of_means():
 
 accumulate_divides_each_mean_by_the_number_of_micro_batches = edit(
     ACCUMULATE,
-    """You divided each micro-batch's mean loss by the number of micro-batches, as many training loops do. Micro-batches
-    with different counts then get the same weight, and one in which nothing counts makes the loss 0/0.""",
+    """You divided each micro-batch's mean loss by the number of micro-batches, as many training loops do. Then
+    micro-batches with different counts get the same weight, and one in which nothing counts makes the loss 0/0.""",
     (
         "loss_sum.backward()\n        total += loss_sum.item()",
         "loss = loss_sum / torch.as_tensor(count) / len(micro_batches)\n"
@@ -136,8 +136,8 @@ accumulate_divides_each_mean_by_the_number_of_micro_batches = edit(
 
 accumulate_returns_a_mean_of_means = edit(
     ACCUMULATE,
-    """Your gradients are right, but you return the mean of the micro-batches' mean losses, which is another number when
-    their counts differ. Add up the sums and the counts, and divide once.""",
+    """Your gradients are right, but you return the mean of the micro-batches' mean losses, which is another number
+    when their counts differ. Add up the sums and the counts, and divide once.""",
     ("total, counted = 0.0, 0", "losses, counted = [], 0"),
     ("        total += loss_sum.item()\n", ""),
     (
@@ -162,8 +162,8 @@ accumulate_returns_the_last_loss = edit(
 
 accumulate_returns_a_tensor = edit(
     ACCUMULATE,
-    """You returned a tensor: where count is a tensor, a float divided by it is one, too. Return a Python float: convert
-    what you add up with item(), int() or float().""",
+    """You returned a tensor: where count is a tensor, a float divided by it is one, too. Return a Python float:
+    convert what you add up with item(), int() or float().""",
     ("int(count)", "count"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
@@ -399,8 +399,8 @@ def accumulate_joins_the_micro_batches():
 
 accumulate_switches_to_eval = edit(
     ACCUMULATE,
-    """You switched the model to eval(). That makes batch normalization harmless, but it also turns dropout off, and the
-    mode is the caller's decision: leave it as it is.""",
+    """You switched the model to eval(). That makes batch normalization harmless, but it also turns dropout off, and
+    the mode is the caller's decision: leave it as it is.""",
     ("model.zero_grad()", "model.eval()\n    model.zero_grad()"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),

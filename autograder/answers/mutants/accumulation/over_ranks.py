@@ -53,6 +53,17 @@ main_is_a_mean_of_means = edit(
     breaks=tests_of(MAIN),
 )
 
+main_leaves_frozen_parameters_out = edit(
+    MAIN,
+    """Your list has no entry for frozen parameters, so that it no longer fits model.parameters(): every entry after
+    the first frozen one belongs to another parameter. Give them zeros.""",
+    ("zeros_like(p, dtype=torch.float32) for p in model.parameters()]",
+     "zeros_like(p, dtype=torch.float32) for p in model.parameters() if p.requires_grad]"),
+    ("zip(mains, model.parameters(), strict=True)",
+     "zip(mains, [p for p in model.parameters() if p.requires_grad], strict=True)"),
+    breaks=tests_of(MAIN),
+)  # fmt: skip
+
 main_never_divides = edit(
     MAIN,
     """Your main gradients are those of the summed loss: the division by the number of items that count is missing.""",
@@ -71,8 +82,8 @@ main_divides_in_sixteen_bits = edit(
 
 main_skips_the_unused = edit(
     MAIN,
-    """Your list lacks the parameters that the model does not use, so the others stand in the wrong places. There is one
-    tensor for each parameter: zeros, where no gradient arrived.""",
+    """Your list lacks the parameters that the model does not use, so the others stand in the wrong places. There is
+    one tensor for each parameter: zeros, where no gradient arrived.""",
     ("    mains = [", "    used = set()\n    mains = ["),
     (
         "                main += parameter.grad\n",
@@ -84,8 +95,8 @@ main_skips_the_unused = edit(
 
 main_returns_sixteen_bits = edit(
     MAIN,
-    """You rounded the finished float32 sum back to the model's dtype. The optimizer should get the digits that you have
-    kept: return float32.""",
+    """You rounded the finished float32 sum back to the model's dtype. The optimizer should get the digits that you
+    have kept: return float32.""",
     (
         "return [main / total_count for main in mains]",
         "return [(main / total_count).to(p.dtype) for main, p in zip(mains, model.parameters(), strict=True)]",
@@ -110,6 +121,26 @@ main_keeps_old_gradients = edit(
     fails=["main_gradients_leave_no_grad_behind"],
 )
 
+main_is_as_wide_as_the_model = edit(
+    MAIN,
+    """For a model in float64 your main gradients are float64. The statement asks for float32 tensors, whatever the
+    model computes in.""",
+    ("zeros_like(p, dtype=torch.float32)", "zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))"),
+    breaks=tests_of(MAIN),
+    fails=["main_gradients_are_float32_whatever_the_model"],
+)
+
+main_keeps_all_gradients_to_the_end = edit(
+    MAIN,
+    """You kept the 16-bit gradients of all micro-batches and added them up at the end. They take the memory of a model
+    each: add each up before the next one is computed, so that one is alive at a time.""",
+    ("    total_count = 0\n", "    total_count, kept = 0, []\n"),
+    ("                main += parameter.grad\n", "                kept.append((main, parameter.grad))\n"),
+    ("    return [main /", "    for main, grad in kept:\n        main += grad\n    return [main /"),
+    breaks=tests_of(MAIN),
+    fails=["main_gradients_leave_no_grad_behind"],
+)
+
 main_leaves_the_last_gradient = edit(
     MAIN,
     """A gradient is still in .grad when you return: the 16-bit gradients stay alive next to the main ones. Set it to
@@ -124,8 +155,8 @@ main_leaves_the_last_gradient = edit(
 
 evaluate_with_padding = edit(
     EVALUATE,
-    """You dealt the examples as the training sampler does, which repeats some so that all ranks have equally many. Then
-    these count twice. Leave the last ranks one short.""",
+    """You dealt the examples as the training sampler does, which repeats some so that all ranks have equally many.
+    Then these count twice. Leave the last ranks one short.""",
     ("list(range(rank, length, world_size))", "shard_indices(length, rank, world_size, 0, shuffle=False)"),
     breaks=tests_of(EVALUATE),
 )
@@ -140,16 +171,16 @@ evaluate_drops_the_rest = edit(
 
 evaluate_averages_the_means = edit(
     EVALUATE,
-    """You averaged the ranks' means: a mean of means. A rank with fewer examples then has as much weight as the others.
-    All-reduce the sum and the count, and divide once.""",
+    """You averaged the ranks' means: a mean of means. A rank with fewer examples then has as much weight as the
+    others. All-reduce the sum and the count, and divide once.""",
     ("total[0], total[1] = losses(mine).sum(), len(mine)", "total[0], total[1] = losses(mine).mean(), 1"),
     breaks=tests_of(EVALUATE),
 )
 
 evaluate_adds_in_float32 = edit(
     EVALUATE,
-    """Sum and count travelled in float32, which is what torch.tensor makes of Python floats: seven digits are left, and
-    counts above 16,777,216 are not exact. Use float64.""",
+    """Sum and count travelled in float32, which is what torch.tensor makes of Python floats: seven digits are left,
+    and counts above 16,777,216 are not exact. Use float64.""",
     ("torch.zeros(2, dtype=torch.float64)", "torch.zeros(2)"),
     breaks=tests_of(EVALUATE),
 )
@@ -196,8 +227,8 @@ evaluate_everything_everywhere = edit(
 
 evaluate_gives_the_rest_to_the_last = edit(
     EVALUATE,
-    """The last rank takes all that is left over, up to N − 1 examples more than the others, who wait for it. The ranks'
-    numbers may differ by one.""",
+    """The last rank takes all that is left over, up to N − 1 examples more than the others, who wait for it. The
+    ranks' numbers may differ by one.""",
     (
         "list(range(rank, length, world_size))",
         "list(range(rank * (length // world_size), length if rank == world_size - 1 "
@@ -205,6 +236,25 @@ evaluate_gives_the_rest_to_the_last = edit(
     ),
     breaks=tests_of(EVALUATE),
     fails=["evaluation_asks_for_each_example_once"],
+)
+
+evaluate_asks_with_a_range = edit(
+    EVALUATE,
+    """You passed a range, a tensor or numbers of numpy to losses. It takes a list of ints: list(range(...)) makes
+    one.""",
+    ("losses(mine)", "losses(range(rank, length, world_size))"),
+    breaks=tests_of(EVALUATE),
+    fails=["evaluation_asks_for_each_example_once"],
+)
+
+evaluate_refuses_zero_alone = edit(
+    EVALUATE,
+    """You refuse a length of 0 and accept a negative one, for which no rank has an example. Refuse every length
+    below 1.""",
+    ("if length < 1:", "if length == 0:"),
+    ("return (total[0] / total[1]).item()", "return (total[0] / total[1].clamp(min=1)).item()"),
+    breaks=tests_of(EVALUATE),
+    fails=["evaluation_refuses_an_empty_set"],
 )
 
 evaluate_divides_by_zero = edit(
@@ -216,6 +266,17 @@ evaluate_divides_by_zero = edit(
 )
 
 # ---- 5 · noise_and_signal ----
+
+noise_lifts_the_signal_to_zero = edit(
+    NOISE,
+    """You replaced a negative signal by 0. An estimate without bias must be allowed to fall below 0, or the mean over
+    many steps is too large.""",
+    (
+        "return noise, length - noise / (world_size * rows)",
+        "return noise, max(0.0, length - noise / (world_size * rows))",
+    ),
+    breaks=tests_of(NOISE),
+)
 
 noise_divides_by_n = edit(
     NOISE,
@@ -259,8 +320,8 @@ noise_measures_from_the_sum = edit(
 
 noise_squares_the_mean_once = edit(
     NOISE,
-    """The mean's squared length is subtracted once where N gradients were squared: it is N times the mean's square that
-    belongs there.""",
+    """The mean's squared length is subtracted once where N gradients were squared: it is N times the mean's square
+    that belongs there.""",
     ("squares - world_size * length", "squares - length"),
     breaks=tests_of(NOISE),
 )

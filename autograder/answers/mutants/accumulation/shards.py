@@ -29,8 +29,8 @@ def _shards():
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_by_one_repetition_at_most():
-    """You padded the order with at most one copy of itself. With fewer than half as many examples as ranks, one copy is
-    not enough, and the shards differ in length: repeat the order as often as it takes."""
+    """You padded the order with at most one copy of itself. With fewer than half as many examples as ranks, one copy
+    is not enough, and the shards differ in length: repeat the order as often as it takes."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         if world_size < 1 or length < 0 or not 0 <= rank < world_size:
@@ -74,8 +74,8 @@ shards_padded_with_the_last_entry = edit(
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_before_shuffling():
-    """You padded 0…length−1 first and shuffled afterwards. The permutation is drawn for `length` examples; the repeated
-    entries come after it."""
+    """You padded 0…length−1 first and shuffled afterwards. The permutation is drawn for `length` examples; the
+    repeated entries come after it."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         if world_size < 1 or length < 0 or not 0 <= rank < world_size:
@@ -90,8 +90,8 @@ def shards_padded_before_shuffling():
 
 shards_of_one_seed_for_all_epochs = edit(
     SHARDS,
-    """You seeded the generator with `seed` alone, so all epochs have the same order, as if set_epoch were never called.
-    The sampler's seed is seed + epoch.""",
+    """You seeded the generator with `seed` alone, so all epochs have the same order, as if set_epoch were never
+    called. The sampler's seed is seed + epoch.""",
     ("seed + epoch", "seed"),
     base=_shards,
     breaks=tests_of(SHARDS),
@@ -134,8 +134,8 @@ shards_in_contiguous_blocks = edit(
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_dealt_before_shuffling():
-    """You dealt first and shuffled each rank's part. A rank then sees the same examples in every epoch, only in another
-    order. Shuffle everything, then deal."""
+    """You dealt first and shuffled each rank's part. A rank then sees the same examples in every epoch, only in
+    another order. Shuffle everything, then deal."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         if world_size < 1 or length < 0 or not 0 <= rank < world_size:
@@ -160,8 +160,8 @@ shards_that_never_drop = edit(
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_that_always_drop():
-    """You cut off the end of the order even without drop_last, so that up to N − 1 examples are missing from the epoch.
-    The sampler repeats some instead."""
+    """You cut off the end of the order even without drop_last, so that up to N − 1 examples are missing from the
+    epoch. The sampler repeats some instead."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         if world_size < 1 or length < 0 or not 0 <= rank < world_size:
@@ -211,8 +211,8 @@ shards_drawn_by_numpy = edit(
 
 shards_that_seed_the_world = edit(
     SHARDS,
-    """You called torch.manual_seed, which resets the random numbers of the whole program: in every epoch, dropout would
-    draw the same numbers again. Make a torch.Generator of your own, and pass it to randperm.""",
+    """You called torch.manual_seed, which resets the random numbers of the whole program: in every epoch, dropout
+    would draw the same numbers again. Make a torch.Generator of your own, and pass it to randperm.""",
     (
         "order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
         "torch.manual_seed(seed + epoch)\n        order = torch.randperm(length).tolist()",
@@ -276,11 +276,20 @@ shards_for_rank_n = edit(
 
 shards_of_a_negative_length = edit(
     SHARDS,
-    """You did not check the length. A negative one gave an empty shard, or an error inside torch that does not name it.
-    Raise a ValueError that names length.""",
+    """You did not check the length. A negative one gave an empty shard, or an error inside torch that does not name
+    it. Raise a ValueError that names length.""",
     (" or length < 0", ""),
     ("bad length, rank or world_size: {length}, {rank}, {world_size}", "bad rank or world_size: {rank}, {world_size}"),
     ("randperm(length", "randperm(max(length, 0)"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+    fails=["shards_refuse_what_cannot_be_dealt"],
+)
+
+shards_of_nothing_for_any_rank = edit(
+    SHARDS,
+    """For length 0 you return before you look at the rank. A rank outside 0…N−1 is wrong there, too: check first.""",
+    ("    if world_size < 1", "    if length == 0:\n        return []\n    if world_size < 1"),
     base=_shards,
     breaks=tests_of(SHARDS),
     fails=["shards_refuse_what_cannot_be_dealt"],

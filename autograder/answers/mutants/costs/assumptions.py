@@ -128,3 +128,28 @@ a_quarter_of_a_second = edit(
     base=_assumptions,
     breaks=tests_of(ASSUMPTIONS),
 )
+
+in_whole_percents = edit(
+    ASSUMPTIONS,
+    """You rounded the growth to whole percents, or to a few digits, before you compared it. Then 25.3 % is no more than
+    a quarter. Compare the times themselves.""",
+    ("everyone > 1.25 * both", "round(100 * everyone / both) > 125"),
+    ("both > 1.25 * alone", "round(100 * both / alone) > 125"),
+    ("adding > 1.25 * everyone", "round(100 * adding / everyone) > 125"),
+    ("alone > 1.25 * predicted", "round(100 * alone / predicted) > 125"),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
+)
+
+in_whole_microseconds = edit(
+    ASSUMPTIONS,
+    """You rounded the times to microseconds. The messages of a fast link take less, and all become 0. Compare the times
+    as they are.""",
+    (
+        "    failed = []\n",
+        "    failed, times = [], (predicted, alone, both, everyone, adding)\n"
+        "    predicted, alone, both, everyone, adding = (round(seconds, 6) for seconds in times)\n",
+    ),
+    base=_assumptions,
+    breaks=tests_of(ASSUMPTIONS),
+)

@@ -255,7 +255,8 @@ any_rule_will_do = edit(
 
 looks_the_rule_up = edit(
     RATE,
-    """A rule that you do not know ends in a KeyError. Raise a ValueError that names rule instead.""",
+    """Do you look the rule up in a table? Then a rule that you do not know ends in a KeyError: raise a ValueError that
+    names rule instead.""",
     (
         """    if rule not in ("linear", "sqrt"):
         raise ValueError(f"rule must be linear or sqrt, got {rule}")
@@ -284,4 +285,25 @@ rule_in_any_case = edit(
     base=_rate,
     breaks=tests_of(RATE),
     fails=["rate_refuses_nonsense"],
+)
+
+rule_with_anything_behind_it = edit(
+    RATE,
+    """You looked at the beginning of the rule only. Only "linear" and "sqrt" are rules; report any other to the caller.
+    """,
+    ('if rule not in ("linear", "sqrt"):', 'if not rule.startswith(("linear", "sqrt")):'),
+    base=_rate,
+    breaks=tests_of(RATE),
+    fails=["rate_refuses_nonsense"],
+)
+
+first_rate_as_it_came = edit(
+    RATE,
+    """In step 0 you return base_lr as it came: an int, if it is a whole number. The statement asks for a float.""",
+    (
+        "    k = batch / base_batch\n",
+        "    if step == 0 < warmup_steps:\n        return base_lr\n    k = batch / base_batch\n",
+    ),
+    base=_rate,
+    breaks=tests_of(RATE),
 )

@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 03, exercises 1 to 3."""
+"""Wrong answers to lesson 03, exercises 1 and 2."""
 
 # The names that an answer does not define are the notebook's.
 # ruff: noqa: F821, F841
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autograder.answers.mutants import edit, mutant, right, tests_of
 
-GRADIENT, MEAN, ADAM = "03-ex1-worker-gradient", "03-ex2-all-reduce-mean", "03-ex3-adam-update"
+GRADIENT, MEAN = "03-ex1-worker-gradient", "03-ex2-all-reduce-mean"
 STEP, BUG = "03-ex5-training-step", "03-ex6-sum-bug"
 
 
@@ -40,8 +40,8 @@ def sums_the_micro_batches():
 
 forgets_the_two = edit(
     GRADIENT,
-    """Your gradient is half of what it should be. The derivative of a square brings down a factor of 2; it would cancel
-    only in a loss with half the squares, which is not the loss of this lesson.""",
+    """Your gradient is half of what it should be. The derivative of a square brings down a factor of 2; it would
+    cancel only in a loss with half the squares, which is not the loss of this lesson.""",
     ("2 / len(my) * mx.T @ (mx @ w - my)", "mx.T @ (mx @ w - my) / len(my)"),
     base=_worker_gradient,
     breaks=tests_of(GRADIENT, STEP, BUG),
@@ -81,8 +81,8 @@ sums_the_examples = edit(
 
 @mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP, BUG))
 def keeps_the_last_micro_batch():
-    """Your result is the gradient of the last micro-batch alone: the loop overwrites the earlier ones instead of adding
-    to them. Start from zeros before the loop and accumulate inside it."""
+    """Your result is the gradient of the last micro-batch alone: the loop overwrites the earlier ones instead of
+    adding to them. Start from zeros before the loop and accumulate inside it."""
 
     def worker_gradient(x, y, w):
         x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
@@ -128,8 +128,9 @@ points_uphill = edit(
 
 @mutant(GRADIENT, breaks=tests_of(GRADIENT, STEP, BUG))
 def keeps_the_residual_alone():
-    """Your result has one entry per micro-batch instead of one per weight: you averaged a residual but never multiplied
-    it by the examples. The chain rule multiplies it by the transposed examples, which gives the shape (d,)."""
+    """Your result has one entry per micro-batch instead of one per weight: you averaged a residual but never
+    multiplied it by the examples. The chain rule multiplies it by the transposed examples, which gives the shape
+    (d,)."""
 
     def worker_gradient(x, y, w):
         x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
@@ -157,6 +158,31 @@ widens_only_the_result = edit(
     breaks=tests_of(GRADIENT),
     fails=["gradient_is_computed_in_float64"],
 )
+
+
+weights_in_the_dtype_of_the_examples = edit(
+    GRADIENT,
+    """You converted the weights to the dtype of the examples. With float32 examples, float64 weights lose half of
+    their digits before the first operation. Convert all three arrays to float64.""",
+    (
+        "    x, y, w = (",
+        "    dtype = np.asarray(x).dtype\n    w = w.astype(dtype) if dtype.kind == 'f' else w\n    x, y, w = (",
+    ),
+    base=_worker_gradient,
+    breaks=tests_of(GRADIENT),
+    fails=["gradient_is_computed_in_float64"],
+)
+
+
+@mutant(GRADIENT, breaks=tests_of(GRADIENT))
+def flattens_in_the_order_of_memory():
+    """You flattened y in the order in which it lies in memory, and x in the order of its indices. They agree only as
+    long as y lies row by row. Flatten both with reshape(-1) or ravel() alone."""
+
+    def worker_gradient(x, y, w):
+        x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
+        x, y = x.reshape(-1, len(w)), y.ravel("K")
+        return 2 / len(y) * x.T @ (x @ w - y)
 
 
 @mutant(GRADIENT, breaks=tests_of(GRADIENT), fails=["gradient_leaves_its_inputs_alone"])
@@ -223,8 +249,8 @@ def keeps_the_worker_axis():
 
 @mutant(MEAN, breaks=tests_of(MEAN, STEP))
 def takes_worker_0():
-    """Your result is worker 0's gradient alone. Each worker has seen other examples, so all of them must enter the mean
-    with the same weight."""
+    """Your result is worker 0's gradient alone. Each worker has seen other examples, so all of them must enter the
+    mean with the same weight."""
 
     def all_reduce_mean(worker_grads):
         return np.array(worker_grads[0], dtype=np.float64)
@@ -232,11 +258,22 @@ def takes_worker_0():
 
 @mutant(MEAN, breaks=tests_of(MEAN), fails=["mean_is_computed_in_float64"])
 def averages_in_the_dtype_that_comes_in():
-    """You took the mean in the dtype of the inputs: numpy averages float32 in float32. Calculate and return the mean in
-    float64 for every dtype; np.mean and np.asarray both take a dtype."""
+    """You took the mean in the dtype of the inputs: numpy averages float32 in float32. Calculate and return the mean
+    in float64 for every dtype; np.mean and np.asarray both take a dtype."""
 
     def all_reduce_mean(worker_grads):
         return np.mean(np.asarray(worker_grads), axis=0)
+
+
+@mutant(MEAN, breaks=tests_of(MEAN), fails=["mean_is_computed_in_float64"])
+def adds_a_list_in_its_dtype():
+    """From an array you compute in float64, but a list of arrays is added up in the dtype of the arrays: float32 is
+    rounded, int8 wraps around. Convert the list to one float64 array first."""
+
+    def all_reduce_mean(worker_grads):
+        if isinstance(worker_grads, list):
+            return np.asarray(sum(worker_grads), dtype=np.float64) / len(worker_grads)
+        return np.mean(worker_grads, axis=0, dtype=np.float64)
 
 
 @mutant(MEAN, breaks=tests_of(MEAN), fails=["mean_leaves_its_inputs_alone"])
@@ -253,235 +290,9 @@ def collects_in_worker_0():
 
 @mutant(MEAN, breaks=tests_of(MEAN), fails=["mean_leaves_its_inputs_alone"])
 def returns_the_lone_input():
-    """With a single worker you returned the input itself, or a view of it. Writing to the result would then change that
-    worker's gradient. Return a copy in this case, too."""
+    """With a single worker you returned the input itself, or a view of it. Writing to the result would then change
+    that worker's gradient. Return a copy in this case, too."""
 
     def all_reduce_mean(worker_grads):
         worker_grads = np.asarray(worker_grads, dtype=np.float64)
         return worker_grads[0] if len(worker_grads) == 1 else worker_grads.mean(axis=0)
-
-
-# ---- 3 · adam_update ----
-
-
-@right(ADAM)
-def _adam():
-    """Right: the base of the edits below."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        return w - lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
-
-
-@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
-def corrects_after_epsilon():
-    """You added epsilon to the root of v before correcting v, so epsilon weighs too much early in training. Some
-    libraries define Adam that way; in Algorithm 1 of the paper, as in this exercise, epsilon is added to the root of
-    the corrected v."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        rate = lr * np.sqrt(1 - beta2**t) / (1 - beta1**t)
-        return w - rate * m / (np.sqrt(v) + eps), m, v
-
-
-epsilon_inside_the_root = edit(
-    ADAM,
-    """You added epsilon inside the root. It is added to the root itself: inside, its own root counts, and the root of
-    1e-8 is 1e-4, ten thousand times as much.""",
-    ("(np.sqrt(v / (1 - beta2**t)) + eps)", "np.sqrt(v / (1 - beta2**t) + eps)"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-
-@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
-def carries_the_corrected_moments():
-    """You returned the corrected moments, so the next update starts from them and corrects them again. The correction
-    is for this update's weights only: return the plain averages m and v, and give the corrected ones other names."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = (beta1 * m + (1 - beta1) * g) / (1 - beta1**t)
-        v = (beta2 * v + (1 - beta2) * g * g) / (1 - beta2**t)
-        return w - lr * m / (np.sqrt(v) + eps), m, v
-
-
-corrects_only_m = edit(
-    ADAM,
-    """You corrected the bias of m but not of v. Both start at zero and are too small at first; with v too small, the
-    first steps are far too long.""",
-    ("v / (1 - beta2**t)", "v"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-corrects_nothing = edit(
-    ADAM,
-    """The bias correction is missing. m and v start at zero, so in the first updates they are too small, and not by the
-    same factor. Divide each by one minus its beta to the power t before you use it.""",
-    ("(1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps)", "(np.sqrt(v) + eps)"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-
-@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
-def counts_from_zero():
-    """Your bias correction has the exponent t − 1, as if updates were counted from 0. The first update has t = 1; with
-    an exponent of 0 the correction divides by zero."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g
-        m_hat, v_hat = m / (1 - beta1 ** (t - 1)), v / (1 - beta2 ** (t - 1))
-        return w - lr * m_hat / (np.sqrt(v_hat) + eps), m, v
-
-
-counts_one_too_far = edit(
-    ADAM,
-    """Your bias correction has the exponent t + 1. t is already the number of this update, counted from 1: use it as it
-    is.""",
-    (
-        "m_hat, v_hat = m / (1 - beta1 ** (t - 1)), v / (1 - beta2 ** (t - 1))",
-        "m_hat, v_hat = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))",
-    ),
-    base=counts_from_zero,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-multiplies_in_the_correction = edit(
-    ADAM,
-    """Your bias correction uses beta times t instead of beta to the power t. In the first update the two are the same,
-    so it looks right there; after that they differ.""",
-    (
-        "m_hat, v_hat = m / (1 - beta1 ** (t - 1)), v / (1 - beta2 ** (t - 1))",
-        "m_hat, v_hat = m / (1 - beta1 * t), v / (1 - beta2 * t)",
-    ),
-    base=counts_from_zero,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-
-@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
-def squares_the_corrected_m():
-    """You squared the running average of the gradient. v averages the squares of the gradient g itself: in the square
-    of an average, the noise that v should measure is already gone."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m = beta1 * m + (1 - beta1) * g
-        m_hat = m / (1 - beta1**t)
-        v = beta2 * v + (1 - beta2) * m_hat**2
-        return w - lr * m_hat / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
-
-
-@mutant(ADAM, breaks=tests_of(ADAM, STEP, BUG))
-def steps_with_the_old_moments():
-    """You moved the weights with the moments from before this update. Update m and v with g first, then use the new
-    ones; otherwise every gradient takes effect one step late."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        w = w - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
-        return w, beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
-
-
-swaps_the_betas = edit(
-    ADAM,
-    """You swapped the two betas. beta1 belongs to m, the average of the gradient, and beta2 to v, the average of its
-    square; v has the longer memory.""",
-    ("m = beta1 * m", "beta1, beta2 = beta2, beta1\n    m = beta1 * m"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-swaps_old_and_new = edit(
-    ADAM,
-    """You swapped the shares of old and new in the moments: beta is the share of the past, one minus beta that of the
-    new gradient. With a beta near 1 the average should hardly move.""",
-    ("beta1 * m + (1 - beta1) * g", "(1 - beta1) * m + beta1 * g"),
-    ("beta2 * v + (1 - beta2) * g * g", "(1 - beta2) * v + beta2 * g * g"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-adds_the_whole_gradient = edit(
-    ADAM,
-    """You added the whole gradient to the moments, as momentum in SGD does, without the factor one minus beta. m and v
-    are then sums, not averages, and too large; in the weights the factors nearly cancel.""",
-    ("(1 - beta1) * g", "g"),
-    ("(1 - beta2) * g * g", "g * g"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-forgets_the_root = edit(
-    ADAM,
-    """You divided by v itself; Adam divides by its root. v has the unit of a squared gradient, and only
-    its root cancels the unit of m.""",
-    ("np.sqrt(v / (1 - beta2**t))", "v / (1 - beta2**t)"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-climbs = edit(
-    ADAM,
-    """You added the step to the weights. The gradient points uphill and training goes downhill: subtract the step.""",
-    ("return w - lr * m", "return w + lr * m"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-returns_v_before_m = edit(
-    ADAM,
-    """You returned v before m. The order is (w, m, v): a caller that unpacks the tuple would take one for the
-    other.""",
-    ("(np.sqrt(v / (1 - beta2**t)) + eps), m, v", "(np.sqrt(v / (1 - beta2**t)) + eps), v, m"),
-    base=_adam,
-    breaks=tests_of(ADAM, STEP, BUG),
-)
-
-updates_in_the_dtype_that_comes_in = edit(
-    ADAM,
-    """You calculated in the dtype of the inputs, so float32 arrays gave float32 moments. Convert w, g, m and v to
-    float64 before the first operation.""",
-    ("    w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))\n", ""),
-    base=_adam,
-    breaks=tests_of(ADAM),
-    fails=["adam_is_computed_in_float64"],
-)
-
-
-@mutant(ADAM, breaks=tests_of(ADAM), fails=["adam_is_computed_in_float64"])
-def truncates_into_integers():
-    """With integer inputs your new m was truncated: `copy()` and `zeros_like` keep the dtype, so what is assigned into
-    such an array loses its fraction. Convert to float64 first."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        new_w, new_m, new_v = (np.empty(len(w), dtype=np.result_type(a.dtype, np.int64)) for a in (w, m, v))
-        new_m[:] = beta1 * m + (1 - beta1) * g
-        new_v[:] = beta2 * v + (1 - beta2) * g**2.0
-        m_hat, v_hat = new_m / (1 - beta1**t), new_v / (1 - beta2**t)
-        new_w[:] = w - lr * m_hat / (np.sqrt(v_hat) + eps)
-        return new_w, new_m, new_v
-
-
-@mutant(ADAM, breaks=tests_of(ADAM), fails=["adam_leaves_its_inputs_alone"])
-def updates_in_place():
-    """Your function changed the arrays that it was given: `*=`, `+=` and `-=` write into the caller's w, m and v, even
-    after `np.asarray`, which copies only when it must. Put the results into new arrays."""
-
-    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
-        m *= beta1
-        m += (1 - beta1) * g
-        v *= beta2
-        v += (1 - beta2) * g * g
-        w -= lr * m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps)
-        return w, m, v

@@ -143,6 +143,16 @@ one_deal_alone = edit(
     fails=[DIVISIONS],
 )  # fmt: skip
 
+one_number_at_a_time = edit(
+    BUG,
+    """In your test N or accum_steps is 1 in every deal. A divisor that is right for either alone can be wrong where
+    both are larger: deal the examples to several workers with several micro-batches, too.""",
+    ("((1, 1, 24), (2, 3, 4), (3, 2, 4), (4, 6, 1))", "((1, 1, 24), (1, 3, 8), (1, 4, 6), (3, 1, 8), (4, 1, 6))"),
+    base=_two_deals,
+    breaks=tests_of(BUG),
+    fails=[DIVISIONS],
+)
+
 the_same_examples_for_the_workers = edit(
     BUG,
     """Your test gives all workers the same examples, so whose gradient is used makes no difference. Draw examples
@@ -204,6 +214,19 @@ plants_a_sum_of_examples = edit(
     """Your summing_step adds up the gradients of all examples. Each worker still averages over its own; only the
     workers' means are added.""",
     ("np.sum(grads, axis=0)", "np.sum(grads, axis=0) * np.size(worker_ys[0])"),
+    base=_two_deals,
+    breaks=tests_of(BUG),
+    fails=[PLANTED],
+)
+
+plants_in_arrays_only = edit(
+    BUG,
+    """Your summing_step asks its first argument for `shape`. It has the arguments of exercise 5, and these may be
+    lists of lists of arrays: convert them first.""",
+    (
+        "worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)",
+        "worker_gradient(worker_xs[r], worker_ys[r], weights) for r in range(worker_xs.shape[0])",
+    ),
     base=_two_deals,
     breaks=tests_of(BUG),
     fails=[PLANTED],

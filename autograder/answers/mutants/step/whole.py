@@ -15,8 +15,8 @@ EMA, STEP, BUG = "03-ex4-ema-update", "03-ex5-training-step", "03-ex6-sum-bug"
 
 @mutant(EMA, breaks=tests_of(EMA, STEP, BUG))
 def keeps_too_little():
-    """You swapped the two shares: decay is the share of the past average, one minus decay that of the new weights. With
-    a decay of 0.999 your average is little more than the newest weights."""
+    """You swapped the two shares: decay is the share of the past average, one minus decay that of the new weights.
+    With a decay of 0.999 your average is little more than the newest weights."""
 
     def ema_update(ema, w, decay):
         ema, w = np.asarray(ema, dtype=np.float64), np.asarray(w, dtype=np.float64)
@@ -25,8 +25,8 @@ def keeps_too_little():
 
 @mutant(EMA, breaks=tests_of(EMA, STEP, BUG))
 def adds_all_of_the_new():
-    """You added the new weights in full to the decayed average. The two shares must add up to one, or the average grows
-    far beyond the weights."""
+    """You added the new weights in full to the decayed average. The two shares must add up to one, or the average
+    grows far beyond the weights."""
 
     def ema_update(ema, w, decay):
         return decay * np.asarray(ema, dtype=np.float64) + np.asarray(w, dtype=np.float64)
@@ -40,6 +40,16 @@ def corrects_the_average():
     def ema_update(ema, w, decay):
         ema, w = np.asarray(ema, dtype=np.float64), np.asarray(w, dtype=np.float64)
         return (decay * ema + (1 - decay) * w) / (1 - decay if decay < 1 else 1)
+
+
+@mutant(EMA, breaks=tests_of(EMA))
+def copies_onto_zeros():
+    """You replaced an average of zeros by the new weights. The statement asks for no special first step: the past keeps
+    its share, even if it is zero."""
+
+    def ema_update(ema, w, decay):
+        ema, w = np.asarray(ema, dtype=np.float64), np.asarray(w, dtype=np.float64)
+        return decay * ema + (1 - decay) * w if ema.any() else w.copy()
 
 
 @mutant(EMA, breaks=tests_of(EMA), fails=["ema_is_computed_in_float64"])
@@ -111,10 +121,22 @@ copies_in_the_first_step = edit(
     breaks=tests_of(STEP),
 )
 
+forgets_the_state_in_the_first_step = edit(
+    STEP,
+    """In the first step you took m and v for zero. They come as arguments: use what is passed, for t = 1 as for any
+    other t.""",
+    (
+        "    g = all_reduce_mean(",
+        "    m, v = (np.zeros(xs.shape[3]),) * 2 if t == 1 else (m, v)\n    g = all_reduce_mean(",
+    ),
+    base=_step,
+    breaks=tests_of(STEP),
+)
+
 averages_the_adam_updates = edit(
     STEP,
-    """You gave each worker an Adam update of its own and averaged the results. Adam squares and divides, so the mean of
-    the updates is not the update for the mean: average the gradients first, then update once.""",
+    """You gave each worker an Adam update of its own and averaged the results. Adam squares and divides, so the mean
+    of the updates is not the update for the mean: average the gradients first, then update once.""",
     (
         "g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])\n"
         "    w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)",
@@ -272,8 +294,8 @@ stacks_the_parts = edit(
     fails=["step_takes_lists_and_any_dtype", "step_leaves_its_inputs_alone", "step_rejects_what_does_not_fit"],
 )
 def needs_arrays():
-    """Your step works with arrays but not with lists of arrays, which have no `shape` and no `dtype`. Convert worker_xs
-    and worker_ys to arrays first; numpy stacks a list for you."""
+    """Your step works with arrays but not with lists of arrays, which have no `shape` and no `dtype`. Convert
+    worker_xs and worker_ys to arrays first; numpy stacks a list for you."""
 
     def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
         state = [weights, ema_weights, m, v]
@@ -287,8 +309,8 @@ def needs_arrays():
 
 truncates_the_result = edit(
     STEP,
-    """Your result has an integer dtype and lost all fractions: an array with the dtype of the weights truncates what is
-    written into it. Integer inputs must still give float64.""",
+    """Your result has an integer dtype and lost all fractions: an array with the dtype of the weights truncates what
+    is written into it. Integer inputs must still give float64.""",
     (
         "return np.concatenate([w, ema_update(ema_weights, w, decay), m, v])",
         "d = len(weights)\n"
@@ -314,8 +336,8 @@ keeps_float32 = edit(
 
 @mutant(STEP, breaks=tests_of(STEP), fails=["step_leaves_its_inputs_alone"])
 def writes_into_the_state():
-    """You wrote the new state into the arrays that you were given. The caller may still need the old one, to compare or
-    to go back: return the new state and leave the old alone."""
+    """You wrote the new state into the arrays that you were given. The caller may still need the old one, to compare
+    or to go back: return the new state and leave the old alone."""
 
     def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
         xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
@@ -367,6 +389,30 @@ never_checks_shapes = edit(
         '        raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")',
         'if t < 1:\n        raise ValueError("t counts from 1")',
     ),
+    base=_step,
+    breaks=tests_of(STEP),
+    fails=["step_rejects_what_does_not_fit"],
+)
+
+takes_a_number_for_an_array = edit(
+    STEP,
+    """You made an array of shape (1,) of a plain number before you compared shapes, as atleast_1d does. With
+    one feature, a number then passes for an array of shape (d,). Compare the shapes of what was passed.""",
+    ("*state = (np.asarray(a) for a in", "*state = (np.atleast_1d(a) for a in"),
+    ("worker_gradient(x, y, weights)", "worker_gradient(x, y, state[0])"),
+    ("adam_update(weights, g, m, v, lr", "adam_update(state[0], g, state[2], state[3], lr"),
+    ("ema_update(ema_weights, w, decay)", "ema_update(state[1], w, decay)"),
+    base=_step,
+    breaks=tests_of(STEP),
+    fails=["step_rejects_what_does_not_fit"],
+)
+
+takes_five_dimensions = edit(
+    STEP,
+    """You refuse fewer than four dimensions of worker_xs, but not more. Four are asked for: compare with !=.""",
+    ("fits = xs.ndim == 4 and", "fits = xs.ndim >= 4 and"),
+    ("all(a.shape == xs.shape[3:] for a in state)", "all(a.shape == xs.shape[3:4] for a in state)"),
+    ("for x, y in zip(worker_xs, worker_ys", "for x, y in zip(xs.reshape(*xs.shape[:3], -1), worker_ys"),
     base=_step,
     breaks=tests_of(STEP),
     fails=["step_rejects_what_does_not_fit"],
