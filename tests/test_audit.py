@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ def complaints(verdicts):
     return {f"{v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
 
 
+def verdicts_of(lesson, batch, **how):
+    """The verdicts on a batch. A case that does not hold is tried once more, on the same inputs.
+
+    A rank that a busy machine does not run for seconds looks like one that waits for a message. A check that is wrong,
+    or a hint that does not fit, fails both times: AUTOGRADER_SEED fixes what is drawn.
+    """
+    verdicts = audit.try_batch(lesson, batch, thorough=False, **how)
+    if wrong := complaints(verdicts):
+        check.share_inputs()  # forget how known answers failed on the busy machine
+        warnings.warn(f"tried again: {wrong}", stacklevel=2)
+        verdicts = audit.try_batch(lesson, batch, thorough=False, **how)
+    return verdicts
+
+
 # Each answer is tried with the test of its own exercise only; `make audit` tries it with all that it can break.
 
 
@@ -72,7 +87,7 @@ def complaints(verdicts):
 @pytest.mark.apart
 @each_batch
 def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
-    assert not complaints(audit.try_batch(lesson, batch, thorough=False, most=SAMPLE))
+    assert not complaints(verdicts_of(lesson, batch, most=SAMPLE))
 
 
 @pytest.mark.slow
@@ -80,9 +95,24 @@ def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
 @pytest.mark.apart
 @each_batch
 def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
-    verdicts = audit.try_batch(lesson, batch, thorough=False)
+    verdicts = verdicts_of(lesson, batch)
     assert not complaints(verdicts)
     assert len(verdicts) == len(audit.batches(lesson)[batch])
+
+
+@pytest.mark.parametrize(("failures", "holds"), [(0, True), (1, True), (2, False)])
+def test_a_case_that_does_not_hold_is_tried_once_more(monkeypatch, failures, holds):
+    case, tries = audit.Case("03_step", "mutant", "one"), []
+
+    def try_batch(lesson, batch, thorough):
+        tries.append(batch)
+        return [audit.Verdict(case, ("kept its marks",) if len(tries) <= failures else ())]
+
+    monkeypatch.setattr(audit, "try_batch", try_batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert (not complaints(verdicts_of("03_step", "03-ex1-worker-gradient"))) == holds
+    assert len(tries) == min(failures, 1) + 1
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())

@@ -80,6 +80,19 @@ def test_what_has_not_changed_is_not_run_again(course, capsys):
     assert not run_solutions.is_current("98_tiny")
 
 
+def test_a_run_without_tests_is_not_a_test(course, capsys):
+    tiny.lesson(course / "solutions", hidden="assert False, 'tested'")
+    executed = course / "executed" / "98_tiny.ipynb"
+    assert main(["run", "--no-tests"]) == 0
+    assert "tested" not in executed.read_text()
+    assert run_solutions.is_current("98_tiny", tests=False) and not run_solutions.is_current("98_tiny")
+    capsys.readouterr()
+    assert main(["run", "--no-tests"]) == 0
+    assert capsys.readouterr().out == "98_tiny: unchanged since it last ran\n"
+    assert main(["run"]) == 1
+    assert "tested" in capsys.readouterr().err
+
+
 def test_parameters_reach_the_notebook_and_do_not_count_as_its_run(course):
     assert main(["run", "98_tiny", "-p", "WORLD_SIZE", "2"]) == 0
     cells = nbformat.read(course / "executed" / "98_tiny.ipynb", as_version=4).cells

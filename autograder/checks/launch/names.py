@@ -17,7 +17,7 @@ from autograder.checks.launch.common import outcome
 
 #: Seconds that a rank may take when all others are there (a busy machine takes some of them), and after which an
 #: attempt is killed.
-LIMIT, CUT = 10.0, 0.3
+LIMIT, CUT = 5.0, 0.3
 #: Seconds between a rank and the next one, so that each attempt has an order.
 BETWEEN = 0.08
 
