@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import re
 import warnings
 from pathlib import Path
 
@@ -162,6 +163,13 @@ def test_there_are_enough_answers_to_try(lesson):
 def test_no_two_mistakes_of_an_exercise_have_the_same_hint(lesson):
     hints = [(mutant.cell, mutant.hint) for mutant in mutants.of_lesson(lesson)]
     assert len(hints) == len(set(hints))
+
+
+def test_no_hint_breaks_a_word_at_the_end_of_a_line():
+    """Lines are joined with a space: of `all-` and `reduce` that makes `all- reduce`."""
+    hints = [(mutant.name, mutant.hint) for lesson in notebook.lessons() for mutant in mutants.of_lesson(lesson)]
+    broken = [name for name, hint in hints if re.search(r"\w- (?!and |or )\w", hint)]
+    assert not broken and len(hints) > 500
 
 
 def _examine_with(monkeypatch, **changes):

@@ -132,8 +132,8 @@ main_is_as_wide_as_the_model = edit(
 
 main_keeps_all_gradients_to_the_end = edit(
     MAIN,
-    """You kept the 16-bit gradients of all micro-batches and added them up at the end. They take the memory of a model
-    each: add each up before the next one is computed, so that one is alive at a time.""",
+    """You kept the 16-bit gradients of all micro-batches and added them up at the end. Each set takes as much memory as
+    the model: add each up before the next one is computed, so that one is alive at a time.""",
     ("    total_count = 0\n", "    total_count, kept = 0, []\n"),
     ("                main += parameter.grad\n", "                kept.append((main, parameter.grad))\n"),
     ("    return [main /", "    for main, grad in kept:\n        main += grad\n    return [main /"),
@@ -155,15 +155,16 @@ main_leaves_the_last_gradient = edit(
 
 evaluate_with_padding = edit(
     EVALUATE,
-    """You dealt the examples as the training sampler does, which repeats some so that all ranks have equally many.
-    Then these count twice. Leave the last ranks one short.""",
+    """You dealt the examples as the training sampler does, which repeats some so that all ranks have equally many. Then
+    these count twice. Let the last ranks have one example fewer.""",
     ("list(range(rank, length, world_size))", "shard_indices(length, rank, world_size, 0, shuffle=False)"),
     breaks=tests_of(EVALUATE),
 )
 
 evaluate_drops_the_rest = edit(
     EVALUATE,
-    """You cut the examples to a multiple of the number of ranks, so the last ones are never evaluated.""",
+    """You cut the examples to a multiple of the number of ranks, so the last ones are never evaluated. Let some ranks
+    have one example more.""",
     ("list(range(rank, length, world_size))", "list(range(rank, length - length % world_size, world_size))"),
     ("(total[0] / total[1]).item()", "(total[0] / max(total[1], 1)).item()"),
     breaks=tests_of(EVALUATE),
@@ -204,15 +205,15 @@ evaluate_tells_rank_0_alone = edit(
 
 evaluate_divides_by_its_own_count = edit(
     EVALUATE,
-    """You all-reduced the sum of the losses and divided by your own number of examples. The divisor is the number of
-    all.""",
+    """You all-reduced the sum of the losses and divided by your own number of examples. Divide by the number of all
+    examples.""",
     ("(total[0] / total[1]).item()", "(total[0] / max(len(mine), 1)).item()"),
     breaks=tests_of(EVALUATE),
 )
 
 evaluate_returns_a_tensor = edit(
     EVALUATE,
-    """You returned a tensor. A float is asked for: .item() makes one of it.""",
+    """You returned a tensor. Return a float: .item() makes one.""",
     ("(total[0] / total[1]).item()", "total[0] / total[1]"),
     breaks=tests_of(EVALUATE),
 )

@@ -257,7 +257,7 @@ int8_gathers_everything = edit(
 quantize_has_a_smallest_scale = edit(
     INT8,
     """You gave the scale a smallest value, so as not to divide by 0. Gradients of 1e-8 are common, and all of theirs
-    become zeros: treat only a scale of exactly 0 by itself.""",
+    become zeros: treat only a scale of exactly 0 separately.""",
     ("x.abs().max().reshape(1) / 127", "(x.abs().max().reshape(1) / 127).clamp(min=1e-6)"),
     breaks=tests_of(INT8),
     fails=["quantize_is_within_half_a_step"],
@@ -266,7 +266,7 @@ quantize_has_a_smallest_scale = edit(
 quantize_takes_tiny_scales_for_zero = edit(
     INT8,
     """You took every scale below a bound for 0, so tiny gradients become zeros. float32 reaches down to 1e-38: treat
-    only a scale of exactly 0 by itself.""",
+    only a scale of exactly 0 separately.""",
     ("scale > 0", "scale > 1e-12"),
     breaks=tests_of(INT8),
     fails=["quantize_is_within_half_a_step"],

@@ -14,15 +14,16 @@ DILOCO = "07-ex6-diloco"
 
 diloco_steps_with_the_sum = edit(
     DILOCO,
-    """You stepped with the sum of the ranks' ways, not with their mean: N ranks go N times as far.""",
+    """You stepped with the sum of the ranks' outer gradients, not with their mean: with N ranks the step is N times too
+    long.""",
     ("        outer /= dist.get_world_size()\n", ""),
     breaks=tests_of(DILOCO),
 )
 
 diloco_averages_gradients = edit(
     DILOCO,
-    """Each rank took its inner steps from w, not from where its last step had brought it. The gradients of a round must
-    be taken along the way.""",
+    """Each rank took the gradient of every inner step at w. Take it at the weights that the rank's last step has
+    reached.""",
     ("gradient(local, step)", "gradient(shared, step)"),
     breaks=tests_of(DILOCO),
 )
@@ -38,23 +39,23 @@ diloco_never_starts_again = edit(
 
 diloco_counts_each_round_anew = edit(
     DILOCO,
-    """Your steps began at 0 in each round, so a rank sees the same batches again and again. They count through all
-    rounds.""",
+    """You numbered the steps from 0 in each round, so a rank sees the same batches again and again. Number them through
+    all rounds.""",
     ("gradient(local, step)", "gradient(local, step - start)"),
     breaks=tests_of(DILOCO),
 )
 
 diloco_walks_away = edit(
     DILOCO,
-    """Your outer gradient has the wrong sign: local − w is the way that the ranks went, and a gradient points the other
-    way.""",
+    """Your outer gradient has the wrong sign: local − w is the direction in which the rank moved, and a gradient points
+    the other way.""",
     ("outer = shared - local", "outer = local - shared"),
     breaks=tests_of(DILOCO),
 )
 
 diloco_ignores_the_outer_rate = edit(
     DILOCO,
-    """You ignored outer_lr.""",
+    """You ignored outer_lr: multiply the outer step by it.""",
     ("shared -= outer_lr * (outer", "shared -= 1.0 * (outer"),
     breaks=tests_of(DILOCO),
 )
@@ -94,7 +95,7 @@ diloco_looks_ahead_with_the_old_velocity = edit(
 
 diloco_forgets_its_velocity = edit(
     DILOCO,
-    """Your v began with 0 in each round. It is state of the outer optimizer: keep it from round to round.""",
+    """Your v starts at 0 in each round. It is state of the outer optimizer: keep it from round to round.""",
     ("velocity = momentum * velocity + outer", "velocity = outer"),
     breaks=tests_of(DILOCO),
     fails=["outer_steps_are_nesterov"],
@@ -124,8 +125,8 @@ diloco_gathers_the_copies = edit(
 
 diloco_meets_in_every_step = edit(
     DILOCO,
-    """Your numbers are right, but your ranks exchange something in every inner step, so nothing is saved. One all-
-    reduce in each round is enough.""",
+    """Your numbers are right, but your ranks exchange something in every inner step, so nothing is saved. One
+    all-reduce in each round is enough.""",
     ("gradient(local, step)\n", "gradient(local, step)\n            dist.all_reduce(torch.zeros_like(local))\n"),
     breaks=tests_of(DILOCO),
     fails=["one_all_reduce_a_round"],

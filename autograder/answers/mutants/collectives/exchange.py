@@ -64,9 +64,9 @@ halving_trusts_a_view = edit(
 
 halving_doubles_with_the_far_partner_first = edit(
     HALVING,
-    """The way back must turn the way there round: the partner with whom you halved *last* comes first, since only the
-    two of you hold the two halves of the same part. You began again with the first partner, and gave away what was not
-    summed yet.""",
+    """The second phase must run in reverse order: the partner with whom you halved *last* comes first, since only the
+    two of you hold the two halves of the same part. You began with the first partner again, and sent numbers that were
+    not summed yet.""",
     ("in reversed(kept)", "in kept"),
     base=_halving,
     breaks=tests_of(HALVING),
@@ -74,7 +74,7 @@ halving_doubles_with_the_far_partner_first = edit(
 
 halving_both_keep_the_first_half = edit(
     HALVING,
-    """Both partners kept the first half and gave away the second, so each added numbers of the one half to the other.
+    """Both partners kept the first half and gave away the second, so each added one half's numbers to the other half.
     One bit of the rank's number decides who keeps which half: give away the half that your partner keeps.""",
     ("        if rank & distance:\n            mine, theirs = theirs, mine\n", ""),
     base=_halving,
@@ -101,7 +101,7 @@ halving_overwrites = edit(
 
 halving_of_even_lengths = edit(
     HALVING,
-    """You cut at half the length, rounded down, and took as much from behind the cut: with an odd length the last
+    """You cut at half the length, rounded down, and made the second half just as long. With an odd length the last
     element belongs to neither half, and nobody adds it up. Let one half be longer by one.""",
     (
         "mine, theirs = part.tensor_split(2)",

@@ -181,8 +181,8 @@ reduce_scatter_everybody_sends_first = edit(
 
 reduce_scatter_takes_any_shape = edit(
     REDUCE_SCATTER,
-    """You accepted a tensor that is not 1-D and cut it along its first axis. A chunk is then no run of numbers: raise
-    the ValueError before anything is sent.""",
+    """You accepted a tensor that is not 1-D and cut it along its first axis. Its rows are not the chunks of a vector:
+    raise the ValueError before anything is sent.""",
     (
         '    if tensor.dim() != 1:\n        raise ValueError(f"tensor must be 1-D, got shape {tuple(tensor.shape)}")\n',
         "",

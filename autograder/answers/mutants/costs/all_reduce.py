@@ -241,7 +241,7 @@ tree_refuses_less_than_the_ring = edit(
 halving_refuses_only_other_sizes = edit(
     TIMES,
     """Your halving_time refuses an n that is no power of two, but lets a negative nbytes, alpha or beta through. It
-    refuses what the other two refuse as well.""",
+    must refuse what the other two refuse, too.""",
     (
         """    check(nbytes, n, alpha, beta)
     if n & (n - 1):""",

@@ -92,7 +92,8 @@ mfu_in_percent = edit(
 
 any_mfu_will_do = edit(
     STEP,
-    """You accept an mfu outside its range. Above 0 and at most 1, or a ValueError that names mfu.""",
+    """You accept an mfu outside its range. It must be above 0 and at most 1: raise a ValueError that names mfu for any
+    other.""",
     (
         """    if not 0 < mfu <= 1:
         raise ValueError(f"mfu must be in (0, 1], got {mfu}")
@@ -133,7 +134,7 @@ whole_seconds = edit(
 less_than_nothing_sticks_out = edit(
     STEP,
     """Your step gets shorter than its computation when the all-reduce is short. What is hidden completely costs
-    nothing, but it saves nothing either: at least 0 sticks out.""",
+    nothing, but it saves nothing either: what sticks out is never below 0.""",
     ("max(0.0, communication - overlap * compute)", "communication - overlap * compute"),
     base=_step,
     breaks=tests_of(STEP),

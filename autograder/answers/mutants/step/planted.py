@@ -64,7 +64,7 @@ demands_equal_bits = edit(
 
 never_says_no = edit(
     BUG,
-    """Your test says True of everything: it never looks at what the step returns, or one comparison that holds is
+    """Your test returns True for everything: it never looks at what the step returns, or one comparison that holds is
     enough for it. A test must be able to fail; try it on your summing_step.""",
     ("return all(same)", "return len(same) > 0"),
     base=_two_deals,
