@@ -74,25 +74,25 @@ UPDATES: dict[str, Combine] = {
 
 @check(BUG)
 def sum_is_told_from_mean(step_is_right: Callable, *, rng: np.random.Generator) -> None:
-    """`step_is_right` says True of right steps, whatever their order of addition, and False where workers are added."""
+    """`step_is_right` returns True for right steps, in any order of addition, and False where workers are added."""
     _expect_verdicts(step_is_right, RIGHT | SUMMED, rng)
 
 
 @check(BUG)
 def wrong_divisions_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
-    """It says False where a division is missing or done twice, or where the divisor is a fixed number."""
+    """It returns False where a division is missing or done twice, or where the divisor is a fixed number."""
     _expect_verdicts(step_is_right, DIVISIONS, rng)
 
 
 @check(BUG)
 def lost_examples_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
-    """It says False where a worker or a micro-batch is left out or counted twice."""
+    """It returns False where a worker or a micro-batch is left out or counted twice."""
     _expect_verdicts(step_is_right, LOST, rng)
 
 
 @check(BUG)
 def averaged_updates_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
-    """It says False where updates and moments are averaged in place of gradients."""
+    """It returns False where updates and moments are averaged in place of gradients."""
     _expect_verdicts(step_is_right, UPDATES, rng)
 
 
