@@ -84,7 +84,7 @@ def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     cut = np.sort(rng.integers(0, 15, world_size - 1))
     mixed = [part.tolist() for part in np.split(rng.permutation(14), cut)]
     words = f"{name}, positions in any order, {list(map(len, mixed))} of them"
-    cases.append(Case(words, mixed, _whole(rng, 14, (2, 3, 4))))
+    cases.append(Case(words, mixed, _whole(rng, 14, (1, 6, 4))))
     few = positions(3, world_size, "contiguous")
     cases.append(Case(f"{name}, 3 positions, strided memory", few, _whole(rng, 3), strided=True))
     single = positions(16, world_size, "zigzag")
