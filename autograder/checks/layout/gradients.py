@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank
+from autograder.checking.expect import each_rank, fail
 from autograder.checking.stage import run_ranks
 
 FINISH = "15-ex5-finish"
@@ -99,6 +99,7 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
             p.grad = torch.from_numpy(grad.copy()).float()
             params.append(p)
         j = rank // tp
+        places = [p.grad.data_ptr() for p in params]
         dist.barrier()
         one: dict[str, Any] = {"error": None}
         try:
@@ -110,6 +111,7 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
             one["loss"], one["norm"] = (float(x) for x in found) if pair else (math.nan, math.nan)
         except ValueError as error:
             one["error"] = str(error)
+        one["moved"] = [p.grad is not None and p.grad.data_ptr() != a for p, a in zip(params, places, strict=True)]
         one["grads"] = [None if p.grad is None else p.grad.double().numpy().copy() for p in params]
         seen.append(one)
     dist.barrier()
@@ -150,20 +152,22 @@ def each_number_of_the_model_counts_once(finish_gradients, *, rng):
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
         for c, case in enumerate(cases):
             for rank, one in each_rank(case.name, [mine[c] for mine in results], evidence=_evidence):
-                rank.expect_equal(one["kinds"], ["float", "float"], what="the list of the types returned")
+                kinds = [mine[c]["kinds"] for mine in results]
+                what = "the list of the types returned"
+                rank.expect_equal(one["kinds"], ["float", "float"], what=what, evidence=kinds)
                 rank.expect_close(one["norm"], np.array(case.norm), what="the returned norm", rtol=1e-5)
 
 
 @check(FINISH)
 def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
-    """Above max_norm every .grad is multiplied by max_norm / (norm + 1e-6), else by nothing; norm is from before."""
+    """Only above max_norm, every .grad is multiplied in place by max_norm / (norm + 1e-6); norm is from before."""
     for tp, dp in ((2, 2), (1, 2), (4, 1)):
-        drawn = [_case(rng, tp, dp) for _ in range(3)]
-        for mine in drawn[2].grads:  # so small that the 1e-6 counts
+        drawn = [_case(rng, tp, dp) for _ in range(4)]
+        for mine in (*drawn[2].grads, *drawn[3].grads):  # so small that the 1e-6 counts
             for grad in mine:
                 grad *= 2.0**-22
         bounds = [(drawn[0].norm * 0.3, "0.3 times the norm"), (drawn[1].norm * 2, "twice the norm")]
-        bounds += [(drawn[2].norm * 0.6, "0.6 times a tiny norm")]
+        bounds += [(drawn[2].norm * 0.6, "0.6 times a tiny norm"), (drawn[3].norm * 1.05, "1.05 times a tiny norm")]
         cases = [
             Case(f"{one.name}, max_norm {words}", *(getattr(one, name) for name in _FIELDS), max_norm=bound)
             for one, (bound, words) in zip(drawn, bounds, strict=True)
@@ -179,6 +183,7 @@ def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
                     what = f"the gradient of parameter {i}, {kind},"
                     rank.expect_close(got / bound, want * scale / bound, what=what, rtol=2e-5)
                 rank.expect_close(one["norm"], np.array(case.norm), what="the returned norm", rtol=1e-5)
+                rank.expect(not any(one["moved"]), "a .grad is another tensor than before: change it in place")
 
 
 #: What a case with another bound keeps.
@@ -195,6 +200,8 @@ def each_gradient_is_sent_once(finish_gradients, *, rng):
         cases = [_case(rng, tp, dp)]
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
         parts = [results.ledger.of(rank).between_barriers() for rank in range(tp * dp)]
+        if any(len(mine) != len(cases) + 2 for mine in parts):
+            fail("barrier was called, expected all-reduces only", f"tp = {tp}, dp = {dp}", "barrier")
         for c, case in enumerate(cases):
             calls = [[(m.call, m.bytes, m.group) for m in mine[c + 1]] for mine in parts]
             for rank, mine in each_rank(case.name, calls, evidence=lambda one: [list(call[:2]) for call in one]):
