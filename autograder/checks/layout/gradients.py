@@ -99,7 +99,6 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
             p.grad = torch.from_numpy(grad.copy()).float()
             params.append(p)
         j = rank // tp
-        places = [p.grad.data_ptr() for p in params]
         dist.barrier()
         one: dict[str, Any] = {"error": None}
         try:
@@ -111,7 +110,6 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
             one["loss"], one["norm"] = (float(x) for x in found) if pair else (math.nan, math.nan)
         except ValueError as error:
             one["error"] = str(error)
-        one["moved"] = [p.grad is not None and p.grad.data_ptr() != a for p, a in zip(params, places, strict=True)]
         one["grads"] = [None if p.grad is None else p.grad.double().numpy().copy() for p in params]
         seen.append(one)
     dist.barrier()
@@ -160,7 +158,7 @@ def each_number_of_the_model_counts_once(finish_gradients, *, rng):
 
 @check(FINISH)
 def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
-    """Only above max_norm, every .grad is multiplied in place by max_norm / (norm + 1e-6); norm is from before."""
+    """Above max_norm every .grad is multiplied by max_norm / (norm + 1e-6), else by nothing; norm is from before."""
     for tp, dp in ((2, 2), (1, 2), (4, 1)):
         drawn = [_case(rng, tp, dp) for _ in range(4)]
         for mine in (*drawn[2].grads, *drawn[3].grads):  # so small that the 1e-6 counts
@@ -183,7 +181,6 @@ def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
                     what = f"the gradient of parameter {i}, {kind},"
                     rank.expect_close(got / bound, want * scale / bound, what=what, rtol=2e-5)
                 rank.expect_close(one["norm"], np.array(case.norm), what="the returned norm", rtol=1e-5)
-                rank.expect(not any(one["moved"]), "a .grad is another tensor than before: change it in place")
 
 
 #: What a case with another bound keeps.

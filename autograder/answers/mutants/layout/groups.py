@@ -113,22 +113,10 @@ the_first_name_alone_is_checked = edit(
     fails=["unknown_names_and_empty_axes_are_refused"],
 )
 
-distances_are_compared_with_nodes = edit(
-    GROUPS,
-    """You compare the distance of a group's first and last rank with the size of a node. Close ranks may lie on both
-    sides of an edge: ask for each rank's node.""",
-    (
-        "any(len({rank // per_node for rank in group}) > 1 for group in rank_groups(sizes, names))",
-        "any(group[-1] - group[0] >= per_node for group in rank_groups(sizes, names))",
-    ),
-    breaks=tests_of(GROUPS),
-    fails=["groups_of_two_nodes_are_found"],
-)
-
 only_the_first_group_is_looked_at = edit(
     GROUPS,
-    """You look at the first group alone. Nodes need not begin where groups do: a later group may cross from one node
-    to the next.""",
+    """Your answer is right for the first group alone, which begins where a node does. A later group may begin anywhere
+    in a node, and cross to the next: ask for the node of each rank of each group.""",
     ("for group in rank_groups(sizes, names))", "for group in rank_groups(sizes, names)[:1])"),
     breaks=tests_of(GROUPS),
     fails=["groups_of_two_nodes_are_found"],

@@ -283,15 +283,6 @@ bounds_are_reached_from_below = edit(
     fails=["gradients_above_the_bound_are_scaled"],
 )
 
-gradients_are_replaced = edit(
-    FINISH,
-    """You put a new tensor in the place of .grad. Whoever holds the old one, a bucket for example, sees nothing: change
-    it in place.""",
-    ("p.grad /= tokens", "p.grad = p.grad / tokens"),
-    breaks=tests_of(FINISH),
-    fails=["gradients_above_the_bound_are_scaled"],
-)
-
 a_tensor_is_returned = edit(
     FINISH,
     """You return the norm as a tensor. The statement asks for floats: item() makes one.""",
