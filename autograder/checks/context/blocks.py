@@ -34,6 +34,11 @@ def reference(
     return out, lse
 
 
+def _finite(x: torch.Tensor) -> np.ndarray:
+    """Evidence: large numbers in place of inf and nan."""
+    return np.nan_to_num(x.detach().double().numpy(), neginf=-9e99, posinf=9e99, nan=7e99)
+
+
 @dataclass(frozen=True)
 class Case:
     """Queries and keys with their positions. scale: of q, for large scores."""
@@ -89,7 +94,7 @@ def compare(case: str, got: Any, want: tuple[np.ndarray, np.ndarray], dtype: str
     expect_equal(case, kinds, [dtype, dtype], what="the list of the dtypes of out and lse")
     expect_equal(case, list(lse.shape), list(want[1].shape), what="the shape of lse")
     empty = np.isneginf(want[1])
-    evidence = [out.double().numpy(), np.nan_to_num(lse.double().numpy(), neginf=-9e99, posinf=9e99, nan=7e99)]
+    evidence = [out.double().numpy(), _finite(lse)]
     if not np.array_equal(np.isneginf(lse.double().numpy()), empty):
         fail("lse should be -inf where no key is allowed, and nowhere else", case, evidence)
     both = np.where(empty, 0.0, lse.double().numpy())
@@ -152,4 +157,5 @@ def a_part_without_keys_changes_nothing(attend, merge, *, rng):
         same = all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
         bad = any(bool(x.isnan().any()) for x in got)
         text = "merge gives nan" if bad else "merge changes the part"
-        expect_equal(name, same, True, what=f"whether the part stays ({text})" if not same else "the part")
+        what = f"whether the part stays ({text})"
+        expect_equal(name, same, True, what=what, evidence=[_finite(x) for x in got])

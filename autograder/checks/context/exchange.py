@@ -16,6 +16,7 @@ from autograder.checks.context.blocks import RTOL
 from autograder.checks.context.layouts import positions
 from autograder.checks.context.ring import Case as Sequence
 from autograder.checks.context.ring import _whole as whole_of
+from autograder.checks.context.ring import stretches
 
 EXCHANGE = "13-ex5-exchange"
 
@@ -45,6 +46,7 @@ def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
         ((2, n, 3, 2), (1, 3), "bfloat16", "transposed"),
         ((n, 3), (0, 1), "float64", "expanded"),
         ((2, 3, 2 * n), (-1, 0), "float32", ""),
+        ((2, 2 * n, 3), (1, 1), "float64", ""),
     ]
     found = []
     for shape, dims, dtype, layout in kinds:
@@ -153,22 +155,23 @@ def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):  # noqa
     for world_size in (2, 4):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (Exchange, cases, _backs(rng, cases)))
+        parts = stretches(results, world_size, 2 * len(cases) + 1, "all-to-alls only")
         for c, case in enumerate(cases):
             nbytes = case.x[0].size * getattr(torch, case.dtype).itemsize
             for place, way in ((2 * c + 1, "forward"), (2 * c + 2, "backward")):
-                _expect_exchanges(f"{case.name}, {way}", results, world_size, place, nbytes, 1)
+                _expect_exchanges(f"{case.name}, {way}", [part[place] for part in parts], nbytes, 1)
         sequences = _sequences(rng, world_size)
         results = run_ranks(_drive_attention, world_size, (ulysses_attention, sequences))
+        parts = stretches(results, world_size, 2 * len(sequences) + 1, "all-to-alls only")
         for c, case in enumerate(sequences):
             nbytes = 4 * case.mine(0)[0].numel() * getattr(torch, case.dtype).itemsize
             for place, way in ((2 * c + 1, "forward"), (2 * c + 2, "backward")):
-                _expect_exchanges(f"{case.name}, {way}", results, world_size, place, nbytes, 4)
+                _expect_exchanges(f"{case.name}, {way}", [part[place] for part in parts], nbytes, 4)
 
 
-def _expect_exchanges(case: str, results: Any, world_size: int, place: int, nbytes: int, most: int) -> None:
-    """In one stretch, all-to-alls of so many bytes together, at most so many, and nothing else."""
-    parts = [results.ledger.of(rank).between_barriers()[place] for rank in range(world_size)]
-    for rank, mine in each_rank(case, [[(m.call, m.bytes) for m in part] for part in parts]):
+def _expect_exchanges(case: str, stretch: list[list], nbytes: int, most: int) -> None:
+    """In one stretch of each rank, all-to-alls of so many bytes together, at most so many, and nothing else."""
+    for rank, mine in each_rank(case, [[(m.call, m.bytes) for m in part] for part in stretch]):
         other = [call for call, _ in mine if not call.startswith("all_to_all")]
         rank.expect(not other, f"{(other or [''])[0]} was called, expected all-to-alls only")
         rank.expect(len(mine) <= most, f"{len(mine)} all-to-alls were made, expected at most {most}")

@@ -84,7 +84,10 @@ def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
 @check(LAYOUTS)
 def other_ranks_and_layouts_are_refused(shard_positions, *, rng):
     """A rank outside 0 … N − 1, or another layout, is a ValueError that names it."""
-    for rank, layout, named in ((2, "contiguous", "rank"), (-1, "striped", "rank"), (5, "zigzag", "rank"),
-                                (0, "stripes", "layout")):  # fmt: skip
-        case = f"shard_positions(8, {rank}, 2, {layout!r})"
-        expect_raises(case, shard_positions, 8, rank, 2, layout, error=ValueError, mentions=named)
+    for length, rank, world_size, layout, named in (
+        (8, 2, 2, "contiguous", "rank"), (8, -1, 2, "striped", "rank"), (8, 5, 2, "zigzag", "rank"),
+        (8, 0, 2, "stripes", "layout"), (0, 0, 2, "stripes", "layout"), (8, 0, 1, "stripes", "layout"),
+        (0, 2, 2, "striped", "rank"), (8, 1, 1, "zigzag", "rank"),
+    ):  # fmt: skip
+        case = f"shard_positions({length}, {rank}, {world_size}, {layout!r})"
+        expect_raises(case, shard_positions, length, rank, world_size, layout, error=ValueError, mentions=named)

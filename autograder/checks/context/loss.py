@@ -12,6 +12,7 @@ import torch.distributed as dist
 from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks, each_rank, expect_equal, fail
 from autograder.checking.stage import run_ranks
+from autograder.checks.context.ring import stretches
 
 LOSS = "13-ex6-loss"
 IGNORED = -100
@@ -26,6 +27,8 @@ def targets_are_the_next_tokens(cut_batch, *, rng):
         got = cut_batch(torch.from_numpy(tokens.copy()), torch.tensor(where, dtype=torch.int64))
         if not (isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(t, torch.Tensor) for t in got)):
             fail("cut_batch should return two tensors (x, y)", case, type(got).__name__)
+        kinds = [str(t.dtype)[6:] for t in got]
+        expect_equal(case, kinds, ["int64"] * 2, what="the list of the dtypes of x and y")
         expect_equal(case, got[0].tolist(), tokens[:, where].tolist(), what="x")
         expect_equal(case, got[1].tolist(), tokens[:, [w + 1 for w in where]].tolist(), what="y")
 
@@ -131,7 +134,7 @@ def two_numbers_are_all_reduced(sequence_loss, *, rng):
     for world_size in (2, 3):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (sequence_loss, cases))
-        parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
+        parts = stretches(results, world_size, 2 * len(cases) + 1, "all-reduces only")
         for c, case in enumerate(cases):
             forward = [[(m.call, m.bytes) for m in mine[2 * c + 1]] for mine in parts]
             for rank, mine in each_rank(f"{case.name}, forward", forward):

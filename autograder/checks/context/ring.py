@@ -26,13 +26,17 @@ WORLD_SIZES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Case:
-    """A sequence that is dealt out. shards[r]: rank r's positions. whole: q, k, v and grad, (4, B, H, T, D)."""
+    """A sequence that is dealt out. shards[r]: rank r's positions. whole: q, k, v and grad, (4, B, H, T, D).
+
+    large: are the scores so large that rounding shows?
+    """
 
     name: str
     shards: list[list[int]]
     whole: np.ndarray
     dtype: str = "float64"
     strided: bool = False
+    large: bool = False
 
     def mine(self, rank: int) -> list[torch.Tensor]:
         """A rank's q, k, v and grad, in the case's dtype and memory layout."""
@@ -79,12 +83,21 @@ def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
     ]
     cut = np.sort(rng.integers(0, 15, world_size - 1))
     mixed = [part.tolist() for part in np.split(rng.permutation(14), cut)]
-    cases.append(Case(f"{name}, positions in any order, {list(map(len, mixed))} of them", mixed, _whole(rng, 14)))
+    words = f"{name}, positions in any order, {list(map(len, mixed))} of them"
+    cases.append(Case(words, mixed, _whole(rng, 14, (1, 6, 4))))
     few = positions(3, world_size, "contiguous")
     cases.append(Case(f"{name}, 3 positions, strided memory", few, _whole(rng, 3), strided=True))
     single = positions(16, world_size, "zigzag")
     cases.append(Case(f"{name}, 16 positions, zigzag, float32", single, _whole(rng, 16), "float32", strided=True))
     return cases
+
+
+def _large(rng: np.random.Generator, world_size: int) -> Case:
+    """Scores of some thousands: e to the power of what a masked one is above the lse is infinite."""
+    whole = _whole(rng, 12)
+    whole[0] *= 3000
+    words = f"{count_of_ranks(world_size)}, 12 positions, striped, scores of thousands"
+    return Case(words, positions(12, world_size, "striped"), whole, large=True)
 
 
 def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list[Any]:
@@ -154,9 +167,19 @@ def _expect_messages(case: Case, calls: list[list], numbers: list[list[int]], mo
         fail(f"the ranks sent {sent} numbers, expected at most {numbers[0]}", case.name, sent)
 
 
-def _calls(results: Any, world_size: int, place: int) -> list[list[tuple[str, Any, int]]]:
-    parts = [results.ledger.of(rank).between_barriers()[place] for rank in range(world_size)]
-    return [[(m.call, m.peer, m.bytes) for m in part] for part in parts]
+def stretches(results: Any, world_size: int, barriers: int, allowed: str) -> list[list]:
+    """rank → what it sent before, between and after the driver's barriers, of which there are so many.
+
+    allowed: what an answer may call, for the message to one that calls barrier itself.
+    """
+    parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
+    if any(len(mine) != barriers + 1 for mine in parts):
+        fail(f"barrier was called, expected {allowed}", count_of_ranks(world_size), "barrier")
+    return parts
+
+
+def _calls(parts: list[list], place: int) -> list[list[tuple[str, Any, int]]]:
+    return [[(m.call, m.peer, m.bytes) for m in mine[place]] for mine in parts]
 
 
 @check(RING)
@@ -165,11 +188,12 @@ def blocks_travel_between_neighbors(ring_forward, *, rng):
     for world_size in (1, 2, 4, 5):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (ring_forward, cases))
+        parts = stretches(results, world_size, len(cases) + 1, "sends and receives")
         for c, case in enumerate(cases):
             sizes = [len(shard) for shard in case.shards]
             each, total = 2 * int(np.prod(case.whole.shape[1:3])) * case.whole.shape[4], sum(sizes)
             turns = [[each * (total - sizes[(r + to) % world_size]) for r in range(world_size)] for to in (1, -1)]
-            calls = _calls(results, world_size, c + 1)
+            calls = _calls(parts, c + 1)
             if world_size == 1:
                 turns = [[0]]
             _expect_messages(case, calls, turns, 2 * (world_size - 1), exact=True)
@@ -209,8 +233,10 @@ def the_next_block_is_on_its_way(ring_forward, *, rng):
             mine = results.ledger.of(rank)
             starts = [span.start for span in mine.spans if span.name == "product"]
             receives = [(m.start, m.end) for m in mine if m.is_receive and m.bytes]
-            seen.append([any(a <= s <= (b or a) for s in starts) for a, b in receives])
-        for rank, overlapped in each_rank(case.name, seen):
+            # A block that is computed before anything is received tells who computes first from who waits first.
+            first = bool(receives) and any(s < receives[0][0] for s in starts)
+            seen.append(([any(a <= s <= (b or a) for s in starts) for a, b in receives], first))
+        for rank, (overlapped, _) in each_rank(case.name, seen):
             rank.expect(bool(overlapped), "received nothing")
             text = "waited for a block before it computed with the one at hand: post the receive, compute, then wait"
             rank.expect(all(overlapped), text)
@@ -221,11 +247,15 @@ def the_next_block_is_on_its_way(ring_forward, *, rng):
             rank.expect_close(np.array(numbers), want, what="out", rtol=1e-12)
 
 
+#: What each of 8 ranks has. Rank 1 is metered; it has few tokens, so what it computes from a block is small.
+_SHARDS = [[20, 45] if r == 1 else [t for t in range(58) if t not in (20, 45)][r - (r > 1) :: 7] for r in range(8)]
+
+
 def _drive_metered(rank: int, world_size: int, function: Any, seed: int) -> tuple[float, list[float]]:
-    """How many blocks (keys and values of one rank) more than the inputs were alive at the most."""
+    """How many blocks (keys and values of eight tokens) more than the inputs were alive at the most."""
     g = torch.Generator().manual_seed(seed)
-    shards = [torch.arange(8) * world_size + r for r in range(world_size)]
-    whole = torch.randn(3, 1, 1, 8 * world_size, 64, generator=g, dtype=torch.float64)
+    shards = [torch.tensor(shard) for shard in _SHARDS]
+    whole = torch.randn(3, 1, 1, 58, 64, generator=g, dtype=torch.float64)
     q, k, v = (x[:, :, shards[rank]].clone() for x in whole)
     del whole
     gc.collect()
@@ -234,35 +264,36 @@ def _drive_metered(rank: int, world_size: int, function: Any, seed: int) -> tupl
     if live is None:
         out, _ = function(q, k, v, shards)
         return 0.0, out.flatten().tolist()
-    before, block = live.now(), 2 * k.numel() * k.itemsize
+    before, block = live.now(), 2 * len(shards[0]) * k.shape[3] * k.itemsize
     live.limit = before + _MOST_BLOCKS * block
     with live:
         out, _ = function(q, k, v, shards)
     return (live.peak - before) / block, out.flatten().tolist()
 
 
-#: Blocks of keys and values that may be alive above the inputs; all eight at once would be more.
-_MOST_BLOCKS = 7
+#: Blocks of keys and values that may be alive above the inputs; those of all seven others would be more.
+_MOST_BLOCKS = 6
 
 
 @check(RING)
 def no_rank_holds_all_blocks(ring_forward, *, rng):
-    """With 8 ranks, at most 7 blocks of keys and values are alive on a rank above its inputs."""
+    """With 8 ranks, at most 6 blocks of keys and values are alive on a rank of few tokens above its inputs."""
     seed = seed_for_ranks(rng)
     results = run_ranks(_drive_metered, 8, (ring_forward, seed))
-    case = "8 ranks, 8 positions each, D = 64"
+    case = "8 ranks, 2 positions on rank 1 and 8 on the others, D = 64"
     peak = results[1][0]
     g = torch.Generator().manual_seed(seed)
-    whole = torch.randn(3, 1, 1, 64, 64, generator=g, dtype=torch.float64).numpy()
-    out, _ = reference(*whole, np.arange(64), np.arange(64))
+    whole = torch.randn(3, 1, 1, 58, 64, generator=g, dtype=torch.float64).numpy()
+    out, _ = reference(*whole, np.arange(58), np.arange(58))
     for rank, (_, numbers) in each_rank(case, list(results), evidence=lambda one: one[1]):
-        want = out[:, :, np.arange(8) * 8 + rank.rank].ravel()
+        want = out[:, :, _SHARDS[rank.rank]].ravel()
         rank.expect_close(np.array(numbers), want, what="out", rtol=1e-12)
     if peak > _MOST_BLOCKS:
+        others = any(not (m.is_send or m.is_receive or m.call == "barrier") for m in results.ledger.of(1))
         fail(
             f"{peak:.1f} blocks were alive on rank 1 above its inputs, expected at most {_MOST_BLOCKS}",
             case,
-            "too many",
+            ["too many", "collectives" if others else "sends and receives"],
         )
 
 
@@ -292,16 +323,18 @@ _NAMES = ("grad", "q", "k", "v", "out", "lse")
 def gradients_come_home(ring_backward, *, rng):
     """dq, dk and dv are those of one process, for any positions, numbers of tokens and layout; no argument changes."""
     for world_size in WORLD_SIZES:
-        cases = _cases(rng, world_size)
+        cases = [*_cases(rng, world_size), _large(rng, world_size)]
         forwards = [case.forward() for case in cases]
         results = run_ranks(_drive_backward, world_size, (ring_backward, cases, forwards))
         for c, case in enumerate(cases):
             whole = case.gradients()
             outcomes = [mine[c] for mine in results]
-            for rank, (one, changed) in each_rank(case.name, outcomes, evidence=lambda pair: _evidence(pair[0])):
+            for rank, (one, changed) in each_rank(
+                case.name, outcomes, evidence=lambda pair: [_evidence(pair[0]), pair[1]]
+            ):
                 where = case.shards[rank.rank]
                 scale = max(float(np.abs(x).max(initial=1.0)) for x in whole)
-                bound = 4 * RTOL[case.dtype] * scale
+                bound = (1e-9 if case.large else 4 * RTOL[case.dtype]) * scale
                 rank.expect(not isinstance(one, str), f"expected (dq, dk, dv), got {one}")
                 rank.expect_equal(one[0], [case.dtype] * 3, what="the list of the dtypes of dq, dk and dv")
                 for name, got, want in zip(("dq", "dk", "dv"), one[1], whole, strict=True):
@@ -316,8 +349,9 @@ def gradients_travel_with_their_blocks(ring_backward, *, rng):
         cases = _cases(rng, world_size)
         forwards = [case.forward() for case in cases]
         results = run_ranks(_drive_backward, world_size, (ring_backward, cases, forwards))
+        parts = stretches(results, world_size, len(cases) + 1, "sends and receives")
         for c, case in enumerate(cases):
             each = 2 * int(np.prod(case.whole.shape[1:3])) * case.whole.shape[4]
             total = 2 * each * case.whole.shape[3]
             numbers = [[total if world_size > 1 else 0] * world_size]
-            _expect_messages(case, _calls(results, world_size, c + 1), numbers, 5 * world_size, exact=False)
+            _expect_messages(case, _calls(parts, c + 1), numbers, 5 * world_size, exact=False)

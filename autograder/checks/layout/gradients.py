@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank
+from autograder.checking.expect import each_rank, fail
 from autograder.checking.stage import run_ranks
 
 FINISH = "15-ex5-finish"
@@ -150,7 +150,9 @@ def each_number_of_the_model_counts_once(finish_gradients, *, rng):
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
         for c, case in enumerate(cases):
             for rank, one in each_rank(case.name, [mine[c] for mine in results], evidence=_evidence):
-                rank.expect_equal(one["kinds"], ["float", "float"], what="the list of the types returned")
+                kinds = [mine[c]["kinds"] for mine in results]
+                what = "the list of the types returned"
+                rank.expect_equal(one["kinds"], ["float", "float"], what=what, evidence=kinds)
                 rank.expect_close(one["norm"], np.array(case.norm), what="the returned norm", rtol=1e-5)
 
 
@@ -158,12 +160,12 @@ def each_number_of_the_model_counts_once(finish_gradients, *, rng):
 def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
     """Above max_norm every .grad is multiplied by max_norm / (norm + 1e-6), else by nothing; norm is from before."""
     for tp, dp in ((2, 2), (1, 2), (4, 1)):
-        drawn = [_case(rng, tp, dp) for _ in range(3)]
-        for mine in drawn[2].grads:  # so small that the 1e-6 counts
+        drawn = [_case(rng, tp, dp) for _ in range(4)]
+        for mine in (*drawn[2].grads, *drawn[3].grads):  # so small that the 1e-6 counts
             for grad in mine:
                 grad *= 2.0**-22
         bounds = [(drawn[0].norm * 0.3, "0.3 times the norm"), (drawn[1].norm * 2, "twice the norm")]
-        bounds += [(drawn[2].norm * 0.6, "0.6 times a tiny norm")]
+        bounds += [(drawn[2].norm * 0.6, "0.6 times a tiny norm"), (drawn[3].norm * 1.05, "1.05 times a tiny norm")]
         cases = [
             Case(f"{one.name}, max_norm {words}", *(getattr(one, name) for name in _FIELDS), max_norm=bound)
             for one, (bound, words) in zip(drawn, bounds, strict=True)
@@ -195,6 +197,8 @@ def each_gradient_is_sent_once(finish_gradients, *, rng):
         cases = [_case(rng, tp, dp)]
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
         parts = [results.ledger.of(rank).between_barriers() for rank in range(tp * dp)]
+        if any(len(mine) != len(cases) + 2 for mine in parts):
+            fail("barrier was called, expected all-reduces only", f"tp = {tp}, dp = {dp}", "barrier")
         for c, case in enumerate(cases):
             calls = [[(m.call, m.bytes, m.group) for m in mine[c + 1]] for mine in parts]
             for rank, mine in each_rank(case.name, calls, evidence=lambda one: [list(call[:2]) for call in one]):

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import collective, each_rank
+from autograder.checking.expect import collective, each_rank, fail
 from autograder.checking.stage import run_ranks
 
 LEVELS = "15-ex3-two-levels"
@@ -33,7 +33,7 @@ def _cases(rng: np.random.Generator, inner: int, outer: int) -> list[Case]:
 
     cases = [
         Case(f"{mesh}, {n} numbers, {dtype}", drawn((n,), dtype))
-        for n, dtype in ((12, "float32"), (7, "float32"), (1, "float64"), (5, "int64"))
+        for n, dtype in ((12, "float32"), (7, "float32"), (2, "float32"), (1, "float64"), (5, "int64"))
     ]
     huge = [one * 2**40 + int(rng.integers(99)) for one in drawn((5,), "int64")]
     return [
@@ -60,9 +60,11 @@ def _drive(rank: int, world_size: int, function: Any, inner: int, cases: list[Ca
         tensor = torch.from_numpy(np.array(case.inputs[rank]))
         if case.layout:
             tensor = tensor.t().contiguous().t()
+        before = tensor.detach()  # the same memory
         dist.barrier()
         function(tensor, groups[0], groups[1])
-        seen.append((str(tensor.dtype)[6:], tensor.numpy().copy()))
+        moved = tensor.data_ptr() != before.data_ptr()
+        seen.append((str(tensor.dtype)[6:], tensor.numpy().copy(), moved))
     dist.barrier()
     return seen
 
@@ -75,7 +77,9 @@ def both_levels_add_up(two_level_all_reduce, *, rng):
         results = run_ranks(_drive, inner * outer, (two_level_all_reduce, inner, cases))
         for c, case in enumerate(cases):
             want = np.sum([one.astype("int64") for one in case.inputs], axis=0)
-            for rank, (dtype, got) in each_rank(case.name, [mine[c] for mine in results], evidence=lambda one: one[1]):
+            outcomes = [mine[c] for mine in results]
+            for rank, (dtype, got, moved) in each_rank(case.name, outcomes, evidence=lambda one: [one[1], one[2]]):
+                rank.expect(not moved, "the tensor has other memory than before: write into the memory that it had")
                 rank.expect_equal(dtype, str(case.inputs[0].dtype), what="the dtype of the tensor")
                 if dtype == "int64":
                     rank.expect_equal(got.tolist(), want.tolist(), what="the tensor")
@@ -89,6 +93,8 @@ def only_a_part_crosses_nodes(two_level_all_reduce, *, rng):
         cases = _cases(rng, inner, outer)
         results = run_ranks(_drive, inner * outer, (two_level_all_reduce, inner, cases))
         parts = [results.ledger.of(rank).between_barriers() for rank in range(inner * outer)]
+        if any(len(mine) != len(cases) + 2 for mine in parts):
+            fail("barrier was called, which no step needs", f"{outer} nodes of {inner}", "barrier")
         for c, case in enumerate(cases):
             each = -(-case.inputs[0].size // inner) * case.inputs[0].dtype.itemsize
             calls = [[(collective(m.call), m.bytes, m.group) for m in mine[c + 1]] for mine in parts]

@@ -159,6 +159,9 @@ def memory_is_weights_and_activations(cost, *, rng):
                 numbers = [got[name] for name in ("seconds", "mfu", "bubble")]
                 expect_equal(words, numbers, [None] * 3, what="the list of seconds, mfu and bubble")
                 expect_close(words, got["memory"], np.array(want), what="the memory", rtol=1e-9)
+        own = _called(cost, model, cluster, one, batch, 2)["memory"]  # to the last bit what the answer asks for
+        got = _called(cost, model, {**cluster, "memory": own}, one, batch, 2)["reason"]
+        expect_equal(f"{case}, of which a GPU has exactly as much", got, None, what="the reason")
     one, arguments = layout(4, 4, 32), copy.deepcopy((SEVENTY, H100S, layout(4, 4, 32)))
     got = cost(*arguments, 512)["memory"]
     expect_close("without a stage", got, np.array(needed(SEVENTY, one, 512, 1)), what="the memory", rtol=1e-9)
@@ -234,6 +237,9 @@ def _planned(plan: Any, model: dict, cluster: dict, batch: int, stage: int, case
     for one in (*got[0], *got[1]):
         if not isinstance(one, dict) or not {*layout(1, 1, 1), "reason", *NUMBERS} <= set(one):
             fail("the lists of plan should hold what cost returns", case, "no costs")
+        for name in ("tp", "pp", "dp", "micro", "chunks"):
+            kind = type(one[name]).__name__
+            expect_equal(case, kind, "int", what=f"the type of a layout's {name}", evidence=[name, kind])
     return got[0], got[1]
 
 

@@ -14,8 +14,8 @@ NOTHING = "a_part_without_keys_changes_nothing"
 
 sigmoids_of_differences = edit(
     BLOCKS,
-    """You merge by the sigmoid of lse_b − lse_a. For two parts without keys that is −∞ − (−∞): nan, which then
-    spreads to the whole row. Replace an lse of −∞ before you subtract it.""",
+    """Where neither part has a key, your merge computes −∞ − (−∞). That is nan, and it spreads to the whole row.
+    Replace an lse of −∞ before you subtract it.""",
     (
         "    finite = lse.masked_fill(lse == -math.inf, 0.0)\n"
         "    share_a, share_b = ((part - finite).exp()[..., None] for part in (lse_a, lse_b))\n",
@@ -23,6 +23,20 @@ sigmoids_of_differences = edit(
     ),
     breaks=tests_of(BLOCKS),
     fails=["merged_parts_are_the_whole", NOTHING],
+)
+
+masked_by_a_finite_number = edit(
+    BLOCKS,
+    """You mask with a finite number. Scores of allowed keys may lie below it, and then the masked keys win: mask
+    with −∞.""",
+    (
+        "    scores = scores.masked_fill(~allowed, -math.inf)\n    lse = scores.logsumexp(dim=-1)\n",
+        "    nobody = ~allowed.any(dim=-1)\n"
+        "    scores = scores.masked_fill(~allowed, -1e4)\n"
+        "    lse = scores.logsumexp(dim=-1).masked_fill(nobody, -math.inf)\n"
+        "    scores = scores.masked_fill(nobody[:, None], -math.inf)\n",
+    ),
+    breaks=tests_of(BLOCKS),
 )
 
 rows_without_keys_are_nan = edit(
@@ -173,6 +187,18 @@ chunks_instead_of_parts = edit(
     breaks=tests_of(LAYOUTS),
 )  # fmt: skip
 
+the_last_part_takes_the_rest = edit(
+    LAYOUTS,
+    """Your parts are all of length // (2N) positions, and the last one takes the rest. tensor_split makes parts whose
+    lengths differ by at most one.""",
+    (
+        "parts = everything.tensor_split(2 * world_size)\n",
+        "size, count = length // (2 * world_size), 2 * world_size\n"
+        "        parts = everything.split([size] * (count - 1) + [length - size * (count - 1)])\n",
+    ),
+    breaks=tests_of(LAYOUTS),
+)
+
 zigzag_with_the_next_part = edit(
     LAYOUTS,
     """Your zigzag takes part r and part r + N. The second part comes from the back: 2N − 1 − r. Otherwise the last
@@ -209,6 +235,30 @@ negative_ranks_pass = edit(
     LAYOUTS,
     """You accept negative ranks, which Python takes from the end. Raise a ValueError that names rank.""",
     ("if not 0 <= rank < world_size:", "if rank >= world_size:"),
+    breaks=tests_of(LAYOUTS),
+    fails=["other_ranks_and_layouts_are_refused"],
+)
+
+nothing_to_deal_out_is_not_checked = edit(
+    LAYOUTS,
+    """You return before you look at the layout if there are no positions. A misspelled layout should be refused for
+    any length: check the arguments first.""",
+    (
+        "    everything = torch.arange(length)\n",
+        "    everything = torch.arange(length)\n    if length == 0:\n        return everything\n",
+    ),
+    breaks=tests_of(LAYOUTS),
+    fails=["other_ranks_and_layouts_are_refused"],
+)
+
+one_rank_takes_any_layout = edit(
+    LAYOUTS,
+    """You return before you look at the layout if there is one rank. A misspelled layout should be refused for any
+    number of ranks: check the arguments first.""",
+    (
+        "    everything = torch.arange(length)\n",
+        "    everything = torch.arange(length)\n    if world_size == 1:\n        return everything\n",
+    ),
     breaks=tests_of(LAYOUTS),
     fails=["other_ranks_and_layouts_are_refused"],
 )
@@ -257,6 +307,27 @@ time_of_the_busiest_rank = edit(
     LAYOUTS,
     "You compare with the rank that has the most pairs in all. Ranks wait in every step: add up each step's largest.",
     ("int(pairs.max(dim=1).values.sum())", "int(pairs.sum(dim=0).max())"),
+    breaks=tests_of(LAYOUTS),
+    fails=["the_busiest_rank_sets_the_time"],
+)
+
+every_step_lasts_as_long_as_the_longest = edit(
+    LAYOUTS,
+    "You let every step last as long as the longest one. Each lasts as long as its own busiest rank.",
+    ("int(pairs.max(dim=1).values.sum())", "len(pairs) * int(pairs.max())"),
+    breaks=tests_of(LAYOUTS),
+    fails=["the_busiest_rank_sets_the_time"],
+)
+
+shares_of_steps_are_averaged = edit(
+    LAYOUTS,
+    "You average the shares of the steps. A long step has more time than a short one: divide the sums.",
+    (
+        "    available = len(pairs) * int(pairs.max(dim=1).values.sum())\n"
+        "    return 1 - int(pairs.sum()) / available if available else 0.0",
+        "    steps = [(int(row.sum()), len(row) * int(row.max())) for row in pairs if row.max() > 0]\n"
+        "    return 1 - sum(busy / time for busy, time in steps) / len(steps) if steps else 0.0",
+    ),
     breaks=tests_of(LAYOUTS),
     fails=["the_busiest_rank_sets_the_time"],
 )

@@ -121,6 +121,34 @@ a_hop_too_many = edit(
     fails=[TRAVEL],
 )
 
+blocks_are_padded = edit(
+    RING,
+    """You pad every block to the length of the longest. The padding is sent as well: send each block with its own
+    tokens alone.""",
+    (
+        "block, result = torch.stack([k, v]).contiguous(), None\n",
+        "longest, result = max(map(len, positions)), None\n"
+        "    block = torch.zeros(2, *k.shape[:2], longest, k.shape[3], dtype=k.dtype)\n"
+        "    block[:, :, :, : k.shape[2]] = torch.stack([k, v])\n",
+    ),
+    ("len(positions[following]), k.shape[3])", "longest, k.shape[3])"),
+    (
+        "        part = attend(q, block[0], block[1],",
+        "        keys, values = block[:, :, :, : len(positions[owner])]\n        part = attend(q, keys, values,",
+    ),
+    breaks=tests_of(RING),
+    fails=[TRAVEL],
+)
+
+ranks_meet_at_a_barrier = edit(
+    RING,
+    """You call a barrier. All ranks then wait for the slowest, and nobody needs that: a rank waits for its own send and
+    receive alone.""",
+    ("    for step in range(world_size):\n", "    for step in range(world_size):\n        dist.barrier()\n"),
+    breaks=tests_of(RING),
+    fails=[TRAVEL],
+)
+
 blocks_go_straight_to_everybody = edit(
     RING,
     """Each rank sends its own block to every other rank. The number of bytes is right, but most messages go to ranks
@@ -261,13 +289,13 @@ the_future_in_backward = edit(
     breaks=tests_of(BACKWARD),
 )
 
-rows_without_keys_in_backward = edit(
+masked_after_the_exponential = edit(
     BACKWARD,
     """Your mask comes after the exponential. Where a score is far above the lse, e to that power is infinite, and
     infinity times 0 is nan. Mask before.""",
     (
         "(scores - lse[..., None]).masked_fill(~allowed, -math.inf).exp()",
-        "(scores - lse[..., None] + 800.0).exp() * math.exp(-700) * math.exp(-100) * allowed",
+        "(scores - lse[..., None]).exp() * allowed",
     ),
     breaks=tests_of(BACKWARD),
 )
@@ -313,6 +341,32 @@ grad_is_scaled_in_place = edit(
         "    kept = grad.clone()\n    grad *= 1.5\n    grad = kept\n",
     ),
     breaks=tests_of(BACKWARD),
+)
+
+ranks_meet_at_a_barrier_in_backward = edit(
+    BACKWARD,
+    """You call a barrier in backward. All ranks then wait for the slowest: a rank waits for its own sends and receives
+    alone.""",
+    ("    for step in range(world_size):\n", "    for step in range(world_size):\n        dist.barrier()\n"),
+    breaks=tests_of(BACKWARD),
+    fails=["gradients_travel_with_their_blocks"],
+)
+
+gradients_travel_head_by_head = edit(
+    BACKWARD,
+    """You send a message for each head. Each costs a start-up time: all heads of a block go in one.""",
+    (
+        "            works = [dist.isend(travelling, right), dist.irecv(coming, left)]\n",
+        "            going = [x.contiguous() for x in travelling.unbind(dim=-3)]\n"
+        "            heads = [x.contiguous() for x in coming.unbind(dim=-3)]\n"
+        "            works = [dist.isend(x, right) for x in going] + [dist.irecv(x, left) for x in heads]\n",
+    ),
+    (
+        "                work.wait()\n",
+        "                work.wait()\n            coming = torch.stack(heads, dim=-3)\n",
+    ),
+    breaks=tests_of(BACKWARD),
+    fails=["gradients_travel_with_their_blocks"],
 )
 
 everything_is_all_reduced = edit(

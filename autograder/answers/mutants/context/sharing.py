@@ -102,6 +102,25 @@ sizes_are_sent_first = edit(
     fails=["one_all_to_all_for_each_tensor"],
 )
 
+one_dimension_for_both = edit(
+    EXCHANGE,
+    """You return x itself if scatter_dim and gather_dim are the same. Parts still change their ranks then.""",
+    (
+        "        ctx.dims = scatter_dim, gather_dim\n",
+        "        ctx.dims = scatter_dim, gather_dim\n"
+        "        if scatter_dim == gather_dim:\n            return x.clone()\n",
+    ),
+    breaks=tests_of(EXCHANGE),
+)
+
+ranks_meet_before_an_exchange = edit(
+    EXCHANGE,
+    """You call a barrier before the all-to-all. The ranks meet in the all-to-all itself: leave the barrier out.""",
+    ("        dist.all_to_all_single(incoming", "        dist.barrier()\n        dist.all_to_all_single(incoming"),
+    breaks=tests_of(EXCHANGE),
+    fails=["one_all_to_all_for_each_tensor"],
+)
+
 parts_may_differ = edit(
     EXCHANGE,
     """You do not ask whether N divides the size. The parts then differ in length, and torch's error does not say
@@ -113,6 +132,19 @@ parts_may_differ = edit(
     ),
     breaks=tests_of(EXCHANGE),
     fails=[REFUSED],
+)
+
+outputs_stay_in_order = edit(
+    EXCHANGE,
+    """You sort queries, keys and values by position, and send the outputs back as they are sorted. Each belongs to the
+    place of its query: undo the sort before the second exchange.""",
+    (
+        "    out, _ = attend(q, k, v, everything, everything)\n",
+        "    everything, order = everything.sort()\n"
+        "    out, _ = attend(q[:, :, order], k[:, :, order], v[:, :, order], everything, everything)\n",
+    ),
+    breaks=tests_of(EXCHANGE),
+    fails=[ULYSSES],
 )
 
 heads_are_not_asked = edit(
@@ -182,6 +214,20 @@ targets_are_the_inputs = edit(
     fails=["targets_are_the_next_tokens"],
 )
 
+tokens_in_a_float_tensor = edit(
+    LOSS,
+    """You copy the tokens into a tensor of floats. Tokens are indices, and stay int64.""",
+    (
+        "    return tokens[:, where], tokens[:, where + 1]\n",
+        "    x, y = torch.zeros(2, len(tokens), len(where))\n"
+        "    for place, position in enumerate(where):\n"
+        "        x[:, place], y[:, place] = tokens[:, position], tokens[:, position + 1]\n"
+        "    return x, y\n",
+    ),
+    breaks=tests_of(LOSS),
+    fails=["targets_are_the_next_tokens"],
+)
+
 mean_of_means = edit(
     LOSS,
     """You averaged the ranks' means. Ranks with few tokens that count then weigh as much as the others: add up sums
@@ -245,6 +291,18 @@ an_all_reduce_that_differentiates = edit(
         "    others = everything - total.item()\n    return (total + others) / count\n",
         "    from torch.distributed.nn import functional as differentiable\n\n"
         "    return differentiable.all_reduce(total.clone()) / count\n",
+    ),
+    breaks=tests_of(LOSS),
+)
+
+no_graph_without_targets = edit(
+    LOSS,
+    """A rank without a token that counts returns a number without a graph. Its backward then fails, and the logits
+    get no gradient: keep this rank's sum, which is 0, in the loss.""",
+    (
+        "    return (total + others) / count\n",
+        "    if not (y != -100).any():\n        return torch.tensor(everything / count, dtype=logits.dtype)\n"
+        "    return (total + others) / count\n",
     ),
     breaks=tests_of(LOSS),
 )

@@ -92,10 +92,31 @@ sizes_below_one_pass = edit(
     fails=["unknown_names_and_empty_axes_are_refused"],
 )
 
+names_are_searched_as_text = edit(
+    GROUPS,
+    """You ask whether a name is in the text `names`. "tp" is in "etp", too: put a single name into a tuple first.""",
+    (
+        "    names = (names,) if isinstance(names, str) else tuple(names)\n    for name in names:\n",
+        "    for name in (names,) if isinstance(names, str) else names:\n",
+    ),
+    breaks=tests_of(GROUPS),
+)
+
+the_first_name_alone_is_checked = edit(
+    GROUPS,
+    """You check the first of several names. Each of them may be misspelled: check them all.""",
+    (
+        "    for name in names:\n        if name not in sizes:\n",
+        "    for name in names[:1]:\n        if name not in sizes:\n",
+    ),
+    breaks=tests_of(GROUPS),
+    fails=["unknown_names_and_empty_axes_are_refused"],
+)
+
 only_the_first_group_is_looked_at = edit(
     GROUPS,
-    """You look at the first group alone. Nodes need not begin where groups do: a later group may cross from one node
-    to the next.""",
+    """Your answer is right for the first group alone, which begins where a node does. A later group may begin anywhere
+    in a node, and cross to the next: ask for the node of each rank of each group.""",
     ("for group in rank_groups(sizes, names))", "for group in rank_groups(sizes, names)[:1])"),
     breaks=tests_of(GROUPS),
     fails=["groups_of_two_nodes_are_found"],
@@ -136,6 +157,23 @@ the_last_group_is_kept = edit(
         "            groups[axis] = group",
     ),
     breaks=tests_of(MAKE, LEVELS, FINISH),
+)
+
+axes_of_one_are_left_out = edit(
+    MAKE,
+    """You leave out an axis of size 1. Its group has this rank alone; callers look it up, too.""",
+    (
+        "            group = dist.new_group",
+        "            if len(members) == 1:\n                continue\n            group = dist.new_group",
+    ),
+    breaks=tests_of(MAKE),
+)
+
+axes_of_one_are_none = edit(
+    MAKE,
+    """You give None for an axis of size 1. To a collective, None means all ranks: make a group of this rank alone.""",
+    ("group = dist.new_group(members)  #", "group = dist.new_group(members) if len(members) > 1 else None  #"),
+    breaks=tests_of(MAKE),
 )
 
 lists_of_members_instead_of_groups = edit(
@@ -179,8 +217,8 @@ the_copy_is_not_written_back = edit(
 
 sums_in_float32 = edit(
     LEVELS,
-    """Your buffers have torch's default dtype, float32. Integers above 2²⁴ and float64 lose digits there: take the
-    tensor's dtype.""",
+    """Your buffers have a dtype of their own. Large integers lose digits in float32 and float64, and float64 does in
+    float32: take the tensor's dtype.""",
     ("torch.zeros(size * length, dtype=tensor.dtype)", "torch.zeros(size * length)"),
     ("torch.empty(length, dtype=tensor.dtype)", "torch.empty(length)"),
     breaks=tests_of(LEVELS),
@@ -213,6 +251,29 @@ the_result_is_returned = edit(
     """You return the sum in a new tensor. The caller's tensor should hold it.""",
     ("tensor.copy_(padded[:n].view(tensor.shape))", "return padded[:n].view(tensor.shape)"),
     breaks=tests_of(LEVELS),
+)
+
+the_tensor_gets_other_memory = edit(
+    LEVELS,
+    """You give the tensor new memory. Other views of it, a bucket for example, keep the old numbers: copy into it.""",
+    ("tensor.copy_(padded[:n].view(tensor.shape))", "tensor.data = padded[:n].view(tensor.shape)"),
+    breaks=tests_of(LEVELS),
+)
+
+ranks_meet_between_the_levels = edit(
+    LEVELS,
+    """You call a barrier between the steps. Each collective waits for its own group already: leave the barrier out.""",
+    ("    dist.all_reduce(part", "    dist.barrier()\n    dist.all_reduce(part"),
+    breaks=tests_of(LEVELS),
+    fails=["only_a_part_crosses_nodes"],
+)
+
+short_vectors_are_padded_too_far = edit(
+    LEVELS,
+    """With fewer numbers than ranks a node, your parts are as long as the whole tensor. ⌈n/g⌉ is 1 there.""",
+    ("length = -(-n // size)", "length = -(-n // size) if n >= size else n"),
+    breaks=tests_of(LEVELS),
+    fails=["only_a_part_crosses_nodes"],
 )
 
 whole_vectors_on_both_levels = edit(

@@ -224,6 +224,23 @@ activations_of_all_layers = edit(
     fails=[MEMORY],
 )
 
+the_last_byte_is_left_free = edit(
+    COST,
+    """You refuse a layout that needs exactly as much as a GPU has. It fits: only one that needs more is out.""",
+    ('if found["memory"] > cluster["memory"]:', 'if found["memory"] >= cluster["memory"]:'),
+    breaks=tests_of(COST),
+    fails=[MEMORY],
+)
+
+too_much_memory_is_not_said = edit(
+    COST,
+    """You return None for the memory of a layout that needs too much. That number says how much too much it is: keep
+    it.""",
+    ('return {**found, "reason": "memory"}', 'return {**found, "reason": "memory", "memory": None}'),
+    breaks=tests_of(COST),
+    fails=[MEMORY],
+)
+
 memory_is_never_full = edit(
     COST,
     """You compute the memory and never compare it. A layout that needs more than a GPU has is out.""",
@@ -369,8 +386,15 @@ by_memory = edit(
 
 by_utilization_from_the_lowest = edit(
     PLAN,
-    """You sorted by mfu, the lowest first, so the slowest layout is at the top.""",
+    """Your slowest layout is at the top. Sort so that the fastest one comes first.""",
     ('key=lambda one: one["seconds"]', 'key=lambda one: one["mfu"]'),
     breaks=tests_of(PLAN),
     fails=["what_fits_comes_fastest_first"],
+)
+
+replicas_are_a_float = edit(
+    PLAN,
+    """Your dp is a float, since / makes one of two whole numbers. The sizes are whole numbers: divide with //.""",
+    ("gpus // (tp * pp)", "gpus / (tp * pp)"),
+    breaks=tests_of(PLAN),
 )

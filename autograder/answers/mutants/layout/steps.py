@@ -274,6 +274,15 @@ nothing_is_added_to_the_norm = edit(
     fails=[BOUND],
 )
 
+bounds_are_reached_from_below = edit(
+    FINISH,
+    """You multiply by min(1, max_norm / (norm + 1e-6)), as torch does. That shortens gradients just below the bound,
+    too: multiply only if the norm exceeds it.""",
+    ("    if norm > max_norm:\n", "    if norm + 1e-6 > max_norm:\n"),
+    breaks=tests_of(FINISH),
+    fails=["gradients_above_the_bound_are_scaled"],
+)
+
 a_tensor_is_returned = edit(
     FINISH,
     """You return the norm as a tensor. The statement asks for floats: item() makes one.""",
