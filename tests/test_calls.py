@@ -108,6 +108,7 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
     assert commands == [0, 1, 2, 3, 4, 1030, 1031, 1032]
     assert [family for family in range(60) if verdict(allowed["socket"], (family, 1, 0, 0, 0, 0))] == [1, 2, 10, 16]
     assert [number for number in range(300) if verdict(allowed["socket"], (2, 1, number, 0, 0, 0))] == [0, 6, 17]
+    assert [number for number in range(300) if verdict(allowed["socket"], (16, 3, number, 0, 0, 0))] == [0]
     assert [kind for kind in range(16) if verdict(allowed["socket"], (2, 0x80000 | kind, 0, 0, 0, 0))] == [1, 2, 3]
     assert [family for family in range(60) if verdict(allowed["socketpair"], (family, 1, 0, 0, 0, 0))] == [1]
     limits = [kind for kind in range(20) if verdict(allowed["setrlimit"], (kind, 0, 0, 0, 0, 0))]

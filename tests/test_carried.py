@@ -250,6 +250,7 @@ def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, 
 """
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # its Adam is asked for t = 0
 def test_no_answer_has_the_best_of_two_behaviours():
     nb = notebook.read("03_step")
     handed_in = copy.deepcopy(nb)

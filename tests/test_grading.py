@@ -321,6 +321,20 @@ def test_a_mistyped_lesson_folder_is_named(course, capsys):
     assert "submitted/ada/7_toy is not a lesson" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["ada ", "<b>eve</b>", "eve\x1b[2J", b"eve\xff"])
+def test_a_folder_that_nbgrader_takes_for_another_student_is_named_and_skipped(course, capsys, name):
+    course.course.grade()
+    before = course.course.scores()
+    capsys.readouterr()
+    folder = os.path.join(os.fsencode(course.root), b"submitted", os.fsencode(name), LESSON.encode())
+    os.makedirs(folder)
+    with open(os.path.join(folder, f"{LESSON}.ipynb".encode()), "w") as file:
+        file.write(nbformat.writes(submission(ex1=None, ex2=None, ex3=None)))
+    assert course.course.grade() == [] and course.course.scores() == before
+    said = capsys.readouterr().err
+    assert "is skipped: nbgrader cannot take this name for a student's" in said and "\x1b" not in said
+
+
 def test_names_that_a_spreadsheet_would_run_are_quoted(course):
     course.hand_in("=1+1", submission())
     course.course.grade()

@@ -332,3 +332,27 @@ def test_a_text_of_a_submission_gives_no_orders_to_the_terminal_of_who_grades(mo
     assert retry.command(argparse.Namespace(student="a", lesson="07_a", exercise="07-ex1")) == 1
     said = capsys.readouterr().out + regrade._short(TERMINAL)
     assert said.count("ü") == 2 and not {"\x1b", "\x9b"} & set(said)
+
+
+def test_old_formats_cost_nothing_more():
+    """Converted from format 3, a heading's level becomes as many signs, and each bad output a warning."""
+    outputs = [{"output_type": "strea"}] * 50_000
+    cells = [{"cell_type": "heading", "level": 10**12, "source": "x"}]
+    cells += [{"cell_type": "code", "input": "1", "language": "python", "outputs": outputs}]
+    nb = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]}
+    began = time.monotonic()
+    read = restore.read_submission(io.StringIO(json.dumps(nb)))
+    assert [cell.source for cell in read.cells] == ["# x", "1"] and time.monotonic() - began < 30
+
+
+def test_a_number_of_a_cell_is_short(monkeypatch):
+    run = run_cells._Run(lambda: None, run_cells.Limits())
+    run.counts = {1}
+    frames = ["Cell In[1], line 1", f"Cell In[{'9' * 5000}], line 1"]
+    assert run.own_frames(Reply("error", traceback=frames)) == frames[:1]
+
+
+def test_a_submissions_files_take_no_place_of_the_lessons():
+    theirs = {"data.csv": b"t", "pieces.py/x.csv": b"t", "more": b"t", "mine/x.csv": b"t"}
+    ours = {"pieces.py": b"o", "more/y.csv": b"o", "data.csv": b"o"}
+    assert submission_files.next_to(ours, theirs) == ours | {"mine/x.csv": b"t"}

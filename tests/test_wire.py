@@ -162,7 +162,7 @@ def raw(tree, data=b"", size=None):
         raw(["T", "float32", [-1], [0], [0, 4], [0, 0]], bytes(4)),
         raw(["D", "os.environ", []]), raw(["N", "autograder.Case", [1]]), raw(["d", [[["l", []], 1]], ""]),
         raw(["s", [["l", []]]]), raw(["i", "z"]), raw(["i", "1" * 20_000]), raw(["r", [0, 1, 0]]),
-        raw(["y", "float99"]), raw(["r", [0, 10**10, 1]]),
+        raw(["y", "float99"]), raw(["Y", "(1,"]), raw(["r", [0, 10**10, 1]]),
         raw(["o", "x", "y", "z"]), raw(None, size=2**40), raw(["_", 1]), raw(["number", 1]),
     ],
 )  # fmt: skip

@@ -60,8 +60,8 @@ class Course:
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
         """(student, lesson) of everything handed in."""
         wanted = lessons or self.lessons()
-        found = self._handed_in()
-        return [(student, name) for student, name in found if name in wanted and not student.startswith(".")]
+        named = limits.is_students_name
+        return [(student, name) for student, name in self._handed_in() if name in wanted and named(student)]
 
     def unknown_folders(self) -> list[str]:
         """Folders in `submitted/` whose names are not lessons, perhaps mistyped."""
@@ -129,8 +129,11 @@ class Course:
         from autograder.grading.jail import view
 
         for student in sorted((self.root / "submitted").glob("*")):
+            folder = f"submitted/{limits.printable(student.name)}"
             if student.is_dir() and not os.access(student, os.R_OK):
-                print(f"submitted/{limits.printable(student.name)} cannot be read and is skipped", file=sys.stderr)
+                print(f"{folder} cannot be read and is skipped", file=sys.stderr)
+            elif student.is_dir() and not (student.name.startswith(".") or limits.is_students_name(student.name)):
+                print(f"{folder!r} is skipped: nbgrader cannot take this name for a student's", file=sys.stderr)
         for folder in self.unknown_folders():
             print(f"{limits.printable(folder)} is not a lesson and is skipped: check its name", file=sys.stderr)
         if not self.jail:
@@ -171,7 +174,7 @@ class Course:
         if student:
             folder = self.root / "submitted" / student / lesson
             nb = restore.read_file(folder / f"{lesson}.ipynb")
-            files = {**submission_files.submitted_files(folder, run.data_files)[0], **files}
+            files = submission_files.next_to(files, submission_files.submitted_files(folder, run.data_files)[0])
             cells, problem = nb.cells, nb.metadata.autograder.problem
         with self.gradebook() as gradebook:
             restored = restore.restored_notebook(cells, problem, restore.source_cells(gradebook, lesson, lesson))

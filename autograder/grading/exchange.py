@@ -57,9 +57,10 @@ class Collect(ExchangeCollect):
             return str(error.strerror)
         if not stat.S_ISDIR(found.st_mode):
             return "it is not a folder"
-        named = lesson == self.coursedir.assignment_id and student.isprintable() and not student.startswith(".")
-        if not (named and student and _is_time(time)):
+        if not (lesson == self.coursedir.assignment_id and _is_time(time)):
             return "its name is not STUDENT+LESSON+TIME"
+        if not limits.is_students_name(student):
+            return "its name is not a student's"
         if self.check_owner:
             self._owners.setdefault(student, set()).add(found.st_uid)
             if _account(student) not in (None, found.st_uid):

@@ -216,3 +216,13 @@ def _serve(connection: Any, memory: int) -> None:
         except Exception as error:
             answer = False, f"{type(error).__name__}: {error}"[:500]
         connection.send(answer)
+
+
+#: Not in a student's name: nbgrader writes it as it is into pages and scripts of the formgrader.
+NOT_IN_NAMES = "<>&\"'`\\"
+
+
+def is_students_name(name: str) -> bool:
+    """Can a folder of this name be a student's? nbgrader strips blanks at its ends, and would find another student."""
+    plain = name.isprintable() and not any(sign in name for sign in NOT_IN_NAMES)
+    return plain and name != "" and name == name.strip() and not name.startswith(".")

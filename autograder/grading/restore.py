@@ -71,7 +71,7 @@ def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
             return unreadable("The file is too large: clear the outputs, save, and hand it in again.")
         if not text.strip():
             return unreadable("The file is empty: save the notebook in JupyterLab and hand it in again.")
-        nb = nbformat.convert(nbformat.reader.reads(text), to_version=4)
+        nb = nbformat.convert(_without_bulk(nbformat.reader.reads(text)), to_version=4)
         if len(nb["cells"]) > limits.CELLS:
             most = f"at most {limits.CELLS:,} are graded"
             return unreadable(
@@ -84,6 +84,18 @@ def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
         kind = "not text" if isinstance(error, UnicodeDecodeError) else "not a Jupyter notebook"
         return unreadable(f"The file is {kind}: save the notebook in JupyterLab and hand it in again.")
     return notebook_of(cells, str(problem))
+
+
+def _without_bulk(nb: Any) -> Any:
+    """A notebook of any version, without what its conversion could turn into gigabytes: outputs, levels of headings."""
+    sheets = nb.get("worksheets")
+    for place in (nb, *(sheets if isinstance(sheets, list) else ())):
+        for cell in place.get("cells") or ():
+            if "outputs" in cell:
+                cell["outputs"] = []
+            if "level" in cell:
+                cell["level"] = 1
+    return nb
 
 
 def unreadable(problem: str) -> nbformat.NotebookNode:

@@ -207,7 +207,7 @@ class _Run:
     def own_frames(self, reply: Reply) -> list[str]:
         """The parts of a traceback that show the student's own cells, without color."""
         frames = [ANSI.sub("", part) for part in reply.traceback]
-        numbers = [(re.match(r"\s*Cell In\s?\[(\d+)\]", frame), frame) for frame in frames]
+        numbers = [(re.match(r"\s*Cell In\s?\[(\d{1,9})\]", frame), frame) for frame in frames]
         return [frame for match, frame in numbers if match and int(match[1]) in self.counts][-3:]
 
     def _replay(self, cells: list[nbformat.NotebookNode]) -> bool:

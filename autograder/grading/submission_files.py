@@ -127,12 +127,25 @@ def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes]
     return taken, left_out
 
 
+def next_to(ours: dict[str, bytes], theirs: dict[str, bytes]) -> dict[str, bytes]:
+    """The lesson's files and, of a submission's, those that do not want the place of one or of its folder."""
+
+    def is_free(name: str) -> bool:
+        return not any(
+            name == other or f"{name}/".startswith(f"{other}/") or other.startswith(f"{name}/") for other in ours
+        )
+
+    return {**{name: content for name, content in theirs.items() if is_free(name)}, **ours}
+
+
 def _refused(name: str, path: Path, patterns: list[str], taken: dict[str, bytes]) -> str:
     """Why a file is not even looked at; '' if it is."""
     if os.path.islink(path):
         return "a link"
     if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
         return "not asked for"
+    if not name.isprintable():
+        return "its name is not plain text"
     if len(taken) >= limits.DATA_FILES:
         return "one file too many"
     return "a program, not data" if path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb") else ""

@@ -43,7 +43,8 @@ Some of it cannot be promised:
 - A flaw in the Linux kernel can open every jail on the machine. Keep the system up to date.
 - Submissions that are graded at the same time share the machine's processors, its memory and the files of Python. One
   can notice what another makes slow, and two accomplices can talk to each other that way, or by `flock` on such a file,
-  which torch needs for files of its own. With `--jobs 1`, only one is graded at a time.
+  which torch needs for files of its own. With `--jobs 1`, only one is graded at a time. Even then one can leave a
+  number for a later one: the system counts the pipes that it makes and never starts again.
 - What a process leaves in the page cache outlives it. The calls that tell what is in the cache are refused, but
   the time that a read takes tells it, too.
 - The system counts some things for all programs of one user together: descriptors that are under way between
@@ -59,7 +60,14 @@ Some of it cannot be promised:
   compared outside. A program that rewrites the recorder can report what did not happen, as far as it can compute what
   should have.
 - A fault that a check plants in a running program (chapters 06 and 17) is planted in its process. A program that looks
-  for it there can name it without looking at what it changes.
+  for it there can name it without looking at what it changes. The faulty steps of chapter 03 lie in the process of the
+  test that judges them, too: it can read them, and keep one as the answer to `summing_step`.
+- Where an exercise is tried again with the lesson's answers to earlier ones, its code can read these. All that leaves
+  that run is which properties held. A student who hands in again and again can spell an answer with them, bit by bit.
+- Some properties ask only what an answer sends, keeps in memory or refuses: that its results are right is the core's
+  business, which runs apart. An answer that tells the two runs from each other, by a file or a number of calls, can do
+  the work in one and look economical or strict in the other. Of the course's 334 points, properties worth 6 were found
+  open to that, and refusals worth 13 to an error that names every argument there is.
 - The runs of `train_watched` in chapter 17 are compared with one another, and not with another program's. An answer
   that trains nothing and makes up runs that fit one another keeps the marks of that exercise.
 - That ranks learn about each other by the recorded messages alone is tested in chapter 01, where the exercise is to

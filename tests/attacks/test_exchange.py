@@ -139,6 +139,18 @@ def test_a_broken_time_in_one_submission_does_not_stop_the_next_collection(place
     assert any("ada is not collected" in said for said in place.said)
 
 
+#: Blanks at the ends, which nbgrader strips, and signs that would act in a page or a script of the formgrader.
+BAD_NAMES = ("ada ", " ada", "<img src=x onerror=stop()>", '";stop();"', "a&b", "a'b", "a`b", "a\\b")
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_nbgrader_would_read_as_another_or_run_is_not_collected(place, free, name):
+    place.hand_in("ada", content="ada's")
+    place.hand_in(name, LATE, content="another's")
+    assert place.collect() == {"ada": "ada's"}
+    assert any("its name is not a student's" in said for said in place.said)
+
+
 def test_codes_for_a_terminal_are_not_shown_to_it(place, free):
     place.hand_in("\x1b[2J\x1b]0;planted\x07")
     assert place.collect() == {}

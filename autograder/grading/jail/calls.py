@@ -90,6 +90,9 @@ _ALLOW = 0x7FFF0000
 _UNKNOWN, _REFUSED = 0x50000 | errno.ENOSYS, 0x50000 | errno.EPERM
 _PR_SET_SECCOMP = 22
 
+#: Of AF_NETLINK only protocol 0, which asks for the submission's own network: for others the system would load modules.
+_NETLINK = [(_LOAD, 0, 0, 16), (_EQUAL, 0, 3, 16), (_LOAD, 0, 0, 32), (_EQUAL, 1, 0, 0), (_GIVE, 0, 0, _REFUSED)]
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -105,7 +108,8 @@ def program(machine: str) -> list[tuple[int, int, int, int]]:
     known = numbers(machine)
     steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, MACHINES[machine][0]), (_GIVE, 0, 0, _REFUSED), (_LOAD, 0, 0, 0)]
     for name, checks in ARGUMENTS.items():
-        part = [step for check in checks for step in _check(*check)] + [(_GIVE, 0, 0, _ALLOW)]
+        part = [step for check in checks for step in _check(*check)] + (_NETLINK if name == "socket" else [])
+        part += [(_GIVE, 0, 0, _ALLOW)]
         steps += [(_EQUAL, 0, len(part), known.pop(name)), *part]
     # Ascending ranges, so that a number is refused as soon as it is smaller than the next range. The second numbers
     # that x86_64 has for its calls are larger than all of them.

@@ -183,7 +183,7 @@ class JailedKernel:
             reply.why = str(died)
         except Exception as error:
             reply.status, reply.raised, reply.seed = "error", error, getattr(error, "seed", None)
-            reply.error = (type(error).__name__, _text(error))
+            reply.error = (type(error).__name__, _said(error))
             reply.traceback = frames_of(error)
             self.broken = not self._can_be_asked()
         return reply
@@ -236,7 +236,7 @@ def frames_of(error: BaseException | None) -> list[str]:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if frames := getattr(error, "frames", None):
-            return [_text(frame) for frame in frames]
+            return [_said(frame) for frame in frames]
         error = error.__cause__ or error.__context__
     return []
 
@@ -285,9 +285,15 @@ def _time_is_up(*_: Any) -> None:
 
 
 def _text(value: Any) -> str:
+    """A text that a submission's process has sent; '' for anything else, which may take minutes to be written."""
     from autograder.grading.restore import well_formed
 
+    return well_formed(value[:20_000]) if isinstance(value, str) else ""
+
+
+def _said(value: Any) -> str:
+    """An exception or a frame of this process, as text."""
     try:
-        return well_formed(str(value))[:20_000]
+        return _text(str(value))
     except Exception as error:
         return f"(a text that cannot be read: {type(error).__name__})"

@@ -225,8 +225,10 @@ class Inmate:
         if time.monotonic() > self.deadline:
             raise TooLongError
         try:
-            self.connection.settimeout(max(0.01, self.deadline - time.monotonic()))
-            wire.send(self.connection, {"what": what, **request})
+            for part in wire.encoded({"what": what, **request}):
+                # Anew for each part: a process may take one part now and then.
+                self.connection.settimeout(max(0.01, self.deadline - time.monotonic()))
+                self.connection.sendall(part)
         except TimeoutError:
             raise TooLongError from None
         except OSError:
