@@ -66,7 +66,7 @@ Some of it cannot be promised:
   that run is which properties held. A student who hands in again and again can spell an answer with them, bit by bit.
 - Some properties ask only what an answer sends, keeps in memory or refuses: that its results are right is the core's
   business, which runs apart. An answer that tells the two runs from each other, by a file or a number of calls, can do
-  the work in one and look economical or strict in the other. Of the course's 334 points, properties worth 6 were found
+  the work in one and look economical or strict in the other. Of the course's 337 points, properties worth 6 were found
   open to that, and refusals worth 13 to an error that names every argument there is.
 - The runs of `train_watched` in chapter 17 are compared with one another, and not with another program's. An answer
   that trains nothing and makes up runs that fit one another keeps the marks of that exercise.
