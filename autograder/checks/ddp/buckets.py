@@ -39,7 +39,8 @@ def _drive_buckets(rank: int, world_size: int, make_buckets: Any, cases: list[tu
             index.setdefault(id(p), number)
         try:
             got = make_buckets(iter(params) if as_iterator else params, bucket_bytes)
-            observed.append([[index.get(id(p), -1) for p in bucket] for bucket in got])
+            odd = next((type(one).__name__ for one in (got, *got) if not isinstance(one, list)), "")
+            observed.append([[index.get(id(p), -1) for p in bucket] for bucket in got] if not odd else {"odd": odd})
         except NotImplementedError:
             raise
         except ValueError as error:
@@ -98,6 +99,8 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
         fail("make_buckets sent messages", "1 rank", "messages")
     for (name, specs, most, _), got in zip(cases, results[0], strict=True):
         expected = expected_buckets(specs, most)
+        if isinstance(got, dict):
+            fail(f"make_buckets should return a list of lists, there is a {got['odd']}", name, got["odd"])
         if got != expected:
             said = f"raised ValueError: {got}" if isinstance(got, str) else f"gave {got}"
             said = f"raised {got[0]}: {got[1]}" if isinstance(got, tuple) else said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ class _Batch(NamedTuple):
     name: in the message. adds: the micro-batches whose gradients are in .grad afterwards. mean: as a mean over the
     ranks? The last of them is this one. silent: inside no_sync. finish: is finish_gradient_sync called, and how often?
     look: a forward under no_grad "between" forward and backward, or "first", and then a finish. around: what no_sync
-    does before.
+    does before, whether it is "left" before backward, or "eval": the module is in eval() mode.
     """
 
     name: str
@@ -53,39 +53,52 @@ class _Interrupt(Exception):
     """Raised by a driver inside no_sync()."""
 
 
-def _drive_batches(rank: int, world_size: int, ddp_class: Any, seed: int, batches: list[tuple]) -> list[list]:
-    """Inside a rank: the gradients after each micro-batch; a span for each, and for each further finish."""
+def _drive_batches(rank: int, world_size: int, ddp_class: Any, seed: int, batches: list[tuple]) -> list[list | str]:
+    """Inside a rank: the gradients after each micro-batch; a span for each, and for each further finish.
+
+    Instead of the gradients, what went wrong with an exception.
+    """
     towers = Towers(seed + rank)
     ddp = ddp_class(towers, bucket_bytes=_BUCKET_BYTES)
     seen = []
     for batch in (_Batch(*fields) for fields in batches):
         if len(batch.adds) == 1:
             ddp.zero_grad()
+        ddp.training = batch.around != "eval"
+        towers.train(ddp.training)
+        swallowed = False
         if batch.around == "interrupted":
             try:
                 with ddp.no_sync():
                     raise _Interrupt
             except _Interrupt:
                 pass
+            else:
+                swallowed = True
         if batch.look == "first":
             with record_function(f"{batch.name}, again"):
                 _look(ddp, seed, rank)
                 ddp.finish_gradient_sync()
         nested = batch.around == "nested"
-        with record_function(batch.name), ddp.no_sync() if batch.silent or nested else nullcontext():
+        with record_function(batch.name), ExitStack() as outer:
+            inner = outer.enter_context(ExitStack())
+            if batch.silent or nested:
+                inner.enter_context(ddp.no_sync())
             if nested:
                 with ddp.no_sync():
                     pass
             loss = ddp(rows_of(seed, rank, batch.adds[-1]), True).sum()
             if batch.look == "between":
                 _look(ddp, seed, rank)
+            if batch.around == "left":
+                inner.close()
             loss.backward()
             for _ in range(min(batch.finish, 1)):
                 ddp.finish_gradient_sync()
         with record_function(f"{batch.name}, again"):
             for _ in range(batch.finish - 1):
                 ddp.finish_gradient_sync()
-        seen.append(arrays_of(p.grad for p in towers.parameters()))
+        seen.append("swallowed" if swallowed else arrays_of(p.grad for p in towers.parameters()))
     return seen
 
 
@@ -115,6 +128,8 @@ def _expect_batches(ddp_class: Any, seed: int, batches: list[_Batch], world_size
             mean = [np.mean(arrays, axis=0) for arrays in zip(*local, strict=True)]
             whose = "the mean over the ranks is" if batch.mean else "this rank's own sum is"
             got = [result[number] for result in results]
+            if "swallowed" in got:
+                fail("no_sync swallowed an exception: it must come out", case, "swallowed")
             for one, arrays in each_rank(case, got, evidence=evidence_of):
                 expect_arrays(one, "gradient", arrays, mean if batch.mean else local[one.rank], whose)
 
@@ -138,6 +153,10 @@ def no_sync_sends_nothing_and_adds_up(QuietDataParallel, *, rng):  # noqa: N803 
             _Batch("the second of two micro-batches inside no_sync", (1, 2), False, silent=True, finish=0),
             _Batch("a third micro-batch, outside no_sync", (1, 2, 3), True),
             _Batch("a second synchronized step without zero_grad", (1, 2, 3, 4), True),
+            _Batch("a synchronized micro-batch in eval() mode", (5,), True, around="eval"),
+            _Batch(
+                "a forward inside no_sync, its backward after it", (6,), False, silent=True, finish=0, around="left"
+            ),
         ],
         (1, 2, 3),
     )

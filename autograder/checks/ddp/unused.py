@@ -172,8 +172,11 @@ def _drive_names(rank: int, world_size: int, ddp_class: Any, seed: int, cases: l
     """Inside a rank: one wrapper for each case, without the flag; the text of its RuntimeError, or None."""
     said = []
     for bucket_bytes, use_of_0, use_of_others, *left in cases:
-        ddp = ddp_class(_Branches(seed), bucket_bytes=bucket_bytes)
-        for name in left:  # gradients that are not this step's
+        branches = _Branches(seed)
+        if "gain" in left:
+            branches.gain = nn.Parameter(torch.ones(3), requires_grad=False)
+        ddp = ddp_class(branches, bucket_bytes=bucket_bytes)
+        for name in {*left} - {"gain"}:  # gradients that are not this step's
             for p in getattr(ddp.module, name).parameters():
                 p.grad = torch.ones_like(p)
         out = ddp(rows_of(seed, rank), use_of_others if rank else use_of_0)
@@ -196,16 +199,17 @@ _LAYER_PARAMS = {name[0]: [f"{name}.weight", f"{name}.bias"] for name in ("first
 def unused_parameters_are_named(CheckedDataParallel, *, rng):  # noqa: N803
     """Without the flag finish_gradient_sync() raises a RuntimeError that names the unused parameters, and no other."""
     cases: list[tuple] = [(size, use, use) for size in (1, 100, 2**20) for use in ("fl", "ml", "fm", "m", "")]
-    cases += [(size, "fl", "fl", "middle") for size in (1, 2**20)]
+    cases += [(size, "fl", "fl", left) for size in (1, 2**20) for left in ("middle", "gain")]
     for world_size in (2,):
         results = run_ranks(_drive_names, world_size, (CheckedDataParallel, inputs.seed(rng), cases, True))
         for rank, said in enumerate(results):
             for (bucket_bytes, use, _, *left), text in zip(cases, said, strict=True):
-                before = ", an unused one had a gradient before" if left else ""
+                before = ", an unused one had a gradient before" if "middle" in left else ""
+                before += ", one parameter is frozen" if "gain" in left else ""
                 used = f"rank {rank} used layers {use or 'none'!r}{before}"
                 case = case_of(world_size, f"bucket_bytes = {bucket_bytes}, {used}")
                 skipped = [name for initial in "fml" if initial not in use for name in _LAYER_PARAMS[initial]]
-                others = [name for initial in use for name in _LAYER_PARAMS[initial]]
+                others = [name for initial in use for name in _LAYER_PARAMS[initial]] + ["gain"]
                 expect_error(case, text, skipped, others)
 
 

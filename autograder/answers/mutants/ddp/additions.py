@@ -140,6 +140,34 @@ quiet_sends_when_it_is_left = edit(
     breaks=tests_of(QUIET),
 )
 
+quiet_decides_in_backward = edit(
+    QUIET,
+    """You looked in backward whether no_sync() is open. The forward decides: what it has decided holds for its
+    backward, also where no_sync() has been left in between.""",
+    (
+        "        if self.open:\n            super().on_gradient(param)",
+        "        if self.loud:\n            self.open = True\n            super().on_gradient(param)",
+    ),
+    breaks=tests_of(QUIET),
+)
+
+quiet_decides_in_train_mode_only = edit(
+    QUIET,
+    """You let only forwards in train() mode decide. The mode says how dropout and BatchNorm compute; whether there
+    will be a backward depends on whether gradients are enabled: torch.is_grad_enabled().""",
+    ("if torch.is_grad_enabled():", "if torch.is_grad_enabled() and self.training:"),
+    breaks=tests_of(QUIET),
+)
+
+quiet_swallows_exceptions = edit(
+    QUIET,
+    """Your no_sync() swallows an exception that is raised inside it, so that the caller goes on as if nothing had
+    happened. Clean up in finally, and let the exception come out.""",
+    ("        finally:\n", "        except Exception:\n            pass\n        finally:\n"),
+    breaks=tests_of(QUIET),
+    fails=["no_sync_restores_what_was"],
+)
+
 quiet_averages_the_last_one_only = edit(
     QUIET,
     """Your synchronized forward cleared the gradients, so that only the last micro-batch was averaged. Those of the
@@ -300,4 +328,24 @@ checked_raises_after_sending_the_rest = edit(
     ),
     breaks=tests_of(CHECKED),
     fails=[STOPS],
+)
+
+checked_names_them_as_the_wrapper_does = edit(
+    CHECKED,
+    """You took the names from self.named_parameters(), where each begins with "module.". The statement asks for the
+    names that the module itself gives.""",
+    ("in self.module.named_parameters() if", "in self.named_parameters() if"),
+    breaks=tests_of(CHECKED),
+    fails=[NAMED, STOPS],
+)
+
+checked_names_frozen_parameters = edit(
+    CHECKED,
+    """You named frozen parameters, which never get a gradient. Only trainable ones can be unused.""",
+    (
+        "in self.module.named_parameters() if id(p) in unused",
+        "in self.module.named_parameters() if id(p) in unused or not p.requires_grad",
+    ),
+    breaks=tests_of(CHECKED),
+    fails=[NAMED],
 )

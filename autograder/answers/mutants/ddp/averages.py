@@ -180,7 +180,7 @@ average_skips_means_of_zero = edit(
         "        if p.grad is None:\n",
         "        if p.grad is None and not mean.any():\n            continue\n        if p.grad is None:\n",
     ),
-    breaks=tests_of(AVERAGE),
+    breaks=tests_of(AVERAGE, CHECKED),
     fails=["missing_gradients_count_as_zeros"],
 )
 

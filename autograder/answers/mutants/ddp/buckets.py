@@ -231,7 +231,7 @@ buckets_hold_frozen_parameters = edit(
     """Your buckets hold parameters with requires_grad=False. They never get a gradient, so their bucket would never
     be complete.""",
     ("    trainable = {id(p): p for p in params if p.requires_grad}\n", "    trainable = {id(p): p for p in params}\n"),
-    breaks=tests_of(BUCKETS, DDP),
+    breaks=tests_of(BUCKETS, DDP, CHECKED),
 )
 
 buckets_may_be_empty = edit(
@@ -325,4 +325,11 @@ buckets_of_any_size = edit(
     ),
     breaks=tests_of(BUCKETS),
     fails=["make_buckets_refuses_a_size_below_one"],
+)
+
+buckets_are_tuples = edit(
+    BUCKETS,
+    """Your buckets, or what holds them, are no lists. The statement asks for a list of lists.""",
+    ("    return buckets", "    return [tuple(bucket) for bucket in buckets]"),
+    breaks=tests_of(BUCKETS),
 )

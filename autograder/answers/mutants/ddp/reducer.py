@@ -240,3 +240,12 @@ reducer_refuses_without_a_name = edit(
     breaks=tests_of(REDUCER),
     fails=["the_reducer_refuses_a_second_mark"],
 )
+
+reducer_is_missing_a_set = edit(
+    REDUCER,
+    """Your missing() gives a set, a generator or the like. The statement asks for a list.""",
+    ("return [p for bucket in self.buckets for p in bucket if id(p) not in self._marked]",
+     "return {p for bucket in self.buckets for p in bucket if id(p) not in self._marked}"),
+    breaks=tests_of(REDUCER),
+    fails=["the_reducer_knows_what_is_missing"],
+)  # fmt: skip

@@ -182,7 +182,7 @@ ddp_hooks_on_frozen_parameters = edit(
     """You registered a hook on a frozen parameter, which torch refuses because it never gets a gradient. Register
     hooks only on parameters with requires_grad.""",
     ("            if p.requires_grad:\n" + HOOK, HOOK.replace("                p", "            p")),
-    breaks=tests_of(DDP),
+    breaks=tests_of(DDP, CHECKED),
 )
 
 ddp_hands_on_positional_arguments_only = edit(
