@@ -172,6 +172,7 @@ def diagnose_in_three_passes():
         while rank in waits_in:
             key = waits_in[rank]
             rank = next(one for one in groups[key[0]] if one not in {r for _, r, _ in open_[key]})
+        key = next(key for key in first if rank in groups[key[0]] and rank not in {r for _, r, _ in open_[key]})
         operation = (*key, open_[key][0][2]["profiling_name"])
         if rank not in alive:
             return "dead", rank, operation

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from autograder.checking.expect import expect_equal, fail
 NAMES = ("nccl:all_reduce", "nccl:_all_gather_base", "nccl:_reduce_scatter_base", "nccl:broadcast")
 #: 2026-01-01 in nanoseconds since 1970.
 BEGIN = 1_767_225_600_000_000_000
+QUARTER = 250_000_000
 
 
 @dataclass
@@ -121,6 +124,48 @@ class Job:
         return dumps
 
 
+class _Call(NamedTuple):
+    """An operation of a job that is written by hand: who called it when, in quarters of a second since BEGIN."""
+
+    group: str
+    number: int
+    times: dict[int, int]
+    name: str = NAMES[0]
+    state: str = "completed"
+    others: dict[int, str] = {}  # noqa: RUF012  rank → the name that this rank called
+
+    def entry(self, rank: int) -> dict:
+        return {
+            "record_id": self.number,
+            "pg_id": int(self.group),
+            "process_group": (self.group, {"0": "default_pg"}.get(self.group, f"pair {self.group}")),
+            "collective_seq_id": self.number,
+            "profiling_name": self.others.get(rank, self.name),
+            "time_created_ns": BEGIN + self.times[rank] * QUARTER,
+            "input_sizes": [[8]],
+            "state": self.state,
+            "timeout_ms": 600_000,
+            "is_p2p": False,
+        }
+
+
+def _expect_of(
+    diagnose: Callable, name: str, groups: dict[str, list[int]], calls: list[_Call], now: int, found: tuple
+) -> None:
+    """The diagnosis of these calls, in the order in which they were made, at the time `now` in quarters."""
+    n = 1 + max(max(members) for members in groups.values())
+    dumps = []
+    for rank in range(n):
+        config = {
+            group: {"name": group, "desc": "default_pg" if group == "0" else f"pair {group}", "ranks": str(members)}
+            for group, members in groups.items()
+            if rank in members
+        }
+        mine = sorted((call for call in calls if rank in call.times), key=lambda call: call.times[rank])
+        dumps.append({"version": "2.10", "pg_config": config, "entries": [call.entry(rank) for call in mine]})
+    _expect_found(diagnose, f"{name}: rank {found[1]} of {n} is {found[0]}", dumps, BEGIN + now * QUARTER, found)
+
+
 def _job(rng: np.random.Generator, kind: str, *, n: int, halves: bool = False, scope: str = "world") -> Job:
     """A job with this fault. halves: some operations run in groups of even and odd ranks; scope: of the stuck one."""
     at, after = int(rng.integers(10, 16)), int(rng.choice([0, 2]))  # who is not stuck may still compute
@@ -137,7 +182,10 @@ def _job(rng: np.random.Generator, kind: str, *, n: int, halves: bool = False, s
 
 def _expect(diagnose: Callable, rng: np.random.Generator, job: Job, name: str) -> None:
     dumps, now, found = job.play(rng)
-    case = f"{name}: rank {found[1]} of {job.n} is {found[0]}"
+    _expect_found(diagnose, f"{name}: rank {found[1]} of {job.n} is {found[0]}", dumps, now, found)
+
+
+def _expect_found(diagnose: Callable, case: str, dumps: list, now: int, found: tuple) -> None:
     try:
         got = diagnose(dumps, now)
     except NotImplementedError:
@@ -172,20 +220,42 @@ def groups_are_followed(diagnose: Callable, *, rng: np.random.Generator) -> None
                         continue
                     job.culprit = culprit
                     _expect(diagnose, rng, job, f"groups of even and odd ranks, stuck in {scope}")
+    # a waits for b in one pair, b for c in another; c may be missing in the world's operation, too.
+    for a, b, c in permutations(range(3)):
+        groups = {"0": [0, 1, 2], "1": sorted((a, b)), "2": sorted((b, c))}
+        calls = [_Call("0", 1, {0: 0, 1: 0, 2: 0}), _Call("2", 1, {b: 2, c: 2})]
+        stuck = _Call("2", 2, {b: 10}, NAMES[1], "scheduled")
+        first = _Call("1", 1, {a: 6}, NAMES[2], "started")
+        found = "hung", c, ("2", 2, NAMES[1])
+        _expect_of(diagnose, "pairs, one waits for another", groups, [*calls, first, stuck], 90, found)
+        first = _Call("0", 2, {a: 6}, NAMES[2], "started")
+        found = "hung", c, ("0", 2, NAMES[2])
+        _expect_of(diagnose, "missing in two operations", groups, [*calls, first, stuck], 90, found)
 
 
 @check("06-ex6-diagnose")
 def differences_are_found(diagnose: Callable, *, rng: np.random.Generator) -> None:
     """The one rank that calls another operation, or the same with other sizes, is named."""
     for n in (3, 4, 5):
-        for what in ("name", "sizes"):
+        for what in ("name", "sizes", "shape"):
             for culprit in range(n):
                 job = _job(rng, "different", n=n)
                 job.culprit = culprit
-                _, name, sizes = job.program[job.at]
+                where, name, sizes = job.program[job.at]
+                if what == "shape":  # of as many numbers
+                    sizes = [[2, 4], [6]]
+                    job.program[job.at] = where, name, sizes
                 other = NAMES[(NAMES.index(name) + 1) % len(NAMES)]
-                job.differs = (other, sizes) if what == "name" else (name, [[sizes[0][0] + 1], *sizes[1:]])
+                differs = {"name": (other, sizes), "sizes": (name, [[sizes[0][0] + 1], *sizes[1:]])}
+                job.differs = differs.get(what, (name, [[8], [6]]))
                 _expect(diagnose, rng, job, f"another {what}")
+    gather, add = NAMES[1], NAMES[0]
+    for odd in range(3):  # it goes on, an operation ahead of the others
+        calls = [_Call("0", 1, dict.fromkeys(range(3), 0), NAMES[3], "completed")]
+        for number, theirs, its in ((2, gather, add), (3, add, gather)):
+            calls.append(_Call("0", number, dict.fromkeys(range(3), number), theirs, "started", {odd: its}))
+        found = "different", odd, ("0", 2, gather)
+        _expect_of(diagnose, "two operations differ", {"0": [0, 1, 2]}, calls, 40, found)
 
 
 @check("06-ex6-diagnose")
@@ -198,3 +268,23 @@ def slow_ranks_are_not_hung(diagnose: Callable, *, rng: np.random.Generator) -> 
             _expect(diagnose, rng, job, "one group")
             job.kind, job.waited = "hung", job.lag * 10
             _expect(diagnose, rng, job, "one group, always late")
+    # Whole quarters of a second: exact as seconds, too. The others wait from 20 on.
+    alone = {"0": [0, 1, 2]}
+    for late in range(3):
+        a, b = (rank for rank in range(3) if rank != late)
+        for name, times, b_calls, whole in (
+            ("once late", [{a: 0, b: 0, late: 8}], 20, ((42, "slow"), (44, "slow"), (45, "hung"))),
+            ("late after two others", [{a: 0, b: 4, late: 8}], 20, ((44, "slow"),)),
+            ("once late, the others call one after the other", [{a: 0, b: 0, late: 8}], 22, ((45, "hung"),)),
+            ("late, then less", [{a: 0, b: 0, late: 8}, {a: 10, b: 10, late: 11}], 20, ((33, "slow"), (44, "slow"))),
+        ):
+            calls = [_Call("0", number, one) for number, one in enumerate(times, start=1)]
+            number = len(calls) + 1
+            stuck = _Call("0", number, {a: 20, b: b_calls}, NAMES[1], "started")
+            for now, kind in whole:
+                said, found = f"{name}, missing for {(now - 20) / 4} s", (kind, late, ("0", number, NAMES[1]))
+                _expect_of(diagnose, said, alone, [*calls, stuck], now, found)
+        pair = {"0": [0, 1, 2], "1": sorted((a, late))}
+        calls = [_Call("1", 5, {a: 0, late: 8}), _Call("0", 1, dict.fromkeys(range(3), 10))]
+        stuck = _Call("0", 2, {a: 20, b: 22}, NAMES[1], "started")
+        _expect_of(diagnose, "late in another group", pair, [*calls, stuck], 44, ("slow", late, ("0", 2, NAMES[1])))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import numpy as np
+import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
@@ -20,13 +21,16 @@ from autograder.checks.launch.common import outcome
 LIMIT, CUT = 5.0, 0.3
 #: Seconds between a rank and the next one, so that each attempt has an order.
 BETWEEN = 0.08
+#: Seconds for which a rank that comes late lets the others wait once.
+PAUSE = 1.5
 
 
 def _play(rank: int, world_size: int, fresh_name: Callable, scenes: list[dict]) -> list[tuple]:
     """Attempts on one store, one after the other; what this rank got in each, None where it did not take part.
 
-    A scene has the ranks that call, in the order in which they come, the number of ranks that they are given, and
-    whether they are killed. No scene follows one in which a rank waited to the end: that one is wrong already.
+    A scene has the ranks that call, in the order in which they come, the number of ranks that they are given, the
+    pause before the last of them, and whether they are killed. No scene follows one in which a rank waited to the end:
+    that one is wrong already.
     """
     served = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if rank == 0 else None
     told = [served and served.port]
@@ -36,13 +40,15 @@ def _play(rank: int, world_size: int, fresh_name: Callable, scenes: list[dict]) 
         # Each node counts its own restarts.
         os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number if rank == 0 else 0)
         os.environ["TORCHELASTIC_RUN_ID"] = "job"
-        limit = CUT if scene["killed"] else LIMIT
+        torch.manual_seed(0)  # a new process has the same seed as the one before it
+        limit = CUT if scene["killed"] else LIMIT + scene["pause"]
         wait = timedelta(seconds=limit)
         store = dist.TCPStore("127.0.0.1", told[0], is_master=False, wait_for_workers=False, timeout=wait)
         dist.barrier()
         got = None
         if rank in scene["ranks"]:
-            time.sleep(BETWEEN * scene["ranks"].index(rank))
+            last = len(scene["ranks"]) > 1 and rank == scene["ranks"][-1]
+            time.sleep(BETWEEN * scene["ranks"].index(rank) + scene["pause"] * last)
             got = outcome(fresh_name, store, rank, scene["of"], seconds=limit)
         if got and got[0] == "returned":
             got = (*got, type(got[1]).__name__)
@@ -55,10 +61,12 @@ def _play(rank: int, world_size: int, fresh_name: Callable, scenes: list[dict]) 
     return seen
 
 
-def _scene(world_size: int, late: int = -1, ranks: tuple | None = None, killed: bool = False) -> dict:
+def _scene(
+    world_size: int, late: int = -1, ranks: tuple | None = None, killed: bool = False, pause: float = 0.0
+) -> dict:
     ranks = tuple(range(world_size)) if ranks is None else ranks
     order = [rank for rank in ranks if rank != late] + [rank for rank in ranks if rank == late]
-    return {"ranks": order, "of": world_size, "killed": killed}
+    return {"ranks": order, "of": world_size, "killed": killed, "pause": pause}
 
 
 def _expect_names(fresh_name: Callable, world_size: int, scenes: list[tuple[str, dict]]) -> None:
@@ -100,6 +108,8 @@ def attempts_get_fresh_names(fresh_name: Callable, *, rng: np.random.Generator) 
         scenes = [("the first attempt", _scene(world_size))]
         for late in range(world_size):
             scenes.append((f"a later attempt in which rank {late} comes last", _scene(world_size, late)))
+        if world_size == 2:
+            scenes.append((f"an attempt in which rank 1 comes {PAUSE:g} s after rank 0", _scene(2, 1, pause=PAUSE)))
         _expect_names(fresh_name, world_size, scenes)
 
 

@@ -19,6 +19,10 @@ from autograder.checking.expect import expect_close, expect_equal, fail
 from autograder.checking.instruments.pickles import Bomb
 from autograder.checking.stage import run_ranks
 
+#: Neither float32 nor few digits hold these.
+LOSSES = [0.5, 0.1, 1 / 3]
+CHANGED = "SGD, and lr has changed on the way"
+
 
 class Counted(torch.nn.Module):
     """Two layers in float64, with a buffer that counts the calls and takes part in the result."""
@@ -27,6 +31,7 @@ class Counted(torch.nn.Module):
         super().__init__()
         self.inner, self.outer = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
         self.register_buffer("calls", torch.zeros(()))
+        self.inner.bias.requires_grad_(False)  # frozen, and part of the model all the same
         self.double()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -57,8 +62,10 @@ def _weights(model: Counted) -> np.ndarray:
 def _save_twice(rank: int, world_size: int, save: Callable, folder: str, kind: str, seed: int) -> dict:
     """Three steps, a save after the first and after the third, two more: the weights at the save and at the end."""
     path, (model, optimizer) = os.path.join(folder, "checkpoint"), _new(kind, seed)
-    for times, losses in ((1, [0.5]), (2, [0.5, 0.25, 0.125])):  # the second save replaces the first
+    for times, losses in ((1, LOSSES[:1]), (2, LOSSES)):  # the second save replaces the first
         _steps(model, optimizer, times)
+        if kind == CHANGED:
+            optimizer.param_groups[0]["lr"] /= 4
         save(path, model, optimizer, list(losses))
     saved = _weights(model)
     _steps(model, optimizer, 2)
@@ -69,23 +76,25 @@ def _resume(rank: int, world_size: int, load: Callable, folder: str, kind: str, 
     """A fresh model of another seed loads and takes two steps: what load returned, the weights after it, and then."""
     model, optimizer = _new(kind, seed + 1)
     got = load(os.path.join(folder, "checkpoint"), model, optimizer)
-    loaded = _weights(model)
+    loaded, trains = _weights(model), all(part.training for part in model.modules())
     _steps(model, optimizer, 2)
-    return {"losses": got, "loaded": loaded, "resumed": _weights(model)}
+    return {"losses": got, "loaded": loaded, "trains": trains, "resumed": _weights(model)}
 
 
 @check("06-ex4-save-load")
 def resumed_run_goes_on(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
     """In another process, a fresh model that loads takes the steps of the one that never stopped, also with Adam."""
     seed = int(rng.integers(2**20))
-    for kind in ("SGD with momentum", "Adam"):
+    for kind in ("SGD with momentum", "Adam", CHANGED):
         # In two processes: what is not in the file is gone.
         with tempfile.TemporaryDirectory(prefix="saving-") as folder:
             seen = run_ranks(_save_twice, 1, (save, folder, kind, seed))[0]
             if not seen["there"]:
                 fail("there is no file at path after save", kind, "no file")
             seen |= run_ranks(_resume, 1, (load, folder, kind, seed))[0]
-        expect_equal(kind, seen["losses"], [0.5, 0.25, 0.125], what="what load returns")
+        expect_equal(kind, seen["losses"], LOSSES, what="what load returns")
+        if not seen["trains"]:
+            fail("load has put the model into eval() mode: dropout and BatchNorm would go on in it", kind, "eval")
         evidence = [seen["loaded"], seen["resumed"]]
         names = ("loaded", "saved", "the model's state after load"), ("resumed", "whole", "the state two steps later")
         for got, expected, what in names:
@@ -101,11 +110,13 @@ class _Watch:
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple) -> None:
-        if event in ("os.rename", "os.remove"):
+        if event in ("os.rename", "os.remove"):  # a rename comes here before it happens
             paths = [os.path.abspath(os.fsdecode(path)) for path in arguments if isinstance(path, (str, bytes, Path))]
             if any(path.startswith(self.folder) for path in paths):
                 folders = ["here" if os.path.dirname(path) == self.folder else "elsewhere" for path in paths]
                 self.events.append((event, os.path.basename(paths[-1]), *folders))
+                if event == "os.rename" and paths[0] == os.path.join(self.folder, "checkpoint"):
+                    self.events.append(("os.remove", "checkpoint", "here"))
 
 
 def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: int) -> dict:
@@ -125,6 +136,12 @@ def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: i
         with _cut_off(), contextlib.suppress(KeyboardInterrupt):
             save(path, model, optimizer, [1.0, 0.5, 0.25])
         seen["survives"] = os.path.exists(path) and _content(path) == second
+        try:
+            seen["resumes"] = load(path, model, optimizer)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            seen["resumes"] = f"{type(error).__name__}"
         try:
             save(path, model, optimizer, [1.0, 0.5, 0.25])
             seen["after"] = load(path, model, optimizer)
@@ -178,6 +195,8 @@ def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.
     case = "after a save that was cut off"
     if not seen["survives"]:
         fail("the last complete checkpoint is gone", case, "gone")
+    if seen["resumes"] != [1.0, 0.5]:
+        fail(f"load gives {seen['resumes']!r}, the last checkpoint has [1.0, 0.5]", case, str(seen["resumes"]))
     if seen["after"] != [1.0, 0.5, 0.25]:
         fail(f"the next save and load give {seen['after']!r}", case, ["after", str(seen["after"])])
 
@@ -185,7 +204,7 @@ def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.
 def _fresh(rank: int, world_size: int, load: Callable, seed: int) -> dict:
     with tempfile.TemporaryDirectory(prefix="saving-") as folder:
         model, optimizer = _new("SGD", seed)
-        before = _weights(model)
+        before, drawn = _weights(model), torch.get_rng_state()
         try:
             got = load(os.path.join(folder, "checkpoint"), model, optimizer)
         except NotImplementedError:
@@ -196,6 +215,7 @@ def _fresh(rank: int, world_size: int, load: Callable, seed: int) -> dict:
             "error": "",
             "got": got,
             "same": bool(np.array_equal(before, _weights(model))),
+            "generator": bool(torch.equal(drawn, torch.get_rng_state())),
             "left": os.listdir(folder),
         }
 
@@ -210,6 +230,8 @@ def start_without_a_file_changes_nothing(load: Callable, *, rng: np.random.Gener
     expect_equal(case, seen["got"], [], what="what load returns")
     if not seen["same"] or seen["left"]:
         fail("load has changed something", case, ["changed", seen["same"], seen["left"]])
+    if not seen["generator"]:
+        fail("load has changed something: the state of torch's global generator", case, "generator")
 
 
 def _plant(rank: int, world_size: int, save: Callable, load: Callable) -> str:

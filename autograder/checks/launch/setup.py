@@ -70,12 +70,24 @@ def _look(setup_ddp: Callable, rank: int, world_size: int) -> dict:
         look["ranks"], look["backend"] = (dist.get_rank(), dist.get_world_size()), dist.get_backend()
         options = dist.group.WORLD._get_backend(torch.device("cpu")).options
         look["timeout"] = options._timeout.total_seconds()
+        look |= _store_of_the_group()
         total = torch.ones(1)
         dist.all_reduce(total)
         look["total"] = total.item()
         if world_size == 1:  # more ranks play one scene only, and may leave the group as it is
             dist.destroy_process_group()
     return look
+
+
+def _store_of_the_group() -> dict:
+    """Where the group's store is, how long it waits, and the keys of the group that do not hold the attempt's name."""
+    store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    found = {"host": getattr(store, "host", ""), "patience": store.timeout.total_seconds()}
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # a kind of store that cannot list its keys
+        found["bare"] = sorted(key for key in store.list_keys() if "//" in key and "attempt" not in key)
+    return found
 
 
 def _free_port() -> int:
@@ -97,7 +109,9 @@ def setup_starts_what_the_environment_describes(setup_ddp, *, rng):
         if not seen["same"] or seen["total"] != 2:
             fail(f"on rank {rank} a group was up, and setup_ddp did not leave it alone", "a group is up", seen)
     for world_size in (1, 2):
-        scene = {"environment": {"DDP_BACKEND": "gloo"}} | ({"port": _free_port()} if world_size > 1 else {})
+        # Each rank on a node of its own: all of them have the local rank 0.
+        environment = {"DDP_BACKEND": "gloo", "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        scene = {"environment": environment} | ({"port": _free_port()} if world_size > 1 else {})
         case = f"started by hand, {world_size} rank{'s' * (world_size > 1)}"
         try:
             results = run_ranks(_scenes, world_size, (setup_ddp, [scene]))
@@ -117,6 +131,11 @@ def setup_starts_what_the_environment_describes(setup_ddp, *, rng):
             if not 0 < seen["timeout"] <= 60:
                 text = f"the group's timeout is {seen['timeout']:g} s, at most 60 s were asked for"
                 fail(text, case, f"timeout {seen['timeout']:g}")
+            if not 0 < seen["patience"] <= 60:
+                text = f"the store's timeout is {seen['patience']:g} s, at most 60 s were asked for"
+                fail(text, case, f"patience {seen['patience']:g}")
+            if seen["host"] not in ("127.0.0.1", ""):
+                fail(f"the store is at {seen['host']}, MASTER_ADDR is 127.0.0.1", case, seen["host"])
 
 
 def _fail_for_error(seen: dict, rank: int, case: str) -> None:
@@ -200,7 +219,7 @@ def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
 
 @check("06-ex2-setup-ddp")
 def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
-    """Under torchrun the ranks meet at the agent's store, and a second attempt touches no key of the first.
+    """Under torchrun the ranks meet at the agent's store; no attempt, by hand either, uses keys of another.
 
     One rank comes first. It connects to no other rank, so that what it finds in the store cannot make it fail.
     """
@@ -219,3 +238,14 @@ def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
             kept = sorted(first["keys"])
             text = f"the second attempt has used keys of the first, such as {kept[0]}: after a crash it would read"
             fail(f"{text} what dead ranks have left there", case, kept)
+    environment = {"DDP_BACKEND": "gloo", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    case = "started by hand, 1 rank, TORCHELASTIC_USE_AGENT_STORE is False"
+    try:
+        [seen] = run_ranks(_scenes, 1, (setup_ddp, [{"environment": environment}]))[0]
+    except CheckFailed:  # it still waits
+        seen = {"error": "hang"}
+    if seen["error"]:
+        fail("no group was started: no agent has opened a store, so rank 0 has to", case, "no store")
+    if seen.get("bare"):
+        text = f"keys of the group do not begin with a fresh_name, such as {seen['bare'][0]}"
+        fail(text, case, "bare keys")

@@ -93,11 +93,19 @@ def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: st
     before = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
     signal.signal(signal.SIGTERM, _earlier_handler)
     arguments = (Signalled, _data(data_seed), settings["steps"], path)
-    result = train(rank, world_size, *arguments, global_batch=BATCH, lr=settings["lr"], seed=settings["seed"])
+    options = {"global_batch": BATCH, "lr": settings["lr"], "seed": settings["seed"]}
+    _Saves.made, _Saves.watched = 0, True
+    result = train(rank, world_size, *arguments, **options)
+    if settings.get("again"):
+        Signalled.at = None
+        dist.barrier()  # the answer's waiting is another property
+        result = train(rank, world_size, *arguments, **options)
     there = os.path.exists(path) and os.stat(path).st_mtime_ns > before
     seen = {
         "there": there,
-        "handler": signal.getsignal(signal.SIGTERM) == _earlier_handler,
+        "handler": _kind_of_handler(),
+        "saves": _Saves.made,
+        "watched": _Saves.watched,
         "up": dist.is_initialized(),
     }
     Signalled.at = None
@@ -106,7 +114,21 @@ def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: st
     return seen
 
 
+class _Saves:
+    """How often this rank has saved, and whether the answer's own handler was installed while it did."""
+
+    made = 0
+    watched = True
+
+
+def _kind_of_handler() -> str:
+    now = signal.getsignal(signal.SIGTERM)
+    return "the earlier one" if now == _earlier_handler else "the default" if now == signal.SIG_DFL else "another"
+
+
 def _save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
+    _Saves.made += 1
+    _Saves.watched = _Saves.watched and _kind_of_handler() == "another"
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
     torch.save(state, f"{path}.new.{dist.get_rank()}")
     os.rename(f"{path}.new.{dist.get_rank()}", path)
@@ -203,6 +225,14 @@ def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Gen
     _jobs(train_until_told, rng, [(1, {}, None), (1, {}, None)], 5)
     _jobs(train_until_told, rng, [(2, {1: 3}, 3), (3, {2: 2}, 2), (1, {}, None)], 12)
     _jobs(train_until_told, rng, [(3, {0: 2, 1: 2}, 2), (2, {}, None)], 9)
+    _jobs(train_until_told, rng, [(2, {1: 3}, 3)], 3)
+    results = _one_call(train_until_told, rng, {"tell": {1: 1}, "steps": 6, "again": True})
+    case = "2 ranks, a second call in the same processes, after a signal in the first"
+    for one, seen in each_rank(case, results, lambda seen: [len(seen["losses"]), seen["done"]]):
+        text = (
+            f"{len(seen['losses'])} of 6 steps are done and done is {seen['done']}; no signal came in the second call"
+        )
+        one.expect(len(seen["losses"]) == 6 and seen["done"], text)
 
 
 @check("06-ex5-train-until-told")
@@ -210,25 +240,33 @@ def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator)
     """After the call, SIGTERM does what it did before."""
     results = _one_call(train_until_told, rng, {})
     for one, seen in each_rank("2 ranks, no signal", results, lambda seen: seen["handler"]):
-        one.expect(seen["handler"], "the handler of SIGTERM is not the one from before the call")
+        text = f"the handler of SIGTERM is not the one from before the call, but {seen['handler']}"
+        one.expect(seen["handler"] == "the earlier one", text)
+    for one, seen in each_rank("2 ranks, while rank 0 saves", results, lambda seen: [seen["watched"]]):
+        one.expect(seen["watched"], "your handler was no longer installed: a signal would cut off the save")
 
 
 @check("06-ex5-train-until-told")
 def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng: np.random.Generator) -> None:
-    """When a rank returns, the new checkpoint is there, on a slow disk as well."""
-    results = _one_call(train_until_told, rng, {"slow_disk": True})
-    for one, seen in each_rank("2 ranks, saving takes half a second", results, lambda seen: seen["there"]):
-        one.expect(seen["there"], "the call returned before the new checkpoint was there")
+    """Rank 0 alone saves, and when a rank returns, the new checkpoint is there, on a slow disk as well."""
+    for told, case in (({}, "no signal"), ({1: 1}, "a signal in step 1")):
+        results = _one_call(train_until_told, rng, {"slow_disk": True, "tell": told})
+        slow = f"2 ranks, {case}, saving takes half a second"
+        for one, seen in each_rank(slow, results, lambda seen: seen["there"]):
+            one.expect(seen["there"], "the call returned before the new checkpoint was there")
+    for one, seen in each_rank("2 ranks", results, lambda seen: ["saves", seen["saves"]]):
+        one.expect(bool(seen["saves"]) == (one.rank == 0), f"save was called {seen['saves']} times; only rank 0 saves")
 
 
 @check("06-ex5-train-until-told")
 def signal_may_come_early(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """A signal that comes while the model is made stops the run after at most one step."""
-    results = _one_call(train_until_told, rng, {"tell": {1: 0}})
-    case = "2 ranks, rank 1 gets the signal while its model is made"
-    for one, seen in each_rank(case, results, lambda seen: [seen["steps"], seen["missed"]]):
-        one.expect(not results[1]["missed"], "the handler was not yet installed when the signal came to rank 1")
-        one.expect(seen["steps"] <= 1, f"{seen['steps']} steps were trained")
+    for tell, who in (({0: 0, 1: 0}, "each gets the signal"), ({1: 0}, "rank 1 gets the signal")):
+        results = _one_call(train_until_told, rng, {"tell": tell})
+        case = f"2 ranks, {who} while its model is made"
+        for one, seen in each_rank(case, results, lambda seen: [seen["steps"], seen["missed"]]):
+            one.expect(not results[1]["missed"], "the handler was not yet installed when the signal came to rank 1")
+            one.expect(seen["steps"] <= 1, f"{seen['steps']} steps were trained")
 
 
 def _one_call(train: Callable, rng: np.random.Generator, more: dict) -> list[dict]:

@@ -120,6 +120,71 @@ def name_from_the_clock():
         return f"minute_{int(time.time()) // 3600}"
 
 
+question_that_was_asked_before = edit(
+    NAME,
+    """Your question is the same in each attempt, so a rank takes the answer that an earlier attempt has left. Ask a
+    question that nobody has asked before.""",
+    (
+        "    mine = uuid.uuid4().hex\n",
+        "    mine = uuid.uuid4().hex if rank == 0 else f\"{os.environ.get('TORCHELASTIC_RUN_ID')}/{rank}\"\n",
+    ),
+    breaks=tests_of(NAME),
+)
+
+confirmation_without_the_name = edit(
+    NAME,
+    """The key under which a rank confirms is the same in each attempt. Rank 0 finds the confirmation of an earlier
+    attempt and leaves before the living rank has its answer.""",
+    ('f"{mine} heard by {other}"', 'f"heard by {other}"'),
+    ('f"{name} heard by {rank}"', 'f"heard by {rank}"'),
+    breaks=tests_of(NAME),
+)
+
+questions_deleted_first = edit(
+    NAME,
+    """Rank 0 deletes the questions that it finds at the beginning. A rank that came before rank 0 has asked already,
+    and waits for ever. Answer old questions, too: nobody reads it.""",
+    (
+        "    for other in range(1, world_size):\n",
+        """    for other in range(1, world_size):
+        store.delete_key(f"question of {other}")
+    for other in range(1, world_size):
+""",
+    ),
+    breaks=tests_of(NAME),
+)
+
+rank_0_gives_up = edit(
+    NAME,
+    """Rank 0 stops answering after a second. Ranks may come seconds apart, and one that comes later waits for ever. Go
+    on until each rank has confirmed.""",
+    (
+        "    for other in range(1, world_size):\n        while not store",
+        """    end = time.time() + 1
+    for other in range(1, world_size):
+        while time.time() < end and not store""",
+    ),
+    (
+        "            question = store.get",
+        """            if not store.check([f"question of {other}"]):
+                time.sleep(0.01)
+                continue
+            question = store.get""",
+    ),
+    breaks=tests_of(NAME),
+)
+
+name_from_torchs_generator = edit(
+    NAME,
+    """You draw the name from torch's generator. It has the same seed in each new process, so a later attempt draws the
+    name of an earlier one. uuid draws from the system.""",
+    (
+        "    mine = uuid.uuid4().hex\n",
+        "    mine = uuid.uuid4().hex if rank else str(torch.randint(2**62, (1,)).item())\n",
+    ),
+    breaks=tests_of(NAME),
+)
+
 each_its_own_name = edit(
     NAME,
     """Each rank returns a name that it has made up itself. They are fresh, but the ranks do not share them: the others
@@ -233,6 +298,70 @@ setup_shows_torchs_own_error = edit(
     ("except dist.DistNetworkError:", "except KeyError:"),
     breaks=tests_of(SETUP),
     fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_names_no_variable = edit(
+    SETUP,
+    """Your error says that the port is in use, but not which variable says the port. The person who reads the log has
+    to change MASTER_PORT: name it.""",
+    ('f"MASTER_PORT {port} on', 'f"Port {port} on'),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_checks_too_late = edit(
+    SETUP,
+    """You call check_environment only when you have read the environment and made the store. A rank that cannot start
+    would wait there, or fail with an error that does not say why. Call it first.""",
+    ("    backend, timeout = check_environment(rank, world_size), timedelta", "    timeout = timedelta"),
+    ("    store = dist.Prefix", "    backend = check_environment(rank, world_size)\n    store = dist.Prefix"),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_takes_any_text_for_true = edit(
+    SETUP,
+    """You ask whether TORCHELASTIC_USE_AGENT_STORE is set. It may be set to "False": then rank 0 opens the store.
+    Compare the text with "True".""",
+    ('os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"', 'not os.environ.get("TORCHELASTIC_USE_AGENT_STORE")'),
+    ("seconds=60", "seconds=4"),
+    breaks=tests_of(SETUP),
+    fails=["setup_gives_each_attempt_keys_of_its_own"],
+)
+
+setup_lets_the_store_wait = edit(
+    SETUP,
+    """Your store has torch's own timeout, 5 minutes. A rank whose partners do not come waits there before the group has
+    begun. Give TCPStore a timeout of at most 60 seconds.""",
+    ("world_size, opens, timeout)", "world_size, opens)"),
+    breaks=tests_of(SETUP),
+)
+
+setup_prefix_under_an_agent_only = edit(
+    SETUP,
+    """You use a prefix only with the agent's store. The statement asks for it in every store: all keys of the group
+    begin with a fresh_name.""",
+    (
+        "    store = dist.PrefixStore(",
+        '    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":\n        store = dist.PrefixStore(',
+    ),
+    breaks=tests_of(SETUP),
+    fails=["setup_gives_each_attempt_keys_of_its_own"],
+)
+
+setup_local_rank_0_opens = edit(
+    SETUP,
+    """The rank whose LOCAL_RANK is 0 opens the store. Each node has such a rank, and there is one store:
+    rank 0 opens it.""",
+    ("opens = rank == 0 and", 'opens = int(os.environ.get("LOCAL_RANK", rank)) == 0 and'),
+    breaks=tests_of(SETUP),
+)
+
+setup_stays_on_this_machine = edit(
+    SETUP,
+    """You connect to localhost. The store may be on another machine: MASTER_ADDR says where.""",
+    ('address, port = os.environ["MASTER_ADDR"], int', 'address, port = "localhost", int'),
+    breaks=tests_of(SETUP),
 )
 
 setup_always_takes_gloo = edit(

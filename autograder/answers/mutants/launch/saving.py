@@ -75,6 +75,32 @@ last_step_borrows = edit(
     breaks=tests_of(INDICES),
 )
 
+one_step_more = edit(
+    INDICES,
+    """Your epochs have length // global_batch + 1 steps. Where the global batch divides the length, that is a step too
+    many, in which no rank has an example. Round the quotient up.""",
+    ("ceil(length / global_batch)", "length // global_batch + 1"),
+    breaks=tests_of(INDICES),
+)
+
+batch_that_the_ranks_divide = edit(
+    INDICES,
+    """You round the global batch to a multiple of world_size. Then the examples of a step depend on the number of
+    ranks. Some ranks may have an example less than others.""",
+    (
+        "    epoch, step",
+        "    global_batch = max(1, global_batch // world_size) * world_size\n    epoch, step",
+    ),
+    breaks=tests_of(INDICES),
+)
+
+seed_and_epoch_mixed = edit(
+    INDICES,
+    """Your generator's seed is another function of seed and e than their sum. The statement says seed + e.""",
+    ("seed + epoch", "seed ^ epoch"),
+    breaks=tests_of(INDICES),
+)
+
 one_order_for_all_epochs = edit(
     INDICES,
     """All your epochs have the order of epoch 0. The seed of an epoch is seed + e.""",
@@ -168,6 +194,86 @@ load_returns_the_count = edit(
     """load returns the number of steps. The list of losses is asked for; its length is that number.""",
     ('return state["losses"]', 'return len(state["losses"])'),
     breaks=tests_of(SAVE),
+)
+
+save_forgets_the_rate = edit(
+    SAVE,
+    """You save the optimizer's moments, but not its settings. A run whose learning rate has changed goes on with the
+    rate of a new optimizer. optimizer.state_dict() holds both.""",
+    ('"optimizer": optimizer.state_dict()', '"optimizer": optimizer.state_dict()["state"]'),
+    (
+        'optimizer.load_state_dict(state["optimizer"])',
+        'optimizer.load_state_dict({**optimizer.state_dict(), "state": state["optimizer"]})',
+    ),
+    breaks=tests_of(SAVE),
+)
+
+save_forgets_frozen_parameters = edit(
+    SAVE,
+    """You do not save frozen parameters. A new process makes them anew, with other numbers, and the model needs them:
+    save all that model.state_dict() holds.""",
+    (
+        '"model": model.state_dict()',
+        '"model": {name: p for name, p in model.state_dict().items() if not name.endswith("bias")'
+        " or dict(model.named_parameters())[name].requires_grad}",
+    ),
+    ('model.load_state_dict(state["model"])', 'model.load_state_dict(state["model"], strict=False)'),
+    breaks=tests_of(SAVE),
+)
+
+save_rounds_the_losses = edit(
+    SAVE,
+    """Your losses pass through float32 on their way, so load returns other numbers than save was given. Keep Python's
+    floats, or use float64.""",
+    ('"losses": losses}', '"losses": torch.tensor(losses)}'),
+    ('return state["losses"]', 'return state["losses"].tolist()'),
+    breaks=tests_of(SAVE),
+)
+
+load_switches_to_eval = edit(
+    SAVE,
+    """Your load puts the model into eval() mode, and the training goes on in it: no dropout, and BatchNorm's means
+    stand still. Leave the mode as it is.""",
+    ('    return state["losses"]', '    model.eval()\n    return state["losses"]'),
+    breaks=tests_of(SAVE),
+)
+
+save_moves_the_old_one_away = edit(
+    SAVE,
+    """You give the old checkpoint another name before the new one has its own. If the rank dies between the two, there
+    is no file at path. os.replace puts the new file in the place of the old one in a single step.""",
+    (
+        '    os.replace(f"{path}.tmp", path)\n',
+        """    old = os.path.exists(path)
+    if old:
+        os.replace(path, f"{path}.old")
+    os.replace(f"{path}.tmp", path)
+    if old:
+        os.remove(f"{path}.old")
+""",
+    ),
+    breaks=tests_of(SAVE),
+    fails=["file_is_complete_at_every_moment"],
+)
+
+load_prefers_the_unfinished_file = edit(
+    SAVE,
+    """Your load takes the temporary file if there is one. It is what a killed save has left, and perhaps half a file.
+    Only the file at path counts.""",
+    (
+        "    state = torch.load(path,",
+        '    path = f"{path}.tmp" if os.path.exists(f"{path}.tmp") else path\n    state = torch.load(path,',
+    ),
+    breaks=tests_of(SAVE),
+    fails=["file_is_complete_at_every_moment"],
+)
+
+load_seeds_the_generator = edit(
+    SAVE,
+    """Without a file, your load seeds torch's global generator. It should change nothing there.""",
+    ("        return []\n", "        torch.manual_seed(0)\n        return []\n"),
+    breaks=tests_of(SAVE),
+    fails=["start_without_a_file_changes_nothing"],
 )
 
 save_in_place = edit(

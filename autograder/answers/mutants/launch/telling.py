@@ -1,10 +1,10 @@
-"""Wrong answers to lesson 06, exercises 5 and 6: train_until_told, diagnose."""
+"""Wrong answers to lesson 06, exercise 5: train_until_told."""
 
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
-TRAIN, DIAGNOSE = "06-ex5-train-until-told", "06-ex6-diagnose"
+TRAIN = "06-ex5-train-until-told"
 
 
 # ---- 5 · train_until_told ----
@@ -143,6 +143,132 @@ waits_before_it_saves = edit(
     fails=["no_rank_returns_before_the_file_is_there"],
 )
 
+every_rank_saves = edit(
+    TRAIN,
+    """All your ranks save. They write and rename the same file at the same time, and one of them renames what another
+    is still writing. Only rank 0 saves.""",
+    ("        if rank == 0:\n            save", "        if True:\n            save"),
+    breaks=tests_of(TRAIN),
+    fails=["no_rank_returns_before_the_file_is_there"],
+)
+
+last_rank_saves = edit(
+    TRAIN,
+    """Another rank than rank 0 saves. Its node may lack the disk that holds the checkpoints: rank 0 saves, and no
+    other.""",
+    ("        if rank == 0:\n", "        if rank == world_size - 1:\n"),
+    breaks=tests_of(TRAIN),
+    fails=["no_rank_returns_before_the_file_is_there"],
+)
+
+handler_goes_before_the_save = edit(
+    TRAIN,
+    """You put the earlier handler back before rank 0 saves. A second signal that comes while it writes then ends the
+    process, and the steps since the last checkpoint are lost. Put it back at the very end.""",
+    ("        if rank == 0:\n", "        signal.signal(signal.SIGTERM, before)\n        if rank == 0:\n"),
+    breaks=tests_of(TRAIN),
+    fails=["handler_is_put_back"],
+)
+
+told_in_the_last_step_is_not_done = edit(
+    TRAIN,
+    """You return done = False whenever a signal came. If it comes in the last step, all steps are done, and a launcher
+    would start a run that has nothing to do. Count the losses.""",
+    ('"done": len(losses) == steps', '"done": not stop.item()'),
+    breaks=tests_of(TRAIN),
+)
+
+note_of_the_last_call = edit(
+    TRAIN,
+    """You keep the note that a signal came from one call to the next. A later call in the same process then stops after
+    its first step, although no signal has come. Begin each call without a note.""",
+    ("    told = []\n", "    told = signal.__dict__.setdefault('_told', [])\n"),
+    breaks=tests_of(TRAIN),
+)
+
+asks_every_third_step = edit(
+    TRAIN,
+    """Your ranks do not agree after every step, so a signal is noticed steps later. It must stop the run after the step
+    that is running, or the next.""",
+    (
+        "            stop += bool(told)\n",
+        """            if len(losses) % 3 and len(losses) < steps:
+                continue
+            stop += bool(told)
+""",
+    ),
+    breaks=tests_of(TRAIN),
+    fails=["signal_may_come_early"],
+)
+
+state_on_rank_0_only = edit(
+    TRAIN,
+    """Only your rank 0 returns the model's state. The statement asks for it on every rank.""",
+    ('"state_dict": model.state_dict()', '"state_dict": {} if rank else model.state_dict()'),
+    breaks=tests_of(TRAIN),
+)
+
+momentum_of_rank_0_only = edit(
+    TRAIN,
+    """Only rank 0 loads the checkpoint, and you hand its losses to the others. They are at the right step, but their
+    momentum is zero, and the models drift apart. Every rank loads.""",
+    (
+        "        losses = load(checkpoint, model, optimizer)\n",
+        """        box = [load(checkpoint, model, optimizer) if rank == 0 else None]
+        dist.broadcast_object_list(box)
+        losses = box[0]
+""",
+    ),
+    breaks=tests_of(TRAIN),
+)
+
+seed_for_the_model_only = edit(
+    TRAIN,
+    """You do not hand your seed on to one_step, so the batches come in the order of seed 0.""",
+    ("global_batch, seed))", "global_batch, 0))"),
+    breaks=tests_of(TRAIN),
+)
+
+seed_for_the_batches_only = edit(
+    TRAIN,
+    """You make the model without torch.manual_seed(seed), so each new run begins with other parameters.""",
+    ("        torch.manual_seed(seed)\n", ""),
+    breaks=tests_of(TRAIN),
+)
+
+batch_of_16 = edit(
+    TRAIN,
+    """You do not hand global_batch on to one_step: your global batches have 16 examples, whatever the caller asks
+    for.""",
+    ("len(losses), global_batch,", "len(losses), 16,"),
+    breaks=tests_of(TRAIN),
+)
+
+rate_of_a_tenth = edit(
+    TRAIN,
+    """You do not hand lr on to SGD: your rate is another one than the caller asks for.""",
+    ("lr=lr", "lr=0.01"),
+    breaks=tests_of(TRAIN),
+)
+
+early_note_is_thrown_away = edit(
+    TRAIN,
+    """You clear the note before a step, so a signal that came while the model was made or loaded is forgotten. Clear
+    nothing: a note that is there stops the run.""",
+    ("            losses.append(one_step", "            told.clear()\n            losses.append(one_step"),
+    breaks=tests_of(TRAIN),
+    fails=["signal_may_come_early"],
+)
+
+told_ranks_do_not_wait = edit(
+    TRAIN,
+    """Your ranks wait for the file only when all steps are done. When the run is told to stop, they return while rank 0
+    is still saving: wait in both cases.""",
+    ("        dist.barrier()\n", "        if len(losses) == steps:\n            dist.barrier()\n"),
+    breaks=tests_of(TRAIN),
+    fails=["no_rank_returns_before_the_file_is_there"],
+)
+
 handler_comes_late = edit(
     TRAIN,
     """You install the handler after the model was made and loaded. On a big job that takes minutes, and a signal in
@@ -156,147 +282,4 @@ handler_comes_late = edit(
     ),
     breaks=tests_of(TRAIN),
     fails=["signal_may_come_early"],
-)
-
-
-# ---- 6 · diagnose ----
-
-
-everybody_is_in_every_group = edit(
-    DIAGNOSE,
-    """You expect every rank in every operation. A rank that is not in a group is not missing in its operations: the
-    members stand in pg_config.""",
-    ("set(members[key[0]]) - called.keys() - waiting", "set(range(len(dumps))) - called.keys() - waiting"),
-    breaks=tests_of(DIAGNOSE),
-    fails=["groups_are_followed"],
-)
-
-missing_is_guilty = edit(
-    DIAGNOSE,
-    """You name the first rank that is missing in some operation of the world. It may wait in an operation of another
-    group, for the rank that is really at fault. Look at the earliest stuck operation, and leave out who waits
-    elsewhere.""",
-    ("for key in sorted(stuck, key=first_call):", "for key in sorted(stuck):"),
-    (" - called.keys() - waiting", " - called.keys()"),
-    breaks=tests_of(DIAGNOSE),
-    fails=["groups_are_followed"],
-)
-
-groups_share_their_numbers = edit(
-    DIAGNOSE,
-    """You know an operation by its number alone. Each group counts its own operations: take the group's name and the
-    number together.""",
-    (
-        '(entry["process_group"][0], entry["collective_seq_id"])',
-        '("0", entry["collective_seq_id"])',
-    ),
-    breaks=tests_of(DIAGNOSE),
-    fails=["groups_are_followed"],
-)
-
-sizes_do_not_matter = edit(
-    DIAGNOSE,
-    """You compare the names of the operations only. An all-reduce of 8 numbers does not fit one of 9: compare
-    input_sizes as well.""",
-    ('(entry["profiling_name"], entry["input_sizes"])', '(entry["profiling_name"],)'),
-    breaks=tests_of(DIAGNOSE),
-    fails=["differences_are_found"],
-)
-
-names_do_not_matter = edit(
-    DIAGNOSE,
-    """You compare the sizes only. A rank that gathers does not fit one that adds up, however many numbers they have:
-    compare profiling_name as well.""",
-    (
-        "            others = [theirs for other, theirs in called.items() if other != rank]\n",
-        """            others = [theirs for other, theirs in called.items() if other != rank]
-            if [theirs[1] for theirs in others] == [mine[1]] * len(others):
-                continue
-""",
-    ),
-    breaks=tests_of(DIAGNOSE),
-    fails=["differences_are_found"],
-)
-
-rank_0_is_always_right = edit(
-    DIAGNOSE,
-    """You compare all ranks with rank 0, and name the first that differs. If rank 0 itself differs from all others,
-    it is the one.""",
-    (
-        "            others = [theirs for other, theirs in called.items() if other != rank]\n",
-        """            others = [called.get(0, mine)] * 2 if rank else [mine]
-""",
-    ),
-    breaks=tests_of(DIAGNOSE),
-    fails=["differences_are_found"],
-)
-
-the_culprits_own_operation = edit(
-    DIAGNOSE,
-    """For a rank that differs you return the operation that it called. Asked for is the one that the others called,
-    which it should have called.""",
-    ('return "different", rank, (*key, others[0][0])', 'return "different", rank, (*key, mine[0])'),
-    breaks=tests_of(DIAGNOSE),
-    fails=["differences_are_found"],
-)
-
-patience_of_the_watchdog = edit(
-    DIAGNOSE,
-    """You call a rank hung when the others have waited for timeout_ms, the watchdog's limit. Before that, a rank that
-    was never late and now is a minute behind is not slow but hung: compare with how late it was before.""",
-    ("<= 3 * max(lags)", "<= 600_000 * 1_000_000"),
-    breaks=tests_of(DIAGNOSE),
-)
-
-everybody_hangs = edit(
-    DIAGNOSE,
-    """You call every rank hung that is missing and not dead. If it has always been as late as it is now, it is slow: a
-    thermal throttle or a bad disk, not a deadlock.""",
-    ('return "slow" if now - first_call(key) <= 3 * max(lags) else "hung", rank', 'return "hung", rank'),
-    breaks=tests_of(DIAGNOSE),
-    fails=["slow_ranks_are_not_hung"],
-)
-
-a_second_is_slow = edit(
-    DIAGNOSE,
-    """You use a limit of your own, in seconds. What is a long wait depends on the job: compare with how long the others
-    have waited for this rank before.""",
-    ("<= 3 * max(lags)", "<= 2_000_000_000"),
-    breaks=tests_of(DIAGNOSE),
-)
-
-the_dead_hang = edit(
-    DIAGNOSE,
-    """You call a rank hung that left no dump. Its process is gone: it is dead, and its node's log says why.""",
-    ('return "dead", rank, operation', 'return "hung", rank, operation'),
-    breaks=tests_of(DIAGNOSE),
-)
-
-the_last_stuck_operation = edit(
-    DIAGNOSE,
-    """You look at the latest of the stuck operations. The fault lies in the first: what comes after waits because of
-    it.""",
-    ("sorted(stuck, key=first_call)", "sorted(stuck, key=first_call, reverse=True)"),
-    breaks=tests_of(DIAGNOSE),
-    fails=["groups_are_followed"],
-)
-
-place_in_the_buffer = edit(
-    DIAGNOSE,
-    """You match operations by record_id or by their place in the buffer. Ring buffers have lost different numbers of
-    old operations, and ranks are in different groups: match by group and collective_seq_id.""",
-    (
-        'for entry in dump["entries"] if dump else ():',
-        'for number, entry in enumerate(dump["entries"] if dump else ()):',
-    ),
-    ('(entry["process_group"][0], entry["collective_seq_id"])', '("0", number)'),
-    breaks=tests_of(DIAGNOSE),
-)
-
-only_started_waits = edit(
-    DIAGNOSE,
-    """You take an operation for stuck only if its state is started. One that is scheduled is not completed
-    either.""",
-    ('if any(entry["state"] != "completed" for', 'if all(entry["state"] == "started" for'),
-    breaks=tests_of(DIAGNOSE),
 )
