@@ -219,7 +219,7 @@ def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
 
 @check("06-ex2-setup-ddp")
 def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
-    """Under torchrun the ranks meet at the agent's store; no attempt, by hand either, uses keys of another.
+    """Under torchrun the ranks meet at the agent's store. No attempt, not even one by hand, uses the keys of another.
 
     One rank comes first. It connects to no other rank, so that what it finds in the store cannot make it fail.
     """
