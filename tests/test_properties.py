@@ -153,9 +153,8 @@ RIGHT = "    return np.mean(np.asarray(worker_grads, dtype=np.float64), axis=0)"
 MEANS = {
     "right": RIGHT,
     "in their own dtype": "    return np.mean(worker_grads, axis=0)",
-    "changes a list": f"    if isinstance(worker_grads, list):\n        worker_grads[0] *= 2.0\n        "
-    f"worker_grads[0] /= 2.0\n        got = np.mean(worker_grads, axis=0)\n        worker_grads[0] += 1.0\n"
-    f"        return got\n{RIGHT}",
+    "changes a list": "    got = np.mean(np.asarray(worker_grads, dtype=np.float64), axis=0)\n"
+    "    if isinstance(worker_grads, list):\n        worker_grads[0] += 1\n    return got",
     "wrong": "    return np.sum(np.asarray(worker_grads, dtype=np.float64), axis=0)",
     "visible": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n{RIGHT}",
     "visible and its own dtype": "    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"

@@ -60,8 +60,12 @@ class Course:
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
         """(student, lesson) of everything handed in."""
         wanted = lessons or self.lessons()
-        named = limits.is_students_name
-        return [(student, name) for student, name in self._handed_in() if name in wanted and named(student)]
+        found = self._handed_in()
+        return [(student, name) for student, name in found if name in wanted and not student.startswith(".")]
+
+    def _gradable(self, lessons: list[str] | None) -> list[tuple[str, str]]:
+        """Those of `jobs` that nbgrader can take for what they are."""
+        return [(student, lesson) for student, lesson in self.jobs(lessons) if limits.is_students_name(student)]
 
     def unknown_folders(self) -> list[str]:
         """Folders in `submitted/` whose names are not lessons, perhaps mistyped."""
@@ -94,7 +98,7 @@ class Course:
         from autograder.grading import workers
 
         self._check_setup()
-        with nbgrader_api.one_engine(), Bar(hidden=not self.jobs(lessons)) as bar:
+        with nbgrader_api.one_engine(), Bar(hidden=not self._gradable(lessons)) as bar:
             problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
         for problem in problems:
             print(limits.printable(problem), file=sys.stderr)
@@ -107,12 +111,12 @@ class Course:
         """What `grade` does while the bar moves."""
         from autograder.grading import workers
 
-        for lesson in sorted({lesson for _, lesson in self.jobs(lessons)}):
+        for lesson in sorted({lesson for _, lesson in self._gradable(lessons)}):
             bar.say(f"preparing {lesson}")
             self.prepare(lesson)
         done, final = self._read_graded(), self.final()
         # Before anything is graded: a submission that changes meanwhile is graded next time.
-        states = {job: self._fingerprint(*job) for job in self.jobs(lessons)}
+        states = {job: self._fingerprint(*job) for job in self._gradable(lessons)}
         todo = {
             job: state for job, state in states.items()
             if force or done.get("/".join(job)) != state or job not in final
