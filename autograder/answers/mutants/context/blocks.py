@@ -61,7 +61,8 @@ later_keys_by_index = edit(
 
 own_position_is_not_seen = edit(
     BLOCKS,
-    """A query does not see the key of its own position with you. It should: at most its own, not below.""",
+    """Your queries do not see the key of their own position. They should: allow every position up to the query's
+    own.""",
     ("k_positions[None, :] <= q_positions[:, None]", "k_positions[None, :] < q_positions[:, None]"),
     breaks=tests_of(BLOCKS, RING, BACKWARD, EXCHANGE),
 )
@@ -265,7 +266,7 @@ one_rank_takes_any_layout = edit(
 
 unknown_layouts_are_zigzag = edit(
     LAYOUTS,
-    """Every other layout is a zigzag for you. A misspelled one should be refused, with an error that names layout.""",
+    """You take every other layout for a zigzag. Refuse a misspelled one with an error that names layout.""",
     ('    if layout == "zigzag":\n        parts', "    if True:\n        parts"),
     breaks=tests_of(LAYOUTS),
     fails=["other_ranks_and_layouts_are_refused"],
@@ -334,7 +335,7 @@ shares_of_steps_are_averaged = edit(
 
 busy_share = edit(
     LAYOUTS,
-    """You return the share of the time in which ranks work. Asked for is the rest.""",
+    """You return the share of the time in which ranks work. Return the rest.""",
     (
         "return 1 - int(pairs.sum()) / available if available else 0.0",
         "return int(pairs.sum()) / available if available else 0.0",

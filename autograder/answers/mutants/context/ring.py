@@ -239,8 +239,8 @@ all_blocks_are_kept = edit(
 
 gradients_stop_a_hop_short = edit(
     BACKWARD,
-    """The gradients of a block stop at the last rank that adds to them, its owner's right neighbor, so to speak. They
-    need one hop more than the block.""",
+    """The gradients of a block stop at the last rank that adds to them. They need one hop more than the block, to its
+    owner.""",
     ("        if world_size > 1:\n", "        if step < world_size - 1:\n"),
     breaks=tests_of(BACKWARD),
 )
@@ -327,7 +327,7 @@ own_gradients_alone = edit(
 
 gradients_in_the_wrong_order = edit(
     BACKWARD,
-    """You return dk, dv, dq. Asked for is dq, dk, dv.""",
+    """You return dk, dv, dq. The order is dq, dk, dv.""",
     ("return dq, gradient[0], gradient[1]", "return gradient[0], gradient[1], dq"),
     breaks=tests_of(BACKWARD),
 )

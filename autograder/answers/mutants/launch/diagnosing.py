@@ -175,8 +175,8 @@ rank_0_is_always_right = edit(
 
 the_culprits_own_operation = edit(
     DIAGNOSE,
-    """For a rank that differs you return the operation that it called. Asked for is the one that the others called,
-    which it should have called.""",
+    """For a rank that differs you return the operation that it called. Return the one that the others called, which it
+    should have called, too.""",
     ('return "different", rank, (*key, others[0][0])', 'return "different", rank, (*key, mine[0])'),
     breaks=tests_of(DIAGNOSE),
     fails=["differences_are_found"],

@@ -331,7 +331,7 @@ micro_batches_of_one = edit(
 
 chunks_up_to_four = edit(
     PLAN,
-    """You try at most four chunks. 8 belongs to them.""",
+    """You try at most four chunks. Try 8 as well.""",
     ("(1, 2, 4, 8), (False, True)", "(1, 2, 4), (False, True)"),
     breaks=tests_of(PLAN),
 )

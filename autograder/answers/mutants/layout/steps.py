@@ -109,7 +109,7 @@ utilization_of_one_gpu = edit(
 
 other_kinds_are_pipelines = edit(
     ARITHMETIC,
-    """Every other kind is a pipeline for you. A misspelled kind should be refused, with an error that names kind.""",
+    """You take every other kind for a pipeline. Refuse a misspelled one with an error that names kind.""",
     ('    if kind == "pp":\n        return 2 * ratio / 72\n'
      "    raise ValueError(f\"kind must be 'fsdp', 'tp' or 'pp', got {kind!r}\")",
      "    return 2 * ratio / 72"),
