@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from autograder.grading import gradebook, limits
+from autograder.grading import gradebook
 from autograder.grading.course import Course
 from autograder.lessons import notebook
 
@@ -48,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
         print(f"Nothing to grade: put each notebook at {where} and run this again.")
         return 0
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
-    print(limits.printable(gradebook.table_of(course.rows())))
+    print(gradebook.table_of(course.rows()))
     folder = folder_of(arguments)
     print(f"\nFeedback pages are in {folder / 'feedback'}, all points in {folder / 'grades.csv'}.")
     _say_limits(course)
@@ -93,7 +93,7 @@ def _example(arguments: argparse.Namespace) -> int:
     course.check(arguments.lessons)
     # Without the solutions first: the expected points show a broken test or jail as well.
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments), solutions=False)
-    print(limits.printable(gradebook.table_of(course.rows())))
+    print(gradebook.table_of(course.rows()))
     expected = example_class.read_expected(example_class.EXAMPLE / "expected.csv")
     wrong = example_class.differences(course.scores(), expected, arguments.lessons)
     for line in wrong:

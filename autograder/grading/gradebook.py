@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from autograder.grading.limits import csv_cell, csv_text
+from autograder.grading.limits import csv_cell, csv_text, printable
 
 
 class Row(NamedTuple):
@@ -80,14 +80,14 @@ def csv_of(rows: list[Row]) -> str:
 
 
 def table_of(rows: list[Row]) -> str:
-    """Students down, lessons across: points of points."""
+    """Students down, lessons across: points of points. For a terminal: no name gives it orders."""
     totals = totals_of(rows)
     lessons = sorted({lesson for _, lesson in totals})
     students = sorted({student for student, _ in totals})
     lines = [["student", *lessons]]
     for student in students:
         cells = [totals.get((student, lesson)) for lesson in lessons]
-        lines.append([student, *(f"{cell[0]:g}/{cell[1]:g}" if cell else "–" for cell in cells)])
+        lines.append([printable(student), *(f"{cell[0]:g}/{cell[1]:g}" if cell else "–" for cell in cells)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     texts = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([texts[0], "  ".join("─" * width for width in widths), *texts[1:]])
