@@ -218,6 +218,18 @@ def collective(call: str) -> str:
     return next((kind for kind in ("reduce_scatter", "all_gather") if call.startswith(kind)), call)
 
 
+def between_barriers(results: Any, world_size: int, barriers: int, instead: str, case: str = "") -> list[Any]:
+    """rank → its messages before, between and after the barriers of the check's driver.
+
+    barriers: how many the driver makes. An answer that makes one of its own fails, and reads what it should have done
+    `instead`. case: the case's name, if it is not just the number of ranks.
+    """
+    parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
+    if any(len(mine) != barriers + 1 for mine in parts):
+        fail(f"barrier was called, {instead}", case or count_of_ranks(world_size), "barrier")
+    return parts
+
+
 def ceil_div(a: int, b: int) -> int:
     """⌈a / b⌉ in whole numbers of any size."""
     return -(a // -b)

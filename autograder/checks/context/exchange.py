@@ -10,13 +10,12 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank
+from autograder.checking.expect import between_barriers, count_of_ranks, each_rank
 from autograder.checking.stage import run_ranks
 from autograder.checks.context.blocks import RTOL
 from autograder.checks.context.layouts import positions
 from autograder.checks.context.ring import Case as Sequence
 from autograder.checks.context.ring import _whole as whole_of
-from autograder.checks.context.ring import stretches
 
 EXCHANGE = "13-ex5-exchange"
 
@@ -155,14 +154,14 @@ def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):  # noqa
     for world_size in (2, 4):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (Exchange, cases, _backs(rng, cases)))
-        parts = stretches(results, world_size, 2 * len(cases) + 1, "all-to-alls only")
+        parts = between_barriers(results, world_size, 2 * len(cases) + 1, "expected all-to-alls only")
         for c, case in enumerate(cases):
             nbytes = case.x[0].size * getattr(torch, case.dtype).itemsize
             for place, way in ((2 * c + 1, "forward"), (2 * c + 2, "backward")):
                 _expect_exchanges(f"{case.name}, {way}", [part[place] for part in parts], nbytes, 1)
         sequences = _sequences(rng, world_size)
         results = run_ranks(_drive_attention, world_size, (ulysses_attention, sequences))
-        parts = stretches(results, world_size, 2 * len(sequences) + 1, "all-to-alls only")
+        parts = between_barriers(results, world_size, 2 * len(sequences) + 1, "expected all-to-alls only")
         for c, case in enumerate(sequences):
             nbytes = 4 * case.mine(0)[0].numel() * getattr(torch, case.dtype).itemsize
             for place, way in ((2 * c + 1, "forward"), (2 * c + 2, "backward")):

@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank, expect_equal, fail
+from autograder.checking.expect import between_barriers, count_of_ranks, each_rank, expect_equal, fail
 from autograder.checking.stage import run_ranks
-from autograder.checks.context.ring import stretches
 
 LOSS = "13-ex6-loss"
 IGNORED = -100
@@ -134,7 +133,7 @@ def two_numbers_are_all_reduced(sequence_loss, *, rng):
     for world_size in (2, 3):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (sequence_loss, cases))
-        parts = stretches(results, world_size, 2 * len(cases) + 1, "all-reduces only")
+        parts = between_barriers(results, world_size, 2 * len(cases) + 1, "expected all-reduces only")
         for c, case in enumerate(cases):
             forward = [[(m.call, m.bytes) for m in mine[2 * c + 1]] for mine in parts]
             for rank, mine in each_rank(f"{case.name}, forward", forward):

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank, fail
+from autograder.checking.expect import between_barriers, count_of_ranks, each_rank, fail
 from autograder.checking.inputs import seed as seed_for_ranks
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import run_ranks
@@ -167,17 +167,6 @@ def _expect_messages(case: Case, calls: list[list], numbers: list[list[int]], mo
         fail(f"the ranks sent {sent} numbers, expected at most {numbers[0]}", case.name, sent)
 
 
-def stretches(results: Any, world_size: int, barriers: int, allowed: str) -> list[list]:
-    """rank → what it sent before, between and after the driver's barriers, of which there are so many.
-
-    allowed: what an answer may call, for the message to one that calls barrier itself.
-    """
-    parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-    if any(len(mine) != barriers + 1 for mine in parts):
-        fail(f"barrier was called, expected {allowed}", count_of_ranks(world_size), "barrier")
-    return parts
-
-
 def _calls(parts: list[list], place: int) -> list[list[tuple[str, Any, int]]]:
     return [[(m.call, m.peer, m.bytes) for m in mine[place]] for mine in parts]
 
@@ -188,7 +177,7 @@ def blocks_travel_between_neighbors(ring_forward, *, rng):
     for world_size in (1, 2, 4, 5):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (ring_forward, cases))
-        parts = stretches(results, world_size, len(cases) + 1, "sends and receives")
+        parts = between_barriers(results, world_size, len(cases) + 1, "expected sends and receives")
         for c, case in enumerate(cases):
             sizes = [len(shard) for shard in case.shards]
             each, total = 2 * int(np.prod(case.whole.shape[1:3])) * case.whole.shape[4], sum(sizes)
@@ -349,7 +338,7 @@ def gradients_travel_with_their_blocks(ring_backward, *, rng):
         cases = _cases(rng, world_size)
         forwards = [case.forward() for case in cases]
         results = run_ranks(_drive_backward, world_size, (ring_backward, cases, forwards))
-        parts = stretches(results, world_size, len(cases) + 1, "sends and receives")
+        parts = between_barriers(results, world_size, len(cases) + 1, "expected sends and receives")
         for c, case in enumerate(cases):
             each = 2 * int(np.prod(case.whole.shape[1:3])) * case.whole.shape[4]
             total = 2 * each * case.whole.shape[3]
