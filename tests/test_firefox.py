@@ -11,7 +11,14 @@ from tests.test_figures import live_figure
 
 pytestmark = pytest.mark.firefox
 
-ASK = {"formulas": BAD_MATH, "pictures": BAD_IMAGES, "wide": OVERFLOW}
+#: What Firefox reports of a formula, also of one of which it has read only a part when it first draws the page.
+HALF_READ = "Invalid markup: Incorrect number of children for <"
+#: The same, asked of the page when it has been read to its end.
+CHILDREN = """[...document.querySelectorAll('mfrac, mroot, msub, msup, mover, munder, msubsup, munderover')]
+  .filter(e => e.children.length !== (['msubsup', 'munderover'].includes(e.localName) ? 3 : 2))
+  .map(e => e.outerHTML.slice(0, 120))"""
+
+ASK = {"formulas": BAD_MATH, "children": CHILDREN, "pictures": BAD_IMAGES, "wide": OVERFLOW}
 
 
 @pytest.mark.thorough
@@ -20,7 +27,8 @@ def test_firefox_sees_what_goes_wrong(tmp_path):
     page = tmp_path / "page.html"
     page.write_text(
         "<script>console.error('said so'); setTimeout(undefined_function)</script><script>undefined_function()</script>"
-        '<div style="width: 2000px">wide</div><span class="math"><math></math></span><img src="no.png" alt="nothing">'
+        '<div style="width: 2000px">wide</div><span class="math"><math></math></span>'
+        '<math><msup><mi>x</mi></msup></math><img src="no.png" alt="nothing">'
     )
     with npm.or_skip():
         found = firefox.visit([page], 390, ASK)[page]
@@ -38,6 +46,7 @@ def test_every_page_works_in_firefox(book, width):
     for page, found in visited.items():
         name = page.relative_to(book)
         found["cut"] = found.get("cut", []) if name.parts[0] == "notebooks" else []
+        found["errors"] = [error for error in found["errors"] if not error.startswith(HALF_READ)]
         problems += [f"{name}: {kind}: {what}" for kind in ("errors", *ask) for what in found[kind]]
         for figure in found["figures"]:
             (step, says), (first, says_first) = figure["end"], figure["home"]
