@@ -41,7 +41,7 @@ def _finite(x: torch.Tensor) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Case:
-    """Queries and keys with their positions. scale: of q, for large scores."""
+    """Queries and keys with their positions. scale: of q, for large scores. negative: is every score below 0?"""
 
     name: str
     shape: tuple[int, int, int]
@@ -50,6 +50,7 @@ class Case:
     dtype: str = "float64"
     strided: bool = False
     scale: float = 1.0
+    negative: bool = False
 
     def tensors(self, rng: np.random.Generator) -> list[torch.Tensor]:
         """q, k and v; strided: every second number of a larger tensor, so not contiguous."""
@@ -57,6 +58,8 @@ class Case:
         found = []
         for length in (len(self.q_positions), len(self.k_positions), len(self.k_positions)):
             numbers = rng.standard_normal((batch, heads, length, width))
+            if self.negative and len(found) < 2:
+                numbers = np.abs(numbers) * (-1 if found else 1)
             if not found:
                 numbers *= self.scale
             tensor = torch.from_numpy(numbers).to(getattr(torch, self.dtype))
@@ -78,6 +81,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         Case("no queries", (1, 2, 4), np.array([], np.int64), np.array([0, 1])),
         Case("scores of 1e8", (1, 1, 4), np.arange(5), np.arange(5), scale=1e8),
         Case("scores of 1e8, float32", (1, 1, 4), np.arange(5), np.arange(5), "float32", scale=1e8),
+        Case("scores of -1e8", (1, 1, 4), np.arange(5), np.arange(5), scale=1e8, negative=True),
     ]
 
 
