@@ -36,7 +36,8 @@ endif
 .PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser firefox jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
-all: $(STAMPS)/notebooks $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the example class
+# The book asks for the notebooks, which one core makes while the other runs the solutions.
+all: $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the example class
 	@$(MAKE) --no-print-directory -j3 AT_ONCE=yes $(STAMPS)/book $(STAMPS)/executed $(STAMPS)/graded
 	@echo
 	@echo "The grades of the made-up class in examples/class:"
@@ -156,20 +157,24 @@ $(STAMPS)/pyodide: FORCE
 	@mkdir -p $(STAMPS)
 	@echo '$(PYODIDE)' | cmp -s - $@ || echo '$(PYODIDE)' > $@
 
-$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+# The capstone's module of parts, which its notebook and its chapter import.
+$(STAMPS)/pieces: $(SOLUTIONS) autograder/lessons/pieces.py $(STAMPS)/inputs .venv/.ready
 	@$(BIN)/python -m autograder pieces
+	@touch $@
+
+$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 
 # Without the test cells, which take half the time; `make run` and `make test` run them.
-$(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.ready
+$(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.ready | $(STAMPS)/pieces
 	@$(STEP) "running the solutions" _build/solutions.log -- $(BIN)/python -m autograder run --no-tests
 	@touch $@
 
 CHAPTERS := $(BOOK) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/inputs .venv/.ready
 
 # Two chapters at a time.
-$(STAMPS)/chapters: $(CHAPTERS)
+$(STAMPS)/chapters: $(CHAPTERS) | $(STAMPS)/pieces
 	@$(BIN)/python -m autograder chapters
 	@touch $@
 
@@ -186,7 +191,7 @@ $(STAMPS)/book: $(CHAPTERS) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebooks $(STAMP
 SHOWN := 03_step 04_accumulation
 
 # Two submissions a core: a rank that waits for a message leaves its core to others.
-$(STAMPS)/graded: $(CLASS) $(SOLUTIONS) $(RANKS) $(AUTOGRADER) nbgrader_config.py $(STAMPS)/inputs .venv/.ready
+$(STAMPS)/graded: $(CLASS) $(SOLUTIONS) $(RANKS) $(AUTOGRADER) nbgrader_config.py $(STAMPS)/inputs .venv/.ready | $(STAMPS)/pieces
 	@$(MAKE) --no-print-directory jail
 	@$(STEP) "grading the example class" _build/example-class.log -- sh -c '$(BIN)/python -m autograder grade --example $(SHOWN) \
 	  --jobs $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(command -v bwrap >/dev/null || echo --no-jail) \
