@@ -53,8 +53,8 @@ waiting_has_no_excuse = edit(
 
 only_started_calls_excuse = edit(
     DIAGNOSE,
-    """You take only started calls for waiting. A call that is scheduled is not completed either, and its rank
-    waits.""",
+    """You count a rank as waiting only when its call has started. A call that is scheduled is not completed either, and
+    its rank waits.""",
     ('if entry["state"] != "completed" else set()', 'if entry["state"] == "started" else set()'),
     breaks=tests_of(DIAGNOSE),
     fails=["groups_are_followed"],
@@ -201,8 +201,8 @@ everybody_hangs = edit(
 
 a_second_is_slow = edit(
     DIAGNOSE,
-    """You use a limit of your own, in seconds. What is a long wait depends on the job: compare with how long the others
-    have waited for this rank before.""",
+    """You use a limit of your own, in seconds. How long a long wait is depends on the job: compare with how long the
+    others have waited for this rank before.""",
     ("<= 3 * max(lags)", "<= 2_000_000_000"),
     breaks=tests_of(DIAGNOSE),
 )
@@ -237,7 +237,7 @@ place_in_the_buffer = edit(
 
 only_started_waits = edit(
     DIAGNOSE,
-    """You take an operation for stuck only if its state is started. One that is scheduled is not completed
+    """You count an operation as stuck only when its state is started. An operation that is scheduled is not completed
     either.""",
     ('if any(entry["state"] != "completed" for', 'if all(entry["state"] == "started" for'),
     breaks=tests_of(DIAGNOSE),

@@ -25,8 +25,8 @@ def tickets_counted_by_the_world():
 answers_one_question_only = edit(
     NAME,
     """Rank 0 answers the first question that it finds under a rank's key. That may be the question of a rank of an
-    earlier attempt; the living rank then waits for ever. Go on answering until this rank has confirmed that it has
-    heard your name.""",
+    earlier attempt; the living rank then waits for ever. Go on answering until this rank has confirmed that it has the
+    name.""",
     (
         """        while not store.check([f"{mine} heard by {other}"]):
             question = store.get(f"question of {other}").decode()
@@ -143,7 +143,7 @@ confirmation_without_the_name = edit(
 questions_deleted_first = edit(
     NAME,
     """Rank 0 deletes the questions that it finds at the beginning. A rank that came before rank 0 has asked already,
-    and waits for ever. Answer old questions, too: nobody reads it.""",
+    and waits for ever. Answer old questions, too: nobody reads those answers, and they do no harm.""",
     (
         "    for other in range(1, world_size):\n",
         """    for other in range(1, world_size):
@@ -197,7 +197,8 @@ each_its_own_name = edit(
 
 bytes_for_a_name = edit(
     NAME,
-    """store.get returns bytes, and you pass them on on some ranks. A text is asked for: decode() makes one.""",
+    """store.get returns bytes, and on some ranks you return them as they are. The statement asks for a text: decode()
+    makes one.""",
     (
         """        store.set(f"{name} heard by {rank}", "yes")
         return name

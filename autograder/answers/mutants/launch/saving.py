@@ -77,8 +77,8 @@ last_step_borrows = edit(
 
 one_step_more = edit(
     INDICES,
-    """Your epochs have length // global_batch + 1 steps. Where the global batch divides the length, that is a step too
-    many, in which no rank has an example. Round the quotient up.""",
+    """Your epochs have length // global_batch + 1 steps. Where the global batch divides the length, that is one step
+    too many, and no rank has an example in it. Round the quotient up.""",
     ("ceil(length / global_batch)", "length // global_batch + 1"),
     breaks=tests_of(INDICES),
 )

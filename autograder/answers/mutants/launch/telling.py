@@ -12,8 +12,8 @@ TRAIN = "06-ex5-train-until-told"
 
 only_rank_0_is_heard = edit(
     TRAIN,
-    """Rank 0 decides and the others follow. A signal that reaches another rank is lost. Each rank must bring what it
-    knows: add up the numbers of told ranks.""",
+    """Rank 0 decides and the others follow. A signal that reaches another rank is lost. Each rank must contribute what
+    it knows: count the ranks that got the signal.""",
     ("dist.all_reduce(stop)", "dist.broadcast(stop, 0)"),
     breaks=tests_of(TRAIN),
 )
@@ -21,15 +21,15 @@ only_rank_0_is_heard = edit(
 only_the_told_rank_stops = edit(
     TRAIN,
     """Only the rank that got the signal stops. The others go on to the next all-reduce and wait there for it, until the
-    cluster kills them all. After each step, the ranks must agree whether one of them has been told.""",
+    cluster kills them all. After each step, the ranks must agree whether one of them got the signal.""",
     ("            dist.all_reduce(stop)\n", ""),
     breaks=tests_of(TRAIN),
 )
 
 all_must_be_told = edit(
     TRAIN,
-    """Your run stops when all ranks have been told. A cluster that takes one machine away tells only the ranks on it:
-    one is enough.""",
+    """Your run stops only when every rank got the signal. A cluster that takes one machine away sends it only to the
+    ranks on that machine: one is enough.""",
     ("dist.all_reduce(stop)", "dist.all_reduce(stop, dist.ReduceOp.MIN)"),
     breaks=tests_of(TRAIN),
 )
