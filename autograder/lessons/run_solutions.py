@@ -84,11 +84,13 @@ def run_all(
 
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        futures = [pool.submit(_attempt, lesson, parameters, False, **how) for lesson, parameters in todo]
-        done = concurrent.futures.as_completed(futures)
+        # The largest first, so that no process is left alone with a long one at the end.
+        largest_first = sorted(range(len(todo)), key=lambda i: -notebook.solution_path(todo[i][0]).stat().st_size)
+        futures = {i: pool.submit(_attempt, *todo[i], False, **how) for i in largest_first}
+        done = concurrent.futures.as_completed(futures.values())
         for _ in tqdm(done, total=len(todo), desc="solutions", unit="notebook", disable=not progress):
             pass
-    return [future.result() for future in futures]
+    return [futures[i].result() for i in range(len(todo))]
 
 
 def _attempt(lesson: str, parameters: dict[str, Any], progress: bool, **how: Any) -> Path | Exception:
