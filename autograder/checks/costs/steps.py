@@ -83,7 +83,7 @@ def tokens_are_the_fewest_that_hide(tokens_to_hide: Callable, *, rng: np.random.
         ("little overlaps", 8e9, 312e12, float(rng.uniform(0.2, 0.6)), float(rng.uniform(0.05, 0.2))),
     ):
         per_token = _hidden_by_one_token(parameters, flops, mfu, overlap)
-        for tokens, spare in ((int(rng.integers(2, 20)), 0.3), (int(rng.integers(1000, 9000)), 0.7), (1, 0.6)):
+        for tokens, spare in ((int(rng.integers(7, 30)), 0.3), (int(rng.integers(1000, 9000)), 0.7), (1, 0.6)):
             # Far from whole numbers of tokens, so that no right formula rounds to the wrong side.
             communication = float(per_token * (tokens - Fraction(spare)))
             _expect_tokens(
