@@ -54,7 +54,10 @@ def test_what_a_student_has_changed_or_added_runs():
     assert skipped(more=["print(3)"]) == {"draw", "show"}
 
 
-UNCERTAIN = ["globals()['draw']", "eval('picture')", "%run -n draw", "sys.modules['__main__']", "def f(:", "Out[3]"]
+UNCERTAIN = [
+    "globals()['draw']", "eval('picture')", "%run -n draw", "sys.modules['__main__']", "def f(:", "Out[3]",
+    "locals()['draw']", "def f(x=vars()):\n    return x", "[locals() for _ in range(2)]",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("source", UNCERTAIN)
@@ -67,6 +70,12 @@ def test_a_lesson_without_a_setup_cell_runs_whole():
     nb.cells[0].metadata.tags = []
     assert skippable.skippable_cells(nb.cells, lesson()) == {"draw", "show"}
     assert skippable.skippable_cells(nb.cells, nb) == set()
+
+
+@pytest.mark.parametrize("call", ["locals()['factor']", "vars()", "vars(x)", "[locals() for _ in x]"])
+def test_in_a_function_locals_are_its_own(call):
+    assert skipped({"ex1": f"def twice(x, factor=2):\n    return {call} * x"}) == {"draw", "show"}
+    assert skipped({"ex1": f"class Twice:\n    def __call__(self, x):\n        return {call} * x"}) == {"draw", "show"}
 
 
 def test_a_method_of_that_name_is_no_such_reading():

@@ -9,6 +9,7 @@ runs.
 from __future__ import annotations
 
 import re
+import symtable
 from collections.abc import Iterable
 
 import nbformat
@@ -16,9 +17,9 @@ import nbformat
 from autograder.lessons import notebook
 
 #: Ways to read a name that the source does not show. If a student's cell uses one of them, every cell runs.
-DYNAMIC = re.compile(
-    r"(?<![\w.])(globals|locals|vars|eval|exec|get_ipython)\b|\b(In|Out)\[|sys\.modules|__(main|globals)__"
-)
+DYNAMIC = re.compile(r"(?<![\w.])(globals|eval|exec|get_ipython)\b|\b(In|Out)\[|sys\.modules|__(main|globals)__")
+#: Two more outside of functions. In a function they find its own names.
+OWN_NAMES = {"locals", "vars"}
 
 
 def skippable_cells(cells: Iterable[nbformat.NotebookNode], lesson: nbformat.NotebookNode) -> set[str]:
@@ -33,9 +34,9 @@ def skippable_cells(cells: Iterable[nbformat.NotebookNode], lesson: nbformat.Not
     code = [cell for cell in cells if cell.cell_type == "code"]
     skipped = {cell.id for cell in code if _is_demonstration(ours.get(cell.source.strip()))}
     theirs = {cell.id for cell in code if cell.source.strip() not in ours}
-    if any(DYNAMIC.search(cell.source) for cell in code if cell.id in theirs):
-        return set()
     try:
+        if any(_reads_unseen_names(cell) for cell in code if cell.id in theirs):
+            return set()
         names = {cell.id: notebook.names_of(cell) for cell in code}
     except notebook.UNPARSABLE:  # not Python, a magic command perhaps: the names that it reads are unknown
         return set()
@@ -49,6 +50,20 @@ def skippable_cells(cells: Iterable[nbformat.NotebookNode], lesson: nbformat.Not
         if not needed:
             return skipped
         skipped -= needed
+
+
+def _reads_unseen_names(cell: nbformat.NotebookNode) -> bool:
+    """May it read names that its source does not show? One of UNPARSABLE for a cell that is not Python."""
+    if DYNAMIC.search(cell.source):
+        return True
+    mentions = any(name in cell.source for name in OWN_NAMES)
+    return mentions and not OWN_NAMES.isdisjoint(_read_at_top(symtable.symtable(cell.source, cell.id, "exec")))
+
+
+def _read_at_top(table: symtable.SymbolTable) -> set[str]:
+    """The names that are read outside of functions, in comprehensions as well: newer Pythons run these in place."""
+    comprehensions = [one for one in table.get_children() if one.get_name().endswith(("comp", "genexpr"))]
+    return {s.get_name() for s in table.get_symbols() if s.is_referenced()}.union(*map(_read_at_top, comprehensions))
 
 
 def _is_demonstration(cell: nbformat.NotebookNode | None) -> bool:
