@@ -59,28 +59,15 @@ class Handle:
         reply = self._inmate.ask("attribute", reference=self._reference, name=name)
         return received(self._inmate, answer(reply)["value"], self._ours)
 
-    def __reduce__(self) -> tuple:
-        """Sent into the jail, a handle becomes the object itself."""
-        _Packer.met = self._inmate
-        return _resolve, (self._reference,)
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the submission>"
 
 
-def _resolve(reference: str | int) -> Any:
-    """The object of a handle; runs in the jail, where the pickle is read."""
-    from jail import inside
-
-    return inside.resolve(reference)
-
-
 class _Packer(cloudpickle.Pickler):
-    """Pickles for the jail. It remembers whether it met a handle, and sends the lesson's own exceptions by name.
+    """Pickles for the jail, where a handle becomes the object itself; remembers whether it met one.
 
-    Of a check's records, only those methods travel that something needs there (`luggage`).
-
-    In the jail these names are the classes that the submission has defined, and its code raises those.
+    The lesson's own exceptions travel by name: in the jail these are classes that the submission has defined, and its
+    code raises those. Of a check's records, only those methods travel that something needs there (`luggage`).
     """
 
     met: outside.Inmate | None = None
@@ -88,9 +75,14 @@ class _Packer(cloudpickle.Pickler):
     #: The exceptions that the lesson's setup cells define, by name.
     errors: ClassVar[dict[str, type]] = {}
 
+    def persistent_id(self, obj: Any) -> str | int | None:
+        """The name or number by which the jail finds an object of its own (`inside.resolve`); None for one of ours."""
+        if isinstance(obj, Handle):
+            _Packer.met = obj._inmate
+            return obj._reference
+        return obj.__name__ if isinstance(obj, type) and self.errors.get(obj.__name__) is obj else None
+
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) and self.errors.get(obj.__name__) is obj:
-            return _resolve, (obj.__name__,)
         return super().reducer_override(self.luggage.lighter(obj) if is_record(obj) else obj)
 
 
@@ -241,12 +233,14 @@ _DRIVERS = ("autograder.checks.", "autograder.checking.")
 
 def classes() -> dict[str, type]:
     """The dataclasses and named tuples of our own that a driver may return, by name."""
-    return _classes_in(tuple(name for name in list(sys.modules) if name.startswith(_DRIVERS)))
+    return _classes_among(len(sys.modules))
 
 
 @functools.cache
-def _classes_in(modules: tuple[str, ...]) -> dict[str, type]:
-    mine = [value for name in modules for value in vars(sys.modules[name]).values() if isinstance(value, type)]
+def _classes_among(loaded: int) -> dict[str, type]:
+    """`classes`, of as many modules as are loaded now: a call may load another one of a check's."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(_DRIVERS)]
+    mine = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     plain = [kind for kind in mine if hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)]
     return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}
 

@@ -217,7 +217,7 @@ class Kernel:
     def do_call(self, payload: bytes, folder: str, files: dict) -> dict:
         """Call something with arguments; its result, how it changed the arguments, and the files that it changed."""
         wire.write_folder(folder, files)
-        function, args, kwargs = pickle.loads(payload)
+        function, args, kwargs = _Unpacker(io.BytesIO(payload)).load()
         watch = Watch((args, kwargs))
         try:
             value = function(*args, **kwargs)
@@ -236,7 +236,7 @@ class Kernel:
         import ranks
 
         wire.write_folder(folder, files)
-        worker, args = pickle.loads(payload)
+        worker, args = _Unpacker(io.BytesIO(payload)).load()
         try:
             results = ranks.run(worker, args=args, echo=False, **options)
             ledger = results.ledger
@@ -260,6 +260,13 @@ def resolve(reference: int | str) -> Any:
             raise NameError(f"name {reference!r} is not defined")
         return kernel.shell.user_ns[reference]
     return kernel.kept[reference]
+
+
+class _Unpacker(pickle.Unpickler):
+    """Reads what `handles.pack` has written: in the place of each handle stands the submission's own object."""
+
+    def persistent_load(self, reference: int | str) -> Any:
+        return resolve(reference)
 
 
 def describe(error: BaseException, shell: Any) -> dict:
