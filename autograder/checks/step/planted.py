@@ -6,6 +6,7 @@ micro-batches, so all of them look alike from outside, and what is right about t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -132,22 +133,22 @@ def _planted(
 
     off: (N, accum_steps) → by how much the part number `part` of the result is off, besides.
     """
+    return functools.partial(_step, combine, part, off)  # one function for all: each one costs time on its way
 
-    def step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        arrays = (worker_xs, worker_ys, weights, ema_weights, m, v)
-        xs, ys, w, ema, m, v = (np.asarray(array, dtype=np.float64) for array in arrays)
-        residuals = np.einsum("nabd,d->nab", xs, w) - ys
-        grads = 2 / ys.shape[2] * np.einsum("nab,nabd->nad", residuals, xs)
-        g = combine(grads)  # (K, d)
-        new_m = beta1 * m + (1 - beta1) * g
-        new_v = beta2 * v + (1 - beta2) * g * g
-        new_w = w - lr * new_m / (1 - beta1**t) / (np.sqrt(new_v / (1 - beta2**t)) + eps)
-        w, m, v = (parts.mean(axis=0) for parts in (new_w, new_m, new_v))
-        parts = [w, decay * ema + (1 - decay) * w, m, v]
-        parts[part] = parts[part] + off(*ys.shape[:2])
-        return np.concatenate(parts)
 
-    return step
+def _step(combine, part, off, worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+    arrays = (worker_xs, worker_ys, weights, ema_weights, m, v)
+    xs, ys, w, ema, m, v = (np.asarray(array, dtype=np.float64) for array in arrays)
+    residuals = np.einsum("nabd,d->nab", xs, w) - ys
+    grads = 2 / ys.shape[2] * np.einsum("nab,nabd->nad", residuals, xs)
+    g = combine(grads)  # (K, d)
+    new_m = beta1 * m + (1 - beta1) * g
+    new_v = beta2 * v + (1 - beta2) * g * g
+    new_w = w - lr * new_m / (1 - beta1**t) / (np.sqrt(new_v / (1 - beta2**t)) + eps)
+    w, m, v = (parts.mean(axis=0) for parts in (new_w, new_m, new_v))
+    parts = [w, decay * ema + (1 - decay) * w, m, v]
+    parts[part] = parts[part] + off(*ys.shape[:2])
+    return np.concatenate(parts)
 
 
 #: Steps that no mark depends on: what the student's test says of them tells one mistake from another.
