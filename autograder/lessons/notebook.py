@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import io
 import linecache
 import os
@@ -20,6 +21,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import nbformat
@@ -31,7 +33,8 @@ SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
 #: What parsing a source may raise: it is no Python, or nested too deeply or too large for the parser.
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-
+#: At most this many characters of a source are kept with what was found in it.
+KEPT = 20_000
 
 #: Names that a kernel defines before the first cell.
 IPYTHON = ("__name__", "get_ipython", "display", "In", "Out")
@@ -147,8 +150,26 @@ def names_of(cell: nbformat.NotebookNode) -> tuple[set[str], set[str]]:
 
     One of UNPARSABLE for a cell that is not Python, or that is nested too deeply for Python's parser.
     """
-    table = symtable.symtable(cell.source, cell.id, "exec")
+    return names_in(cell.source, cell.id)
+
+
+def names_in(source: str, name: str) -> tuple[set[str], set[str]]:
+    """The same for a source; what was found is remembered, unless the source is long."""
+    find = _names_in if len(source) <= KEPT else _names_in.__wrapped__
+    defined, read = find(source, name)
+    return set(defined), set(read)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_in(source: str, name: str) -> tuple[set[str], set[str]]:
+    table = symtable.symtable(source, name, "exec")
     return names_defined_by(table), names_read_by(table)
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(source: str, filename: str) -> CodeType:
+    """The code of a lesson's cell, as a kernel compiles it: annotations are not postponed as they are in this file."""
+    return compile(source, filename, "exec", dont_inherit=True)
 
 
 def names_defined_by(table: symtable.SymbolTable) -> set[str]:
@@ -246,8 +267,7 @@ def _execute(cell_id: str, source: str, space: dict[str, Any]) -> str:
     filename = f"<cell {cell_id}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
-        # As in a kernel, where annotations are not postponed as they are in this file.
-        exec(compile(source, filename, "exec", dont_inherit=True), space)
+        exec(compiled(source, filename), space)
     except Exception as error:
         return "".join(traceback.format_exception_only(error)).strip()
     return ""

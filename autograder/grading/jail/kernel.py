@@ -6,7 +6,6 @@ define, and a handle (`handles`) for each name of the submission that the cell m
 
 from __future__ import annotations
 
-import ast
 import builtins
 import contextlib
 import functools
@@ -201,13 +200,13 @@ class JailedKernel:
         file = f"<test {abs(hash(source))}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         space = namespace_of(self.lesson)
-        wanted = notebook.names_read_by(symtable.symtable(source, file, "exec"))
+        _, wanted = notebook.names_in(source, file)
         for name in wanted - space.keys() - vars(builtins).keys():
             if name in known:
                 space[name] = handles.Handle(self.running, name)
         for name in self.answers & known:
             space[name] = handles.Handle(self.running, name)
-        return compile(ast.parse(source), file, "exec", dont_inherit=True), space
+        return notebook.compiled(source, file), space
 
 
 def namespace_of(lesson: nbformat.NotebookNode) -> dict[str, Any]:
@@ -216,7 +215,7 @@ def namespace_of(lesson: nbformat.NotebookNode) -> dict[str, Any]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         for cell in lesson.cells:
             if notebook.is_setup(cell) and notebook.nbgrader_role(cell) != "solution":
-                exec(compile(cell.source, f"<cell {cell.id}>", "exec", dont_inherit=True), space)
+                exec(notebook.compiled(cell.source, f"<cell {cell.id}>"), space)
     return space
 
 
