@@ -76,7 +76,9 @@ def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
             Case(f"{count_of_ranks(world_size)}, src = {src}", vectors(rng, world_size, 3, "float32"), (src,))
             for src in (-1, world_size, world_size + 5)
         ]
-        expect_refusals(broadcast, cases, "src")
+        src = world_size - 1
+        last = Case(f"{count_of_ranks(world_size)}, src = {src}", vectors(rng, world_size, 3, "float32"), (src,))
+        expect_refusals(broadcast, cases, "src", last, _expect_broadcasts)
 
 
 # ---- 2 · reduce_scatter ----
@@ -110,14 +112,15 @@ def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
 @check("01-ex2-reduce-scatter")
 def reduce_scatter_refuses_what_is_not_1d(reduce_scatter, *, rng):
     """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
-    _expect_refusals_of_shapes(reduce_scatter, rng)
+    _expect_refusals_of_shapes(reduce_scatter, _expect_reduce_scatters, rng)
 
 
-def _expect_refusals_of_shapes(function: Any, rng: np.random.Generator) -> None:
+def _expect_refusals_of_shapes(function: Any, expect: Any, rng: np.random.Generator) -> None:
     for world_size in (2, 1):
         ranks, shapes = count_of_ranks(world_size), ((4, 2), (), (2, 1), (2, 1, 2))
         cases = [Case(f"{ranks}, shape {shape}", [numbers(rng, shape, "float32")] * world_size) for shape in shapes]
-        expect_refusals(function, cases, "tensor")
+        flat = Case(f"{ranks}, shape (4,)", vectors(rng, world_size, 4, "float32"))
+        expect_refusals(function, cases, "tensor", flat, expect)
 
 
 # ---- 3 · all_gather ----
@@ -164,12 +167,14 @@ def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
         Case("3 ranks, a matrix", [numbers(rng, (2, 1), "float32") for _ in range(3)], (6,)),
         Case("3 ranks, a number of shape ()", [numbers(rng, (), "float32") for _ in range(3)], (3,)),
     ]
-    expect_refusals(all_gather, cases, "chunk")
+    right = Case("3 ranks, chunks that fit", [numbers(rng, (n,), "float32") for n in (3, 2, 2)], (7,))
+    expect_refusals(all_gather, cases, "chunk", right, _expect_all_gathers)
     alone = [
         Case("1 rank, one number too many", [numbers(rng, (4,), "float32")], (3,)),
         Case("1 rank, a matrix", [numbers(rng, (2, 1), "float32")], (2,)),
     ]
-    expect_refusals(all_gather, alone, "chunk")
+    right = Case("1 rank, a chunk that fits", [numbers(rng, (3,), "float32")], (3,))
+    expect_refusals(all_gather, alone, "chunk", right, _expect_all_gathers)
 
 
 # ---- 7 · all_to_all ----
@@ -203,4 +208,4 @@ def all_to_all_needs_nothing_but_its_messages(all_to_all, *, rng):
 @check("01-ex7-all-to-all")
 def all_to_all_refuses_what_is_not_1d(all_to_all, *, rng):
     """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
-    _expect_refusals_of_shapes(all_to_all, rng)
+    _expect_refusals_of_shapes(all_to_all, _expect_exchanges, rng)

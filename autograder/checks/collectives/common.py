@@ -313,9 +313,17 @@ def turned(sizes: list[int], by: int) -> list[int]:
     return [sizes[(rank + by) % len(sizes)] for rank in range(len(sizes))]
 
 
-def expect_refusals(function: Any, cases: list[Case], name: str) -> None:
-    """A ValueError names the argument, on every rank, before any message."""
-    for trial in run_cases(function, cases):
+def expect_refusals(function: Any, cases: list[Case], name: str, valid: Case | None = None, expect: Any = None) -> None:
+    """A ValueError names the argument, on every rank, before any message.
+
+    valid: a case among them that raises nothing. expect: what the exercise's core asks of a list of trials.
+    """
+    middle = len(cases) // 2
+    tried = cases if valid is None else [*cases[:middle], valid, *cases[middle:]]
+    trials = run_cases(function, tried)
+    for trial in trials:
+        if trial.case is valid:
+            continue
         for rank, outcome in enumerate(trial.outcomes):
             if outcome.error is None:
                 fail(f"rank {rank} raised nothing, expected a ValueError", trial.case.name, "nothing raised")
@@ -324,3 +332,5 @@ def expect_refusals(function: Any, cases: list[Case], name: str) -> None:
                 fail(text, trial.case.name, "not named")
         if trial.ledger:
             fail("messages were sent before the ValueError", trial.case.name, "sent first")
+    if valid is not None:
+        expect([trials[middle]])
