@@ -119,8 +119,8 @@ def expect_float64(case: str, got: Any, expected: np.ndarray, *, what: str) -> N
     expect_near(case, got, expected, what, because="compute in float64 from the start")
 
 
-def expect_pure(case: str, function: Callable, inputs: dict[str, Any]) -> None:
-    """`function(*inputs.values())` changes no input, and its results share no memory with one."""
+def expect_pure(case: str, function: Callable, inputs: dict[str, Any], expected: np.ndarray) -> None:
+    """`function(*inputs.values())` changes no input, and its result, `expected`, shares no memory with one."""
     before = {name: [leaf.copy() for leaf in _leaves(value)] for name, value in inputs.items()}
     results = function(*inputs.values())
     for name, value in inputs.items():
@@ -133,6 +133,8 @@ def expect_pure(case: str, function: Callable, inputs: dict[str, Any]) -> None:
         for name, value in inputs.items():
             if any(np.shares_memory(result, leaf) for leaf in _leaves(value)):
                 fail(f"the result shares memory with {name}: return a new array", case, ("shared", name))
+    got = np.hstack(_leaves(results)) if isinstance(results, (list, tuple)) else results
+    expect_near(case, got, expected, "the result")
 
 
 def _leaves(value: Any) -> list[np.ndarray]:

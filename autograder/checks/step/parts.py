@@ -64,8 +64,9 @@ def gradient_is_computed_in_float64(worker_gradient: Callable, *, rng: np.random
 def gradient_leaves_its_inputs_alone(worker_gradient: Callable, *, rng: np.random.Generator) -> None:
     """x, y and w are not changed, and the result shares no memory with them."""
     for accum_steps, batch in [(3, 4), (1, 1)]:
-        inputs = dict(zip(("x", "y", "w"), examples(rng, (accum_steps, batch), 5), strict=True))
-        expect_pure(f"accum_steps = {accum_steps}, B = {batch}", worker_gradient, inputs)
+        x, y, w = examples(rng, (accum_steps, batch), 5)
+        case, expected = f"accum_steps = {accum_steps}, B = {batch}", autograd(x, y, w)
+        expect_pure(case, worker_gradient, {"x": x, "y": y, "w": w}, expected)
 
 
 # --- exercise 2 -------------------------------------------------------------------------------------------
@@ -101,8 +102,10 @@ def mean_is_computed_in_float64(all_reduce_mean: Callable, *, rng: np.random.Gen
 def mean_leaves_its_inputs_alone(all_reduce_mean: Callable, *, rng: np.random.Generator) -> None:
     """No worker's gradient is changed, and the result shares no memory with one, even with one worker."""
     for n in (3, 1):
-        expect_pure(f"N = {n}, an array", all_reduce_mean, {"worker_grads": rng.normal(size=(n, 4))})
-        expect_pure(f"N = {n}, a list of arrays", all_reduce_mean, {"worker_grads": list(rng.normal(size=(n, 4)))})
+        for kind, given in (("an array", np.array), ("a list of arrays", list)):
+            grads = rng.normal(size=(n, 4))
+            expected = torch.from_numpy(grads).mean(dim=0).numpy()
+            expect_pure(f"N = {n}, {kind}", all_reduce_mean, {"worker_grads": given(grads)}, expected)
 
 
 # --- exercise 3 -------------------------------------------------------------------------------------------
@@ -146,7 +149,9 @@ def adam_leaves_its_inputs_alone(adam_update: Callable, *, rng: np.random.Genera
     w, m, v = draw_state(rng, 4)
     for case, lr in (("t = 2", 0.1), ("t = 2, lr = 0", 0.0)):
         inputs = {"w": w, "g": rng.normal(size=4), "m": m, "v": v}
-        expect_pure(case, lambda *arrays, lr=lr: adam_update(*arrays, lr, 0.9, 0.99, 1e-8, 2), inputs)
+        hyper = {"lr": lr, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
+        expected = np.hstack(torch_update(*inputs.values(), hyper, 2))
+        expect_pure(case, lambda *arrays, hyper=hyper: adam_update(*arrays, *hyper.values(), 2), inputs, expected)
 
 
 # --- exercise 4 -------------------------------------------------------------------------------------------
@@ -185,7 +190,8 @@ def ema_leaves_its_inputs_alone(ema_update: Callable, *, rng: np.random.Generato
     """ema and w are not changed, and the result shares no memory with them, even for decay 0 and 1."""
     for decay in (0.9, 0.0, 1.0):
         inputs = {"ema": rng.normal(size=4), "w": rng.normal(size=4)}
-        expect_pure(f"decay = {decay}", lambda ema, w, decay=decay: ema_update(ema, w, decay), inputs)
+        expected = torch_ema(*inputs.values(), decay)
+        expect_pure(f"decay = {decay}", lambda ema, w, decay=decay: ema_update(ema, w, decay), inputs, expected)
 
 
 def _expect_adam(

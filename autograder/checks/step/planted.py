@@ -160,7 +160,7 @@ PROBES = [
 
 
 def _expect_verdicts(step_is_right: Callable, planted: dict[str, Combine], rng: np.random.Generator) -> None:
-    """The student's test must say True of the right ones of these steps, and False of all others.
+    """The student's test must say True of all right steps, and False of the others of these.
 
     It is asked about all steps, in random order: the evidence is what it says of each.
     """
@@ -172,7 +172,7 @@ def _expect_verdicts(step_is_right: Callable, planted: dict[str, Combine], rng: 
     said = [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
     evidence = [str(answer) for answer in said]
     for name, answer in zip(every, said, strict=False):
-        if name in planted:
+        if name in planted or name in RIGHT:
             case = f"a step that {name}"
             if not isinstance(answer, (bool, np.bool_)):
                 fail(f"step_is_right returns {shown(answer)}, expected True or False", case, evidence)

@@ -110,7 +110,9 @@ def step_leaves_its_inputs_alone(distributed_training_step: Callable, *, rng: np
             "ema_weights": rng.normal(size=5),
         }
         inputs |= {"m": m, "v": v}
-        expect_pure(case, lambda *arrays: distributed_training_step(*arrays, *USUAL.values(), 2), inputs)
+        state = [w, inputs["ema_weights"], m, v]
+        expected = np.hstack(torch_step(xs.reshape(-1, 5), ys.reshape(-1), state, USUAL, 2))
+        expect_pure(case, lambda *arrays: distributed_training_step(*arrays, *USUAL.values(), 2), inputs, expected)
 
 
 @check("03-ex5-training-step")
@@ -151,7 +153,10 @@ def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: 
             mentions=name,
             evidence="not rejected",
         )
+    _expect_step("all shapes fit, t = 1", distributed_training_step, xs, ys, [w, w, w, w * w], USUAL, 1)
     one = right | {"worker_xs": xs[..., :1]} | {name: np.ones(1) for name in ("weights", "ema_weights", "m", "v")}
+    ones = [np.ones(1)] * 4
+    _expect_step("all shapes fit, t = 1, d = 1", distributed_training_step, xs[..., :1], ys, ones, USUAL, 1)
     for name in ("weights", "ema_weights", "m", "v"):
         arguments, why = one | {name: 1.0}, f"{name} a number, d = 1"
         step, error = distributed_training_step, ValueError
