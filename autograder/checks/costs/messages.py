@@ -85,7 +85,11 @@ def nonsense_is_refused(
 ) -> None:
     """In each function, n below 1 and a negative nbytes, alpha or beta raise a ValueError that names the argument."""
     wrong = (("n", 0), ("n", -4), ("nbytes", -1), ("alpha", -1e-9), ("beta", -1e-12))
-    for function, what in ((ring_time, "ring_time"), (tree_time, "tree_time"), (halving_time, "halving_time")):
+    for function, what, oracle, because in (
+        (ring_time, "ring_time", ring_seconds, RING),
+        (tree_time, "tree_time", tree_seconds, TREE),
+        (halving_time, "halving_time", halving_seconds, HALVING),
+    ):
         for right in (
             {"nbytes": 1000, "n": 4, "alpha": 1e-5, "beta": 1e-9},
             {"nbytes": 0, "n": 1, "alpha": 0, "beta": 0},
@@ -94,6 +98,7 @@ def nonsense_is_refused(
                 border = "" if right["n"] > 1 else ", the others at their borders"
                 arguments = (right | {name: value}).values()
                 expect_value_error(f"{what}, {name} = {value}{border}", name, function, *arguments)
+                _expect_time(function, what, oracle, because, f"{what}, nothing wrong{border}", *right.values())
 
 
 @check("02-ex1-all-reduce-times")
@@ -101,6 +106,8 @@ def halving_needs_a_power_of_two(halving_time: Callable, *, rng: np.random.Gener
     """halving_time raises a ValueError that names n for every n that is no power of two."""
     for n in (3, 6, 7, 12, 1000, int(rng.integers(2**9 + 1, 2**10))):
         expect_value_error(f"N = {n}", "n", halving_time, 1000, n, 1e-5, 1e-9)
+    for n in (1, 8):
+        _expect_time(halving_time, "halving_time", halving_seconds, HALVING, f"N = {n}", 1000, n, 1e-5, 1e-9)
     expect_value_error("N = 6, T = 0", "n", halving_time, 0, 6, 1e-5, 1e-9)
     expect_value_error("N = 6, nothing costs anything", "n", halving_time, 1000, 6, 0, 0)
 
@@ -153,6 +160,8 @@ def two_levels_refuse_nonsense(two_level_time: Callable, *, rng: np.random.Gener
             case = f"{name} = {value}" + ("" if right["nodes"] > 1 else ", the others 1")
             sizes = (right | {name: value}).values()
             expect_value_error(case, name, two_level_time, 1000, *sizes, (1e-6, 1e-9), (1e-5, 1e-9))
+        case = ", ".join(f"{name} = {value}" for name, value in right.items())
+        _expect_two_levels(two_level_time, case, 1000, *right.values(), (1e-6, 1e-9), (1e-5, 1e-9))
 
 
 @check("02-ex3-assumptions")

@@ -67,9 +67,13 @@ def shares_outside_their_range_are_refused(
     """An mfu outside (0, 1] and an overlap outside [0, 1] raise a ValueError that names the argument."""
     for mfu in (0, 1.01, -0.4):
         expect_value_error(f"mfu = {mfu}", "mfu", compute_time, 1e9, 1000, 1e15, mfu)
+    call = "compute_time(1e9, 1000, 1e15, 0.5)"
+    expect_type("mfu = 0.5", result_of("mfu = 0.5", call, compute_time, 1e9, 1000, 1e15, 0.5), float, what=call)
     expect_value_error("mfu = 0, no tokens", "mfu", compute_time, 1e9, 0, 1e15, 0)
     for overlap in (1.01, -0.01, 2):
         expect_value_error(f"overlap = {overlap}", "overlap", step_time, 0.1, 0.2, overlap)
+    for overlap in (0, 1):
+        _expect_step(step_time, f"overlap = {overlap}", 0.1, 0.2, overlap)
     expect_value_error("overlap = 2, no communication", "overlap", step_time, 0.1, 0, 2)
 
 
@@ -192,6 +196,8 @@ def rate_refuses_nonsense(scaled_lr: Callable, *, rng: np.random.Generator) -> N
     right = {"base_lr": 0.1, "base_batch": 64, "batch": 128, "step": 3, "warmup_steps": 5, "rule": "linear"}
     for name, value in wrong:
         expect_value_error(f"{name} = {value}", name, scaled_lr, *(right | {name: value}).values())
+    for steps in ({}, {"step": 0, "warmup_steps": 0}):
+        _expect_rate(scaled_lr, "nothing wrong", tuple((right | steps).values()), Fraction(2))
     for case, others in (
         ("no warm-up", {"warmup_steps": 0, "step": 0}),
         ("after warm-up", {"step": 9}),
