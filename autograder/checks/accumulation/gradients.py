@@ -396,6 +396,7 @@ def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
         if len(seen.rows) > 2 * len(sizes):
             text = f"there were {len(seen.rows)} forward passes, expected at most two for each of {len(sizes)}"
             fail(f"{text} micro-batches", task.name, evidence)
+        _expect_gradients(task, seen)
 
 
 @check("04-ex1-accumulate-gradients")
@@ -411,10 +412,14 @@ def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
             fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error)
         if seen.changed:
             fail(f"{seen.changed} was changed", task.name, seen.changed)
+        if task.name != "train()":  # there no dropout draws
+            _expect_gradients(task, seen)
     # Dropout draws anew for each micro-batch: in train() mode the gradients differ from those in eval() mode.
     task = Task("train() with dropout", Rows, tasks[1].values, tasks[1].batches, training=True)
     [(_, seen)] = _run_tasks(accumulate_gradients, [task])
     evaluated = _whole(Task("", Rows, task.values, task.batches))[1]
+    if not any(grad is not None and np.any(grad) for grad in seen.grads.values()):
+        fail("there are no gradients", task.name, "no gradients")
     if all(np.allclose(seen.grads[name], grad, rtol=1e-6) for name, grad in evaluated.items()):
         fail("the model is in train() mode, but its dropout did nothing", task.name, "no dropout")
 
@@ -425,11 +430,15 @@ def accumulation_refuses_what_has_no_mean(accumulate_gradients, *, rng):
     values = _values(rng, Tokens)
     cases = [
         ("micro_batches", Task("no micro-batches", Tokens, values, [])),
+        ("", Task("one target counts", Tokens, values, _token_batches(rng, [(0, 0), (1,)]))),
         ("count", Task("everything masked", Tokens, values, _token_batches(rng, [(0, 0), (0,)]))),
         ("count", Task("everything masked, int", Tokens, values, _token_batches(rng, [(0,)]), as_tensor=False)),
     ]
     runs = _run_tasks(accumulate_gradients, [task for _, task in cases])
     for (word, task), (_, seen) in zip(cases, runs, strict=True):
+        if not word:
+            _expect_gradients(task, seen)
+            continue
         if seen.error is None:
             fail("nothing was raised, expected a ValueError", task.name, ["nothing raised", seen.loss_type, seen.loss])
         if word not in seen.error[1]:

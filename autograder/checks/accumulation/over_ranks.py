@@ -57,14 +57,17 @@ def evaluation_is_the_mean_over_all_examples(evaluate, *, rng):
     for world_size in WORLD_SIZES:
         results = run_ranks(_evaluated, world_size, (evaluate, seed, LENGTHS))
         for k, length in enumerate(LENGTHS):
-            case = f"{length} examples, N = {world_size}"
-            expected = np.array(_losses(seed, length).numpy().mean())
-            seen = [outcome[k] for outcome in results]
-            for rank, outcome in each_rank(case, seen, lambda one: [str(one["type"]), one["got"]]):
-                if outcome["got"] is None:
-                    rank.fail(f"evaluate returned {outcome['type']}, expected a float")
-                rank.expect_close(outcome["got"], expected, what="the mean loss", rtol=1e-12)
-                rank.expect(outcome["type"] in ("float", "float64"), f"got {outcome['type']}, expected a float")
+            _expect_mean(f"{length} examples, N = {world_size}", [outcome[k] for outcome in results], seed, length)
+
+
+def _expect_mean(case: str, seen: list[dict], seed: int, length: int) -> None:
+    """Every rank has returned the mean loss of all examples."""
+    expected = np.array(_losses(seed, length).numpy().mean())
+    for rank, outcome in each_rank(case, seen, lambda one: [str(one["type"]), one["got"]]):
+        if outcome["got"] is None:
+            rank.fail(f"evaluate returned {outcome['type']}, expected a float")
+        rank.expect_close(outcome["got"], expected, what="the mean loss", rtol=1e-12)
+        rank.expect(outcome["type"] in ("float", "float64"), f"got {outcome['type']}, expected a float")
 
 
 @check(EVALUATE)
@@ -82,12 +85,18 @@ def evaluation_asks_for_each_example_once(evaluate, *, rng):
                 fail(f"the ranks evaluate {len(every)} examples, expected each of {length} once", case, asked)
             if max(sizes) - min(sizes) > 1:
                 fail(f"the ranks have {sizes} examples, which differ by more than one", case, asked)
+            _expect_mean(case, [outcome[k] for outcome in results], seed, length)
 
 
 @check(EVALUATE)
 def evaluation_refuses_an_empty_set(evaluate, *, rng):
     """A length below 1 raises a ValueError that names length, on every rank."""
-    for length in (0, -3):
+    seed = inputs.seed(rng)
+    for length in (0, 1, -3):
+        if length == 1:
+            results = run_ranks(_evaluated, 2, (evaluate, seed, (length,)))
+            _expect_mean("1 example, N = 2", [outcome[0] for outcome in results], seed, length)
+            continue
         results = run_ranks(_refused, 2, (evaluate, length))
         for rank, (kind, text) in each_rank(f"{length} examples, N = 2", results):
             rank.expect(kind == "ValueError", f"expected a ValueError, got {kind or 'nothing'}")
@@ -136,20 +145,26 @@ def noise_and_signal_are_unbiased(noise_and_signal, *, rng):
     for world_size in (2, 3, 4):
         results = run_ranks(_measured, world_size, (noise_and_signal, seed, CASES))
         for k, (numel, rows, dtype, cancel) in enumerate(CASES):
-            drawn = [_gradient(seed, rank, world_size, numel, dtype, cancel) for rank in range(world_size)]
-            grads = np.stack([grad.double().numpy() for grad in drawn])
-            noise = rows * grads.var(axis=0, ddof=1).sum()
-            signal = (grads.mean(axis=0) ** 2).sum() - noise / (rows * world_size)
             case = f"N = {world_size}, B = {rows}, {numel} parameters, {dtype}"
             case += ", opposite gradients" if cancel else ""
-            rtol = 1e-9 if dtype == "float64" else 1e-4
-            outcomes = [outcome[k] for outcome in results]
-            for rank, outcome in each_rank(case, outcomes, lambda one: [one["type"], *(one["got"] or [])]):
-                if outcome["got"] is None:
-                    rank.fail(f"expected a pair of floats, got {outcome['type']}")
-                for name, got, expected in zip(("noise", "signal"), outcome["got"], (noise, signal), strict=True):
-                    # The signal is a difference: both parts bound its rounding error.
-                    rank.expect_close(got, np.array(expected), what=f"the {name}", rtol=rtol, atol=rtol * noise)
+            _expect_estimates(case, [outcome[k] for outcome in results], seed, CASES[k])
+
+
+def _expect_estimates(case: str, outcomes: list[dict], seed: int, inputs_of: tuple) -> None:
+    """Every rank has returned the noise and the signal of all ranks' gradients. inputs_of: one of `CASES`."""
+    numel, rows, dtype, cancel = inputs_of
+    world_size = len(outcomes)
+    drawn = [_gradient(seed, rank, world_size, numel, dtype, cancel) for rank in range(world_size)]
+    grads = np.stack([grad.double().numpy() for grad in drawn])
+    noise = rows * grads.var(axis=0, ddof=1).sum()
+    signal = (grads.mean(axis=0) ** 2).sum() - noise / (rows * world_size)
+    rtol = 1e-9 if dtype == "float64" else 1e-4
+    for rank, outcome in each_rank(case, outcomes, lambda one: [one["type"], *(one["got"] or [])]):
+        if outcome["got"] is None:
+            rank.fail(f"expected a pair of floats, got {outcome['type']}")
+        for name, got, expected in zip(("noise", "signal"), outcome["got"], (noise, signal), strict=True):
+            # The signal is a difference: both parts bound its rounding error.
+            rank.expect_close(got, np.array(expected), what=f"the {name}", rtol=rtol, atol=rtol * noise)
 
 
 @check(NOISE)
@@ -157,12 +172,14 @@ def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     """Each rank all-reduces as many numbers as the gradient has, and at most 8 more; it gathers no gradients."""
     numel = 5_000
     case = f"N = 4, {numel:,} float32 parameters"
-    results = run_ranks(_measured, 4, (noise_and_signal, inputs.seed(rng), ((numel, 4, "float32", False),)))
+    seed, drawn = inputs.seed(rng), (numel, 4, "float32", False)
+    results = run_ranks(_measured, 4, (noise_and_signal, seed, (drawn,)))
     numbers = [sum(_numbers(m, 4) for m in results.ledger.of(rank)) for rank in range(4)]
     for rank, sent in enumerate(numbers):
         if sent > numel + 8:
             text = f"rank {rank} communicates {sent:,} numbers, the gradient has {numel:,}"
             fail(text, case, numbers)
+    _expect_estimates(case, [outcome[0] for outcome in results], seed, drawn)
 
 
 def _numbers(message: Any, world_size: int) -> int:
@@ -176,6 +193,9 @@ def _numbers(message: Any, world_size: int) -> int:
 @check(NOISE)
 def noise_leaves_the_gradient_alone(noise_and_signal, *, rng):
     """The gradient that is given stays as it was, on every rank."""
-    results = run_ranks(_measured, 2, (noise_and_signal, inputs.seed(rng), CASES))
+    seed = inputs.seed(rng)
+    results = run_ranks(_measured, 2, (noise_and_signal, seed, CASES))
     for rank, outcomes in each_rank("N = 2", results, lambda all_cases: [one["same"] for one in all_cases]):
         rank.expect(all(one["same"] for one in outcomes), "the gradient was changed: all-reduce a copy")
+    for k, drawn in enumerate(CASES):
+        _expect_estimates(f"N = 2, {drawn[0]} parameters", [outcome[k] for outcome in results], seed, drawn)

@@ -97,6 +97,11 @@ def _sampled(call: dict) -> list[int]:
 
 def _expect_dealt(function: Any, calls: list[dict]) -> None:
     [dealt] = run_ranks(_deal, 1, (function, calls))
+    _expect_indices(calls, dealt)
+
+
+def _expect_indices(calls: list[dict], dealt: list[Dealt]) -> None:
+    """Each call has given the sampler's list."""
     evidence = [str(one.error or one.got) for one in dealt[:40]]
     for call, one in zip(calls, dealt, strict=True):
         if one.sampler:
@@ -140,26 +145,32 @@ def shards_are_dealt_without_side_effects(shard_indices, *, rng):
             fail("DistributedSampler itself was used: write its rules in your own code", "sampler", "sampler")
         if one.random:
             fail("torch's global random state was changed", _say(call), [one.random, str(one.got)])
+    _expect_indices(calls, dealt)
 
 
 @check("04-ex2-shard-indices")
 def shards_refuse_what_cannot_be_dealt(shard_indices, *, rng):
     """A rank outside 0…N−1, an N below 1 and a negative length raise a ValueError that names the argument."""
     right = {"length": 10, "rank": 1, "world_size": 4, "epoch": 0}
-    wrong = [
+    tried = [  # no name: nothing is wrong
         ({"rank": 4}, "rank"),
         ({"rank": -1}, "rank"),
         ({"rank": 9, "drop_last": True}, "rank"),
+        ({"rank": 3}, ""),
         ({"world_size": 0, "rank": 0}, "world_size|rank"),
         ({"world_size": -2, "rank": 0}, "world_size|rank"),
         ({"length": -1}, "length"),
+        ({"length": 0}, ""),
         ({"length": -4, "shuffle": False, "rank": 0}, "length"),
         ({"length": 0, "rank": 4}, "rank"),
         ({"length": 0, "world_size": 0, "rank": 0}, "world_size|rank"),
     ]
-    calls = [right | change for change, _ in wrong]
+    calls = [right | change for change, _ in tried]
     [dealt] = run_ranks(_deal, 1, (shard_indices, calls))
-    for (change, word), one in zip(wrong, dealt, strict=True):
+    for call, (change, word), one in zip(calls, tried, dealt, strict=True):
+        if not word:
+            _expect_indices([call], [one])
+            continue
         if one.error is None:
             fail("nothing was raised, expected a ValueError", _say(change), ["nothing raised", str(one.got)])
         if not re.search(word, one.error[1]):

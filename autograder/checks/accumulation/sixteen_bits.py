@@ -105,8 +105,10 @@ def _expected(seed: int, sizes: list[tuple[int, int]], dtype: str) -> list[np.nd
     return [total / count for total in totals]
 
 
-def _expect(main_gradients: Any, rng: np.random.Generator, cases: dict[str, tuple], stale: float | None = None) -> None:
-    """In each case, a list of float32 gradients, one a parameter, with the expected numbers."""
+def _expect(
+    main_gradients: Any, rng: np.random.Generator, cases: dict[str, tuple], stale: float | None = None
+) -> list[dict]:
+    """In each case, a list of float32 gradients, one a parameter, with the expected numbers. What was seen there."""
     seed = inputs.seed(rng)
     runs = call_inside(_main, main_gradients, seed, list(cases.values()), stale)
     for (case, (sizes, dtype)), seen in zip(cases.items(), runs, strict=True):
@@ -119,6 +121,7 @@ def _expect(main_gradients: Any, rng: np.random.Generator, cases: dict[str, tupl
             if got is None:
                 fail(f"gradient {k} is {seen['dtypes'][k]}, expected a float32 tensor", case, evidence)
             expect_close(case, got, want, what=f"gradient {k}", rtol=RTOL, atol=1e-12, evidence=evidence)
+    return runs
 
 
 @check(MAIN)
@@ -131,8 +134,7 @@ def main_gradients_are_added_in_float32(main_gradients, *, rng):
 def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
     """The returned tensors are float32, whatever the model, and those of unused or frozen parameters are zero."""
     cases = {f"{dtype}, 2 micro-batches": ([(4, 1), (4, 4)], dtype) for dtype in ("bfloat16", "float32", "float64")}
-    _expect(main_gradients, rng, cases)
-    for case, seen in zip(cases, call_inside(_main, main_gradients, 1, list(cases.values()), None), strict=True):
+    for case, seen in zip(cases, _expect(main_gradients, rng, cases), strict=True):
         expect_equal(case, seen["dtypes"], ["torch.float32"] * 4, what="the list of dtypes")
 
 
@@ -140,14 +142,13 @@ def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
 def main_gradients_leave_no_grad_behind(main_gradients, *, rng):
     """What was in .grad before has no part, one .grad is alive at a time, none afterwards; no parameter changes."""
     case = {"2 micro-batches, every .grad was 7 before": ([(4, 1), (4, 4)], "bfloat16")}
-    _expect(main_gradients, rng, case, stale=7.0)
-    [name], [seen] = case, call_inside(_main, main_gradients, 1, list(case.values()), 7.0)
+    [name], [seen] = case, _expect(main_gradients, rng, case, stale=7.0)
     if seen["left"]:
         fail(f"{seen['left']} of 4 parameters have a .grad afterwards, expected None", name, seen["left"])
     if not seen["same"]:
         fail("a parameter was changed", name, "changed")
     many = "8 micro-batches"
-    [seen] = call_inside(_main, main_gradients, 1, [([(2, 2)] * 8, "bfloat16")], None)
+    [seen] = _expect(main_gradients, rng, {many: ([(2, 2)] * 8, "bfloat16")})
     if seen["alive"] > 1:
         text = f"the .grad of {seen['alive']} micro-batches were alive at once: add each up before the next"
         fail(text, many, ["alive", seen["alive"]])
