@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import record_function
 
 from autograder.checking import inputs
 from autograder.checking.check import check
@@ -13,6 +14,7 @@ from autograder.checking.expect import each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     WORLD_SIZES,
+    calls_inside,
     case_of,
 )
 
@@ -90,30 +92,41 @@ def broadcast_parameters_copies_all_parameters_and_buffers(broadcast_parameters,
                     rank.fail(f"requires_grad of {mine['flags'][0]} was changed", mine["flags"])
 
 
-def _drive_refusal(rank: int, world_size: int, broadcast_parameters: Any, sources: list[int]) -> list:
-    """Inside a rank: the text of the ValueError for each source; None where there was none."""
-    said = []
+def _drive_refusal(rank: int, world_size: int, broadcast_parameters: Any, sources: list[int]) -> list[dict]:
+    """Inside a rank, for each source: the text of the ValueError, None where there was none, and the numbers then."""
+    seen = []
     for src in sources:
-        try:
-            broadcast_parameters(nn.Linear(2, 2), src)
-            said.append(None)
-        except ValueError as error:
-            said.append(str(error))
-    return said
+        module, text = nn.Linear(2, 1, bias=False), None
+        nn.init.constant_(module.weight, rank + 1)
+        with record_function(f"src = {src}"):
+            try:
+                broadcast_parameters(module, src)
+            except ValueError as error:
+                text = str(error)
+        seen.append({"text": text, "numbers": _exact(module.weight)})
+    return seen
 
 
 @check("05-ex1-broadcast-parameters")
 def broadcast_parameters_refuses_a_source_that_is_no_rank(broadcast_parameters, *, rng):
     """A `src` outside 0…N−1 raises a ValueError that names `src`, on every rank, before any message."""
     for world_size in (1, 3):
-        sources = [-1, world_size, world_size + 4]
+        last = world_size - 1
+        sources = [-1, world_size, last, world_size + 4]
         results = run_ranks(_drive_refusal, world_size, (broadcast_parameters, sources))
-        for rank, said in enumerate(results):
-            for src, text in zip(sources, said, strict=True):
-                case = case_of(world_size, f"src = {src}")
+        for rank, seen in enumerate(results):
+            for src, one in zip(sources, seen, strict=True):
+                case, text = case_of(world_size, f"src = {src}"), one["text"]
+                if src == last:
+                    continue
                 if text is None:
                     fail(f"rank {rank} raised nothing, expected a ValueError", case, "nothing raised")
                 if "src" not in text:
                     fail(f"rank {rank}'s ValueError should name 'src', it says {text!r}", case, "not named")
-        if len(results.ledger):
-            fail("messages were sent before the ValueError", case_of(world_size), "sent first")
+        for rank in range(world_size):
+            if any(calls_inside(results.ledger, rank, f"src = {src}") for src in sources if src != last):
+                fail("messages were sent before the ValueError", case_of(world_size), "sent first")
+        valid = [seen[sources.index(last)] for seen in results]
+        for rank, one in each_rank(case_of(world_size, f"src = {last}"), valid):
+            rank.expect(one["text"] is None, f"a ValueError was raised: {one['text']}")
+            rank.expect_equal(one["numbers"], [[float(world_size)] * 2], what="the weight")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checking.expect import expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     SIZES,
@@ -110,9 +110,12 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
 @check("05-ex2-make-buckets")
 def make_buckets_refuses_a_size_below_one(make_buckets, *, rng):
     """A `bucket_bytes` below 1 raises a ValueError that names it."""
-    cases = [([((2,), "float32", True)], most, False) for most in (0, -5)] + [([], 0, False)]
+    cases = [([((2,), "float32", True)], most, False) for most in (0, 1, -5)] + [([], 0, False)]
     results = run_ranks(_drive_buckets, 1, (make_buckets, cases))
-    for (_, most, _), got in zip(cases, results[0], strict=True):
+    for (specs, most, _), got in zip(cases, results[0], strict=True):
+        if most == 1:
+            expect_equal("bucket_bytes = 1", got, expected_buckets(specs, most), what="what make_buckets gave")
+            continue
         if isinstance(got, tuple):
             fail(f"expected a ValueError, got {got[0]}: {got[1]}", f"bucket_bytes = {most}", got[0])
         if not isinstance(got, str):

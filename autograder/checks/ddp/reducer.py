@@ -289,14 +289,14 @@ def _flat_step(seed: int, rank: int, step: int) -> list[np.ndarray]:
     return [array for arrays in _step_buckets(seed, rank, step) for array in arrays]
 
 
-def _drive_missing(rank: int, world_size: int, reducer_class: Any) -> list[list]:
-    """Inside a rank: what missing() says after each mark of two steps, as sorted (bucket, place)."""
+def _drive_missing(rank: int, world_size: int, reducer_class: Any) -> tuple[list, list]:
+    """Inside a rank: what missing() says after each mark of two steps, as sorted (bucket, place); the gradients."""
     buckets = [[nn.Parameter(torch.zeros(s)) for s in shapes] for shapes in _STEP_SHAPES]
     place = {id(p): (b, k) for b, bucket in enumerate(buckets) for k, p in enumerate(bucket)}
     reducer, observed = reducer_class(buckets), []
     for marks in (_MARKS[3][rank % 2], _MARKS[2][rank % 2]):
         for p in (p for bucket in buckets for p in bucket):
-            p.grad = torch.ones_like(p)
+            p.grad = torch.full_like(p, rank + 1.0)
         for b, k in marks:
             reducer.mark_ready(buckets[b][k])
             with record_function("missing"):
@@ -304,7 +304,7 @@ def _drive_missing(rank: int, world_size: int, reducer_class: Any) -> list[list]
             known = isinstance(missing, list)
             observed.append(sorted(place.get(id(p), (-1, -1)) for p in missing) if known else type(missing).__name__)
         reducer.finish()
-    return observed
+    return observed, arrays_of(p.grad for bucket in buckets for p in bucket)
 
 
 @check("05-ex4-reducer")
@@ -313,7 +313,7 @@ def the_reducer_knows_what_is_missing(Reducer, *, rng):  # noqa: N803
     places = {(b, k) for b, shapes in enumerate(_STEP_SHAPES) for k in range(len(shapes))}
     for world_size in (1, 2):
         results = run_ranks(_drive_missing, world_size, (Reducer,), PATIENCE)
-        for rank, said in enumerate(results):
+        for rank, (said, _) in enumerate(results):
             steps = [_MARKS[3][rank % 2], _MARKS[2][rank % 2]]
             expected = [sorted(places - set(marks[: n + 1])) for marks in steps for n in range(len(marks))]
             for number, (got, wanted) in enumerate(zip(said, expected, strict=True)):
@@ -325,19 +325,22 @@ def the_reducer_knows_what_is_missing(Reducer, *, rng):  # noqa: N803
             inside = [span for span in results.ledger.spans if span.rank == rank and span.name == "missing"]
             if any(s.start <= m.start <= s.end for s in inside for m in results.ledger if m.rank == rank):
                 fail(f"missing() sent a message on rank {rank}", case_of(world_size), "sent")
+        means = [np.full(shape, (world_size + 1) / 2) for shapes in _STEP_SHAPES for shape in shapes]
+        _expect_mean(case_of(world_size, "after two steps"), [grads for _, grads in results], means, 1e-6)
 
 
 def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
     """Inside a rank: the text of the RuntimeError for a second mark; None where there was none."""
     said = []
-    for marks in ([0, 1, 0], [0, 0]):  # the second mark comes after, and before, the bucket is complete
+    # The second mark comes after its bucket is complete, in the next step (None: finish) and before it is complete.
+    for marks in ([0, 1, 0], [0, 1, None, 1, 0], [0, 0]):
         bucket = [nn.Parameter(torch.ones(2)) for _ in range(2)]
         for p in bucket:
             p.grad = torch.ones(2)
         reducer = reducer_class([bucket])
         try:
             for number in marks:
-                reducer.mark_ready(bucket[number])
+                reducer.finish() if number is None else reducer.mark_ready(bucket[number])
             said.append(None)
         except RuntimeError as error:
             said.append(str(error))
@@ -347,6 +350,9 @@ def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
 @check("05-ex4-reducer")
 def the_reducer_refuses_a_second_mark(Reducer, *, rng):  # noqa: N803
     """A parameter that is marked twice in one step raises a RuntimeError that names finish_gradient_sync."""
-    results = run_ranks(_drive_second_mark, 1, (Reducer,))
-    for text, when in zip(results[0], ("after its bucket was complete", "before its bucket was complete"), strict=True):
+    [(after, between, before)] = run_ranks(_drive_second_mark, 1, (Reducer,))
+    for text, when in ((after, "after its bucket was complete"), (before, "before its bucket was complete")):
         expect_error(f"1 rank, a parameter is marked twice, {when}", text, ["finish_gradient_sync"])
+    if between is not None:
+        text = f"a parameter that is marked again in the next step raised a RuntimeError: {between}"
+        fail(text, "1 rank, two steps", "raised")
