@@ -116,6 +116,7 @@ def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
                 calls = [(m.call, m.bytes) for m in part]
                 if [n for c, n in calls if c.startswith("reduce_scatter")] != want or len(calls) != len(want):
                     fail(f"a backward made the calls {calls}, expected reduce_scatters of {want} bytes", case, calls)
+        _expect_steps(f"{count_of_ranks(world_size)}, {name}", LAYOUTS[name], steps, results)
 
 
 @check(BUCKETS)
@@ -143,15 +144,16 @@ def _oracle(numels: list[list[int]], world_size: int) -> int:
     return 4 * max(moments)
 
 
-def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int]], most: int) -> dict[str, int]:
+def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int]], most: int) -> dict[str, Any]:
     """Bytes above what was there before the object was made: when it is made, at the peak, after backward and finish().
 
     The shards that are due then are not counted. most: bytes at the peak that are no mistake; the oracle itself stays
     outside, since this submission is asked for its numbers later. gradients: how many p.grad are left at the end.
+    shards: what finish() returned. All gradients of rank r are r + 1.
     """
     buckets = [[nn.Parameter(torch.zeros(size)) for size in sizes] for sizes in numels]
     params = [p for bucket in buckets for p in bucket]
-    numbers = [torch.ones(p.numel()) for p in params]
+    numbers = [torch.full((p.numel(),), rank + 1.0) for p in params]
     dist.all_reduce(torch.zeros(1))  # a first collective prepares what later ones need
     gc.collect()
     meter = LiveBytes(views=False)
@@ -173,9 +175,12 @@ def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int
     backward = settled(4 * sum(ceil_div(sum(sizes), world_size) for sizes in numels))
     meter.patience = PATIENCE
     with meter:
-        reducer.finish()
+        shards = reducer.finish()
+    found = [shard.detach().numpy().copy() for shard in shards]  # the meter does not see these
+    del shards
     left = sum(p.grad is not None for p in params)
-    return {"made": made, "peak": meter.peak - before, "backward": backward, "after": settled(), "gradients": left}
+    seen = {"made": made, "peak": meter.peak - before, "backward": backward, "after": settled(), "gradients": left}
+    return seen | {"shards": [torch.from_numpy(shard) for shard in found]}
 
 
 @check(BUCKETS)
@@ -203,6 +208,10 @@ def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
                 total, peak = 4 * sum(map(sum, numels)), bytes_alive["peak"]
                 text = f"{peak} bytes were alive at the peak, expected at most {most}; all gradients have {total}"
                 fail(text, case, ["peak", *(mine["peak"] // 512 for mine in results)])
+        layout = [[(size,) for size in sizes] for sizes in numels]
+        gradients = [[np.full(size, rank + 1.0) for sizes in numels for size in sizes] for rank in range(world_size)]
+        case = f"{count_of_ranks(world_size)}, buckets of {numels} numbers"
+        _expect_steps(case, layout, [gradients], [[mine] for mine in results])
 
 
 @check(BUCKETS)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_raises, fail
+from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_equal, expect_raises, fail
 
 
 @check("08-ex1-shard-bounds")
@@ -44,6 +44,8 @@ def bounds_refuse_what_makes_no_sense(shard_bounds, *, rng):
     """A world size below 1, a rank outside it or a negative length is a ValueError that names it."""
     wrong = [((10, 0, 0), "world_size"), ((10, -1, 4), "rank"), ((10, 4, 4), "rank"), ((-1, 0, 4), "numel")]
     for arguments, name in wrong:
+        got = _pair(shard_bounds(10, 3, 4))
+        expect_equal("10 numbers on 4 ranks", got, (9, 10), what="the bounds of rank 3")
         expect_raises(f"shard_bounds{arguments}", shard_bounds, *arguments, error=ValueError, mentions=name)
 
 

@@ -107,10 +107,10 @@ def _reduce_often(rank: int, world_size: int, sharded_class: Any, gradients: lis
     first = sharded.reduced_gradient()
     again = sharded.reduced_gradient()
     dist.barrier()
-    kept = sharded.gradient is first
+    kept, reduced = sharded.gradient is first, first.detach().clone()
     sharded.zero_grad()  # what was reduced is void
     p.grad = 4 * torch.tensor(gradients[rank])
-    return {"same": again is first, "kept": kept, "fresh": sharded.reduced_gradient().clone()}
+    return {"same": again is first, "kept": kept, "first": reduced, "fresh": sharded.reduced_gradient().clone()}
 
 
 @check("08-ex2-gradient")
@@ -133,3 +133,4 @@ def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
             between = [m.call for m in results.ledger.of(rank).between_barriers()[1]]
             if len(between) != 1:
                 fail(f"two calls of reduced_gradient() made {len(between)} collectives, expected 1", case, between)
+            expect_close(case, got["first"], want / 4, what="the reduced gradient", rtol=1e-6, atol=ROUNDING)

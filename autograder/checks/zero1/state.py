@@ -133,7 +133,10 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, case: Case, when:
 
 
 def _load_wrong(rank: int, world_size: int, optimizer_class: Any, case: Case, more: int) -> str:
-    """What loading a master shard with `more` numbers too many did instead of raising the ValueError, or ""."""
+    """What loading a master shard with `more` numbers too many did instead of raising the ValueError, or "".
+
+    The state with the right master must load all the same.
+    """
     inner, kwargs = OPTIMIZERS[case.optimizer]
     tensors = case.tensors()
     optimizer = optimizer_class(tensors, inner, **kwargs)
@@ -144,8 +147,15 @@ def _load_wrong(rank: int, world_size: int, optimizer_class: Any, case: Case, mo
     try:
         optimizer.load_state_dict(bad)
     except ValueError as error:
-        return "" if "master" in str(error) else f"raised a ValueError that does not name master: {error}"
-    return "raised nothing"
+        if "master" not in str(error):
+            return f"raised a ValueError that does not name master: {error}"
+    else:
+        return "raised nothing, expected a ValueError that names it"
+    try:
+        optimizer.load_state_dict(state)
+    except ValueError as error:
+        return f"raised a ValueError, but loading the right one does so, too: {error}"
+    return ""
 
 
 @check("08-ex5-state")
@@ -169,6 +179,11 @@ def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
                     f"on rank {rank}, later steps changed {got['changed'][0]!r} in the dict given to load_state_dict()"
                 )
                 fail(text, case.name, ["changed", *(mine["changed"] for mine in results)])
+        want = np.concatenate([p.reshape(-1) for p in unsharded(case, world_size)[-1]])
+        for rank, got in enumerate(results):
+            have = np.concatenate([p.reshape(-1) for p in got["ends"][0]])
+            what = f"the flat vector of the parameters on rank {rank} at the end"
+            expect_close(case.name, have, want, what=what, rtol=STEP_ERROR, atol=STEP_ERROR)
     for world_size, more in ((1, 1), (3, 1), (3, -1)):
         case = make_case(rng, world_size, "Adam", [(3, 2), (4,)], steps=1)
         what = f"loading a master that is one number too {'long' if more > 0 else 'short'}"
@@ -184,4 +199,4 @@ def _expect_refusal(name: str, what: str, subject: Any, case: Case, world_size: 
         raise CheckFailed(text, name, error.got) from error.__cause__
     for rank, instead in enumerate(said):
         if instead:
-            fail(f"on rank {rank}, {what} {instead}, expected a ValueError that names it", name, said)
+            fail(f"on rank {rank}, {what} {instead}", name, said)

@@ -61,6 +61,7 @@ def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
                 at_most = all(held <= most for held, most in zip(seen.held, want, strict=True))
                 rank.expect(at_most, f"the bytes held after each step are {seen.held}, expected at most {want}")
                 rank.expect_equal(seen.said, want, what="what state_bytes() says after each step")
+            expect_steps(case, outcomes, world_size)
 
 
 def _expect_masters(case: Case, masters: list) -> None:
@@ -85,6 +86,7 @@ def gradients_stay_as_they_were(ShardedOptimizer, *, rng):  # noqa: N803
         ):
             for rank, seen in each_rank(case.name, outcomes, evidence=lambda o: o.gradients):
                 rank.expect(not seen.gradients, seen.gradients)
+            expect_steps(case, outcomes, world_size)
 
 
 @check("08-ex3-step")
