@@ -120,5 +120,8 @@ def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
                 why = "this object's gradients of this key must add up to what was sent and what is kept"
                 how = {"what": "the residual", "rtol": 0.0, "because": why, "evidence": history}
                 expect_close(case, kept.reshape(-1), total, **how)
+                corrected = total.copy()
+                corrected[indices] += values
+                expect_largest(case, values, indices, corrected, ratios[number])
     for residual in residuals:
         expect_equal("at the end", sorted(map(repr, residual)), sorted(map(repr, keys)), what="the keys of .residual")

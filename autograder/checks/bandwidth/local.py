@@ -104,6 +104,14 @@ def start_stays_as_it_was(diloco, *, rng):
     for outer_lr, momentum in ((1.0, 0.0), (0.5, 0.5)):
         case = f"1 rank, outer_lr {outer_lr}, momentum {momentum}"
         arguments = {"rounds": 2, "inner_steps": 2, "lr": 0.25, "outer_lr": outer_lr, "momentum": momentum}
-        results = run_ranks(_drive, 1, (diloco, rng.normal(size=5), arguments))
+        start = rng.normal(size=5)
+        results = run_ranks(_drive, 1, (diloco, start, arguments))
         for rank, result in each_rank(case, results, evidence=lambda result: result["changed"]):
             rank.expect(not result["changed"], "the weights that were passed in were changed: work on a copy")
+        for rank, result in each_rank(case, results, evidence=lambda result: result["weights"]):
+            if momentum:  # its numbers are another check's
+                moved = result["weights"] is not None and not np.array_equal(result["weights"], start)
+                rank.expect(moved, "the result is not what training has made of the weights")
+            else:
+                expected = _trained(start, 1, **arguments)
+                rank.expect_close(result["weights"], expected, what="the result", rtol=1e-10)

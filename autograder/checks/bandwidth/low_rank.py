@@ -98,6 +98,7 @@ def low_rank_leaves_inputs_alone(PowerSGD, *, rng):  # noqa: N803
     """The caller's gradient and q stay as they were."""
     for world_size in (1, 2):
         case = f"{count_of_ranks(world_size)}, a 4 × 3 gradient, rank 2"
-        _, _, results = _runs(rng, PowerSGD, world_size, (4, 3), 2, "float64", steps=3)
+        start, grads, results = _runs(rng, PowerSGD, world_size, (4, 3), 2, "float64", steps=3)
         for one, result in each_rank(case, results, evidence=lambda result: result["changed"]):
             one.expect(not result["changed"], f"{', '.join(result['changed'])} was changed: work on a copy")
+        _expect_means(case, results, _projected(start, grads), "float64")

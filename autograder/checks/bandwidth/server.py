@@ -259,8 +259,13 @@ def server_refuses_what_cannot_work(parameter_server, *, rng):
     """One rank alone, or another mode, is a ValueError that names the argument, on every rank, before any message."""
     start = rng.normal(size=3)
     alone = [(1, "sync", "world_size"), (1, "async", "world_size")]
-    for world_size, mode, name in [*alone, (3, "lazy", "mode"), (3, "Sync", "mode")]:
+    for world_size, mode, name in [*alone, (2, "sync", ""), (3, "lazy", "mode"), (3, "Sync", "mode")]:
         case = f"{count_of_ranks(world_size)}, mode {mode!r}"
+        if not name:
+            weights, *_ = _serve(case, parameter_server, world_size, start, "", 1, 0.1, mode, _no_gate)
+            expected = start - 0.1 * _slope(start, 1, 0)
+            expect_close(case, weights, expected, what="the result", rtol=1e-12)
+            continue
         results = run_ranks(_drive_server, world_size, (parameter_server, start, "", 1, 0.1, mode, _no_gate, "."))
         for rank, result in each_rank(case, results, evidence=lambda result: bool(result["error"])):
             error = result["error"]

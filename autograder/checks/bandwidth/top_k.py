@@ -75,6 +75,8 @@ def top_k_refuses_a_ratio(top_k_compress, *, rng):
     grad = torch.from_numpy(rng.normal(size=8))
     for ratio in (0.0, -0.5, 1.5, 2):
         expect_raises(f"ratio {ratio}", top_k_compress, grad, ratio, error=ValueError, mentions="ratio")
+    values, indices = pair_of("ratio 1", top_k_compress(grad, 1), grad.dtype)
+    expect_largest("ratio 1", values, indices, grad.numpy(), 1)
     empty = torch.zeros(0)
     expect_raises("ratio 1.5, an empty gradient", top_k_compress, empty, 1.5, error=ValueError, mentions="ratio")
 
@@ -116,9 +118,15 @@ def decompress_refuses_what_does_not_fit(top_k_decompress, *, rng):
         ("one index too few", 3, [0, 4], (2, 3)),
         ("one value only for two indices", 1, [0, 4], (2, 3)),
         ("an index equal to the number of elements", 3, [0, 6, 1], (2, 3)),
+        ("indices that fit", 3, [0, 5, 1], (2, 3)),
         ("a negative index", 3, [0, -1, 1], (2, 3)),
         ("a single index, −1", 1, [-1], (2, 3)),
         ("an index into a shape without elements", 1, [0], (0, 3)),
     ]:
         arguments = (values[:many], torch.tensor(places), shape)
+        if case == "indices that fit":
+            expected = np.zeros(shape)
+            expected.flat[places] = values.numpy()
+            expect_close(case, top_k_decompress(*arguments), expected, what="the decompressed tensor", rtol=1e-6)
+            continue
         expect_raises(case, top_k_decompress, *arguments, error=ValueError, mentions="indices")
