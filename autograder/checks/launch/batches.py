@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from autograder.checking.check import check
-from autograder.checking.expect import caught, expect_equal, expect_type, fail
+from autograder.checking.expect import expect_equal, expect_type, fail
 from autograder.checking.stage import call_inside
 
 
@@ -81,18 +81,25 @@ def _expect_whole(place: str, read: list, hands: list[list[int]]) -> None:
         fail(text + (f"; twice: {twice}" if twice else ""), place, [read, twice, missing])
 
 
+#: (step, rank, N, length, global batch)
+MID_EPOCH = (3, 0, 2, 10, 4)
+
+
 def _state_around(indices_of: Callable, seed: int) -> dict[str, Any]:
     """Next to the answer: torch's global generator before and after a call."""
     torch.manual_seed(seed)
     before = torch.get_rng_state()
-    error = caught(indices_of, 3, 0, 2, 10, 4, seed)
-    return {"same": bool(torch.equal(before, torch.get_rng_state())), "error": error}
+    got = indices_of(*MID_EPOCH, seed)
+    return {"same": bool(torch.equal(before, torch.get_rng_state())), "got": got}
 
 
 @check("06-ex3-indices-of")
 def global_generator_stays(indices_of: Callable, *, rng: np.random.Generator) -> None:
     """torch's global generator is as it was before the call."""
-    seen = call_inside(_state_around, indices_of, int(rng.integers(1, 2**20)))
+    seed = int(rng.integers(1, 2**20))
+    seen = call_inside(_state_around, indices_of, seed)
     if not seen["same"]:
         text = "torch's global generator has moved on: dropout would draw other numbers on each rank"
         fail(text, "a call in mid-epoch", "moved")
+    step, rank, *job = MID_EPOCH
+    expect_equal("a call in mid-epoch", seen["got"], deal(step + 1, *job, seed)[step][rank], what="the rank's indices")

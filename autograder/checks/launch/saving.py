@@ -238,8 +238,10 @@ def _plant(rank: int, world_size: int, save: Callable, load: Callable) -> str:
     """Put a program into a checkpoint and load it: "" if it did not run."""
     with tempfile.TemporaryDirectory(prefix="saving-") as folder:
         path, marker = os.path.join(folder, "checkpoint"), os.path.join(folder, "marker")
-        model, optimizer = _new("SGD", 0)
+        (model, optimizer), (other, fresh) = _new("SGD", 0), _new("SGD", 1)
         save(path, model, optimizer, [1.0])
+        if load(path, other, fresh) != [1.0] or not np.array_equal(_weights(other), _weights(model)):
+            return "not what was saved"
         try:
             saved = torch.load(path, weights_only=True)
         except Exception:
@@ -255,5 +257,9 @@ def programs_in_a_file_do_not_run(save: Callable, load: Callable, *, rng: np.ran
     """A program that somebody has put into the checkpoint does not run when it is loaded."""
     bomb = run_ranks(_plant, 1, (save, load))[0]
     if bomb:
-        text = "a program hidden in the checkpoint ran when load opened it"
-        fail(text if bomb == "ran" else "the file cannot be loaded with weights_only=True", "a hidden program", bomb)
+        text = {
+            "ran": "a program hidden in the checkpoint ran when load opened it",
+            "cannot be loaded": "the file cannot be loaded with weights_only=True",
+            "not what was saved": "without a hidden program, load does not give back what was saved",
+        }
+        fail(text[bomb], "a hidden program", bomb)

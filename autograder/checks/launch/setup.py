@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import CheckFailed, fail
+from autograder.checking.expect import CheckFailed, expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.launch.common import forget_launcher, meet_all, put_in_place
 
@@ -153,6 +153,7 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
         ("MASTER_PORT is not set", {"MASTER_PORT": None}, "ValueError", "MASTER_PORT"),
         ("WORLD_SIZE is not set", {"WORLD_SIZE": None}, "ValueError", "WORLD_SIZE"),
         ("RANK is not set", {"RANK": None}, "ValueError", "RANK"),
+        ("everything is right", {}, "", ""),
         ("WORLD_SIZE is another number", {"WORLD_SIZE": other}, "ValueError", "WORLD_SIZE"),
         ("RANK is another number", {"RANK": other - 1}, "ValueError", "RANK"),
         ("NCCL without a GPU", {"DDP_BACKEND": "nccl", "CUDA_VISIBLE_DEVICES": ""}, "ValueError", "nccl"),
@@ -164,6 +165,11 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
     ]
     for seen, (case, _, kind, mentions) in zip(run_ranks(_scenes, 1, (setup_ddp, scenes))[0], wanted, strict=True):
         error = seen["error"]
+        if not kind and error:
+            _fail_for_error(seen, 0, case)
+        if not kind:
+            expect_equal(case, seen.get("ranks"), (0, 1), what="(rank, world size) of the group")
+            continue
         if error is None:
             fail(f"setup_ddp raised no {kind}", case, "nothing raised")
         if kind not in error["kinds"]:

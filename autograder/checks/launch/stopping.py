@@ -226,7 +226,7 @@ def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Gen
     _jobs(train_until_told, rng, [(2, {1: 3}, 3), (3, {2: 2}, 2), (1, {}, None)], 12)
     _jobs(train_until_told, rng, [(3, {0: 2, 1: 2}, 2), (2, {}, None)], 9)
     _jobs(train_until_told, rng, [(2, {1: 3}, 3)], 3)
-    results = _one_call(train_until_told, rng, {"tell": {1: 1}, "steps": 6, "again": True})
+    results, *_ = _one_call(train_until_told, rng, {"tell": {1: 1}, "steps": 6, "again": True})
     case = "2 ranks, a second call in the same processes, after a signal in the first"
     for one, seen in each_rank(case, results, lambda seen: [len(seen["losses"]), seen["done"]]):
         text = (
@@ -238,42 +238,52 @@ def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Gen
 @check("06-ex5-train-until-told")
 def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """After the call, SIGTERM does what it did before."""
-    results = _one_call(train_until_told, rng, {})
+    results, *run = _one_call(train_until_told, rng, {})
     for one, seen in each_rank("2 ranks, no signal", results, lambda seen: seen["handler"]):
         text = f"the handler of SIGTERM is not the one from before the call, but {seen['handler']}"
         one.expect(seen["handler"] == "the earlier one", text)
     for one, seen in each_rank("2 ranks, while rank 0 saves", results, lambda seen: [seen["watched"]]):
         one.expect(seen["watched"], "your handler was no longer installed: a signal would cut off the save")
+    _expect("2 ranks, no signal", results, *run, start=0, told=None)
 
 
 @check("06-ex5-train-until-told")
 def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """Rank 0 alone saves, and when a rank returns, the new checkpoint is there, on a slow disk as well."""
+    runs: list[tuple] = []
     for told, case in (({}, "no signal"), ({1: 1}, "a signal in step 1")):
-        results = _one_call(train_until_told, rng, {"slow_disk": True, "tell": told})
+        results, *run = _one_call(train_until_told, rng, {"slow_disk": True, "tell": told})
         slow = f"2 ranks, {case}, saving takes half a second"
         for one, seen in each_rank(slow, results, lambda seen: seen["there"]):
             one.expect(seen["there"], "the call returned before the new checkpoint was there")
+        runs.append((slow, results, run, bool(told)))
     for one, seen in each_rank("2 ranks", results, lambda seen: ["saves", seen["saves"]]):
         one.expect(bool(seen["saves"]) == (one.rank == 0), f"save was called {seen['saves']} times; only rank 0 saves")
+    for slow, results, run, told in runs:
+        # How soon a signal stops the run is another check's.
+        stopped = max(1, len(results[0]["losses"]) - 1) if told else None
+        _expect(slow, results, *run, start=0, told=stopped)
 
 
 @check("06-ex5-train-until-told")
 def signal_may_come_early(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """A signal that comes while the model is made stops the run after at most one step."""
     for tell, who in (({0: 0, 1: 0}, "each gets the signal"), ({1: 0}, "rank 1 gets the signal")):
-        results = _one_call(train_until_told, rng, {"tell": tell})
+        results, *run = _one_call(train_until_told, rng, {"tell": tell})
         case = f"2 ranks, {who} while its model is made"
         for one, seen in each_rank(case, results, lambda seen: [seen["steps"], seen["missed"]]):
             one.expect(not results[1]["missed"], "the handler was not yet installed when the signal came to rank 1")
             one.expect(seen["steps"] <= 1, f"{seen['steps']} steps were trained")
+        _expect(case, results, *run, start=0, told=0)
 
 
-def _one_call(train: Callable, rng: np.random.Generator, more: dict) -> list[dict]:
+def _one_call(train: Callable, rng: np.random.Generator, more: dict) -> tuple[list[dict], dict, int]:
+    """What each rank has seen in a call on two ranks; its settings and the seed of its data, for `_expect`."""
+    data_seed = int(rng.integers(2**31))
     settings = {"steps": 3, "lr": 0.1, "seed": 1, "tell": {}} | more
     with tempfile.TemporaryDirectory(prefix="stopping-") as folder:
-        results = run_ranks(_run, 2, (train, int(rng.integers(2**31)), folder, settings), timeout=12.0)
+        results = run_ranks(_run, 2, (train, data_seed, folder, settings), timeout=12.0)
     for seen in results:
         if seen["problem"]:
             fail(seen["problem"], "2 ranks", seen["problem"])
-    return results
+    return results, settings, data_seed
