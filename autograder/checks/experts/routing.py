@@ -152,8 +152,12 @@ def gradients_flow_through_the_gates(route, *, rng):
 def a_k_out_of_range_is_refused(route, *, rng):
     """A `k` below 1 or above the number of experts is a ValueError that names it."""
     logits = torch.from_numpy(rng.standard_normal((3, 4)))
-    for k in (0, 5, -1):
-        expect_raises(f"4 experts, k = {k}", route, logits, k, error=ValueError, mentions="k")
+    for k in (0, 5, 4, -1):
+        if k != 4:
+            expect_raises(f"4 experts, k = {k}", route, logits, k, error=ValueError, mentions="k")
+        else:
+            want = np.argsort(-logits.numpy(), axis=1)
+            expect_close(f"4 experts, k = {k}", route(logits, k)[1], want, what="chosen", rtol=0.0)
 
 
 # ---- 2 · plan ----
@@ -222,5 +226,8 @@ def capacity_is_rounded_up(capacity, *, rng):
 @check(PLAN)
 def a_factor_must_be_positive(capacity, *, rng):
     """A capacity factor of 0 or below is a ValueError that names `factor`."""
-    for factor in (0.0, -1.0, -0.25, 0):
-        expect_raises(f"factor {factor}", capacity, 8, 4, 2, factor, error=ValueError, mentions="factor")
+    for factor in (0.0, -1.0, 0.25, -0.25, 0):
+        if factor <= 0:
+            expect_raises(f"factor {factor}", capacity, 8, 4, 2, factor, error=ValueError, mentions="factor")
+        else:
+            expect_close(f"factor {factor}", capacity(8, 4, 2, factor), np.array(1), what="the capacity", rtol=0.0)

@@ -77,5 +77,17 @@ def operations_are_those_of_the_model(flops_per_token, mfu, *, rng):
 @check(ARITHMETIC)
 def other_kinds_and_no_ranks_are_refused(critical, *, rng):
     """Another kind, or n below 1, is a ValueError that names `kind` or `n`."""
-    for kind, n, named in (("dp", 2, "kind"), ("TP", 2, "kind"), ("fsdp", 0, "n"), ("tp", -1, "n"), ("pp", 0, "n")):
-        expect_raises(f"critical({kind!r}, {n}, …)", critical, kind, n, 1e12, 1e9, error=ValueError, mentions=named)
+    for kind, n, named in (
+        ("dp", 2, "kind"),
+        ("TP", 2, "kind"),
+        ("tp", 2, ""),
+        ("fsdp", 0, "n"),
+        ("tp", -1, "n"),
+        ("pp", 0, "n"),
+    ):
+        case = f"critical({kind!r}, {n}, …)"
+        if named:
+            expect_raises(case, critical, kind, n, 1e12, 1e9, error=ValueError, mentions=named)
+        else:
+            want = np.array(_played(kind, n, 1e12, 1e9, 2))
+            expect_close(case, critical(kind, n, 1e12, 1e9), want, what="the size", rtol=1e-9)

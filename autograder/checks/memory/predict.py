@@ -78,13 +78,18 @@ def a_layer_refuses_what_makes_no_sense(activation_bytes, *, rng):
     cases = {
         "6 heads on 4 ranks": (s, 1, 24, 6, 4),
         "6 heads on 4 ranks, recomputed": (s, 1, 24, 6, 4, True, "input"),
+        "6 heads on 6 ranks": (s, 1, 24, 6, 6),
         "tensor = 0": (s, 1, 24, 6, 0),
         "tensor = -1": (s, 1, 24, 6, -1),
         "keep = 'scores'": (s, 1, 24, 6, 1, False, "scores"),
         "keep = None": (s, 1, 24, 6, 2, False, None),
     }
     for case, args in cases.items():
-        expect_raises(case, activation_bytes, *args, error=ValueError)
+        if args[3:] == (6, 6):
+            expected = np.float64(_expected(*args, False, "all", True))
+            expect_close(case, activation_bytes(*args), expected, what="the number of bytes", rtol=1e-9)
+        else:
+            expect_raises(case, activation_bytes, *args, error=ValueError)
 
 
 @check(PREDICT)
@@ -124,10 +129,14 @@ def a_stage_refuses_what_makes_no_sense(stage_bytes, *, rng):
     cases = {
         "7 layers in 2 stages": (layer, 7, 2, 4, 0),
         "1 layer in 2 stages": (layer, 1, 2, 4, 1),
+        "2 layers in 2 stages": (layer, 2, 2, 4, 1),
         "stage 0 of 0": (layer, 8, 0, 4, 0),
         "stage 0 of -2": (layer, 8, -2, 4, 0),
         "stage 2 of 2": (layer, 8, 2, 4, 2),
         "stage -1": (layer, 8, 2, 4, -1),
     }
     for case, args in cases.items():
-        expect_raises(case, stage_bytes, *args, error=ValueError)
+        if case.startswith("2 layers"):
+            stage_bytes(*args)
+        else:
+            expect_raises(case, stage_bytes, *args, error=ValueError)

@@ -89,9 +89,13 @@ def what_cannot_be_cut_is_refused(best_segments, *, rng):
     """`best_segments` raises ValueError for empty lists, and for lists of two lengths."""
     n = int(rng.integers(1, 9))
     cases = {"no layers": ([], []), "one edge too few": ([3] * (n + 1), [1] * n), "no edges": ([3] * n, [])}
+    cases["one layer"] = ([3], [1])
     cases["one edge too many"] = ([3] * n, [1] * (n + 1))
     for case, lists in cases.items():
-        expect_raises(case, best_segments, *lists, error=ValueError)
+        if case == "one layer":
+            expect_equal(case, _as_plain(best_segments(*lists)), ([0], 3.0), what="what best_segments returns")
+        else:
+            expect_raises(case, best_segments, *lists, error=ValueError)
 
 
 class Chain(nn.Module):

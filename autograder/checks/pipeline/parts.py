@@ -48,6 +48,9 @@ def few_micro_batches_are_enough(zero_bubble_schedule, *, rng):
 @check("11-ex5-zero-bubble")
 def zero_bubble_refuses_counts_below_one(zero_bubble_schedule, *, rng):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
-    for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), *NEGATIVE):
+    for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), ((1, 1), ""), *NEGATIVE):
         case = f"zero_bubble_schedule{arguments}"
-        expect_raises(case, zero_bubble_schedule, *arguments, error=ValueError, mentions=word)
+        if word:
+            expect_raises(case, zero_bubble_schedule, *arguments, error=ValueError, mentions=word)
+        else:
+            expect_complete(case, zero_bubble_schedule(*arguments), *arguments, kinds="FBW")

@@ -114,6 +114,10 @@ def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
         for what, schedule in schedules.items():
             case = f"{name}, {what}"
             expect_raises(case, function, copied(schedule), 1.0, 1.0, error=ValueError, mentions="schedule")
+        got = function(copied(good), 1.0, 1.0)
+        if function is simulate:
+            spans = [[(0, 1), (1, 2), (4, 5), (5, 6)], [(1, 2), (2, 3), (3, 4), (4, 5)]]
+            expect_close("simulate, two stages", got, np.array(spans), what="the list of (start, end)", rtol=TIME_ERROR)
         for word, wrong in times.items():
             for value in wrong:
                 given = [value if one == word else 1.0 for one in times]
