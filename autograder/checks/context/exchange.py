@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import between_barriers, count_of_ranks, each_rank
+from autograder.checking.expect import between_barriers, caught, count_of_ranks, each_rank
 from autograder.checking.stage import run_ranks
 from autograder.checks.context.blocks import RTOL
 from autograder.checks.context.layouts import positions
@@ -93,14 +93,17 @@ def parts_go_to_their_ranks_and_back(Exchange, *, rng):  # noqa: N803
         backs = _backs(rng, cases)
         results = run_ranks(_drive, world_size, (Exchange, cases, backs))
         for c, (case, back) in enumerate(zip(cases, backs, strict=True)):
-            wanted = case.got([_expanded(x, case.layout) for x in case.x], case.dims)
-            owners = case.got(back, case.dims[::-1])
-            for rank, (kinds, numbers) in each_rank(
-                case.name, [mine[c] for mine in results], evidence=lambda one: one[1]
-            ):
-                rank.expect_equal(kinds, [case.dtype] * 2, what="the list of the dtypes of the result and the gradient")
-                rank.expect_close(numbers[0], wanted[rank.rank], what="the result", rtol=0.0)
-                rank.expect_close(numbers[1], owners[rank.rank], what="the gradient of x", rtol=0.0)
+            _expect_parts(case, back, [mine[c] for mine in results])
+
+
+def _expect_parts(case: Case, back: list[np.ndarray], outcomes: list) -> None:
+    """Each rank got its parts, and the gradients of what it had."""
+    wanted = case.got([_expanded(x, case.layout) for x in case.x], case.dims)
+    owners = case.got(back, case.dims[::-1])
+    for rank, (kinds, numbers) in each_rank(case.name, outcomes, evidence=lambda one: one[1]):
+        rank.expect_equal(kinds, [case.dtype] * 2, what="the list of the dtypes of the result and the gradient")
+        rank.expect_close(numbers[0], wanted[rank.rank], what="the result", rtol=0.0)
+        rank.expect_close(numbers[1], owners[rank.rank], what="the gradient of x", rtol=0.0)
 
 
 def _drive_attention(rank: int, world_size: int, function: Any, cases: list[Sequence]) -> list[Any]:
@@ -153,12 +156,14 @@ def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):  # noqa
     """Exchange makes one all-to-all of x's numbers each way; attention exchanges q, k, v and out, and nothing else."""
     for world_size in (2, 4):
         cases = _cases(rng, world_size)
-        results = run_ranks(_drive, world_size, (Exchange, cases, _backs(rng, cases)))
+        backs = _backs(rng, cases)
+        results = run_ranks(_drive, world_size, (Exchange, cases, backs))
         parts = between_barriers(results, world_size, 2 * len(cases) + 1, "expected all-to-alls only")
         for c, case in enumerate(cases):
             nbytes = case.x[0].size * getattr(torch, case.dtype).itemsize
             for place, way in ((2 * c + 1, "forward"), (2 * c + 2, "backward")):
                 _expect_exchanges(f"{case.name}, {way}", [part[place] for part in parts], nbytes, 1)
+            _expect_parts(case, backs[c], [mine[c] for mine in results])
         sequences = _sequences(rng, world_size)
         results = run_ranks(_drive_attention, world_size, (ulysses_attention, sequences))
         parts = between_barriers(results, world_size, 2 * len(sequences) + 1, "expected all-to-alls only")
@@ -178,22 +183,18 @@ def _expect_exchanges(case: str, stretch: list[list], nbytes: int, most: int) ->
 
 
 def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) -> list[tuple[str, str]]:
-    def said(function: Any, *arguments: Any) -> tuple[str, str]:
-        try:
-            function(*arguments)
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            return type(error).__name__, str(error)
-        return "", ""
-
-    q = torch.zeros(1, 3, 2, 4)
+    three, two = torch.zeros(1, 3, 2, 4), torch.zeros(1, 2, 2, 4)
     shards = [torch.arange(2) + 2 * r for r in range(world_size)]
     found = []
-    for function, *arguments in ((exchange.apply, torch.zeros(3, 4), 0, 1), (exchange.apply, torch.zeros(4, 5), -1, 0),
-                                 (attention, q, q, q, shards)):  # fmt: skip
+    for function, *arguments in (
+        (exchange.apply, torch.zeros(3, 4), 0, 1),
+        (exchange.apply, torch.zeros(2, 5), 0, 1),
+        (exchange.apply, torch.zeros(4, 5), -1, 0),
+        (attention, two, two, two, shards),
+        (attention, three, three, three, shards),
+    ):
         dist.barrier()
-        found.append(said(function, *arguments))
+        found.append(caught(function, *arguments))
     dist.barrier()
     return found
 
@@ -204,13 +205,18 @@ def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # no
     results = run_ranks(_drive_refused, 2, (Exchange, ulysses_attention))
     cases = [
         ("a size of 3, scatter_dim 0", "scatter_dim"),
+        ("a size of 2, scatter_dim 0", ""),
         ("a size of 5, scatter_dim -1", "scatter_dim"),
+        ("2 heads", ""),
         ("3 heads", "heads"),
     ]
     for c, (name, word) in enumerate(cases):
         sent = [len(results.ledger.of(rank).between_barriers()[c + 1]) for rank in range(2)]
         pairs = [(*mine[c], number) for mine, number in zip(results, sent, strict=True)]
         for rank, (kind, text, messages) in each_rank(f"2 ranks, {name}", pairs):
+            if not word:
+                rank.expect(not kind, f"raised {kind}: {text}, expected no error")
+                continue
             rank.expect(kind == "ValueError", f"raised {kind or 'nothing'}, expected a ValueError that names {word}")
             rank.expect(word in text, f"the ValueError should name {word!r}, it says {text!r}")
             rank.expect(not messages, "called a collective before the ValueError")

@@ -112,19 +112,21 @@ def the_loss_is_that_of_one_process(sequence_loss, *, rng):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (sequence_loss, cases))
         for c, case in enumerate(cases):
-            mean, grads = case.wanted()
-            rtol = 5e-6 if case.dtype == "float32" else 1e-12
-            outcomes = [mine[c] for mine in results]
-            plain = [
-                one if isinstance(one, str) else [one[2], "None" if one[3] is None else one[3]] for one in outcomes
-            ]
-            for rank, one in each_rank(case.name, outcomes, evidence=lambda _, plain=plain: plain):
-                rank.expect(not isinstance(one, str), f"raised a ValueError: {one}")
-                rank.expect(one[0] == "Tensor" and one[1] == [], f"expected a scalar tensor, got {one[0]} {one[1]}")
-                rank.expect_close(np.array(one[2]), np.array(mean), what="the loss", rtol=rtol)
-                if case.logits[rank.rank].size:
-                    rank.expect(one[3] is not None, "no gradient reaches the logits")
-                    rank.expect_close(one[3], grads[rank.rank], what="the gradient of the logits", rtol=0.0, atol=rtol)
+            _expect_numbers(case, [mine[c] for mine in results])
+
+
+def _expect_numbers(case: Case, outcomes: list) -> None:
+    """Each rank's loss and gradient are those of one process."""
+    mean, grads = case.wanted()
+    rtol = 5e-6 if case.dtype == "float32" else 1e-12
+    plain = [one if isinstance(one, str) else [one[2], "None" if one[3] is None else one[3]] for one in outcomes]
+    for rank, one in each_rank(case.name, outcomes, evidence=lambda _: plain):
+        rank.expect(not isinstance(one, str), f"raised a ValueError: {one}")
+        rank.expect(one[0] == "Tensor" and one[1] == [], f"expected a scalar tensor, got {one[0]} {one[1]}")
+        rank.expect_close(np.array(one[2]), np.array(mean), what="the loss", rtol=rtol)
+        if case.logits[rank.rank].size:
+            rank.expect(one[3] is not None, "no gradient reaches the logits")
+            rank.expect_close(one[3], grads[rank.rank], what="the gradient of the logits", rtol=0.0, atol=rtol)
 
 
 @check(LOSS)
@@ -144,6 +146,7 @@ def two_numbers_are_all_reduced(sequence_loss, *, rng):
             backward = [[m.call for m in mine[2 * c + 2]] for mine in parts]
             for rank, mine in each_rank(f"{case.name}, backward", backward):
                 rank.expect(not mine, f"backward called {mine}, expected no message")
+            _expect_numbers(case, [mine[c] for mine in results])
 
 
 @check(LOSS)
@@ -152,8 +155,12 @@ def a_batch_without_targets_is_refused(sequence_loss, *, rng):
     for world_size in (1, 3):
         sizes = (2, 3, 0)[:world_size]
         case = _case(rng, sizes, "float64", tuple(range(world_size)), ", none counts")
-        results = run_ranks(_drive, world_size, (sequence_loss, [case]))
-        for rank, one in each_rank(case.name, [mine[0] for mine in results], evidence=lambda one: isinstance(one, str)):
-            rank.expect(isinstance(one, str), "raised nothing, expected a ValueError that names y")
-            named = any(word.strip("'\"`.,:;()") == "y" for word in str(one).split())
-            rank.expect(named, f"the ValueError should name 'y', it says {one!r}")
+        good = _case(rng, sizes, "float64", tuple(range(1, world_size)), ", those of rank 0 count alone")
+        results = run_ranks(_drive, world_size, (sequence_loss, [case, good, case]))
+        for number in (0, 2):
+            outcomes = [mine[number] for mine in results]
+            for rank, one in each_rank(case.name, outcomes, evidence=lambda one: isinstance(one, str)):
+                rank.expect(isinstance(one, str), "raised nothing, expected a ValueError that names y")
+                named = any(word.strip("'\"`.,:;()") == "y" for word in str(one).split())
+                rank.expect(named, f"the ValueError should name 'y', it says {one!r}")
+        _expect_numbers(good, [mine[1] for mine in results])

@@ -142,10 +142,15 @@ def the_ring_sees_all_keys(ring_forward, *, rng):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (ring_forward, cases))
         for c, case in enumerate(cases):
-            out, lse = case.forward()
-            for rank, one in each_rank(case.name, [mine[c] for mine in results], evidence=_evidence):
-                where = case.shards[rank.rank]
-                _expect(rank, one, [out[:, :, where], lse[:, :, where]], ("out", "lse"), case.dtype)
+            _expect_attention(case, [mine[c] for mine in results])
+
+
+def _expect_attention(case: Case, outcomes: list) -> None:
+    """Each rank's out and lse are those of one process."""
+    out, lse = case.forward()
+    for rank, one in each_rank(case.name, outcomes, evidence=_evidence):
+        where = case.shards[rank.rank]
+        _expect(rank, one, [out[:, :, where], lse[:, :, where]], ("out", "lse"), case.dtype)
 
 
 def _expect_messages(case: Case, calls: list[list], numbers: list[list[int]], most: int, exact: bool) -> None:
@@ -186,6 +191,7 @@ def blocks_travel_between_neighbors(ring_forward, *, rng):
             if world_size == 1:
                 turns = [[0]]
             _expect_messages(case, calls, turns, 2 * (world_size - 1), exact=True)
+            _expect_attention(case, [mine[c] for mine in results])
 
 
 class Products(TorchDispatchMode):
@@ -316,19 +322,21 @@ def gradients_come_home(ring_backward, *, rng):
         forwards = [case.forward() for case in cases]
         results = run_ranks(_drive_backward, world_size, (ring_backward, cases, forwards))
         for c, case in enumerate(cases):
-            whole = case.gradients()
-            outcomes = [mine[c] for mine in results]
-            for rank, (one, changed) in each_rank(
-                case.name, outcomes, evidence=lambda pair: [_evidence(pair[0]), pair[1]]
-            ):
-                where = case.shards[rank.rank]
-                scale = max(float(np.abs(x).max(initial=1.0)) for x in whole)
-                bound = (1e-9 if case.large else 4 * RTOL[case.dtype]) * scale
-                rank.expect(not isinstance(one, str), f"expected (dq, dk, dv), got {one}")
-                rank.expect_equal(one[0], [case.dtype] * 3, what="the list of the dtypes of dq, dk and dv")
-                for name, got, want in zip(("dq", "dk", "dv"), one[1], whole, strict=True):
-                    rank.expect_close(got, want[:, :, where], what=name, rtol=0.0, atol=bound)
-                rank.expect(not changed, f"{', '.join(changed)} was changed: work on copies")
+            _expect_gradients(case, [mine[c] for mine in results])
+
+
+def _expect_gradients(case: Case, outcomes: list) -> None:
+    """Each rank's dq, dk and dv are those of one process, and its arguments stay as they were."""
+    whole = case.gradients()
+    for rank, (one, changed) in each_rank(case.name, outcomes, evidence=lambda pair: [_evidence(pair[0]), pair[1]]):
+        where = case.shards[rank.rank]
+        scale = max(float(np.abs(x).max(initial=1.0)) for x in whole)
+        bound = (1e-9 if case.large else 4 * RTOL[case.dtype]) * scale
+        rank.expect(not isinstance(one, str), f"expected (dq, dk, dv), got {one}")
+        rank.expect_equal(one[0], [case.dtype] * 3, what="the list of the dtypes of dq, dk and dv")
+        for name, got, want in zip(("dq", "dk", "dv"), one[1], whole, strict=True):
+            rank.expect_close(got, want[:, :, where], what=name, rtol=0.0, atol=bound)
+        rank.expect(not changed, f"{', '.join(changed)} was changed: work on copies")
 
 
 @check(BACKWARD)
@@ -344,3 +352,4 @@ def gradients_travel_with_their_blocks(ring_backward, *, rng):
             total = 2 * each * case.whole.shape[3]
             numbers = [[total if world_size > 1 else 0] * world_size]
             _expect_messages(case, _calls(parts, c + 1), numbers, 5 * world_size, exact=False)
+            _expect_gradients(case, [mine[c] for mine in results])

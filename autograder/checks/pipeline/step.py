@@ -82,7 +82,9 @@ def backwards_let_go_of_what_they_used(pipeline_step, *, rng):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (pipeline_step, cases))
         for c, case in enumerate(cases):
-            _expect_alive(case, [mine[c] for mine in results])
+            outcomes = [mine[c] for mine in results]
+            _expect_alive(case, outcomes)
+            _expect_numbers(case, outcomes)
 
 
 @check("11-ex6-pipeline-step")
@@ -97,6 +99,7 @@ def only_neighbors_get_messages(pipeline_step, *, rng):
             fail(text, count_of_ranks(world_size), "barrier")
         for c, case in enumerate(cases):
             _expect_wire(case, [parts[2 * c + 1] for parts in calls])
+            _expect_numbers(case, [mine[c] for mine in results])
 
 
 def _expect_order(case: Case, outcomes: list[dict]) -> None:

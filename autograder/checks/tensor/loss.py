@@ -78,25 +78,31 @@ def _compare(vocabulary_parallel_loss: Any, make: Any) -> None:
         cases = list(make(world_size))
         results = run_ranks(_drive_loss, world_size, (vocabulary_parallel_loss, cases))
         for number, case in enumerate(cases):
-            name, seen, want = f"{count_of_ranks(world_size)}, {case.name}", [m[number] for m in results], _oracle(case)
-            losses = [mine["arrays"]["the loss"] for mine in seen]
-            gradients = [mine["arrays"]["the gradient"] for mine in seen]
-            # Both come from differences of numbers as large as the logits.
-            bound = BOUNDS[case.dtype] * max(1.0, float(np.abs(case.logits).max()))
-            scale = abs(case.upstream) / len(case.logits)
-            pieces = [own_part(want["the gradient"], rank, world_size, 1) for rank in range(world_size)]
-            for what, got, wants, size in (
-                ("the loss on rank {}", losses, [want["the loss"]] * world_size, 1.0),
-                ("the gradient of rank {}'s logits", gradients, pieces, scale),
-            ):
-                off = differences(got, wants, bound * size)
-                for rank in range(world_size):
-                    expect_near(name, what.format(rank), got, rank, wants[rank], bound, size, evidence=off)
-            if len({float(loss) for loss in losses}) > 1:
-                fail("the ranks return different losses", name, losses)
+            name, seen = f"{count_of_ranks(world_size)}, {case.name}", [mine[number] for mine in results]
+            _expect_numbers(case, name, seen)
             for rank, mine in each_rank(name, seen, evidence=lambda s: s["stays"]):
                 if not mine["stays"]:
                     rank.fail("logits or targets were changed in place")
+
+
+def _expect_numbers(case: Tokens, name: str, seen: list[dict]) -> None:
+    """Loss and gradient on every rank are those of the whole logits."""
+    world_size, want = len(seen), _oracle(case)
+    losses = [mine["arrays"]["the loss"] for mine in seen]
+    gradients = [mine["arrays"]["the gradient"] for mine in seen]
+    # Both come from differences of numbers as large as the logits.
+    bound = BOUNDS[case.dtype] * max(1.0, float(np.abs(case.logits).max()))
+    scale = abs(case.upstream) / len(case.logits)
+    pieces = [own_part(want["the gradient"], rank, world_size, 1) for rank in range(world_size)]
+    for what, got, wants, size in (
+        ("the loss on rank {}", losses, [want["the loss"]] * world_size, 1.0),
+        ("the gradient of rank {}'s logits", gradients, pieces, scale),
+    ):
+        off = differences(got, wants, bound * size)
+        for rank in range(world_size):
+            expect_near(name, what.format(rank), got, rank, wants[rank], bound, size, evidence=off)
+    if len({float(loss) for loss in losses}) > 1:
+        fail("the ranks return different losses", name, losses)
 
 
 def _upstream(rng: np.random.Generator) -> float:
@@ -171,3 +177,4 @@ def loss_sends_a_few_numbers_a_token(vocabulary_parallel_loss, *, rng):
                 fail(f"rank {rank} put {sent:g} numbers into all-reduces, expected at most {MOST * n}", name, forward)
             if backward:
                 fail(f"in backward, rank {rank} sent {backward}, expected nothing", name, backward)
+        _expect_numbers(case, name, [mine[0] for mine in results])
