@@ -93,21 +93,25 @@ def the_balance_is_that_of_all_tokens(balance_loss, *, rng):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, ((balance_loss, None), cases))
         for c, case in enumerate(cases):
-            seen = [mine[c] for mine in results]
-            shares = case.counts / case.counts.sum()
-            tokens = sum(map(len, case.probabilities))
-            want = len(shares) * float(shares @ np.concatenate(case.probabilities).mean(axis=0))
-            rtol = 1e-5
-            evidence = [[one["loss"], "None" if one["grad"] is None else one["grad"]] for one in seen]
-            for rank, one in each_rank(case.name, seen, evidence=lambda _, evidence=evidence: evidence):
-                rank.expect_equal(one["shape"], [], what="the shape of the result")
-            mean = np.array(np.mean([one["loss"] for one in seen]))
-            expect_close(case.name, mean, np.array(want), what="the mean of the results", rtol=rtol, evidence=evidence)
-            for rank, one in each_rank(case.name, seen, evidence=lambda _, evidence=evidence: evidence):
-                rank.expect(one["grad"] is not None, "no gradient reaches the probabilities")
-                rows = len(case.probabilities[rank.rank])
-                slope = np.tile(len(shares) * shares * world_size / tokens, (rows, 1))
-                rank.expect_close(one["grad"], slope, what="the gradient of the probabilities", rtol=rtol)
+            _expect_balance(case, [mine[c] for mine in results])
+
+
+def _expect_balance(case: Case, seen: list[dict]) -> None:
+    """The ranks' results and gradients are those of all tokens."""
+    shares = case.counts / case.counts.sum()
+    tokens = sum(map(len, case.probabilities))
+    want = len(shares) * float(shares @ np.concatenate(case.probabilities).mean(axis=0))
+    rtol = 1e-5
+    evidence = [[one["loss"], "None" if one["grad"] is None else one["grad"]] for one in seen]
+    for rank, one in each_rank(case.name, seen, evidence=lambda _: evidence):
+        rank.expect_equal(one["shape"], [], what="the shape of the result")
+    mean = np.array(np.mean([one["loss"] for one in seen]))
+    expect_close(case.name, mean, np.array(want), what="the mean of the results", rtol=rtol, evidence=evidence)
+    for rank, one in each_rank(case.name, seen, evidence=lambda _: evidence):
+        rank.expect(one["grad"] is not None, "no gradient reaches the probabilities")
+        rows = len(case.probabilities[rank.rank])
+        slope = np.tile(len(shares) * shares * len(seen) / tokens, (rows, 1))
+        rank.expect_close(one["grad"], slope, what="the gradient of the probabilities", rtol=rtol)
 
 
 @check(BALANCE)
@@ -141,3 +145,4 @@ def one_all_reduce_tells_the_counts(balance_loss, nudge, *, rng):
                     else:
                         right = len(mine) == 1 and mine[0][0] == "all_reduce" and mine[0][1] <= 8 * len(case.bias)
                         rank.expect(right, f"{what} called {mine}, expected one all-reduce of {len(case.bias)} numbers")
+            _expect_balance(case, [mine[c] for mine in results])

@@ -133,12 +133,16 @@ def rows_arrive_in_the_order_of_ranks(all_to_all, *, rng):
         cases = _cases(rng, world_size, floating=False)
         results = run_ranks(_drive, world_size, (all_to_all, cases))
         for c, case in enumerate(cases):
-            outcomes = [mine[c] for mine in results]
-            for rank, one in each_rank(case.name, outcomes, evidence=lambda one: [one["kind"], one["got"]]):
-                rank.expect_equal(one["kind"], case.dtype, what="the dtype of what is returned")
-                rank.expect_close(one["got"], case.received(rank.rank), what="what arrives", rtol=0.0)
-                rank.expect(not one["shared"], "the result shares memory with the rows", "shared")
-                rank.expect(one["stays"], "the rows were changed", "changed")
+            _expect_arrived(case, [mine[c] for mine in results])
+
+
+def _expect_arrived(case: Case, outcomes: list[dict]) -> None:
+    """Each rank got the rows for it, in fresh memory."""
+    for rank, one in each_rank(case.name, outcomes, evidence=lambda one: [one["kind"], one["got"]]):
+        rank.expect_equal(one["kind"], case.dtype, what="the dtype of what is returned")
+        rank.expect_close(one["got"], case.received(rank.rank), what="what arrives", rtol=0.0)
+        rank.expect(not one["shared"], "the result shares memory with the rows", "shared")
+        rank.expect(one["stays"], "the rows were changed", "changed")
 
 
 @check(EXCHANGE)
@@ -179,6 +183,7 @@ def nothing_else_is_sent(all_to_all, *, rng):
                 if rounds > world_size - 1:
                     text = f"the messages took {rounds} rounds, expected at most {world_size - 1}"
                     fail(text, case.name, [rounds, [[m.peer for m in one if m.is_send] for one in mine]])
+            _expect_arrived(case, [one[c] for one in results])
 
 
 def _expect_messages(rank: Any, sends: list, case: Case) -> None:

@@ -114,15 +114,20 @@ def gradients_are_those_of_the_mean_loss(average_gradients, *, rng):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (average_gradients, cases))
         for c, case in enumerate(cases):
-            for rank, mine in each_rank(case.name, [one[c] for one in results], evidence=_plain):
-                for name, want in case.wanted(rank.rank).items():
-                    what = f"the gradient of {name!r}"
-                    if want is None:
-                        rank.expect(mine[name] is None, f"{what} is no longer None")
-                    else:
-                        rank.expect(mine[name] is not None, f"{what} is None")
-                        rtol = 1e-6 if case.dtype == "float32" else 1e-13
-                        rank.expect_close(mine[name], want, what=what, rtol=rtol)
+            _expect_gradients(case, [one[c] for one in results])
+
+
+def _expect_gradients(case: Case, outcomes: list[dict]) -> None:
+    """Each rank's gradients are the wanted ones."""
+    for rank, mine in each_rank(case.name, outcomes, evidence=_plain):
+        for name, want in case.wanted(rank.rank).items():
+            what = f"the gradient of {name!r}"
+            if want is None:
+                rank.expect(mine[name] is None, f"{what} is no longer None")
+            else:
+                rank.expect(mine[name] is not None, f"{what} is None")
+                rtol = 1e-6 if case.dtype == "float32" else 1e-13
+                rank.expect_close(mine[name], want, what=what, rtol=rtol)
 
 
 def _plain(mine: dict[str, Any]) -> list:
@@ -144,3 +149,4 @@ def shared_numbers_are_reduced_once(average_gradients, *, rng):
                 rank.expect(not other, f"{(other or [''])[0]} was called, expected all-reduces only")
                 want = numel * getattr(torch, case.dtype).itemsize
                 rank.expect_equal(sum(n for _, n in mine), want, what="the number of bytes put into all-reduces")
+            _expect_gradients(case, [one[c] for one in results])
