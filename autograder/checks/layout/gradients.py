@@ -121,13 +121,15 @@ def _evidence(one: dict[str, Any]) -> list:
     return [*numbers, *("None" if grad is None else grad for grad in one["grads"])]
 
 
-def _expect_gradients(rank: Any, one: dict[str, Any], case: Case, scale: float) -> None:
-    """This rank's gradients are the wanted ones times `scale`."""
-    rank.expect(one["error"] is None, f"raised a ValueError: {one['error']}")
-    for i, (kind, want) in enumerate(zip(case.kinds, case.wanted(rank.rank), strict=True)):
-        rank.expect(one["grads"][i] is not None, f"the gradient of parameter {i}, {kind}, is None")
-        what = f"the gradient of parameter {i}, {kind},"
-        rank.expect_close(one["grads"][i], want * scale, what=what, rtol=RTOL, atol=1e-6)
+def _expect_means(case: Case, outcomes: list[dict]) -> None:
+    """Each rank's gradients and loss are those of the mean over all tokens."""
+    for rank, one in each_rank(case.name, outcomes, evidence=_evidence):
+        rank.expect(one["error"] is None, f"raised a ValueError: {one['error']}")
+        for i, (kind, want) in enumerate(zip(case.kinds, case.wanted(rank.rank), strict=True)):
+            rank.expect(one["grads"][i] is not None, f"the gradient of parameter {i}, {kind}, is None")
+            what = f"the gradient of parameter {i}, {kind},"
+            rank.expect_close(one["grads"][i], want, what=what, rtol=RTOL, atol=1e-6)
+        rank.expect_close(one["loss"], np.array(case.loss), what="the returned loss", rtol=1e-6)
 
 
 @check(FINISH)
@@ -137,9 +139,7 @@ def gradients_are_those_of_the_mean_over_all_tokens(finish_gradients, *, rng):
         cases = [_case(rng, tp, dp)] + ([_case(rng, tp, dp, "one of 0", empty=True)] if dp > 1 else [])
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
         for c, case in enumerate(cases):
-            for rank, one in each_rank(case.name, [mine[c] for mine in results], evidence=_evidence):
-                _expect_gradients(rank, one, case, 1.0)
-                rank.expect_close(one["loss"], np.array(case.loss), what="the returned loss", rtol=1e-6)
+            _expect_means(case, [mine[c] for mine in results])
 
 
 @check(FINISH)
@@ -212,20 +212,27 @@ def each_gradient_is_sent_once(finish_gradients, *, rng):
                 for axis in ("dp", "tp"):
                     text = f"{over[axis]} bytes were put into all-reduces over {axis}, expected at most {most[axis]}"
                     rank.expect(over[axis] <= most[axis], text)
+            _expect_means(case, [mine[c] for mine in results])
 
 
 @check(FINISH)
 def unknown_kinds_are_refused(finish_gradients, *, rng):
     """An unknown kind is a ValueError that contains it, on every rank, before any message."""
     drawn = _case(rng, 2, 1)
-    for place, kind in ((0, "shared"), (5, "Sharded")):
-        kinds = tuple(kind if i == place else one for i, one in enumerate(drawn.kinds))
-        name = f"tp = 2, dp = 1, parameter {place} is {kind!r}"
-        case = Case(name, 2, 1, kinds, drawn.grads, drawn.loss_sums, drawn.counts)
-        results = run_ranks(_drive, 2, (finish_gradients, [case]))
-        sent = [len(results.ledger.of(rank).between_barriers()[1]) for rank in range(2)]
-        for rank, (one, messages) in each_rank(name, list(zip((mine[0] for mine in results), sent, strict=True)),
-                                               evidence=lambda pair: [str(pair[0]["error"]), pair[1]]):  # fmt: skip
+    wrong, cases = {0: "shared", 2: "Sharded"}, [drawn] * 3
+    for c, place in ((0, 0), (2, 5)):
+        kinds = tuple(wrong[c] if i == place else one for i, one in enumerate(drawn.kinds))
+        name = f"tp = 2, dp = 1, parameter {place} is {wrong[c]!r}"
+        cases[c] = Case(name, 2, 1, kinds, drawn.grads, drawn.loss_sums, drawn.counts)
+    results = run_ranks(_drive, 2, (finish_gradients, cases))
+    for c, kind in wrong.items():
+        sent = [len(results.ledger.of(rank).between_barriers()[c + 1]) for rank in range(2)]
+        for rank, (one, messages) in each_rank(
+            cases[c].name,
+            list(zip((mine[c] for mine in results), sent, strict=True)),
+            evidence=lambda pair: [str(pair[0]["error"]), pair[1]],
+        ):
             rank.expect(one["error"] is not None, "raised no ValueError")
             rank.expect(kind in one["error"], f"the ValueError should contain {kind!r}, it says {one['error']!r}")
             rank.expect(not messages, "called a collective before the ValueError")
+    _expect_means(drawn, [mine[1] for mine in results])

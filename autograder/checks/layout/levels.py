@@ -76,14 +76,18 @@ def both_levels_add_up(two_level_all_reduce, *, rng):
         cases = _cases(rng, inner, outer)
         results = run_ranks(_drive, inner * outer, (two_level_all_reduce, inner, cases))
         for c, case in enumerate(cases):
-            want = np.sum([one.astype("int64") for one in case.inputs], axis=0)
-            outcomes = [mine[c] for mine in results]
-            for rank, (dtype, got, moved) in each_rank(case.name, outcomes, evidence=lambda one: [one[1], one[2]]):
-                rank.expect(not moved, "the tensor has other memory than before: write into the memory that it had")
-                rank.expect_equal(dtype, str(case.inputs[0].dtype), what="the dtype of the tensor")
-                if dtype == "int64":
-                    rank.expect_equal(got.tolist(), want.tolist(), what="the tensor")
-                rank.expect_close(got, want.astype(float), what="the tensor", rtol=1e-6)
+            _expect_sums(case, [mine[c] for mine in results])
+
+
+def _expect_sums(case: Case, outcomes: list) -> None:
+    """Each rank's tensor is the sum, in the memory that it had."""
+    want = np.sum([one.astype("int64") for one in case.inputs], axis=0)
+    for rank, (dtype, got, moved) in each_rank(case.name, outcomes, evidence=lambda one: [one[1], one[2]]):
+        rank.expect(not moved, "the tensor has other memory than before: write into the memory that it had")
+        rank.expect_equal(dtype, str(case.inputs[0].dtype), what="the dtype of the tensor")
+        if dtype == "int64":
+            rank.expect_equal(got.tolist(), want.tolist(), what="the tensor")
+        rank.expect_close(got, want.astype(float), what="the tensor", rtol=1e-6)
 
 
 @check(LEVELS)
@@ -108,3 +112,4 @@ def only_a_part_crosses_nodes(two_level_all_reduce, *, rng):
                     rank.expect(size is not None, f"{kind} was called over {where}, which no step needs")
                     rank.expect(nbytes == size, f"{nbytes} bytes were put into {kind} over {where}, expected {size}")
                 rank.expect(len(mine) == 3, f"{len(mine)} collectives were called, expected 3")
+            _expect_sums(case, [mine[c] for mine in results])
