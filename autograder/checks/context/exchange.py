@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.profiler import record_function
 
 from autograder.checking.check import check
 from autograder.checking.expect import between_barriers, caught, count_of_ranks, each_rank
@@ -182,20 +183,31 @@ def _expect_exchanges(case: str, stretch: list[list], nbytes: int, most: int) ->
         rank.expect_equal(sum(n for _, n in mine), nbytes, what="the number of bytes put into all-to-alls")
 
 
+#: Calls by 2 ranks → what the ValueError names; "" for those in which nothing is wrong.
+REFUSED = {
+    "a size of 3, scatter_dim 0": "scatter_dim",
+    "a size of 2, scatter_dim 0": "",
+    "a size of 5, scatter_dim -1": "scatter_dim",
+    "2 heads": "",
+    "3 heads": "heads",
+}
+
+
 def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) -> list[tuple[str, str]]:
+    """Inside a rank: (kind, text) of what each call of `REFUSED` raises; the ledger has a stretch for each."""
     three, two = torch.zeros(1, 3, 2, 4), torch.zeros(1, 2, 2, 4)
     shards = [torch.arange(2) + 2 * r for r in range(world_size)]
-    found = []
-    for function, *arguments in (
+    calls = (
         (exchange.apply, torch.zeros(3, 4), 0, 1),
         (exchange.apply, torch.zeros(2, 5), 0, 1),
         (exchange.apply, torch.zeros(4, 5), -1, 0),
         (attention, two, two, two, shards),
         (attention, three, three, three, shards),
-    ):
-        dist.barrier()
-        found.append(caught(function, *arguments))
-    dist.barrier()
+    )
+    found = []
+    for name, (function, *arguments) in zip(REFUSED, calls, strict=True):
+        with record_function(name):
+            found.append(caught(function, *arguments))
     return found
 
 
@@ -203,15 +215,8 @@ def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) ->
 def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # noqa: N803
     """A size that N does not divide is a ValueError that names scatter_dim, for heads one that names heads, unsent."""
     results = run_ranks(_drive_refused, 2, (Exchange, ulysses_attention))
-    cases = [
-        ("a size of 3, scatter_dim 0", "scatter_dim"),
-        ("a size of 2, scatter_dim 0", ""),
-        ("a size of 5, scatter_dim -1", "scatter_dim"),
-        ("2 heads", ""),
-        ("3 heads", "heads"),
-    ]
-    for c, (name, word) in enumerate(cases):
-        sent = [len(results.ledger.of(rank).between_barriers()[c + 1]) for rank in range(2)]
+    for c, (name, word) in enumerate(REFUSED.items()):
+        sent = [len(results.ledger.of(rank).within(name)) for rank in range(2)]
         pairs = [(*mine[c], number) for mine, number in zip(results, sent, strict=True)]
         for rank, (kind, text, messages) in each_rank(f"2 ranks, {name}", pairs):
             if not word:
