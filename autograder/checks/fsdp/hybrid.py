@@ -79,13 +79,15 @@ def hybrid_shards_are_the_mean_over_all_ranks(hybrid_groups, hybrid_reduce, *, r
             rank.expect_equal(mine["members"][0], list(inside), what="the list of members of its shard group")
             rank.expect_equal(mine["members"][1], list(across), what="the list of members of its copy group")
         for number, case in enumerate(cases):
-            for rank, mine in each_rank(case.name, results, evidence=lambda one, n=number: one["seen"][n][0]):
-                got, dtype, same = mine["seen"][number]
-                rank.expect_equal(dtype, "float32", what="the dtype of the shard")
-                rank.expect_close(
-                    got.astype(float), _shard(case, rank.rank, size), what="the shard", rtol=1e-6, atol=1e-6
-                )
-                rank.expect(same, "gradient was changed in place")
+            _expect_shards(case, size, [mine["seen"][number] for mine in results])
+
+
+def _expect_shards(case: Gradients, size: int, outcomes: list) -> None:
+    """Each rank got its shard of the mean, and its gradient stays as it was."""
+    for rank, (got, dtype, same) in each_rank(case.name, outcomes, evidence=lambda one: one[0]):
+        rank.expect_equal(dtype, "float32", what="the dtype of the shard")
+        rank.expect_close(got.astype(float), _shard(case, rank.rank, size), what="the shard", rtol=1e-6, atol=1e-6)
+        rank.expect(same, "gradient was changed in place")
 
 
 @check(HYBRID)
@@ -111,6 +113,7 @@ def only_shards_pass_between_copies(hybrid_groups, hybrid_reduce, *, rng):
                     f"all_reduce of {each} bytes over the copy group",
                 ]
                 rank.expect_equal(got, want, what="the list of collectives")
+            _expect_shards(case, size, [mine["seen"][number] for mine in results])
 
 
 def _drive_sizes(rank: int, world_size: int, make: Any, sizes: list[int]) -> list[str]:
@@ -128,7 +131,11 @@ def _drive_sizes(rank: int, world_size: int, make: Any, sizes: list[int]) -> lis
     try:
         for size in sizes:
             made.clear()
-            said.append(_refusal(*caught(make, size), bool(made)))
+            kind, text = caught(make, size)
+            if world_size % max(size, 1) or size < 1:
+                said.append(_refusal(kind, text, bool(made)))
+            else:
+                said.append(kind and f"raised {kind}: {text}")
     finally:
         dist.new_group = original
     return said
@@ -146,8 +153,9 @@ def _refusal(kind: str, text: str, too_late: bool) -> str:
 @check(HYBRID)
 def sizes_that_do_not_divide_are_refused(hybrid_groups, *, rng):
     """A `size` below 1, or that does not divide the ranks, is a ValueError that names it, before any group is made."""
-    sizes = [3, 0, -2, 8]
+    sizes = [3, 0, 4, -2, 8]
     results = run_ranks(_drive_sizes, 4, (hybrid_groups, sizes))
     for number, size in enumerate(sizes):
         for rank, mine in each_rank(f"4 ranks, size = {size}", results, evidence=lambda one, n=number: one[n]):
-            rank.expect(not mine[number], f"hybrid_groups {mine[number]}, expected a ValueError that names size")
+            wanted = "no error" if size == 4 else "a ValueError that names size"
+            rank.expect(not mine[number], f"hybrid_groups {mine[number]}, expected {wanted}")

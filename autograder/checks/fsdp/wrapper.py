@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.profiler import record_function
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_equal, fail
+from autograder.checking.expect import caught, ceil_div, count_of_ranks, expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.live import COUNTING, UNIT_BYTES, UNITS, WIDTH, UnitMeter, stack
 from autograder.checks.fsdp.models import MODELS, WITH_A_ROOT, as_numpy, build, divide, groups
@@ -24,14 +25,20 @@ LR = 0.1
 SCALE = 1e7
 
 
+#: The case in which nothing is wrong.
+WHOLE = "two layers, each a unit"
+
+
 def _refused() -> dict[str, tuple[nn.Module, list[nn.Module]]]:
-    """Case → a model, and units that do not divide it."""
+    """Case → a model, and units that do not divide it; but in the case `WHOLE` they do."""
     net = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3)), nn.ReLU(), nn.Linear(3, 2))
     tied = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
     tied[2].weight = tied[0].weight
+    whole = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2))
     return {
         "a tie to a layer in no unit": (tied, [tied[0]]),
         "a tie across two units": (tied, [tied[0], tied[2]]),
+        WHOLE: (whole, [whole[0], whole[2]]),
         "a unit inside another": (net, [net[0], net[0][1], net[2]]),
         "the same unit twice": (net, [net[0], net[2], net[0]]),
         "a layer of another model": (net, [net[0], net[2], nn.Linear(2, 2)]),
@@ -42,6 +49,10 @@ def _drive_refusals(rank: int, world_size: int, wrapper: Any) -> dict[str, Any]:
     observed = {}
     torch.manual_seed(rank)
     for case, (module, units) in _refused().items():
+        if case == WHOLE:
+            with record_function(WHOLE):
+                observed[case] = " ".join(caught(wrapper, module, list(units)))
+            continue
         places = [(sub, name, p) for sub in module.modules() for name, p in sub._parameters.items()]
         before = [as_numpy(p) for p in module.parameters()]
         try:
@@ -62,13 +73,16 @@ def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # n
     results = run_ranks(_drive_refusals, 2, (FullyShardedDataParallel,))
     for rank, observed in enumerate(results):
         for case, said in observed.items():
+            if case == WHOLE:
+                expect_equal(case, said.strip(), "", what=f"the error on rank {rank}")
+                continue
             if said is None:
                 fail(f"rank {rank} raised no ValueError", case, "nothing raised")
             if said == "changed":
                 fail(f"the module was changed before the ValueError on rank {rank}", case, said)
             if "units" not in said:
                 fail(f"the ValueError on rank {rank} should name 'units', it says {said!r}", case, "not named")
-    if len(results.ledger):
+    if len(results.ledger) > len(results.ledger.within(WHOLE)):
         fail("a message was sent before the ValueError", "2 ranks", [m.call for m in results.ledger.of(0)])
 
 
