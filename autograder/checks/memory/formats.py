@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank, fail
+from autograder.checking.expect import count_of_ranks, each_rank, expect_close, fail
 from autograder.checking.stage import call_inside, run_ranks
 from autograder.checks.memory.layers import bits
 
@@ -146,22 +146,24 @@ class _Dtypes(TorchDispatchMode):
         return result
 
 
-def _dtypes(round_to: Any) -> list[str]:
+def _dtypes(round_to: Any, x: torch.Tensor) -> tuple[list[str], list]:
+    """Where the submission runs: the dtypes that were made, and x rounded to each format."""
     seen = _Dtypes()
     with seen:
-        for exponent, mantissa, finite, _ in _TORCH.values():
-            round_to(torch.linspace(-2, 2, 9), exponent, mantissa, finite)
-    return sorted(seen.found)
+        rounded = [round_to(x.clone(), *how) for *how, _ in _TORCH.values()]
+    return sorted(seen.found), [None if y is None else y.numpy().copy() for y in rounded]
 
 
 @check(FORMATS)
 def no_cast_does_the_work(round_to, *, rng):
     """`round_to` makes no tensor of a floating type of 16 or 8 bits."""
-    found = [
-        name for name in call_inside(_dtypes, round_to) if name.startswith(("float16", "bfloat16", "float8", "half"))
-    ]
+    x = torch.from_numpy(rng.standard_normal(99)).float()
+    names, rounded = call_inside(_dtypes, round_to, x)
+    found = [name for name in names if name.startswith(("float16", "bfloat16", "float8", "half"))]
     if found:
         fail(f"round_to casts to {', '.join(found)}: compute the rounding", "dtypes", found)
+    for (name, (*_, dtype)), got in zip(_TORCH.items(), rounded, strict=True):
+        expect_close(name, got, x.to(dtype).float().numpy(), what="what round_to returns", rtol=0.0)
 
 
 # ---- gradients that are added up ----

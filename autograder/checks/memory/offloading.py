@@ -197,10 +197,17 @@ def what_is_large_goes_to_the_host(offload, *, rng):
             fail(f"a tensor of {max(got - wanted)} bytes was put to the host and should have stayed", case, evidence)
 
 
+def _expect_moved(case: str, seen: dict, want: dict) -> None:
+    """Something went to the host, if anything should have."""
+    if want["moved"] and not seen["sizes"]:
+        fail("nothing was put to the host", case, "nothing put")
+
+
 @check(OFFLOAD)
 def each_saved_tensor_is_put_once(offload, *, rng):
     """There is at most one `put` for a saved tensor, and no `get` before backward needs it."""
     for case, seen, want in _each(offload, rng):
+        _expect_moved(case, seen, want)
         evidence = [len(seen["sizes"]) > want["saved"], seen["early"] > 0]
         if len(seen["sizes"]) > want["saved"]:
             text = f"put was called {len(seen['sizes'])} times for {want['saved']} saved tensors"
@@ -211,7 +218,8 @@ def each_saved_tensor_is_put_once(offload, *, rng):
 @check(OFFLOAD)
 def the_host_is_empty_in_the_end(offload, *, rng):
     """`host.nbytes()` is 0 once the graph is gone."""
-    for case, seen, _ in _each(offload, rng):
+    for case, seen, want in _each(offload, rng):
+        _expect_moved(case, seen, want)
         if seen["left"]:
             fail(
                 f"the host still holds {seen['left']} bytes though the graph is gone",
