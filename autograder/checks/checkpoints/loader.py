@@ -98,13 +98,17 @@ def _expect_dealt(loader_class, runs: list[Run]) -> None:
     """Every step of every leg deals the next global batch."""
     results = run_ranks(_deal_driver, 1, (loader_class, runs))[0]
     for run, legs in zip(runs, results, strict=True):
-        expected = _global_batches(run)
-        want = [[_shares(next(expected), count) for _ in range(steps)] for count, steps in run.legs]
-        got = [leg.batches for leg in legs]
-        for number, (leg, right) in enumerate(zip(got, want, strict=True)):
-            for step, (one, other) in enumerate(zip(leg, right, strict=True)):
-                what = f"step {step + 1} of leg {number + 1}: the ranks' samples"
-                expect_equal(run.case, one, other, what=what, evidence=got)
+        _expect_batches(run, legs)
+
+
+def _expect_batches(run: Run, legs: list[Leg]) -> None:
+    expected = _global_batches(run)
+    want = [[_shares(next(expected), count) for _ in range(steps)] for count, steps in run.legs]
+    got = [leg.batches for leg in legs]
+    for number, (leg, right) in enumerate(zip(got, want, strict=True)):
+        for step, (one, other) in enumerate(zip(leg, right, strict=True)):
+            what = f"step {step + 1} of leg {number + 1}: the ranks' samples"
+            expect_equal(run.case, one, other, what=what, evidence=got)
 
 
 @check(LOADER)
@@ -151,3 +155,4 @@ def states_are_small_and_alike(Loader, *, rng):  # noqa: N803
                 fail(f"a state has {long} characters as JSON, expected at most 200", run.case, "long")
             if leg.changed:
                 fail(f"a state changed {leg.changed}", run.case, leg.changed)
+        _expect_batches(run, legs)

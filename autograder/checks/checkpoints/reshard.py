@@ -102,6 +102,8 @@ def resharding_refuses_damage(reshard, *, rng):
         damage(flipped / "shard_00001.bin", "one bit of the first byte")
         wrong = [("one bit of a shard", flipped, ("shard_00001.bin",)), *tampered(files, rng, 3)]
         cases = [(path, files / f"target{i}", 2) for i, (_, path, _) in enumerate(wrong)]
+        intact = draw(rng, 3, 10)
+        cases.append((write_checkpoint(files / "intact", intact), files / "cut", 2))
         good = write_checkpoint(files / "good", draw(rng, 2, 20))
         there = write_checkpoint(files / "there", draw(rng, 3, 20))
         before = fingerprint(there)
@@ -113,6 +115,9 @@ def resharding_refuses_damage(reshard, *, rng):
             target = files / f"target{i}"
             if target.is_dir() and list(target.iterdir()):
                 fail("reshard wrote something before the error", case, "written")
+        case = "an intact checkpoint after all those"
+        expect_returned(case, outcomes[len(wrong)], "reshard")
+        expect_content(case, files / "cut" / intact.name, recut(intact, 2), "the new checkpoint")
         case = "the step is there already"
         expect_error(case, outcomes[-4], "CheckpointError", "step_00000020")
         if fingerprint(there) != before:
