@@ -161,6 +161,8 @@ def a_healthy_run_is_not_accused(find_fault, *, rng):
         _expect_found(find_fault, f"{count_of_ranks(world_size)}, no fault", log, reference, None)
         nearly = _changed(log, (0, 3, "gradient", 1.0004), (world_size - 1, 5, "update", 0.9996))
         _expect_found(find_fault, f"{count_of_ranks(world_size)}, 0.04 % off", nearly, reference, None)
+        wrong = _changed(log, (0, 3, "update", 2.0))
+        _expect_found(find_fault, f"{count_of_ranks(world_size)}, an update", wrong, reference, (3, 0, "update"))
         # Of norms this large, 0.04 % is far above any fixed number that a bound could be.
         case = f"{count_of_ranks(world_size)}, norms of about 1e6, 0.04 % off"
         _expect_found(find_fault, case, _scaled(nearly, 1e6), _scaled(reference, 1e6), None)

@@ -249,8 +249,10 @@ def _expect_taken_back(case: str, rank: int, at: int, plain: dict, run: dict, lo
         fail(f"the metrics hold the steps {steps}", case, ["logged", [step - at for step in steps]])
 
 
-def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[str, str]:
+def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Inside a rank: what train raises in a healthy run, and where the loss is nan from the fifth forward on."""
     names = equip(train)
+    healthy = what_it_says(lambda: train(rank, world_size, 2, None, None, guard=True))
     build, forwards = names["build_model"], []
 
     def broken(seed):
@@ -261,14 +263,16 @@ def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[str, str]:
         return model
 
     names["build_model"] = broken
-    return what_it_says(lambda: train(rank, world_size, 8, None, None, guard=True))
+    return healthy, what_it_says(lambda: train(rank, world_size, 8, None, None, guard=True))
 
 
 @check("17-ex7-watched")
 def a_hopeless_run_is_given_up(train_watched, *, rng):
     """A loss that stays nan is rolled back three times and then ends the run, on every rank."""
     results = run_ranks(_drive_hopeless, 2, (train_watched,))
-    for rank, (kind, text) in each_rank("the loss stays nan", results):
+    for rank, (kind, text) in each_rank("nothing is wrong with the loss", [mine[0] for mine in results]):
+        rank.expect(not kind, f"expected no error, got {kind}: {text}")
+    for rank, (kind, text) in each_rank("the loss stays nan", [mine[1] for mine in results]):
         said = f"{kind}: {text}" if kind else "nothing"
         refused = kind == "RuntimeError" and "rollback" in text
         rank.expect(refused, f"expected a RuntimeError about the rollbacks, got {said}")

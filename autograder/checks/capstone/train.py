@@ -279,5 +279,6 @@ def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> N
 @check("17-ex4-train")
 def train_refuses_what_makes_no_sense(train, *, rng):
     """Steps below 1 and micro-batches that do not divide the batch are a ValueError on every rank."""
-    values = [("steps", 0), ("steps", -1), ("micro_batches", 3), ("micro_batches", 0)]
-    expect_refused(run_ranks(try_values, 2, (train, values, "train")))
+    values = [("steps", 0), ("steps", 1), ("steps", -1)]
+    values += [("micro_batches", 3), ("micro_batches", 4), ("micro_batches", 0)]
+    expect_refused(run_ranks(try_values, 2, (train, values, "train")), ("steps = 1", "micro_batches = 4"))

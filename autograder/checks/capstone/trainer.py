@@ -119,8 +119,8 @@ def _expect_numbers(case: str, rows: list[dict], loss: float, norm: float) -> No
 def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
     """A step sends one reduce-scatter and one all-gather; everything else is small."""
     # A run as those whose numbers are compared: a trainer cannot save messages here and send them there.
-    cases = [(2, 3e-3, {1: 1.0, 2: 3.0, 3: 1.0})]
-    results = run_ranks(_drive_trainer, 3, (Trainer, int(rng.integers(100)), cases))
+    seed, factors = int(rng.integers(100)), {1: 1.0, 2: 3.0, 3: 1.0}
+    results = run_ranks(_drive_trainer, 3, (Trainer, seed, [(2, 3e-3, factors)]))
     large = []
     for number in range(3):
         parts = results.ledger.of(number).between_barriers()
@@ -129,10 +129,12 @@ def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
         for calls in steps:
             two = len(calls) == 2 and calls[0].startswith("all_gather") and calls[1].startswith("reduce_scatter")
             rank.expect(two, f"one step sent {calls}, expected one reduce-scatter and one all-gather")
+    ours = [mine[0] for mine in results]
+    _expect_trainer("N = 3, 2 micro-batches", ours, ours[0]["corpus"], seed, 2, 3e-3, factors)
 
 
 @check("17-ex2-trainer")
 def trainer_refuses_odd_micro_batches(Trainer, *, rng):  # noqa: N803
     """A number that does not divide the batch is a ValueError that names it, on every rank, before any message."""
-    results = run_ranks(try_values, 2, (Trainer, [3, 0, -2, 8], "trainer"))
-    expect_refused(results, "micro_batches")
+    values = [("micro_batches", value) for value in (3, 0, 4, -2, 8)]
+    expect_refused(run_ranks(try_values, 2, (Trainer, values, "trainer")), ("micro_batches = 4",))
