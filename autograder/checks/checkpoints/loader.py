@@ -102,6 +102,7 @@ def _expect_dealt(loader_class, runs: list[Run]) -> None:
 
 
 def _expect_batches(run: Run, legs: list[Leg]) -> None:
+    """The batches of a run are the oracle's, step by step."""
     expected = _global_batches(run)
     want = [[_shares(next(expected), count) for _ in range(steps)] for count, steps in run.legs]
     got = [leg.batches for leg in legs]
