@@ -64,10 +64,9 @@ Some of it cannot be promised:
   test that judges them, too: it can read them, and keep one as the answer to `summing_step`.
 - Where an exercise is tried again with the lesson's answers to earlier ones, its code can read these. All that leaves
   that run is which properties held. A student who hands in again and again can spell an answer with them, bit by bit.
-- Some properties ask only what an answer sends, keeps in memory or refuses: that its results are right is the core's
-  business, which runs apart. An answer that tells the two runs from each other, by a file or a number of calls, can do
-  the work in one and look economical or strict in the other. Of the course's 337 points, properties worth 6 were found
-  open to that, and refusals worth 13 to an error that names every argument there is.
+- Every check fails for an answer that does nothing, and for one that refuses every call (`tests/test_idle_answers.py`).
+  Four that count messages do not look at what these hold. An answer that recognizes such a check can send the right
+  messages with wrong contents there; these checks are worth 2.5 of the course's 337 points.
 - The runs of `train_watched` in chapter 17 are compared with one another, and not with another program's. An answer
   that trains nothing and makes up runs that fit one another keeps the marks of that exercise.
 - That ranks learn about each other by the recorded messages alone is tested in chapter 01, where the exercise is to

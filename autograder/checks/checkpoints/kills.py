@@ -70,6 +70,8 @@ def leftovers_of_a_killed_save_are_cleared(save_sharded, *, rng):
         (folder / "copies").mkdir()
         run_ranks(_copying_driver, 2, (folder, save_sharded, old, new))
         roots = sorted((folder / "copies").iterdir())
+        if not roots:
+            fail("save_sharded changed nothing in root", "2 ranks save", "nothing saved")
         states = [draw(rng, 1, 30 if (root / new.name).exists() else 20) for root in roots]
         outcomes = run_ranks(_again_driver, 1, (save_sharded, roots, states))[0]
         case = "a save by one rank after one by two ranks was killed"
