@@ -177,4 +177,4 @@ def diagnose_in_three_passes():
         if rank not in alive:
             return "dead", rank, operation
         waited = [t - min(of)[0] for of in calls.values() for t, r, _ in of if r == rank]
-        return "hung" if now - min(open_[key])[0] > 3 * max(waited) else "slow", rank, operation
+        return "hung" if now - min(open_[key])[0] > 3 * max(waited, default=0) else "slow", rank, operation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import permutations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -152,10 +152,16 @@ class _Call(NamedTuple):
 def _expect_of(
     diagnose: Callable, name: str, groups: dict[str, list[int]], calls: list[_Call], now: int, found: tuple
 ) -> None:
-    """The diagnosis of these calls, in the order in which they were made, at the time `now` in quarters."""
+    """The diagnosis of these calls, in the order in which they were made, at the time `now` in quarters.
+
+    A rank that is found to be dead leaves no dump, whatever it has called.
+    """
     n = 1 + max(max(members) for members in groups.values())
-    dumps = []
+    dumps: list[dict | None] = []
     for rank in range(n):
+        if found[:2] == ("dead", rank):
+            dumps.append(None)
+            continue
         config = {
             group: {"name": group, "desc": "default_pg" if group == "0" else f"pair {group}", "ranks": str(members)}
             for group, members in groups.items()
@@ -221,33 +227,41 @@ def groups_are_followed(diagnose: Callable, *, rng: np.random.Generator) -> None
                     job.culprit = culprit
                     _expect(diagnose, rng, job, f"groups of even and odd ranks, stuck in {scope}")
     # a waits for b in one pair, b for c in another; c may be missing in the world's operation, too.
-    for a, b, c in permutations(range(3)):
+    kinds, states = ("hung", "dead"), (("started", "scheduled"), ("scheduled", "started"))
+    for (a, b, c), kind, (earlier, later) in product(permutations(range(3)), kinds, states):
         groups = {"0": [0, 1, 2], "1": sorted((a, b)), "2": sorted((b, c))}
         calls = [_Call("0", 1, {0: 0, 1: 0, 2: 0}), _Call("2", 1, {b: 2, c: 2})]
-        stuck = _Call("2", 2, {b: 10}, NAMES[1], "scheduled")
-        first = _Call("1", 1, {a: 6}, NAMES[2], "started")
-        found = "hung", c, ("2", 2, NAMES[1])
-        _expect_of(diagnose, "pairs, one waits for another", groups, [*calls, first, stuck], 90, found)
-        first = _Call("0", 2, {a: 6}, NAMES[2], "started")
-        found = "hung", c, ("0", 2, NAMES[2])
-        _expect_of(diagnose, "missing in two operations", groups, [*calls, first, stuck], 90, found)
+        stuck = _Call("2", 2, {b: 10}, NAMES[1], later)
+        first = _Call("1", 1, {a: 6}, NAMES[2], earlier)
+        found = kind, c, ("2", 2, NAMES[1])
+        said = f"pairs, one waits for another, the last call is {later}"
+        _expect_of(diagnose, said, groups, [*calls, first, stuck], 90, found)
+        # b has not waited at once, and in between it has met a fourth rank.
+        groups |= {"0": [0, 1, 2, 3], "3": sorted((b, 3))}
+        calls[0] = _Call("0", 1, dict.fromkeys(range(4), 0))
+        met = _Call("3", 1, {b: 12, 3: 12})
+        said = "pairs, one waits for another, and a later call of it is completed"
+        _expect_of(diagnose, said, groups, [*calls, first, stuck, met], 90, found)
+        first = _Call("0", 2, {a: 6, 3: 30}, NAMES[2], earlier)
+        found = kind, c, ("0", 2, NAMES[2])
+        _expect_of(diagnose, "missing in two operations", groups, [*calls, first, stuck, met], 90, found)
 
 
 @check("06-ex6-diagnose")
 def differences_are_found(diagnose: Callable, *, rng: np.random.Generator) -> None:
     """The one rank that calls another operation, or the same with other sizes, is named."""
     for n in (3, 4, 5):
-        for what in ("name", "sizes", "shape"):
+        for what in ("name", "sizes", "shape", "size of the second tensor"):
             for culprit in range(n):
                 job = _job(rng, "different", n=n)
                 job.culprit = culprit
                 where, name, sizes = job.program[job.at]
-                if what == "shape":  # of as many numbers
+                if what not in ("name", "sizes"):  # "shape": of as many numbers
                     sizes = [[2, 4], [6]]
                     job.program[job.at] = where, name, sizes
                 other = NAMES[(NAMES.index(name) + 1) % len(NAMES)]
                 differs = {"name": (other, sizes), "sizes": (name, [[sizes[0][0] + 1], *sizes[1:]])}
-                job.differs = differs.get(what, (name, [[8], [6]]))
+                job.differs = differs.get(what, (name, [[8], [6]] if what == "shape" else [[2, 4], [7]]))
                 _expect(diagnose, rng, job, f"another {what}")
     gather, add = NAMES[1], NAMES[0]
     for odd in range(3):  # it goes on, an operation ahead of the others
@@ -256,6 +270,10 @@ def differences_are_found(diagnose: Callable, *, rng: np.random.Generator) -> No
             calls.append(_Call("0", number, dict.fromkeys(range(3), number), theirs, "started", {odd: its}))
         found = "different", odd, ("0", 2, gather)
         _expect_of(diagnose, "two operations differ", {"0": [0, 1, 2]}, calls, 40, found)
+        groups = {"0": [0, 1, 2, 3], "1": [odd, 3]}
+        calls = [_Call("0", 1, dict.fromkeys(range(4), 0), NAMES[3], "completed"), calls[1]]
+        calls.append(_Call("1", 7, {3: 12}, NAMES[2], "started"))
+        _expect_of(diagnose, "another name, while the fourth rank waits for it in a pair", groups, calls, 40, found)
 
 
 @check("06-ex6-diagnose")
@@ -277,14 +295,18 @@ def slow_ranks_are_not_hung(diagnose: Callable, *, rng: np.random.Generator) -> 
             ("late after two others", [{a: 0, b: 4, late: 8}], 20, ((44, "slow"),)),
             ("once late, the others call one after the other", [{a: 0, b: 0, late: 8}], 22, ((45, "hung"),)),
             ("late, then less", [{a: 0, b: 0, late: 8}, {a: 10, b: 10, late: 11}], 20, ((33, "slow"), (44, "slow"))),
+            ("another rank was later", [{a: 0, b: 8, late: 1}], 20, ((23, "slow"), (24, "hung"))),
+            ("once late, and one buffer no longer has it", [{b: 0, late: 8}], 20, ((44, "slow"), (45, "hung"))),
+            ("it has called nothing", [], 20, ((21, "hung"),)),
         ):
             calls = [_Call("0", number, one) for number, one in enumerate(times, start=1)]
             number = len(calls) + 1
-            stuck = _Call("0", number, {a: 20, b: b_calls}, NAMES[1], "started")
+            stuck = _Call("0", number, {a: 20, b: b_calls}, NAMES[0], "started")
             for now, kind in whole:
-                said, found = f"{name}, missing for {(now - 20) / 4} s", (kind, late, ("0", number, NAMES[1]))
+                said, found = f"{name}, missing for {(now - 20) / 4} s", (kind, late, ("0", number, NAMES[0]))
                 _expect_of(diagnose, said, alone, [*calls, stuck], now, found)
         pair = {"0": [0, 1, 2], "1": sorted((a, late))}
         calls = [_Call("1", 5, {a: 0, late: 8}), _Call("0", 1, dict.fromkeys(range(3), 10))]
-        stuck = _Call("0", 2, {a: 20, b: 22}, NAMES[1], "started")
-        _expect_of(diagnose, "late in another group", pair, [*calls, stuck], 44, ("slow", late, ("0", 2, NAMES[1])))
+        for name, said in ((NAMES[0], "late in another group"), (NAMES[1], "late in an operation of another name")):
+            stuck = _Call("0", 2, {a: 20, b: 22}, name, "started")
+            _expect_of(diagnose, said, pair, [*calls, stuck], 44, ("slow", late, ("0", 2, name)))

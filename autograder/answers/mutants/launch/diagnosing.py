@@ -10,6 +10,136 @@ DIAGNOSE = "06-ex6-diagnose"
 # ---- 6 · diagnose ----
 
 
+waits_by_the_last_call = edit(
+    DIAGNOSE,
+    """You judge by its last call whether a rank waits. An operation that it called earlier may still be open, while a
+    later one, of another group, is completed. Such a rank waits, too: look at all its calls.""",
+    (
+        """            waiting |= {rank} if entry["state"] != "completed" else set()
+""",
+        """        last = dump["entries"][-1:] if dump else []
+        waiting |= {rank for entry in last if entry["state"] != "completed"}
+""",
+    ),
+    breaks=tests_of(DIAGNOSE),
+    fails=["groups_are_followed"],
+)
+
+only_scheduled_calls_excuse = edit(
+    DIAGNOSE,
+    """You count a rank as waiting only while its call is scheduled. A call that has started is not completed either,
+    and its rank waits.""",
+    ('if entry["state"] != "completed" else set()', 'if entry["state"] == "scheduled" else set()'),
+    breaks=tests_of(DIAGNOSE),
+    fails=["groups_are_followed"],
+)
+
+scheduled_is_not_called = edit(
+    DIAGNOSE,
+    """You leave out the calls that are only scheduled. Their rank has called the operation and waits in it, and others
+    that are missing there keep it waiting: scheduled counts like started.""",
+    (
+        "            calls.setdefault(",
+        """            if entry["state"] == "scheduled":
+                waiting.add(rank)
+                continue
+            calls.setdefault(""",
+    ),
+    breaks=tests_of(DIAGNOSE),
+)
+
+by_the_last_call_of_the_operation = edit(
+    DIAGNOSE,
+    """You order the operations by the last call of each. The first one is the one whose first call is the earliest,
+    however late the others came to it.""",
+    (
+        "sorted(stuck, key=first_call)",
+        'sorted(stuck, key=lambda key: max(entry["time_created_ns"] for entry in calls[key].values()))',
+    ),
+    breaks=tests_of(DIAGNOSE),
+    fails=["groups_are_followed"],
+)
+
+the_dead_are_missing_everywhere = edit(
+    DIAGNOSE,
+    """For a rank without a dump you name the first operation that anybody waits in. The dead rank may not be in that
+    group: name the first that it should have called itself.""",
+    (
+        "    for key in sorted(stuck, key=first_call):\n",
+        """    for key in sorted(stuck, key=first_call):
+        if None in dumps:
+            return "dead", dumps.index(None), (*key, next(iter(calls[key].values()))["profiling_name"])
+""",
+    ),
+    breaks=tests_of(DIAGNOSE),
+    fails=["groups_are_followed"],
+)
+
+silent_is_dead = edit(
+    DIAGNOSE,
+    """You call a rank dead that has called nothing. It has left a dump, so its process is there: it hangs before its
+    first operation.""",
+    ("if dumps[rank] is None:", 'if not dumps[rank] or not dumps[rank]["entries"]:'),
+    breaks=tests_of(DIAGNOSE),
+    fails=["slow_ranks_are_not_hung"],
+)
+
+silent_is_an_error = edit(
+    DIAGNOSE,
+    """You look for the longest of a rank's waits, and there is none: it has called nothing yet. Such a rank hangs.""",
+    (", default=0)", ")"),
+    breaks=tests_of(DIAGNOSE),
+    fails=["slow_ranks_are_not_hung"],
+)
+
+lags_of_all_ranks = edit(
+    DIAGNOSE,
+    """You compare with the longest wait for any rank. That another rank was late once says nothing about this one: only
+    the waits for the rank itself count.""",
+    (
+        "- first_call(one) for one, by in calls.items() if rank in by]",
+        "- first_call(one) for one, by in calls.items() for rank in by]",
+    ),
+    breaks=tests_of(DIAGNOSE),
+    fails=["slow_ranks_are_not_hung"],
+)
+
+lags_where_all_are_seen = edit(
+    DIAGNOSE,
+    """You count an earlier wait only if all members' calls are still in their buffers. One buffer may have lost its
+    entry, and the others' entries still show how long they waited.""",
+    ("if rank in by]", "if rank in by and len(by) == len(members[one[0]])]"),
+    breaks=tests_of(DIAGNOSE),
+    fails=["slow_ranks_are_not_hung"],
+)
+
+lags_of_the_same_operation = edit(
+    DIAGNOSE,
+    """You look for earlier waits only in operations of the same name. All that the rank called count, of any group and
+    any name.""",
+    ("if rank in by]", 'if rank in by and by[rank]["profiling_name"] == operation[2]]'),
+    breaks=tests_of(DIAGNOSE),
+    fails=["slow_ranks_are_not_hung"],
+)
+
+sizes_of_the_first_tensor = edit(
+    DIAGNOSE,
+    """You compare the sizes of the first tensor only. An operation may take several: compare input_sizes as it
+    stands.""",
+    ('(entry["profiling_name"], entry["input_sizes"])', '(entry["profiling_name"], entry["input_sizes"][:1])'),
+    breaks=tests_of(DIAGNOSE),
+    fails=["differences_are_found"],
+)
+
+all_must_have_come_to_differ = edit(
+    DIAGNOSE,
+    """You look for a difference only where all members have called. One may be missing because it waits for the rank at
+    fault elsewhere: two others that agree are enough.""",
+    ("if len(others) > 1 and", "if len(others) == len(members[key[0]]) - 1 > 1 and"),
+    breaks=tests_of(DIAGNOSE),
+    fails=["differences_are_found"],
+)
+
 everybody_is_in_every_group = edit(
     DIAGNOSE,
     """You expect every rank in every operation. A rank that is not in a group is not missing in its operations: the
@@ -76,7 +206,7 @@ less_than_three_times = edit(
     DIAGNOSE,
     """You call a rank hung when the others have waited exactly three times as long as before. At most three times is
     slow: compare with <=.""",
-    ("<= 3 * max(lags)", "< 3 * max(lags)"),
+    ("<= 3 * max(lags, default=0)", "< 3 * max(lags, default=0)"),
     breaks=tests_of(DIAGNOSE),
     fails=["slow_ranks_are_not_hung"],
 )
@@ -84,7 +214,7 @@ less_than_three_times = edit(
 twice_is_enough = edit(
     DIAGNOSE,
     """Your limit is less than three times the longest wait before.""",
-    ("<= 3 * max(lags)", "<= 2 * max(lags)"),
+    ("<= 3 * max(lags, default=0)", "<= 2 * max(lags, default=0)"),
     breaks=tests_of(DIAGNOSE),
     fails=["slow_ranks_are_not_hung"],
 )
@@ -122,7 +252,7 @@ latest_lag_only = edit(
     DIAGNOSE,
     """You compare with the latest wait for this rank. The longest counts: the statement says, as long as they ever
     waited.""",
-    ("3 * max(lags)", "3 * lags[-1]"),
+    ("3 * max(lags, default=0)", "3 * lags[-1]"),
     breaks=tests_of(DIAGNOSE),
     fails=["slow_ranks_are_not_hung"],
 )
@@ -131,7 +261,7 @@ mean_lag = edit(
     DIAGNOSE,
     """You compare with the mean of the earlier waits. The longest counts: the statement says, as long as they ever
     waited.""",
-    ("3 * max(lags)", "3 * sum(lags) / len(lags)"),
+    ("3 * max(lags, default=0)", "3 * sum(lags) / len(lags)"),
     breaks=tests_of(DIAGNOSE),
     fails=["slow_ranks_are_not_hung"],
 )
@@ -186,7 +316,7 @@ patience_of_the_watchdog = edit(
     DIAGNOSE,
     """You call a rank hung when the others have waited for timeout_ms, the watchdog's limit. Before that, a rank that
     was never late and now is a minute behind is not slow but hung: compare with how late it was before.""",
-    ("<= 3 * max(lags)", "<= 600_000 * 1_000_000"),
+    ("<= 3 * max(lags, default=0)", "<= 600_000 * 1_000_000"),
     breaks=tests_of(DIAGNOSE),
 )
 
@@ -194,7 +324,7 @@ everybody_hangs = edit(
     DIAGNOSE,
     """You call every rank hung that is missing and not dead. If it has always been as late as it is now, it is slow: a
     thermal throttle or a bad disk, not a deadlock.""",
-    ('return "slow" if now - first_call(key) <= 3 * max(lags) else "hung", rank', 'return "hung", rank'),
+    ('return "slow" if now - first_call(key) <= 3 * max(lags, default=0) else "hung", rank', 'return "hung", rank'),
     breaks=tests_of(DIAGNOSE),
     fails=["slow_ranks_are_not_hung"],
 )
@@ -203,7 +333,7 @@ a_second_is_slow = edit(
     DIAGNOSE,
     """You use a limit of your own, in seconds. How long a long wait is depends on the job: compare with how long the
     others have waited for this rank before.""",
-    ("<= 3 * max(lags)", "<= 2_000_000_000"),
+    ("<= 3 * max(lags, default=0)", "<= 2_000_000_000"),
     breaks=tests_of(DIAGNOSE),
 )
 
