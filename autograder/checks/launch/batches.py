@@ -68,6 +68,9 @@ def batches_follow_the_step(indices_of: Callable, *, rng: np.random.Generator) -
             for step, n in enumerate(changing, start=epoch * steps_per_epoch):
                 read += [i for rank in range(n) for i in _call(indices_of, case, step, rank, n, length, batch, seed)]
             expect_equal(case, sorted(read), list(range(length)), what="what the epoch reads, sorted,")
+    [hands] = deal(1, 1, 12, 4, seed + 4)
+    case = "12 examples, global batches of 4, 1 rank, a call with another seed"
+    expect_equal(case, _call(indices_of, case, 0, 0, 1, 12, 4, seed + 4), hands[0], what="the rank's indices")
 
 
 def _expect_whole(place: str, read: list, hands: list[list[int]]) -> None:
@@ -88,6 +91,7 @@ MID_EPOCH = (3, 0, 2, 10, 4)
 def _state_around(indices_of: Callable, seed: int) -> dict[str, Any]:
     """Next to the answer: torch's global generator before and after a call."""
     torch.manual_seed(seed)
+    torch.rand(3)  # a model has been made since
     before = torch.get_rng_state()
     got = indices_of(*MID_EPOCH, seed)
     return {"same": bool(torch.equal(before, torch.get_rng_state())), "got": got}

@@ -31,12 +31,14 @@ class Counted(torch.nn.Module):
         super().__init__()
         self.inner, self.outer = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
         self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))  # BatchNorm has such a one, too
         self.inner.bias.requires_grad_(False)  # frozen, and part of the model all the same
         self.double()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (B, 3). Returns (B, 1)."""
         self.calls += 1
+        self.batches += 1
         return self.outer(torch.tanh(self.inner(x))) * (1 + 0.1 * self.calls)
 
 
@@ -66,10 +68,12 @@ def _save_twice(rank: int, world_size: int, save: Callable, folder: str, kind: s
         _steps(model, optimizer, times)
         if kind == CHANGED:
             optimizer.param_groups[0]["lr"] /= 4
+        before = _weights(model)
         save(path, model, optimizer, list(losses))
-    saved = _weights(model)
+    saved, trains = _weights(model), all(part.training for part in model.modules())
+    same = bool(np.array_equal(before, saved)) and trains
     _steps(model, optimizer, 2)
-    return {"there": os.path.exists(path), "saved": saved, "whole": _weights(model)}
+    return {"there": os.path.exists(path), "unchanged": same, "saved": saved, "whole": _weights(model)}
 
 
 def _resume(rank: int, world_size: int, load: Callable, folder: str, kind: str, seed: int) -> dict:
@@ -91,6 +95,8 @@ def resumed_run_goes_on(save: Callable, load: Callable, *, rng: np.random.Genera
             seen = run_ranks(_save_twice, 1, (save, folder, kind, seed))[0]
             if not seen["there"]:
                 fail("there is no file at path after save", kind, "no file")
+            if not seen["unchanged"]:
+                fail("save has changed the model, its weights or its train() mode", kind, "changed by save")
             seen |= run_ranks(_resume, 1, (load, folder, kind, seed))[0]
         expect_equal(kind, seen["losses"], LOSSES, what="what load returns")
         if not seen["trains"]:
@@ -102,11 +108,12 @@ def resumed_run_goes_on(save: Callable, load: Callable, *, rng: np.random.Genera
 
 
 class _Watch:
-    """Inside a rank: who renames and removes what in a folder."""
+    """Inside a rank: who renames and removes what in a folder, and what is in a file when it is renamed."""
 
     def __init__(self, folder: str):
         self.folder: str = folder
         self.events: list[tuple] = []
+        self.renamed: list[str] = []
         sys.addaudithook(self._audit)
 
     def _audit(self, event: str, arguments: tuple) -> None:
@@ -115,6 +122,8 @@ class _Watch:
             if any(path.startswith(self.folder) for path in paths):
                 folders = ["here" if os.path.dirname(path) == self.folder else "elsewhere" for path in paths]
                 self.events.append((event, os.path.basename(paths[-1]), *folders))
+                if event == "os.rename" and paths[-1] == os.path.join(self.folder, "checkpoint"):
+                    self.renamed.append(_content(paths[0]) if os.path.isfile(paths[0]) else "")
                 if event == "os.rename" and paths[0] == os.path.join(self.folder, "checkpoint"):
                     self.events.append(("os.remove", "checkpoint", "here"))
 
@@ -130,7 +139,13 @@ def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: i
         os.link(path, kept)
         before = _content(kept)
         save(path, model, optimizer, [1.0, 0.5])
-        seen = {"events": list(watch.events), "left": sorted(os.listdir(folder))}
+        seen: dict = {"left": sorted(os.listdir(folder))}
+        seen["complete"] = not watch.renamed or watch.renamed[-1] == _content(path)
+        there = os.getcwd()
+        os.chdir(folder)
+        save("checkpoint", model, optimizer, [1.0, 0.5])
+        os.chdir(there)
+        seen["events"] = list(watch.events)
         seen["whole"] = before == _content(kept) and not os.path.samefile(kept, path)
         second = _content(path)
         with _cut_off(), contextlib.suppress(KeyboardInterrupt):
@@ -149,6 +164,8 @@ def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: i
             raise
         except Exception as error:
             seen["after"] = f"{type(error).__name__}"
+        save(path, model, optimizer, [1.0])
+        seen["shorter"] = load(path, model, optimizer)
         return seen
 
 
@@ -161,6 +178,9 @@ def _cut_off() -> Any:
         real(obj, f, *args, **kwargs)
         if isinstance(f, (str, os.PathLike)):
             os.truncate(f, os.path.getsize(f) // 2)
+        else:
+            f.flush()
+            f.truncate(f.tell() // 2)
         raise KeyboardInterrupt
 
     torch.save = half
@@ -185,11 +205,14 @@ def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.
     if not seen["whole"]:
         fail("the file at path is written over while it is the only one", case, "in place")
     renames = [event for event in seen["events"] if event[:2] == ("os.rename", "checkpoint")]
-    if len(renames) < 2:
-        fail(f"two saves, but only {len(renames)} renames to the checkpoint's name", case, ("renames", len(renames)))
+    if len(renames) < 3:
+        fail(f"three saves, but only {len(renames)} renames to the checkpoint's name", case, ("renames", len(renames)))
     if ("os.rename", "checkpoint", "elsewhere", "here") in renames:
         text = "the new checkpoint is renamed from another folder: across file systems that is a copy, not a rename"
         fail(text, case, "another folder")
+    if not seen["complete"]:
+        text = "the file gets the checkpoint's name before all of it is written: its last bytes are still in a buffer"
+        fail(text, case, "not yet complete")
     if surplus := [name for name in seen["left"] if name != "checkpoint"]:
         fail(f"other files remain in the folder: {surplus}", case, "left behind")
     case = "after a save that was cut off"
@@ -199,22 +222,36 @@ def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.
         fail(f"load gives {seen['resumes']!r}, the last checkpoint has [1.0, 0.5]", case, str(seen["resumes"]))
     if seen["after"] != [1.0, 0.5, 0.25]:
         fail(f"the next save and load give {seen['after']!r}", case, ["after", str(seen["after"])])
+    if seen["shorter"] != [1.0]:
+        text = f"a run that began anew has saved [1.0] over a longer one, and load gives {seen['shorter']!r}"
+        fail(text, "a save with fewer losses than the one before", str(seen["shorter"]))
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> list:
+    """What the optimizer holds, as lists of numbers."""
+    state = optimizer.state_dict()
+    held = [(name, value) for of in state["state"].values() for name, value in of.items()]
+    lists = [(name, value.tolist() if isinstance(value, torch.Tensor) else value) for name, value in held]
+    return [lists, [group["lr"] for group in state["param_groups"]]]
 
 
 def _fresh(rank: int, world_size: int, load: Callable, seed: int) -> dict:
     with tempfile.TemporaryDirectory(prefix="saving-") as folder:
         model, optimizer = _new("SGD", seed)
-        before, drawn = _weights(model), torch.get_rng_state()
+        _steps(model, optimizer, 2)
+        before, moments, drawn = _weights(model), _moments(optimizer), torch.get_rng_state()
         try:
             got = load(os.path.join(folder, "checkpoint"), model, optimizer)
+            again = load(os.path.join(folder, "not there", "checkpoint"), model, optimizer)
         except NotImplementedError:
             raise
         except Exception as error:
             return {"error": type(error).__name__}
         return {
             "error": "",
-            "got": got,
+            "got": got if got != [] else again,
             "same": bool(np.array_equal(before, _weights(model))),
+            "moments": _moments(optimizer) == moments,
             "generator": bool(torch.equal(drawn, torch.get_rng_state())),
             "left": os.listdir(folder),
         }
@@ -222,14 +259,18 @@ def _fresh(rank: int, world_size: int, load: Callable, seed: int) -> dict:
 
 @check("06-ex4-save-load")
 def start_without_a_file_changes_nothing(load: Callable, *, rng: np.random.Generator) -> None:
-    """Without a file, load returns an empty list and changes neither the model nor the folder."""
+    """Without a file, load returns an empty list and changes neither model, optimizer nor folder."""
     case = "no file at path"
     seen = run_ranks(_fresh, 1, (load, int(rng.integers(2**20))))[0]
     if seen["error"]:
         fail(f"load raised {seen['error']}", case, seen["error"])
     expect_equal(case, seen["got"], [], what="what load returns")
-    if not seen["same"] or seen["left"]:
-        fail("load has changed something", case, ["changed", seen["same"], seen["left"]])
+    if not seen["same"]:
+        fail("load has changed something: the model", case, "model")
+    if seen["left"]:
+        fail(f"load has changed something: the folder now holds {seen['left']}", case, ["left", seen["left"]])
+    if not seen["moments"]:
+        fail("load has changed something: what the optimizer holds", case, "optimizer")
     if not seen["generator"]:
         fail("load has changed something: the state of torch's global generator", case, "generator")
 

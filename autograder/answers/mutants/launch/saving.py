@@ -10,6 +10,37 @@ INDICES, SAVE, TRAIN = "06-ex3-indices-of", "06-ex4-save-load", "06-ex5-train-un
 # ---- 3 · indices_of ----
 
 
+generator_back_at_its_seed = edit(
+    INDICES,
+    """You draw with torch's global generator and then seed it again with the seed that it had. Whatever has been drawn
+    since that seed, such as the model, comes once more. Give the permutation a generator of its own.""",
+    (
+        "    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()\n",
+        """    before = torch.initial_seed()
+    torch.manual_seed(seed + epoch)
+    order = torch.randperm(length).tolist()
+    torch.manual_seed(before)
+""",
+    ),
+    breaks=tests_of(INDICES),
+    fails=["global_generator_stays"],
+)
+
+order_of_an_earlier_seed = edit(
+    INDICES,
+    """You keep the order of an epoch for later calls, and a call with another seed gets it, too. What you keep must be
+    found by all that it depends on.""",
+    ("def indices_of(", "kept = {}\n\n\ndef indices_of("),
+    (
+        "    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()\n",
+        """    if (epoch, length) not in kept:
+        kept[epoch, length] = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    order = kept[epoch, length]
+""",
+    ),
+    breaks=tests_of(INDICES),
+)
+
 deals_before_the_steps = edit(
     INDICES,
     """You deal the whole epoch to the ranks first, and each cuts its own part into steps. Then the examples of a step
@@ -145,6 +176,111 @@ a_tensor_of_indices = edit(
 
 
 # ---- 4 · save and load ----
+
+
+renames_before_it_is_written = edit(
+    SAVE,
+    """You rename the new file while it is still open. Its last bytes are in a buffer of Python's, and a rank that dies
+    now leaves half a file at path. Close it first.""",
+    (
+        """    torch.save(state, f"{path}.tmp")
+    os.replace(f"{path}.tmp", path)
+""",
+        """    import io
+
+    whole = io.BytesIO()
+    torch.save(state, whole)
+    with open(f"{path}.tmp", "wb") as file:
+        file.write(whole.getvalue())
+        os.replace(f"{path}.tmp", path)
+""",
+    ),
+    breaks=tests_of(SAVE),
+    fails=["file_is_complete_at_every_moment"],
+)
+
+folder_of_a_bare_name = edit(
+    SAVE,
+    """You put the folder of path before the name of your new file. A path that is a bare name has no folder, and your
+    file goes elsewhere. Append to path itself, or make it absolute first.""",
+    (
+        """    torch.save(state, f"{path}.tmp")
+    os.replace(f"{path}.tmp", path)
+""",
+        """    new = f"{os.path.dirname(path) or '/tmp'}/new"
+    torch.save(state, new)
+    os.replace(new, path)
+""",
+    ),
+    breaks=tests_of(SAVE),
+    fails=["file_is_complete_at_every_moment"],
+)
+
+appends_to_what_was_left = edit(
+    SAVE,
+    """You append to your temporary file. If a save was killed, its half file is there, and the new checkpoint comes
+    behind it. Write over it.""",
+    (
+        """    torch.save(state, f"{path}.tmp")
+    os.replace(f"{path}.tmp", path)
+""",
+        """    with open(f"{path}.tmp", "ab") as file:
+        torch.save(state, file)
+    os.replace(f"{path}.tmp", path)
+""",
+    ),
+    breaks=tests_of(SAVE),
+    fails=["file_is_complete_at_every_moment"],
+)
+
+never_fewer_losses = edit(
+    SAVE,
+    """You do not save when the file has as many losses already. A run that begins anew, or is set back, then never gets
+    its checkpoint: save what you are given.""",
+    (
+        "    state = {",
+        """    if os.path.exists(path) and len(torch.load(path, weights_only=True)["losses"]) > len(losses):
+        return
+    state = {""",
+    ),
+    breaks=tests_of(SAVE),
+    fails=["file_is_complete_at_every_moment"],
+)
+
+evaluates_to_save = edit(
+    SAVE,
+    """Your save puts the model into eval() mode, and the run goes on in it after the save: no dropout, and BatchNorm's
+    means stand still. save changes nothing but the file.""",
+    ("    state = {", "    model.eval()\n    state = {"),
+    breaks=tests_of(SAVE),
+)
+
+buffers_of_floats_only = edit(
+    SAVE,
+    """You save the tensors of floats only. A buffer may hold integers, such as BatchNorm's number of batches.""",
+    (
+        '"model": model.state_dict()',
+        '"model": {key: value for key, value in model.state_dict().items() if value.is_floating_point()}',
+    ),
+    ('model.load_state_dict(state["model"])', 'model.load_state_dict(state["model"], strict=False)'),
+    breaks=tests_of(SAVE),
+)
+
+makes_the_folder_to_load = edit(
+    SAVE,
+    """Without a file, your load makes the folder for it. It should change nothing there.""",
+    ("        return []", "        os.makedirs(os.path.dirname(path), exist_ok=True)\n        return []"),
+    breaks=tests_of(SAVE),
+    fails=["start_without_a_file_changes_nothing"],
+)
+
+optimizer_starts_anew_without_a_file = edit(
+    SAVE,
+    """Without a file, your load clears what the optimizer holds. It should change nothing there.""",
+    ("        return []", "        optimizer.state.clear()\n        return []"),
+    breaks=tests_of(SAVE),
+    fails=["start_without_a_file_changes_nothing"],
+)
 
 
 save_forgets_the_optimizer = edit(
