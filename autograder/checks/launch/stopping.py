@@ -8,14 +8,14 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank, fail
+from autograder.checking.expect import CheckFailed, each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.launch.batches import deal
 from autograder.checks.launch.common import put_in_place
@@ -30,7 +30,8 @@ class Signalled(torch.nn.Module):
     """
 
     at: int | None = None
-    missed = False  # did a signal reach the handler from before the call?
+    within = False  # is the answer running?
+    missed = False  # did a signal reach the handler from before the call while it ran?
     latest: Signalled
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Signalled(torch.nn.Module):
         self.register_buffer("scale", torch.tensor(1.5))
         self.double()
         self.calls, Signalled.latest = 0, self
+        self.seed, self.draws = torch.initial_seed(), []
         self._send(0)
 
     def _send(self, number: int) -> None:
@@ -49,6 +51,7 @@ class Signalled(torch.nn.Module):
         """x: (B, 3). Returns the logits of 4 classes, (B, 4)."""
         self.calls += 1
         self._send(self.calls)
+        self.draws.append(torch.rand((), dtype=torch.float64).item())  # what dropout would do
         return self.outer(torch.tanh(self.inner(x)) * self.scale)
 
 
@@ -80,7 +83,7 @@ def one_process(data_seed: int, steps: int, lr: float, seed: int) -> tuple[list[
 
 def _earlier_handler(*_: Any) -> None:
     """What somebody has installed before the call."""
-    Signalled.missed = True
+    Signalled.missed = Signalled.missed or Signalled.within
 
 
 def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: str, settings: dict) -> dict:
@@ -88,14 +91,21 @@ def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: st
     Signalled.at, Signalled.missed = settings["tell"].get(rank), False
     put_in_place(train, save=_save, load=_load, one_step=_one_step)
     path = os.path.join(folder, "checkpoint")
-    if rank == 0 and settings.get("slow_disk"):
-        _slow_down()
-    before = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
     signal.signal(signal.SIGTERM, _earlier_handler)
     arguments = (Signalled, _data(data_seed), settings["steps"], path)
     options = {"global_batch": BATCH, "lr": settings["lr"], "seed": settings["seed"]}
-    _Saves.made, _Saves.watched = 0, True
+    if settings.get("begun"):
+        train(rank, world_size, *arguments[:2], settings["begun"], path, **options)
+        dist.barrier()
+    before = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+    if rank == 0 and settings.get("slow_disk"):
+        _slow_down()
+    processes: list[Any] = [None] * world_size
+    dist.all_gather_object(processes, os.getpid())
+    _Saves.made, _Saves.watched, _Saves.then_tell = 0, True, processes if settings.get("tell_again") else []
+    Signalled.within = True
     result = train(rank, world_size, *arguments, **options)
+    Signalled.within = False
     if settings.get("again"):
         Signalled.at = None
         dist.barrier()  # the answer's waiting is another property
@@ -110,15 +120,20 @@ def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: st
     }
     Signalled.at = None
     seen |= _plain(result) | {"steps": Signalled.latest.calls, "missed": Signalled.missed}
+    seen |= {"seed": Signalled.latest.seed, "draws": Signalled.latest.draws}
     dist.barrier()
     return seen
 
 
 class _Saves:
-    """How often this rank has saved, and whether the answer's own handler was installed while it did."""
+    """How often this rank has saved, and whether the answer's own handler was installed while it did.
+
+    then_tell: the processes that get a signal while it saves.
+    """
 
     made = 0
     watched = True
+    then_tell: ClassVar[list[int]] = []
 
 
 def _kind_of_handler() -> str:
@@ -129,6 +144,9 @@ def _kind_of_handler() -> str:
 def _save(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, losses: list[float]) -> None:
     _Saves.made += 1
     _Saves.watched = _Saves.watched and _kind_of_handler() == "another"
+    for process in _Saves.then_tell:
+        time.sleep(0.3)  # by now the other ranks wait for this one
+        os.kill(process, signal.SIGTERM)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
     torch.save(state, f"{path}.new.{dist.get_rank()}")
     os.rename(f"{path}.new.{dist.get_rank()}", path)
@@ -194,14 +212,19 @@ def _expect(case: str, results: list[dict], settings: dict, data_seed: int, star
         one.expect(
             count == len(results[0]["losses"]), f"there are {count} losses, {len(results[0]['losses'])} on rank 0"
         )
-        one.expect_equal(seen["done"], count == steps, what="done")
+        one.expect(seen["done"] == (count == steps), f"done is {seen['done']}, {count} of {steps} steps are", "done")
         text = f"{seen['steps']} steps were trained, and {start} had been done before: {count} should be done"
         one.expect(seen["steps"] == count - start, text)
         losses, state = one_process(data_seed, count, settings["lr"], settings["seed"])
         for name, value in state.items():
-            one.expect(name in seen["state"], f"state_dict has no {name}; it has {sorted(seen['state'])}")
+            names = sorted(seen["state"])
+            one.expect(name in seen["state"], f"state_dict has no {name}; it has {names}", ["names", names])
             one.expect_close(seen["state"][name], value, what=name, rtol=1e-9, atol=1e-12)
         one.expect_close(np.array(seen["losses"]), np.array(losses), what="the list of losses", rtol=1e-9)
+        text = "the model was made after torch.manual_seed of another number than seed"
+        one.expect(seen["seed"] == settings["seed"], text, "another seed")
+        text = "torch's global generator was seeded again between two steps: dropout would do the same in both"
+        one.expect(len(set(seen["draws"])) == len(seen["draws"]), text, "seeded again")
     return len(results[0]["losses"])
 
 
@@ -237,7 +260,7 @@ def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Gen
 
 @check("06-ex5-train-until-told")
 def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator) -> None:
-    """After the call, SIGTERM does what it did before."""
+    """Your handler stays to the end, also after a first signal; after the call, SIGTERM does what it did before."""
     results, *run = _one_call(train_until_told, rng, {})
     for one, seen in each_rank("2 ranks, no signal", results, lambda seen: seen["handler"]):
         text = f"the handler of SIGTERM is not the one from before the call, but {seen['handler']}"
@@ -245,24 +268,42 @@ def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator)
     for one, seen in each_rank("2 ranks, while rank 0 saves", results, lambda seen: [seen["watched"]]):
         one.expect(seen["watched"], "your handler was no longer installed: a signal would cut off the save")
     _expect("2 ranks, no signal", results, *run, start=0, told=None)
+    more = {"tell": {1: 1}, "tell_again": True}
+    case = "2 ranks, rank 1 gets a signal in step 1, and each rank another one while rank 0 saves"
+    try:
+        results, *_ = _one_call(train_until_told, rng, more)
+    except CheckFailed as failure:
+        raise CheckFailed(failure.message, case, "ended") from failure
+    for one, seen in each_rank(case, results, lambda seen: ["again", seen["missed"], seen["handler"]]):
+        one.expect(not seen["missed"], "your handler was no longer installed when the second signal came")
+        text = f"after the call, the handler of SIGTERM is not the one from before, but {seen['handler']}"
+        one.expect(seen["handler"] == "the earlier one", text)
 
 
 @check("06-ex5-train-until-told")
 def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """Rank 0 alone saves, and when a rank returns, the new checkpoint is there, on a slow disk as well."""
     runs: list[tuple] = []
-    for told, case in (({}, "no signal"), ({1: 1}, "a signal in step 1")):
-        results, *run = _one_call(train_until_told, rng, {"slow_disk": True, "tell": told})
+    for told, case, begun in (
+        ({}, "no signal", 0),
+        ({1: 1}, "a signal in step 1", 0),
+        ({}, "a checkpoint is there", 1),
+    ):
+        results, *run = _one_call(train_until_told, rng, {"slow_disk": True, "tell": told, "begun": begun})
         slow = f"2 ranks, {case}, saving takes half a second"
         for one, seen in each_rank(slow, results, lambda seen: seen["there"]):
             one.expect(seen["there"], "the call returned before the new checkpoint was there")
-        runs.append((slow, results, run, bool(told)))
+        runs.append((slow, results, run, bool(told), begun))
     for one, seen in each_rank("2 ranks", results, lambda seen: ["saves", seen["saves"]]):
         one.expect(bool(seen["saves"]) == (one.rank == 0), f"save was called {seen['saves']} times; only rank 0 saves")
-    for slow, results, run, told in runs:
+    case = "2 ranks, no step is asked for"
+    none, *_ = _one_call(train_until_told, rng, {"steps": 0})
+    for one, seen in each_rank(case, none, lambda seen: ["no step", seen["there"]]):
+        one.expect(seen["there"], "all is done, and nothing was saved")
+    for slow, results, run, told, begun in runs:
         # How soon a signal stops the run is another check's.
         stopped = max(1, len(results[0]["losses"]) - 1) if told else None
-        _expect(slow, results, *run, start=0, told=stopped)
+        _expect(slow, results, *run, start=begun, told=stopped)
 
 
 @check("06-ex5-train-until-told")

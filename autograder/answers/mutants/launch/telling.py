@@ -10,6 +10,104 @@ TRAIN = "06-ex5-train-until-told"
 # ---- 5 · train_until_told ----
 
 
+handler_goes_before_the_others_wait = edit(
+    TRAIN,
+    """Your other ranks put the earlier handler back and then wait for rank 0 to save. A second signal in this time
+    ends them, and rank 0 waits for them forever. Put it back at the very end.""",
+    ("        dist.barrier()\n", "        signal.signal(signal.SIGTERM, before)\n        dist.barrier()\n"),
+    breaks=tests_of(TRAIN),
+    fails=["handler_is_put_back"],
+)
+
+handler_for_one_signal = edit(
+    TRAIN,
+    """Your handler puts the earlier one back at the first signal. A second one that comes before all is saved then ends
+    the process. Put it back at the very end.""",
+    (
+        "    before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))\n",
+        """    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: (told.append(True), signal.signal(signal.SIGTERM, before)))
+""",
+    ),
+    breaks=tests_of(TRAIN),
+    fails=["handler_is_put_back"],
+)
+
+second_signal_ends_it = edit(
+    TRAIN,
+    """Your handler ends the process at a second signal. Some clusters send it again and again until the process is
+    gone: the save is then cut off. Note it like the first.""",
+    (
+        "    before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))\n",
+        """
+    def handler(*_):
+        if told:
+            raise SystemExit(1)
+        told.append(True)
+
+    before = signal.signal(signal.SIGTERM, handler)
+""",
+    ),
+    breaks=tests_of(TRAIN),
+    fails=["handler_is_put_back"],
+)
+
+handler_stays_once_told = edit(
+    TRAIN,
+    """When a rank was told to stop, your handler stays installed after the call. Put the earlier one back in each
+    case.""",
+    (
+        "        signal.signal(signal.SIGTERM, before)\n",
+        "        if not told:\n            signal.signal(signal.SIGTERM, before)\n",
+    ),
+    breaks=tests_of(TRAIN),
+    fails=["handler_is_put_back"],
+)
+
+any_file_will_do = edit(
+    TRAIN,
+    """Your ranks wait until there is a file. In a run that goes on, the old checkpoint is there already, and they
+    return while rank 0 is still saving. Let them wait for rank 0.""",
+    ("        dist.barrier()\n", "        while not os.path.exists(checkpoint):\n            time.sleep(0.01)\n"),
+    breaks=tests_of(TRAIN),
+    fails=["no_rank_returns_before_the_file_is_there"],
+)
+
+no_step_no_file = edit(
+    TRAIN,
+    """You save only if a step was trained in this call. When all is done from the start, the file that the statement
+    promises may be missing: save in each case.""",
+    ("        ddp = Dist", "        had = len(losses)\n        ddp = Dist"),
+    ("        if rank == 0:\n", "        if rank == 0 and len(losses) > had:\n"),
+    breaks=tests_of(TRAIN),
+    fails=["no_rank_returns_before_the_file_is_there"],
+)
+
+seed_of_the_rank = edit(
+    TRAIN,
+    """Each of your ranks has a seed of its own. DDP gives all of them rank 0's parameters, but the statement asks for
+    torch.manual_seed(seed) on every rank.""",
+    ("torch.manual_seed(seed)", "torch.manual_seed(seed + rank)"),
+    breaks=tests_of(TRAIN),
+)
+
+seeds_before_each_step = edit(
+    TRAIN,
+    """You seed torch again before each step. A model with dropout then leaves out the same units in every step. Seed
+    once, before the model is made.""",
+    ("            losses.append(one_step", "            torch.manual_seed(seed)\n            losses.append(one_step"),
+    breaks=tests_of(TRAIN),
+)
+
+done_in_this_call = edit(
+    TRAIN,
+    """You compare steps with the number of steps of this call. After a resume, those that were done before count, too:
+    compare with all losses.""",
+    ("        ddp = Dist", "        had = len(losses)\n        ddp = Dist"),
+    ('"done": len(losses) == steps', '"done": len(losses) - had == steps'),
+    breaks=tests_of(TRAIN),
+)
+
 only_rank_0_is_heard = edit(
     TRAIN,
     """Rank 0 decides and the others follow. A signal that reaches another rank is lost. Each rank must contribute what
