@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +17,9 @@ import torch.distributed as dist
 from autograder.checking.check import check
 from autograder.checking.expect import CheckFailed, expect_equal, fail
 from autograder.checking.stage import run_ranks
-from autograder.checks.launch.common import forget_launcher, meet_all, put_in_place
+from autograder.checks.launch.common import LAUNCHER, forget_launcher, meet_all, put_in_place
+
+_init_process_group = dist.init_process_group
 
 
 def name_of_attempt(store: dist.Store, rank: int, world_size: int) -> str:
@@ -28,6 +32,7 @@ def _in_a_running_group(rank: int, world_size: int, setup_ddp: Callable) -> dict
     forget_launcher()
     before = dist.group.WORLD
     setup_ddp(rank, world_size)
+    setup_ddp(0, 1)
     total = torch.ones(1)
     same = dist.group.WORLD is before
     dist.all_reduce(total)
@@ -38,22 +43,46 @@ def _scenes(rank: int, world_size: int, setup_ddp: Callable, scenes: list[dict])
     """Start from an environment, look, end the group; once a scene."""
     dist.destroy_process_group()
     put_in_place(setup_ddp, fresh_name=name_of_attempt)
+    given = inspect.unwrap(setup_ddp).__globals__.get("check_environment")
     seen = []
     for scene in scenes:
+        asked = _watch_backend(setup_ddp, given, scene.get("backend"))
         forget_launcher()
         with _busy_port() if scene.get("busy") else contextlib.nullcontext(scene.get("port") or _free_port()) as port:
             plain = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             plain |= scene.get("environment", {})
             os.environ.update({name: str(value) for name, value in plain.items() if value is not None})
-            seen.append(_look(setup_ddp, rank, world_size))
+            seen.append(_look(setup_ddp, rank, world_size) | asked)
     return seen
+
+
+def _watch_backend(setup_ddp: Callable, given: Callable | None, instead: str | None) -> dict:
+    """How often check_environment is called from now on, and the backend that init_process_group is called with.
+
+    instead: what check_environment says, whatever it finds; the group is one of gloo all the same.
+    """
+    asked: dict[str, Any] = {"checked": 0, "asked for": None}
+
+    def check_environment(rank: int, world_size: int) -> str:
+        assert given
+        asked["checked"] += 1
+        found = given(rank, world_size)
+        return instead or found
+
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        asked["asked for"] = backend and str(backend)
+        _init_process_group("gloo", *args, **kwargs)
+
+    put_in_place(setup_ddp, check_environment=check_environment)
+    dist.init_process_group = init_process_group if instead else _init_process_group
+    return asked
 
 
 def _look(setup_ddp: Callable, rank: int, world_size: int) -> dict:
     """What one call of setup_ddp did, as plain data."""
     before, look = dict(os.environ), {"error": None}
     try:
-        setup_ddp(rank, world_size)
+        look["returned"] = type(setup_ddp(rank, world_size)).__name__
     except NotImplementedError:
         raise
     except (Exception, SystemExit) as error:
@@ -62,9 +91,7 @@ def _look(setup_ddp: Callable, rank: int, world_size: int) -> dict:
             raise RuntimeError(f"setup_ddp raised {type(error).__name__}: {text}") from None
         kinds = [kind.__name__ for kind in type(error).__mro__]
         look["error"] = {"kinds": kinds, "text": str(error), "lines": str(error).count("\n") + 1}
-    changed = {name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
-    # torch.distributed sets the first of these itself when it is imported or when a store is made.
-    look["changed"] = sorted(name for name in changed if not name.startswith("TORCH"))
+    look["changed"] = _changed(before)
     look["up"] = dist.is_initialized()
     if look["up"]:
         look["ranks"], look["backend"] = (dist.get_rank(), dist.get_world_size()), dist.get_backend()
@@ -77,6 +104,12 @@ def _look(setup_ddp: Callable, rank: int, world_size: int) -> dict:
         if world_size == 1:  # more ranks play one scene only, and may leave the group as it is
             dist.destroy_process_group()
     return look
+
+
+def _changed(before: dict[str, str]) -> list[str]:
+    """What in the environment is not as it was; torch sets its own settings when it loads more of itself."""
+    changed = {name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
+    return sorted(name for name in changed if name in LAUNCHER or not name.startswith("TORCH"))
 
 
 def _store_of_the_group() -> dict:
@@ -109,8 +142,9 @@ def setup_starts_what_the_environment_describes(setup_ddp, *, rng):
         if not seen["same"] or seen["total"] != 2:
             fail(f"on rank {rank} a group was up, and setup_ddp did not leave it alone", "a group is up", seen)
     for world_size in (1, 2):
-        # Each rank on a node of its own: all of them have the local rank 0.
-        environment = {"DDP_BACKEND": "gloo", "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        # Two ranks are each on a node of its own: both have the local rank 0. One rank is started by hand.
+        environment: dict = {"DDP_BACKEND": "gloo"}
+        environment |= {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1} if world_size > 1 else {}
         scene = {"environment": environment} | ({"port": _free_port()} if world_size > 1 else {})
         case = f"started by hand, {world_size} rank{'s' * (world_size > 1)}"
         try:
@@ -146,7 +180,7 @@ def _fail_for_error(seen: dict, rank: int, case: str) -> None:
 
 @check("06-ex2-setup-ddp")
 def setup_refuses_what_cannot_work(setup_ddp, *, rng):
-    """Each start that cannot work is an error of one line that names what is wrong."""
+    """Each start that cannot work is an error of one line that names what is wrong; the backend is the given one."""
     other = int(rng.integers(2, 9))
     wanted = [
         ("MASTER_ADDR is not set", {"MASTER_ADDR": None}, "ValueError", "MASTER_ADDR"),
@@ -169,6 +203,8 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
             _fail_for_error(seen, 0, case)
         if not kind:
             expect_equal(case, seen.get("ranks"), (0, 1), what="(rank, world size) of the group")
+            if seen["returned"] != "NoneType":
+                fail("setup_ddp returns something, nothing was asked for", case, ["returned", seen["returned"]])
             continue
         if error is None:
             fail(f"setup_ddp raised no {kind}", case, "nothing raised")
@@ -182,6 +218,16 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
             fail(text, case, "many lines")
         if seen["up"]:
             fail("a group was started all the same", case, "started")
+    case, by_hand = "2 ranks, started by hand", {"DDP_BACKEND": "gloo"}
+    results = run_ranks(_scenes, 2, (setup_ddp, [{"environment": by_hand, "port": _free_port()}]))
+    checked = [bool(seen["checked"]) for [seen] in results]
+    if not all(checked):
+        fail(f"check_environment was not called on rank {checked.index(False)}", case, ["checked", checked])
+    case = "1 rank, check_environment returns 'nccl'"
+    [seen] = run_ranks(_scenes, 1, (setup_ddp, [{"environment": by_hand, "backend": "nccl"}]))[0]
+    if seen["error"]:
+        _fail_for_error(seen, 0, case)
+    expect_equal(case, seen["asked for"], "nccl", what="the backend given to init_process_group")
 
 
 def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
@@ -209,12 +255,14 @@ def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
             TORCHELASTIC_RESTART_COUNT=str(rank),  # each node counts its own
             TORCHELASTIC_USE_AGENT_STORE="True",
         )
+        before = dict(os.environ)
         setup_ddp(rank, world_size)
+        changed = _changed(before)
         total = torch.ones(1)
         dist.all_reduce(total)
         meet_all(agent, f"joined {attempt}", world_size)
         keys = {key: agent.get(key).hex() for key in sorted(agent.list_keys()) if "//" in key}
-        found.append({"total": total.item(), "keys": keys})
+        found.append({"total": total.item(), "keys": keys, "changed": changed})
         meet_all(agent, f"looked {attempt}", world_size)
         dist.destroy_process_group()
     agent.add("gone", 1)
@@ -238,14 +286,19 @@ def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
         if not first["keys"]:
             text = "the ranks have not met at the store at MASTER_ADDR and MASTER_PORT, which the agent has opened"
             fail(text, case, "elsewhere")
+        if first["changed"]:
+            text = f"setup_ddp changed {', '.join(first['changed'])} in the environment, which the launcher has set"
+            fail(text, case, ["changed", first["changed"]])
         fresh = set(second["keys"]) - set(first["keys"])
         touched = [key for key, value in first["keys"].items() if second["keys"].get(key) != value]
         if touched or not fresh:
             kept = sorted(first["keys"])
             text = f"the second attempt has used keys of the first, such as {kept[0]}: after a crash it would read"
             fail(f"{text} what dead ranks have left there", case, kept)
+    # torchrun says so, too, where it was told to let rank 0 open the store.
     environment = {"DDP_BACKEND": "gloo", "TORCHELASTIC_USE_AGENT_STORE": "False"}
-    case = "started by hand, 1 rank, TORCHELASTIC_USE_AGENT_STORE is False"
+    environment |= {"TORCHELASTIC_RUN_ID": "0123", "TORCHELASTIC_RESTART_COUNT": "0"}
+    case = "1 rank, TORCHELASTIC_USE_AGENT_STORE is False"
     try:
         [seen] = run_ranks(_scenes, 1, (setup_ddp, [{"environment": environment}]))[0]
     except CheckFailed:  # it still waits

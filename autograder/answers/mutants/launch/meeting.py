@@ -222,6 +222,83 @@ alone_is_always_alone = edit(
 # ---- 2 · setup_ddp ----
 
 
+setup_knows_torchrun_by_its_job = edit(
+    SETUP,
+    """You ask whether torchrun has started you, not whether its agent has opened the store. It may leave that to rank 0
+    and says so in TORCHELASTIC_USE_AGENT_STORE: compare its text with "True".""",
+    ('os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"', '"TORCHELASTIC_RUN_ID" not in os.environ'),
+    breaks=tests_of(SETUP),
+    fails=["setup_gives_each_attempt_keys_of_its_own"],
+)
+
+setup_takes_the_agents_word_away = edit(
+    SETUP,
+    """You take TORCHELASTIC_USE_AGENT_STORE out of the environment when you have read it. A library that looks for it
+    later finds nothing. Only read it.""",
+    ('os.environ.get("TORCHELASTIC_USE_AGENT_STORE")', 'os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)'),
+    breaks=tests_of(SETUP),
+    fails=["setup_gives_each_attempt_keys_of_its_own"],
+)
+
+setup_fills_in_the_local_rank = edit(
+    SETUP,
+    """You write what is missing into the environment. Leave it as it is: what you need, keep in a variable.""",
+    (
+        "        return\n",
+        """        return
+    os.environ.setdefault("LOCAL_RANK", str(rank))
+""",
+    ),
+    breaks=tests_of(SETUP),
+)
+
+setup_checks_on_rank_0_only = edit(
+    SETUP,
+    """Only your rank 0 calls check_environment. Each node has an environment of its own, and each rank may have a wrong
+    one.""",
+    (
+        "    backend, timeout = check_environment(rank, world_size), timedelta(seconds=60)\n",
+        """    backend, timeout = "gloo", timedelta(seconds=60)
+    if rank == 0:
+        backend = check_environment(rank, world_size)
+""",
+    ),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_starts_a_smaller_one = edit(
+    SETUP,
+    """A group is up, but it has another size than you were asked for, and you start a new one. The statement says: do
+    nothing. Somebody may be using it.""",
+    (
+        "        return\n",
+        """        if dist.get_world_size() == world_size:
+            return
+        dist.destroy_process_group()
+""",
+    ),
+    breaks=tests_of(SETUP),
+)
+
+setup_returns_the_backend = edit(
+    SETUP,
+    """You return the backend. Nothing was asked for: whoever needs it calls dist.get_backend().""",
+    ("timeout=timeout)\n", "timeout=timeout)\n    return backend\n"),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+setup_lets_torch_choose = edit(
+    SETUP,
+    """You start the group without the backend that check_environment returns. torch then chooses by itself, whatever
+    DDP_BACKEND says.""",
+    ("init_process_group(backend, ", "init_process_group("),
+    breaks=tests_of(SETUP),
+    fails=["setup_refuses_what_cannot_work"],
+)
+
+
 @mutant(SETUP, breaks=tests_of(SETUP), fails=["setup_gives_each_attempt_keys_of_its_own"])
 def setup_leaves_the_store_to_torch():
     """You let torch make the store from the environment. Under torchrun that is the agent's store, which still holds
