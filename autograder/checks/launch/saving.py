@@ -143,7 +143,8 @@ def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: i
         seen["complete"] = not watch.renamed or watch.renamed[-1] == _content(path)
         there = os.getcwd()
         os.chdir(folder)
-        save("checkpoint", model, optimizer, [1.0, 0.5])
+        with contextlib.suppress(Exception):  # then there is a rename less
+            save("checkpoint", model, optimizer, [1.0, 0.5])
         os.chdir(there)
         seen["events"] = list(watch.events)
         seen["whole"] = before == _content(kept) and not os.path.samefile(kept, path)
@@ -164,8 +165,9 @@ def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: i
             raise
         except Exception as error:
             seen["after"] = f"{type(error).__name__}"
-        save(path, model, optimizer, [1.0])
-        seen["shorter"] = load(path, model, optimizer)
+        with contextlib.suppress(Exception):  # what it did before says why
+            save(path, model, optimizer, [1.0])
+            seen["shorter"] = load(path, model, optimizer)
         return seen
 
 
@@ -205,6 +207,8 @@ def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.
     if not seen["whole"]:
         fail("the file at path is written over while it is the only one", case, "in place")
     renames = [event for event in seen["events"] if event[:2] == ("os.rename", "checkpoint")]
+    if surplus := [name for name in seen["left"] if name != "checkpoint"]:
+        fail(f"other files remain in the folder: {surplus}", case, "left behind")
     if len(renames) < 3:
         fail(f"three saves, but only {len(renames)} renames to the checkpoint's name", case, ("renames", len(renames)))
     if ("os.rename", "checkpoint", "elsewhere", "here") in renames:
@@ -213,8 +217,6 @@ def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.
     if not seen["complete"]:
         text = "the file gets the checkpoint's name before all of it is written: its last bytes are still in a buffer"
         fail(text, case, "not yet complete")
-    if surplus := [name for name in seen["left"] if name != "checkpoint"]:
-        fail(f"other files remain in the folder: {surplus}", case, "left behind")
     case = "after a save that was cut off"
     if not seen["survives"]:
         fail("the last complete checkpoint is gone", case, "gone")
@@ -222,9 +224,10 @@ def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.
         fail(f"load gives {seen['resumes']!r}, the last checkpoint has [1.0, 0.5]", case, str(seen["resumes"]))
     if seen["after"] != [1.0, 0.5, 0.25]:
         fail(f"the next save and load give {seen['after']!r}", case, ["after", str(seen["after"])])
-    if seen["shorter"] != [1.0]:
-        text = f"a run that began anew has saved [1.0] over a longer one, and load gives {seen['shorter']!r}"
-        fail(text, "a save with fewer losses than the one before", str(seen["shorter"]))
+    shorter = seen.get("shorter")
+    if shorter != [1.0]:
+        text = f"a run that began anew has saved [1.0] over a longer one, and load gives {shorter!r}"
+        fail(text, "a save with fewer losses than the one before", str(shorter))
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> list:
