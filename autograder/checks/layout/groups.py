@@ -141,11 +141,11 @@ def every_rank_gets_its_groups(make_groups, *, rng):
                     rank.expect_equal(total, sum(2**r for r in want), what=f"a sum of 2**rank over {axis!r}")
 
 
-def _drive_refused(rank: int, world_size: int, make_groups: Any, meshes: list[dict]) -> list[str]:
+def _drive_refused(rank: int, world_size: int, make_groups: Any, cases: list[tuple]) -> list[str]:
     said = []
-    for sizes in meshes:
+    for sizes, axes in cases:
         try:
-            make_groups(dict(sizes), list(sizes))
+            make_groups(dict(sizes), list(axes))
             said.append("")
         except ValueError as error:
             said.append(str(error) or "an empty text")
@@ -155,13 +155,20 @@ def _drive_refused(rank: int, world_size: int, make_groups: Any, meshes: list[di
 @check(MAKE)
 def a_mesh_must_fill_the_world(make_groups, *, rng):
     """Sizes whose product is not the number of ranks are a ValueError that names `sizes`, on every rank."""
-    meshes = [{"tp": 2, "dp": 1}, {"tp": 2, "dp": 3}, {"tp": 4, "dp": 1}, {"tp": 5}]
-    results = run_ranks(_drive_refused, 4, (make_groups, meshes), timeout=12)
+    cases = [
+        ({"tp": 2, "dp": 1}, ["tp", "dp"]),
+        ({"tp": 2, "dp": 3}, ["tp", "dp"]),
+        ({"tp": 4, "dp": 1}, ["tp", "dp"]),
+        ({"tp": 5}, ["tp"]),
+        ({"tp": 2, "dp": 2}, ["dp"]),
+        ({"tp": 2, "pp": 2, "dp": 2}, ["tp", "pp"]),
+    ]
+    results = run_ranks(_drive_refused, 4, (make_groups, cases), timeout=12)
     which = [[one and ("sizes" in one or "another text") for one in mine] for mine in results]
-    for c, sizes in enumerate(meshes):
+    for c, (sizes, axes) in enumerate(cases):
         outcomes = [mine[c] for mine in results]
-        for rank, said in each_rank(f"4 ranks, sizes {sizes}", outcomes, evidence=lambda _: which):
-            if sizes == {"tp": 4, "dp": 1}:
+        for rank, said in each_rank(f"4 ranks, sizes {sizes}, axes {axes}", outcomes, evidence=lambda _: which):
+            if np.prod(list(sizes.values())) == 4:
                 rank.expect(not said, f"raised a ValueError: {said}, expected no error")
                 continue
             rank.expect(bool(said), "raised nothing, expected a ValueError that names sizes")

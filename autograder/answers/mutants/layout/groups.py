@@ -122,6 +122,23 @@ only_the_first_group_is_looked_at = edit(
     fails=["groups_of_two_nodes_are_found"],
 )
 
+only_the_first_two_ranks_are_looked_at = edit(
+    GROUPS,
+    """You compare the nodes of the first two ranks of a group. A later one may lie on another node.""",
+    ("for rank in group}", "for rank in group[:2]}"),
+    breaks=tests_of(GROUPS),
+    fails=["groups_of_two_nodes_are_found"],
+)
+
+nodes_begin_at_rank_one = edit(
+    GROUPS,
+    """You count the ranks from 1 on, so the last rank of a node is on the next. Ranks begin at 0: node 0 has the ranks
+    from 0 to per_node - 1.""",
+    ("rank // per_node", "(rank + 1) // per_node"),
+    breaks=tests_of(GROUPS),
+    fails=["groups_of_two_nodes_are_found"],
+)
+
 large_groups_cross_nodes = edit(
     GROUPS,
     """You compare the size of a group with that of a node. Two ranks that lie far apart are a small group, and on two
@@ -196,6 +213,19 @@ a_mesh_may_have_any_size = edit(
     fails=["a_mesh_must_fill_the_world"],
 )
 
+only_the_axes_fill_the_world = edit(
+    MAKE,
+    """You multiply the sizes of the axes asked for. A mesh may have names that no entry of axes uses, and their sizes
+    count all the same: multiply all.""",
+    (
+        "    if math.prod(sizes.values()) != dist",
+        "    used = {name for axis in axes for name in ((axis,) if isinstance(axis, str) else axis)}\n"
+        "    if math.prod(sizes[name] for name in used) != dist",
+    ),
+    breaks=tests_of(MAKE),
+    fails=["a_mesh_must_fill_the_world"],
+)
+
 a_mesh_may_be_smaller = edit(
     MAKE,
     """You refuse a mesh that is too large, and accept one that is too small. Ranks that are in no group would wait, or
@@ -264,6 +294,15 @@ ranks_meet_between_the_levels = edit(
     LEVELS,
     """You call a barrier between the steps. Each collective waits for its own group already: leave the barrier out.""",
     ("    dist.all_reduce(part", "    dist.barrier()\n    dist.all_reduce(part"),
+    breaks=tests_of(LEVELS),
+    fails=["only_a_part_crosses_nodes"],
+)
+
+large_nodes_meet = edit(
+    LEVELS,
+    """In nodes of more than three ranks you call a barrier at the end. The all-gather has waited for them already:
+    leave it out.""",
+    ("    tensor.copy_", "    if size > 3:\n        dist.barrier(group=inner)\n    tensor.copy_"),
     breaks=tests_of(LEVELS),
     fails=["only_a_part_crosses_nodes"],
 )
