@@ -74,6 +74,25 @@ def two_levels_with_lists():
         return "done"
 
 
+@variant("15-ex3-two-levels")
+def groups_of_one_are_left_out():
+    """Calls no collective over a group that has this rank alone."""
+
+    def two_level_all_reduce(tensor, inner, outer):
+        g, nodes = dist.get_world_size(inner), dist.get_world_size(outer)
+        flat = tensor.flatten()
+        padded = torch.cat([flat, flat.new_zeros(-len(flat) % g)])
+        part = padded
+        if g > 1:
+            part = padded.new_empty(len(padded) // g)
+            dist.reduce_scatter_single(part, padded, group=inner)
+        if nodes > 1:
+            dist.all_reduce(part, group=outer)
+        if g > 1:
+            dist.all_gather_single(padded, part, group=inner)
+        tensor.copy_(padded[: len(flat)].view_as(tensor))
+
+
 @variant("15-ex4-arithmetic")
 def arithmetic_by_seconds():
     """Writes both times down for a unit of the size, and divides one by the other."""
@@ -127,6 +146,36 @@ def gradients_in_one_vector():
         for p, one in zip(params, pieces):
             p.grad = (one * scale).reshape(p.shape)
         return [loss / tokens, norm]
+
+
+@variant("15-ex5-finish")
+def ranks_alone_send_nothing():
+    """A call for each gradient, none in a group of one; whole weights count 1/t on each rank of tp."""
+
+    def finish_gradients(params, kinds, loss_sum, count, tp, dp, max_norm):
+        unknown = set(kinds) - {"sharded", "replicated", "partial"}
+        if unknown:
+            raise ValueError(f"these are no kinds: {sorted(unknown)}")
+        ways, copies = dist.get_world_size(tp), dist.get_world_size(dp)
+        totals = torch.tensor([loss_sum, count], dtype=torch.float64)
+        for p, kind in zip(params, kinds):
+            if kind == "partial" and ways > 1:
+                dist.all_reduce(p.grad, group=tp)
+            if copies > 1:
+                dist.all_reduce(p.grad, group=dp)
+        if copies > 1:
+            dist.all_reduce(totals[:1], group=dp)
+            dist.all_reduce(totals[1:], group=dp)
+        square = torch.zeros(1, dtype=torch.float64)
+        for p, kind in zip(params, kinds):
+            p.grad.div_(totals[1])
+            square += p.grad.double().pow(2).sum() / (1 if kind == "sharded" else ways)
+        if ways > 1:
+            dist.all_reduce(square, group=tp)
+        norm = square.item() ** 0.5
+        for p in params:
+            p.grad.mul_(max_norm / (norm + 1e-6) if norm > max_norm else 1)
+        return float(totals[0] / totals[1]), norm
 
 
 @variant("15-ex6-cost")
