@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -74,20 +75,33 @@ def operations_are_those_of_the_model(flops_per_token, mfu, *, rng):
     expect_equal("without causal", math.isclose(got, 420.0), True, what="whether attention is whole", evidence=got)
 
 
+def _said(critical: Any, kind: str, n: int) -> str:
+    """Whether the call returns, or the type of the error that it raises."""
+    try:
+        critical(kind, n, 1e12, 1e9)
+    except Exception as error:
+        return type(error).__name__
+    return "returned"
+
+
 @check(ARITHMETIC)
 def other_kinds_and_no_ranks_are_refused(critical, *, rng):
     """Another kind, or n below 1, is a ValueError that names `kind` or `n`."""
-    for kind, n, named in (
+    cases = (
         ("dp", 2, "kind"),
         ("TP", 2, "kind"),
+        ("tp2", 2, "kind"),
+        ("sdp", 2, "kind"),
         ("tp", 2, ""),
         ("fsdp", 0, "n"),
         ("tp", -1, "n"),
         ("pp", 0, "n"),
-    ):
+    )
+    said = [_said(critical, kind, n) for kind, n, _ in cases]  # one kind alone does not tell one mistake from another
+    for kind, n, named in cases:
         case = f"critical({kind!r}, {n}, …)"
         if named:
-            expect_raises(case, critical, kind, n, 1e12, 1e9, error=ValueError, mentions=named)
+            expect_raises(case, critical, kind, n, 1e12, 1e9, error=ValueError, mentions=named, evidence=said)
         else:
             want = np.array(_played(kind, n, 1e12, 1e9, 2))
             expect_close(case, critical(kind, n, 1e12, 1e9), want, what="the size", rtol=1e-9)

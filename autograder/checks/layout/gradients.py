@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,18 @@ MESHES = ((2, 2), (2, 1), (1, 2), (4, 1), (2, 3))
 SPECS = (("sharded", (3, 2)), ("partial", (4,)), ("replicated", (2, 3)), ("sharded", (5,)), ("partial", (2, 2)),
          ("replicated", ()))  # fmt: skip
 RTOL = 3e-6
+#: More sharded weights than the numbers that may be sent over tp.
+MANY = (*SPECS, *[("sharded", (2,))] * 4)
 #: Added to eighths, so that no sum over fewer than eight ranks is 0: a check divides by the largest gradient.
 OFFSET = 1 / 64
 
 
 @dataclass(frozen=True)
 class Case:
-    """tp × dp ranks. grads[rank][i], loss_sums[j] and counts[j] of data-parallel place j; the bound of the norm."""
+    """tp × dp ranks. grads[rank][i], loss_sums[j] and counts[j] of data-parallel place j; the bound of the norm.
+
+    at_norm: the bound is the norm that the answer itself has returned for the case before.
+    """
 
     name: str
     tp: int
@@ -36,6 +41,7 @@ class Case:
     loss_sums: list[float]
     counts: list[int]
     max_norm: float = math.inf
+    at_norm: bool = False
 
     def wanted(self, rank: int) -> list[np.ndarray]:
         """The gradients of the mean loss over all tokens, before they are clipped."""
@@ -60,10 +66,12 @@ class Case:
         return sum(self.loss_sums) / sum(self.counts)
 
 
-def _case(rng: np.random.Generator, tp: int, dp: int, words: str = "", empty: bool = False) -> Case:
-    kinds = tuple(kind for kind, _ in SPECS)
+def _case(
+    rng: np.random.Generator, tp: int, dp: int, words: str = "", empty: bool = False, specs: tuple = SPECS
+) -> Case:
+    kinds = tuple(kind for kind, _ in specs)
     grads: list[list[np.ndarray]] = [[] for _ in range(tp * dp)]
-    for kind, shape in SPECS:
+    for kind, shape in specs:
         for j in range(dp):
             whole = rng.integers(-64, 65, shape) / 8 + OFFSET
             for t in range(tp):
@@ -99,12 +107,11 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
             p.grad = torch.from_numpy(grad.copy()).float()
             params.append(p)
         j = rank // tp
+        bound = seen[-1].get("norm", math.nan) if case.at_norm else case.max_norm
         dist.barrier()
         one: dict[str, Any] = {"error": None}
         try:
-            found = function(
-                params, list(case.kinds), case.loss_sums[j], case.counts[j], groups[0], groups[1], case.max_norm
-            )
+            found = function(params, list(case.kinds), case.loss_sums[j], case.counts[j], groups[0], groups[1], bound)
             pair = isinstance(found, tuple | list) and len(found) == 2
             one["kinds"] = [type(x).__name__ for x in found] if pair else type(found).__name__
             one["loss"], one["norm"] = (float(x) for x in found) if pair else (math.nan, math.nan)
@@ -166,10 +173,9 @@ def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
                 grad *= 2.0**-22
         bounds = [(drawn[0].norm * 0.3, "0.3 times the norm"), (drawn[1].norm * 2, "twice the norm")]
         bounds += [(drawn[2].norm * 0.6, "0.6 times a tiny norm"), (drawn[3].norm * 1.05, "1.05 times a tiny norm")]
-        cases = [
-            Case(f"{one.name}, max_norm {words}", *(getattr(one, name) for name in _FIELDS), max_norm=bound)
-            for one, (bound, words) in zip(drawn, bounds, strict=True)
-        ]
+        cases = [_bounded(one, f"max_norm {words}", bound) for one, (bound, words) in zip(drawn, bounds, strict=True)]
+        cases += [_bounded(drawn[3], "max_norm exactly the norm that you returned before", math.inf, at_norm=True)]
+        cases += [_bounded(drawn[0], "max_norm 0", 0.0)]
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
         for c, case in enumerate(cases):
             scale = case.max_norm / (case.norm + 1e-6) if case.norm > case.max_norm else 1.0
@@ -177,50 +183,59 @@ def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
                 for i, (kind, want) in enumerate(zip(case.kinds, case.wanted(rank.rank), strict=True)):
                     got = one["grads"][i]
                     rank.expect(got is not None, f"the gradient of parameter {i}, {kind}, is None")
-                    bound = np.abs(want).max() * scale
+                    bound = np.abs(want).max() * (scale or 1.0)
                     what = f"the gradient of parameter {i}, {kind},"
                     rank.expect_close(got / bound, want * scale / bound, what=what, rtol=2e-5)
                 rank.expect_close(one["norm"], np.array(case.norm), what="the returned norm", rtol=1e-5)
 
 
-#: What a case with another bound keeps.
-_FIELDS = ("tp", "dp", "kinds", "grads", "loss_sums", "counts")
+def _bounded(case: Case, words: str, max_norm: float, at_norm: bool = False) -> Case:
+    """The case with another bound, which the words name."""
+    return replace(case, name=f"{case.name}, {words}", max_norm=max_norm, at_norm=at_norm)
+
+
+def _numbers(message: Any) -> int:
+    """How many numbers a rank put into a collective."""
+    kind = getattr(torch, (message.dtype or "").removeprefix("torch."), None)
+    return message.bytes // (kind.itemsize if isinstance(kind, torch.dtype) else 4)
 
 
 @check(FINISH)
 def each_gradient_is_sent_once(finish_gradients, *, rng):
     """Only all-reduces: over dp the gradients once and two numbers, over tp the partial ones and four at most."""
     numel = {
-        kind: sum(int(np.prod(s, dtype=int)) for k, s in SPECS if kind in (k, "all")) for kind in ("partial", "all")
+        kind: sum(int(np.prod(s, dtype=int)) for k, s in MANY if kind in (k, "all")) for kind in ("partial", "all")
     }
-    for tp, dp in ((2, 2), (2, 3)):
-        cases = [_case(rng, tp, dp)]
+    for tp, dp in ((2, 2), (2, 3), (4, 1), (1, 2)):
+        cases = [_case(rng, tp, dp, specs=MANY), _case(rng, tp, dp, "one of 0" if dp > 1 else "", dp > 1, MANY)]
+        cases += [_bounded(cases[0], "max_norm half the norm", cases[0].norm / 2)]
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
         sizes = f"tp = {tp}, dp = {dp}"
         parts = between_barriers(results, tp * dp, len(cases) + 1, "expected all-reduces only", sizes)
         for c, case in enumerate(cases):
-            calls = [[(m.call, m.bytes, m.group) for m in mine[c + 1]] for mine in parts]
+            calls = [[(m.call, _numbers(m), m.group) for m in mine[c + 1]] for mine in parts]
             for rank, mine in each_rank(case.name, calls, evidence=lambda one: [list(call[:2]) for call in one]):
                 over = {"tp": 0, "dp": 0}
-                for call, nbytes, members in mine:
+                for call, numbers, members in mine:
                     rank.expect(call == "all_reduce", f"{call} was called, expected all-reduces only")
                     first = rank.rank // tp * tp
                     axes = {tuple(range(first, first + tp)): "tp", tuple(range(rank.rank % tp, tp * dp, tp)): "dp"}
                     rank.expect(members in axes, "an all-reduce went over other ranks than those of tp or of dp")
-                    over[axes[members]] += nbytes
-                most = {"dp": 4 * numel["all"] + 16, "tp": 4 * numel["partial"] + 32}
+                    over[axes[members]] += numbers
+                most = {"dp": numel["all"] + 2, "tp": numel["partial"] + 4}
                 for axis in ("dp", "tp"):
-                    text = f"{over[axis]} bytes were put into all-reduces over {axis}, expected at most {most[axis]}"
+                    text = f"{over[axis]} numbers were put into all-reduces over {axis}, expected at most {most[axis]}"
                     rank.expect(over[axis] <= most[axis], text)
-            _expect_means(case, [mine[c] for mine in results])
+            if case.max_norm == math.inf:
+                _expect_means(case, [mine[c] for mine in results])
 
 
 @check(FINISH)
 def unknown_kinds_are_refused(finish_gradients, *, rng):
     """An unknown kind is a ValueError that contains it, on every rank, before any message."""
     drawn = _case(rng, 2, 1)
-    wrong, cases = {0: "shared", 2: "Sharded"}, [drawn] * 3
-    for c, place in ((0, 0), (2, 5)):
+    wrong, cases = {0: "shared", 2: "Sharded", 3: "part"}, [drawn] * 4
+    for c, place in ((0, 0), (2, 5), (3, 1)):
         kinds = tuple(wrong[c] if i == place else one for i, one in enumerate(drawn.kinds))
         name = f"tp = 2, dp = 1, parameter {place} is {wrong[c]!r}"
         cases[c] = Case(name, 2, 1, kinds, drawn.grads, drawn.loss_sums, drawn.counts)

@@ -117,6 +117,22 @@ other_kinds_are_pipelines = edit(
     fails=["other_kinds_and_no_ranks_are_refused"],
 )  # fmt: skip
 
+kinds_are_searched_as_text = edit(
+    ARITHMETIC,
+    """You ask whether kind is in a text. ("fsdp") is no tuple, and "sdp" is in it: compare with ==.""",
+    ('if kind == "fsdp":', 'if kind in ("fsdp"):'),
+    breaks=tests_of(ARITHMETIC),
+    fails=["other_kinds_and_no_ranks_are_refused"],
+)
+
+kinds_begin_as_they_should = edit(
+    ARITHMETIC,
+    """You look at how kind begins. A misspelled one that begins with "tp" passes: compare the whole text.""",
+    ('if kind == "tp":', 'if kind.startswith("tp"):'),
+    breaks=tests_of(ARITHMETIC),
+    fails=["other_kinds_and_no_ranks_are_refused"],
+)
+
 no_ranks_pass = edit(
     ARITHMETIC,
     """You accept a group of no ranks. Raise a ValueError that names n.""",
@@ -258,6 +274,22 @@ norm_after_clipping = edit(
     fails=[BOUND],
 )
 
+the_bound_itself_is_too_much = edit(
+    FINISH,
+    """You scale a gradient whose norm is exactly max_norm. It does not exceed the bound: it stays as it is.""",
+    ("if norm > max_norm:", "if norm >= max_norm:"),
+    breaks=tests_of(FINISH),
+    fails=[BOUND],
+)
+
+a_bound_of_zero_is_none = edit(
+    FINISH,
+    """You take a max_norm of 0 for no bound, since 0 counts as false. Every longer gradient exceeds it.""",
+    ("if norm > max_norm:", "if max_norm and norm > max_norm:"),
+    breaks=tests_of(FINISH),
+    fails=[BOUND],
+)
+
 short_gradients_grow = edit(
     FINISH,
     """You scale every gradient to the norm max_norm. A shorter one stays as it is.""",
@@ -319,6 +351,63 @@ each_rank_sends_its_squares_of_everything = edit(
     ),
     breaks=tests_of(FINISH),
     fails=["each_gradient_is_sent_once"],
+)
+
+squares_of_each_weight_are_sent = edit(
+    FINISH,
+    """You send the squares of each sharded weight over tp by themselves. A model has many weights, and four numbers are
+    allowed: add the squares up here first, and send their sum.""",
+    (
+        '        squares[kind == "sharded"] += p.grad.double().square().sum()\n'
+        "    dist.all_reduce(squares[True], group=tp)  # the other pieces; what is whole is here already\n",
+        "        square = p.grad.double().square().sum()\n"
+        '        if kind == "sharded":\n'
+        "            dist.all_reduce(square, group=tp)\n"
+        '        squares[kind == "sharded"] += square\n',
+    ),
+    breaks=tests_of(FINISH),
+    fails=["each_gradient_is_sent_once"],
+)
+
+ranks_of_tp_meet_on_wide_meshes = edit(
+    FINISH,
+    """With more than two ranks of tp you call a barrier. The all-reduces wait for each other already: leave it out.""",
+    (
+        "    norm = math.sqrt",
+        "    if dist.get_world_size(tp) > 2:\n        dist.barrier(group=tp)\n    norm = math.sqrt",
+    ),
+    breaks=tests_of(FINISH),
+    fails=["each_gradient_is_sent_once"],
+)
+
+ranks_meet_before_they_clip = edit(
+    FINISH,
+    """Before you clip, you call a barrier. All ranks know the norm already: scale, and send nothing.""",
+    ("    if norm > max_norm:\n", "    if norm > max_norm:\n        dist.barrier(group=dp)\n"),
+    breaks=tests_of(FINISH),
+    fails=["each_gradient_is_sent_once"],
+)
+
+empty_ranks_are_announced = edit(
+    FINISH,
+    """Ranks without a token send a number more over dp. Their count of 0 adds nothing to the sums: they need no message
+    of their own.""",
+    (
+        "    loss, tokens = totals.tolist()\n",
+        "    counts = torch.tensor([float(count == 0)])\n"
+        "    dist.all_reduce(counts, group=dp)\n"
+        "    loss, tokens = totals.tolist()\n",
+    ),
+    breaks=tests_of(FINISH),
+    fails=["each_gradient_is_sent_once"],
+)
+
+kinds_are_parts_of_a_text = edit(
+    FINISH,
+    """You ask whether a kind is in a text. "part" is in "partial", too: compare with the three kinds as wholes.""",
+    ('if kind not in ("sharded", "replicated", "partial"):', 'if kind not in "sharded replicated partial":'),
+    breaks=tests_of(FINISH),
+    fails=["unknown_kinds_are_refused"],
 )
 
 unknown_kinds_are_replicated = edit(
