@@ -27,6 +27,23 @@ stages_are_neighbors = edit(
     breaks=tests_of(COST, PLAN),
 )
 
+full_nodes_are_left = edit(
+    COST,
+    """You let tp groups of exactly per_node ranks cross nodes. They fill one node and stay inside.""",
+    (
+        "/ bandwidth(cluster, t)\n",
+        '/ (cluster["intra"] if t < cluster["per_node"] else cluster["inter"])\n',
+    ),
+    breaks=tests_of(COST, PLAN),
+)
+
+stage_2_sends_more = edit(
+    COST,
+    """You let stage 2 send more gradients than the others. The statement counts an all-reduce at every stage.""",
+    ("data = 2 * (d - 1)", "data = (3 if stage == 2 else 2) * (d - 1)"),
+    breaks=tests_of(COST, PLAN),
+)
+
 whole_weights_are_averaged = edit(
     COST,
     """You let every rank average all gradients. A rank holds P/(tp) of the weights, and sends as many gradients.""",
@@ -83,6 +100,13 @@ all_layers_on_each_rank = edit(
     COST,
     """Your tensor-parallel all-reduces are those of all layers. A rank has L/p of them.""",
     ('model["layers"] / p * micro_batches', 'model["layers"] * micro_batches'),
+    breaks=tests_of(COST, PLAN),
+)
+
+parts_of_activations_are_added_up = edit(
+    COST,
+    """You cut the vectors of the tensor-parallel all-reduces over tp. Each rank adds up whole activations.""",
+    ("2 * (t - 1) / t * activation / bandwidth", "2 * (t - 1) / t * activation / t / bandwidth"),
     breaks=tests_of(COST, PLAN),
 )
 
@@ -306,6 +330,69 @@ powers_of_two_only = edit(
     """You try powers of two. A cluster of 12 GPUs can be cut into three: try all divisors.""",
     ("if gpus % n == 0]", "if gpus % n == 0 and n & (n - 1) == 0]"),
     breaks=tests_of(PLAN),
+)
+
+replicas_have_a_sequence_each = edit(
+    PLAN,
+    """You leave out layouts with more replicas than sequences. They are layouts as well: cost says why they do not
+    fit.""",
+    ("if gpus % (tp * pp) == 0:", "if gpus % (tp * pp) == 0 and gpus // (tp * pp) <= batch:"),
+    breaks=tests_of(PLAN),
+)
+
+stages_have_a_layer_each = edit(
+    PLAN,
+    """You leave out pipelines with more stages than layers. They are layouts, too: cost says why they do not fit.""",
+    ("if gpus % (tp * pp) == 0:", 'if gpus % (tp * pp) == 0 and pp <= model["layers"]:'),
+    breaks=tests_of(PLAN),
+)
+
+groups_of_tp_stay_in_a_node = edit(
+    PLAN,
+    """You let tp be at most a node. A larger one is slow, or breaks a rule; that is for cost to say.""",
+    (
+        "itertools.product(divisors, divisors)",
+        'itertools.product([n for n in divisors if n <= cluster["per_node"]], divisors)',
+    ),
+    breaks=tests_of(PLAN),
+)
+
+chunks_need_a_pipeline = edit(
+    PLAN,
+    """You leave out chunks without a pipeline. They break a rule: such layouts belong to the second list, with their
+    reason.""",
+    (
+        "                layout = {",
+        "                if pp == 1 and chunks > 1:\n                    continue\n                layout = {",
+    ),
+    breaks=tests_of(PLAN),
+)
+
+recomputed_only_where_it_must_be = edit(
+    PLAN,
+    """You try recomputation only where a layout does not fit without it. Both are layouts, and both may fit.""",
+    (
+        "                found.append(",
+        '                if recompute and found[-1]["reason"] is None:\n'
+        "                    continue\n"
+        "                found.append(",
+    ),
+    breaks=tests_of(PLAN),
+)
+
+the_second_list_has_everything = edit(
+    PLAN,
+    """Your second list has all layouts, those that fit as well. Each layout belongs to one of the lists.""",
+    ('return feasible, [one for one in found if one["reason"] is not None]', "return feasible, found"),
+    breaks=tests_of(PLAN),
+)
+
+the_cluster_loses_an_entry = edit(
+    PLAN,
+    """You changed a dict that you were given. The next call with it finds something else: read it only.""",
+    ('gpus = cluster["gpus"]', 'gpus = cluster.pop("gpus")\n    cluster = {**cluster, "gpus": gpus}'),
+    breaks=tests_of(PLAN),
+    fails=["what_fits_comes_fastest_first"],
 )
 
 no_data_parallelism = edit(
