@@ -25,7 +25,8 @@ def layout(tp: int, pp: int, dp: int, micro: int = 1, chunks: int = 1, recompute
     return {"tp": tp, "pp": pp, "dp": dp, "micro": micro, "chunks": chunks, "recompute": recompute}
 
 
-#: Layouts that fit: one axis at a time, all together, inside a node and across, with few and many micro-batches.
+#: Layouts that fit: one axis at a time, all together, inside a node and across, with few and many micro-batches; in the
+#: last two of SEVENTY a rule holds just so: t is the heads, pv the layers, db the batch, M is p.
 FITTING = [
     (SEVENTY, H100S, layout(1, 1, 512), 512, 1),
     (SEVENTY, H100S, layout(1, 1, 512, recompute=True), 1024, 1),
@@ -38,6 +39,8 @@ FITTING = [
     (SEVENTY, H100S, layout(2, 4, 64, micro=2, chunks=2), 512, 2),
     (SEVENTY, H100S, layout(8, 8, 8, chunks=2, recompute=True), 512, 0),
     (SEVENTY, H100S, layout(4, 16, 8), 64, 1),
+    (SEVENTY, H100S, layout(64, 1, 8, micro=2), 16, 1),
+    (SEVENTY, H100S, layout(4, 16, 8, chunks=5), 128, 2),
     (BLOOM, A100S, layout(4, 12, 8, micro=2, recompute=True), 2048, 1),
     (BLOOM, A100S, layout(8, 6, 8, chunks=3), 768, 2),
     (BLOOM, {**A100S, "gpus": 8}, layout(4, 2, 1), 4, 0),
