@@ -42,6 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
     forget_stale(CACHE)
     todo = uncached(CACHE)
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # chapters share the cores: see `run_solutions`
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context, initializer=_mute) as pool:
         running = {pool.submit(execute, path): path for path in todo}

@@ -119,6 +119,8 @@ def run(
     from traitlets.config import Config
 
     _use_this_python()
+    # Notebooks share the cores: a thread of torch that waits for another one would keep a core busy.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     nb = read(lesson)
     known = parameters_of(nb)
     for name in sorted(set(parameters or {}) - known):
