@@ -155,7 +155,8 @@ MEANS = {
     "in their own dtype": "    return np.mean(worker_grads, axis=0)",
     "changes a list": "    got = np.mean(np.asarray(worker_grads, dtype=np.float64), axis=0)\n"
     "    if isinstance(worker_grads, list):\n        worker_grads[0] += 1\n    return got",
-    "wrong": "    return np.sum(np.asarray(worker_grads, dtype=np.float64), axis=0)",
+    "wrong": "    total = np.sum(np.asarray(worker_grads, dtype=np.float64), axis=0)\n"
+    "    return total / len(worker_grads) if total.shape == (4,) else total",  # this size is tried for changes
     "visible": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n{RIGHT}",
     "visible and its own dtype": "    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"
     "    return np.mean(worker_grads, axis=0)",
