@@ -35,7 +35,7 @@ PRELOAD: set[str] = set()
 
 _lock = threading.Lock()
 #: Its owner's pid, its process, and the socket for requests.
-_server: tuple[int, subprocess.Popen[bytes] | _ForkedServer, socket.socket] | None = None
+_server: tuple[int, subprocess.Popen[bytes] | _ForkedServer | _SharedServer, socket.socket] | None = None
 
 
 def can_fork() -> bool:
@@ -56,6 +56,9 @@ def _ensure_server() -> socket.socket:
     global _server
     if _server and _server[0] == os.getpid() and _server[1].poll() is None:
         return _server[2]
+    if shared := _join_shared_server():
+        _server = (os.getpid(), _SharedServer(shared), shared)
+        return shared
     ours, theirs = socket.socketpair()
     # -c and not -m: the folder of the notebook must not shadow what the server imports.
     start = "import sys; sys.path[:] = eval(sys.argv[2]); import ranks.server as s; s.main(int(sys.argv[1]))"
@@ -73,6 +76,45 @@ def _ensure_server() -> socket.socket:
     _server = (os.getpid(), process, ours)
     atexit.register(_stop_server, *_server)
     return ours
+
+
+def _join_shared_server() -> socket.socket | None:
+    """A connection to a server that another process has forked for this one (`server.listen`).
+
+    RANKS_SERVER is the path of that process's socket. None if it is not set, or nobody listens there.
+    """
+    if not (path := os.environ.get("RANKS_SERVER")):
+        return None
+    requests = socket.socket(socket.AF_UNIX)
+    try:
+        requests.connect(path)
+    except OSError:
+        requests.close()
+        return None
+    return requests
+
+
+class _SharedServer:
+    """A server that another process has forked, with the methods of subprocess.Popen that are called on a started one.
+
+    It ends when its socket is closed, and has ended when the socket is at its end.
+    """
+
+    def __init__(self, requests: socket.socket):
+        self._requests = requests
+
+    def poll(self) -> int | None:
+        """0 if the server has ended; None while it runs."""
+        try:
+            return None if self._requests.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) else 0
+        except BlockingIOError:
+            return None
+        except OSError:
+            return 0
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The server has ended, or will without being waited for."""
+        return self.poll()
 
 
 def fork_server() -> None:

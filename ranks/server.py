@@ -33,8 +33,30 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = socket.socket(fileno=fd)
     _preload()
-    gc.collect()
-    gc.freeze()  # or the garbage collector would write to every page in every rank, and so copy it
+    _serve(requests)
+
+
+def listen(fd: int) -> None:
+    """Fork a server for each program that connects to the listening socket `fd`, until standard input is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listening = socket.socket(fileno=fd)
+    _preload()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
+        requests, _ = listening.accept()
+        if os.fork() == 0:
+            try:
+                os.setsid()
+                listening.close()
+                os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # a rank reads nothing
+                _serve(requests)
+            finally:
+                os._exit(0)
+        requests.close()
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork a supervisor for each request, until the other end of the socket is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     while True:
         try:
@@ -84,6 +106,8 @@ def _preload() -> None:
     w = torch.zeros(1, requires_grad=True)
     w.grad = torch.zeros(1)
     torch.optim.Adam([w]).step()
+    gc.collect()
+    gc.freeze()  # or the garbage collector would write to every page in every rank, and so copy it
 
 
 def _supervise(world_size: int, folder: str, fds: list[int]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.lessons import keys, notebook, run_solutions
+from autograder.lessons.shared_server import share_server
 from tests.helpers import tiny_lesson as tiny
 
 WITH_RANKS = [
@@ -27,8 +28,16 @@ def code_of(path):
     return [cell for cell in nb.cells if cell.cell_type == "code"]
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """One process that has imported torch, for all notebooks of this file."""
+    with share_server():
+        yield
+
+
 @pytest.mark.slow
 @pytest.mark.apart
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_the_solution_runs(lesson):
     if not run_solutions.is_current(lesson):  # with this code it has run well
@@ -45,6 +54,7 @@ def test_the_solution_runs(lesson):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.apart
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize(("lesson", "world_size"), OTHER_WORLD_SIZES)
 def test_the_solution_runs_on_another_number_of_ranks(lesson, world_size, tmp_path):
     done = run_solutions.run(lesson, {"WORLD_SIZE": world_size}, progress=False, folder=tmp_path, tests=False)

@@ -20,6 +20,7 @@ from typing import Any
 
 from autograder.lessons import keys, notebook
 from autograder.lessons.files import write_whole
+from autograder.lessons.shared_server import share_server
 
 BOOK = notebook.ROOT / "book"
 CACHE = notebook.ROOT / "_build" / "jupyter_cache"
@@ -44,7 +45,10 @@ def command(arguments: argparse.Namespace) -> int:
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # chapters share the cores: see `run_solutions`
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context, initializer=_mute) as pool:
+    with (
+        share_server(),
+        concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context, initializer=_mute) as pool,
+    ):
         running = {pool.submit(execute, path): path for path in todo}
         for done in tqdm(concurrent.futures.as_completed(running), total=len(todo), desc="chapters", disable=not todo):
             result = done.result()

@@ -20,6 +20,7 @@ import nbformat
 
 from autograder.lessons import keys, notebook
 from autograder.lessons.files import write_whole
+from autograder.lessons.shared_server import share_server
 
 EXECUTED = notebook.ROOT / "_build" / "executed"
 
@@ -83,7 +84,7 @@ def run_all(
     from tqdm import tqdm
 
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with share_server(), concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
         # The largest first, so that no process is left alone with a long one at the end.
         largest_first = sorted(range(len(todo)), key=lambda i: -notebook.solution_path(todo[i][0]).stat().st_size)
         futures = {i: pool.submit(_attempt, *todo[i], False, **how) for i in largest_first}
