@@ -3,7 +3,6 @@
 Nothing else imports this. A worker forks its ranks from itself, so that no rank has to import torch.
 """
 
-import gc
 import importlib
 import os
 
@@ -12,7 +11,6 @@ os.environ["RANKS_INSIDE"] = "preload"  # so that `ranks` starts no server of it
 for name in ("autograder.grading.workers", "autograder.grading.jail.kernel"):
     importlib.import_module(name)
 server = importlib.import_module("ranks.server")
-server._preload()
+server.preload()
 del os.environ["RANKS_INSIDE"]
-gc.collect()
-gc.freeze()  # else the collector would write to every page, and so copy it, in every worker
+server.make_forks_cheap()

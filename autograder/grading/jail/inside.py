@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
-import gc
 import io
 import os
 import pickle
@@ -23,7 +22,7 @@ from typing import Any
 
 from jail import namespace, wire
 
-from ranks import processes
+from ranks import processes, server
 
 #: The working directory of a submission.
 WORK = "/tmp/work"
@@ -37,8 +36,7 @@ def main(fd: int) -> None:
     requests = socket.socket(fileno=fd)
     namespace.prepare()
     _preload()
-    gc.collect()
-    gc.freeze()  # else the collector would write to every page, and so copy it, in every process
+    server.make_forks_cheap()
     wire.send(requests, {"ready": True})
     running: set[int] = set()
     while True:
@@ -67,8 +65,6 @@ def _preload() -> None:
     import matplotlib
     from IPython.core import interactiveshell  # noqa: F401
 
-    from ranks import server
-
     matplotlib.use("agg")
     import matplotlib.pyplot
     import torch
@@ -78,7 +74,7 @@ def _preload() -> None:
         import sklearn.datasets
         import sklearn.metrics  # noqa: F401
 
-    server._preload()
+    server.preload()
     torch.set_num_threads(1)
 
 
