@@ -227,6 +227,18 @@ waits_since_the_last_call = edit(
     fails=["slow_ranks_are_not_hung"],
 )
 
+waits_since_its_own_last_call = edit(
+    DIAGNOSE,
+    """You count the wait from the last call of the rank that is missing. The others have not waited since then. Their
+    wait begins with the first call of the operation that it did not call.""",
+    (
+        "now - first_call(key)",
+        'now - max((by[rank]["time_created_ns"] for by in calls.values() if rank in by), default=first_call(key))',
+    ),
+    breaks=tests_of(DIAGNOSE),
+    fails=["slow_ranks_are_not_hung"],
+)
+
 lag_behind_the_last_one = edit(
     DIAGNOSE,
     """You measure earlier waits from the call that came last before the rank's own. The others have waited since the

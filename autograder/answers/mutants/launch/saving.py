@@ -443,8 +443,8 @@ save_renames_from_another_folder = edit(
 
 save_keeps_the_old_ones = edit(
     SAVE,
-    """Your old checkpoints stay in the folder under other names. Only the file at path should remain: disks fill
-    up.""",
+    """Your saves leave other files in the folder: old checkpoints, or parts of this one. Only the file at path should
+    remain. It holds all that load needs, and disks do not fill up.""",
     ("    os.replace(", '    os.path.exists(path) and os.link(path, f"{path}.{len(losses)}")\n    os.replace('),
     breaks=tests_of(SAVE),
     fails=["file_is_complete_at_every_moment"],
