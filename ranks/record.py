@@ -56,6 +56,8 @@ COLLECTIVES = {
     "scatter_object_list": "",
 }
 
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
@@ -74,7 +76,7 @@ class _Recorder:
         # "over" comes from a thread of gloo's, which is no thread of the worker's that communicates.
         if event["e"] != "over" and threading.current_thread() is not threading.main_thread():
             event["thread"] = threading.get_ident()
-        os.write(self._file, (json.dumps(event, separators=(",", ":")) + "\n").encode())
+        os.write(self._file, (_as_json(event) + "\n").encode())
 
     def detach(self) -> None:
         """Write nothing more from this process. The file stays as it is, for other processes too."""
