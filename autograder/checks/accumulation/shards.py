@@ -26,7 +26,7 @@ class Dealt:
     got: Any = None
     error: tuple[str, str] | None = None
     sampler: bool = False  # was the sampler used?
-    random: bool = False  # did torch's global random state change?
+    random: str = ""  # what became of torch's global random state; "" if nothing
 
 
 def _deal(rank: int, world_size: int, function: Any, calls: list[dict]) -> list[Dealt]:
@@ -42,16 +42,27 @@ def _deal(rank: int, world_size: int, function: Any, calls: list[dict]) -> list[
     sampling.DistributedSampler.__iter__ = forbidden
     dealt = []
     for call in calls:
-        before, one = torch.get_rng_state(), Dealt()
+        torch.rand(())  # the state is not the one that a seed begins with
+        before, seed, one = torch.get_rng_state(), torch.initial_seed(), Dealt()
         try:
             one.got = _list_of_ints(function(**call))
         except ValueError as error:
             one.error = (type(error).__name__, str(error))
         except _SamplerUsedError:
             pass
-        one.sampler, one.random = bool(used), not torch.equal(before, torch.get_rng_state())
+        one.sampler, one.random = bool(used), _became(before, seed)
         dealt.append(one)
     return dealt
+
+
+def _became(before: torch.Tensor, seed: int) -> str:
+    """What became of torch's global random state since it was `before`, with this initial seed; "" if nothing."""
+    now = torch.get_rng_state()
+    if torch.equal(before, now):
+        return ""
+    if torch.initial_seed() != seed:
+        return "seeded"
+    return "set back" if torch.equal(now, torch.Generator().manual_seed(seed).get_state()) else "drawn from"
 
 
 def _list_of_ints(got: Any) -> Any:
@@ -123,10 +134,12 @@ def shards_are_those_of_the_sampler(shard_indices, *, rng):
     """The list is, index by index, the one that torch's DistributedSampler gives, for many drawn calls."""
     plain = [
         {"length": 12, "rank": 1, "world_size": 4, "epoch": 0, "shuffle": False},
-        {"length": 10, "rank": 3, "world_size": 4, "epoch": 0, "shuffle": False},
+        {"length": 10, "rank": 2, "world_size": 4, "epoch": 0, "shuffle": False},
         {"length": 10, "rank": 1, "world_size": 4, "epoch": 0, "shuffle": False, "drop_last": True},
         {"length": 12, "rank": 1, "world_size": 4, "epoch": 0},
         {"length": 12, "rank": 1, "world_size": 4, "epoch": 5, "seed": 3},
+        {"length": 12, "rank": 1, "world_size": 4, "epoch": 0, "seed": 3},
+        {"length": 12, "rank": 1, "world_size": 4, "epoch": 2, "seed": -9},
         {"length": 10, "rank": 3, "world_size": 4, "epoch": 2, "seed": 7},
         {"length": 10, "rank": 3, "world_size": 4, "epoch": 2, "seed": 7, "drop_last": True},
         {"length": 2, "rank": 4, "world_size": 7, "epoch": 1},
@@ -144,7 +157,7 @@ def shards_are_dealt_without_side_effects(shard_indices, *, rng):
         if one.sampler:
             fail("DistributedSampler itself was used: write its rules in your own code", "sampler", "sampler")
         if one.random:
-            fail("torch's global random state was changed", _say(call), [one.random, str(one.got)])
+            fail(f"torch's global random state was {one.random}", _say(call), [one.random, str(one.got)])
     _expect_indices(calls, dealt)
 
 
@@ -167,11 +180,12 @@ def shards_refuse_what_cannot_be_dealt(shard_indices, *, rng):
     ]
     calls = [right | change for change, _ in tried]
     [dealt] = run_ranks(_deal, 1, (shard_indices, calls))
+    raised = [one.error is not None for one in dealt]
     for call, (change, word), one in zip(calls, tried, dealt, strict=True):
         if not word:
             _expect_indices([call], [one])
             continue
         if one.error is None:
-            fail("nothing was raised, expected a ValueError", _say(change), ["nothing raised", str(one.got)])
+            fail("nothing was raised, expected a ValueError", _say(change), ["nothing raised", raised, str(one.got)])
         if not re.search(word, one.error[1]):
             fail(f"the ValueError should name {word.split('|')[0]}, it says {one.error[1]!r}", _say(change), "unnamed")

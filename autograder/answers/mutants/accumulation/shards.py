@@ -211,8 +211,8 @@ shards_drawn_by_numpy = edit(
 
 shards_that_seed_the_world = edit(
     SHARDS,
-    """You called torch.manual_seed, which resets the random numbers of the whole program: in every epoch, dropout
-    would draw the same numbers again. Make a torch.Generator of your own, and pass it to randperm.""",
+    """You seeded torch's global generator, which resets the random numbers of the whole program: in every epoch,
+    dropout would draw the same numbers again. Make a torch.Generator of your own, and pass it to randperm.""",
     (
         "order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
         "torch.manual_seed(seed + epoch)\n        order = torch.randperm(length).tolist()",
@@ -220,6 +220,31 @@ shards_that_seed_the_world = edit(
     base=_shards,
     breaks=tests_of(SHARDS),
     fails=["shards_are_dealt_without_side_effects"],
+)
+
+shards_that_seed_the_world_again = edit(
+    SHARDS,
+    """You put torch's global generator back to its initial seed. That is where the program began, not where it was
+    before the call: dropout would repeat its numbers. Make a torch.Generator of your own.""",
+    (
+        "order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
+        "before = torch.initial_seed()\n"
+        "        torch.manual_seed(seed + epoch)\n"
+        "        order = torch.randperm(length).tolist()\n"
+        "        torch.manual_seed(before)",
+    ),
+    base=_shards,
+    breaks=tests_of(SHARDS),
+    fails=["shards_are_dealt_without_side_effects"],
+)
+
+shards_of_a_seed_without_sign = edit(
+    SHARDS,
+    """You took the absolute value of the seed. A generator accepts a negative seed, and it draws another order than the
+    positive one: seed with seed + epoch as it is.""",
+    ("seed + epoch", "abs(seed + epoch)"),
+    base=_shards,
+    breaks=tests_of(SHARDS),
 )
 
 shards_made_of_tensors = edit(
