@@ -65,7 +65,8 @@ def accumulate_without_backward():
 
 @variant(ACCUMULATE)
 def accumulate_as_a_running_mean():
-    """Keeps the gradient of the mean so far: each micro-batch scales it down and adds its own share."""
+    """Keeps the gradient of the mean so far: each micro-batch scales it down and adds its own share, the last one
+    first. Skips those in which nothing counts, and lets go of their graphs."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -74,10 +75,11 @@ def accumulate_as_a_running_mean():
         for p in params:
             if p.grad is not None:
                 p.grad.zero_()
-        for x, y in micro_batches:
+        for x, y in reversed(micro_batches):
             loss_sum, count = loss_fn(model(x), y)
             after = so_far + int(count)
             if after == so_far:
+                del loss_sum
                 continue
             for p in params:
                 if p.grad is not None:

@@ -60,18 +60,24 @@ class _Node(torch.autograd.Function):
         return gradient, None
 
 
+def _rows(x: torch.Tensor) -> set[bytes]:
+    return {row.tobytes() for row in x.detach().cpu().numpy()}
+
+
 class _Watched(nn.Module):
-    """A model that records how many rows go through it, how often each, and how many graphs are alive."""
+    """A model that records which rows go through it, how often each, and how many graphs are alive."""
 
     def __init__(self):
         super().__init__()
         self.rows: list[int] = []
+        self.went: list[set[bytes]] = []
         self.passes: Counter[bytes] = Counter()
         self.graphs = _Graphs()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.rows.append(len(x))
-        self.passes.update({row.tobytes() for row in x.detach().cpu().numpy()})
+        self.went.append(_rows(x))
+        self.passes.update(self.went[-1])
         return _Node.apply(self.compute(x), self.graphs)
 
 
@@ -128,7 +134,19 @@ def masked_squares(prediction: torch.Tensor, y: torch.Tensor, as_tensor: bool) -
     return loss_sum, counted.sum() if as_tensor else int(counted.sum())
 
 
+def masked_squares_less_100(prediction: torch.Tensor, y: torch.Tensor, as_tensor: bool) -> tuple:
+    """As masked_squares, but each loss is 100 less: nearly all are below zero."""
+    loss_sum, count = masked_squares(prediction, y, as_tensor)
+    return loss_sum - 100 * count, count
+
+
 LOSSES = {Tokens: masked_cross_entropy, Tied: masked_cross_entropy, Rows: masked_squares, Line: masked_squares}
+
+
+@functools.cache
+def _loss(function: Callable, as_tensor: bool) -> Callable:
+    """The same `loss_fn` for all calls, as in a training loop."""
+    return functools.partial(function, as_tensor=as_tensor)
 
 
 @dataclass(frozen=True)
@@ -144,6 +162,7 @@ class Task:
     stale: float | None = None  # what every .grad holds before the call; None: there is no .grad
     training: bool = False
     evaluated: str = ""  # the module that is in eval() mode all the same
+    losses: Callable | None = None  # None: as LOSSES has it
 
     def build(self, dtype: str) -> _Watched:
         """The model in `dtype`, with this task's values."""
@@ -165,7 +184,7 @@ class Task:
 
     def loss(self) -> Callable:
         """The function that is passed as `loss_fn`."""
-        return functools.partial(LOSSES[self.model], as_tensor=self.as_tensor)
+        return _loss(self.losses or LOSSES[self.model], self.as_tensor)
 
 
 def _tensor(array: np.ndarray, dtype: str) -> torch.Tensor:
@@ -182,6 +201,7 @@ class Seen:
     grads: dict[str, np.ndarray | None] = field(default_factory=dict)
     frozen: dict[str, np.ndarray | None] = field(default_factory=dict)  # .grad of the parameters that get no gradient
     rows: list[int] = field(default_factory=list)
+    joined: int = 0  # of how many micro-batches a forward pass saw rows, at most
     passes: int = 0  # how often the row went through the model that did so most often
     graphs: int = 0  # the most graphs of forward passes that were alive
     peak: float = 0.0  # the most that autograd kept, in units of what the largest micro-batch alone needs
@@ -216,6 +236,8 @@ def _observe(function: Any, task: Task) -> Seen:
     for name, p in model.named_parameters():
         grads = seen.grads if p.requires_grad else seen.frozen
         grads[name] = None if p.grad is None else p.grad.detach().double().numpy().copy()
+    parts = [_rows(x) for x, _ in task.tensors(task.dtype)]
+    seen.joined = max((sum(not part.isdisjoint(rows) for part in parts) for rows in model.went), default=0)
     seen.rows, seen.passes, seen.graphs = model.rows, max(model.passes.values(), default=0), model.graphs.most
     seen.peak = meter.peak / alone.peak if alone.peak else 0.0
     same = len(given) == len(batches) and all(now is then for now, then in zip(given, batches, strict=True))
@@ -240,6 +262,8 @@ def _changes(task: Task, model: _Watched, batches: list) -> str:
         for name, now, then in zip("xy", batch, before, strict=True):
             if not torch.equal(now, then):
                 return f"{name} of micro-batch {k}"
+            if now.requires_grad or now.grad is not None:
+                return f"requires_grad or .grad of {name} of micro-batch {k}"
     return ""
 
 
@@ -300,7 +324,7 @@ def _expect_gradients(task: Task, seen: Seen, rtol: float | None = None) -> None
     evidence = [seen.loss_type, *({} if g is None else g for g in seen.grads.values()), seen.loss]
     scale = max(np.max(np.abs(grad), initial=0.0) for grad in grads.values())
     for name, expected in grads.items():
-        got = seen.grads[name]
+        got = seen.grads.get(name, seen.frozen.get(name))  # should the call have frozen it
         if got is None and np.any(expected):
             fail(f"{name}.grad is None", task.name, evidence)
         if got is None:
@@ -325,6 +349,8 @@ def _expect_gradients(task: Task, seen: Seen, rtol: float | None = None) -> None
 
 #: How many targets of each row are not masked, micro-batch by micro-batch; one micro-batch is wholly masked.
 COUNTS = [(6, 1, 3), (1,), (2, 6, 6, 5, 6), (0, 0), (4, 1)]
+#: Without that one, as many rows in each, and another total.
+OTHER_COUNTS = [(2, 2, 2), (5,), (1, 1, 3, 1, 1), (6, 0)]
 
 
 @check("04-ex1-accumulate-gradients")
@@ -337,22 +363,24 @@ def accumulation_gives_the_gradient_of_the_whole_batch(accumulate_gradients, *, 
         Task("5 micro-batches, one wholly masked", Tokens, tokens, _token_batches(rng, COUNTS)),
         Task("the first micro-batch wholly masked", Tokens, tokens, _token_batches(rng, [(0, 0), (3,), (6, 2)])),
         Task("float32, one micro-batch wholly masked", Tokens, tokens, _token_batches(rng, COUNTS), "float32"),
+        Task("the shapes of the first call, other counts", Tokens, tokens, _token_batches(rng, OTHER_COUNTS)),
         Task("count as an int", Tokens, tokens, unequal, as_tensor=False),
         Task("1 micro-batch", Rows, rows, _row_batches(rng, [6])),
         Task("micro-batches of 7, 1, 16 and 2 rows", Rows, rows, _row_batches(rng, [7, 1, 16, 2]), as_tensor=False),
+        Task("losses below zero", Rows, rows, _row_batches(rng, [4, 2, 3]), losses=masked_squares_less_100),
         Task("40 micro-batches of 1 to 5 rows", Rows, rows, _row_batches(rng, [1, 5, 2, 3] * 10, masked=1)),
         Task("shared, frozen and unused parameters", Tied, tied, unequal),
     ]
     for task, seen in _run_tasks(accumulate_gradients, tasks):
         _expect_gradients(task, seen)
 
-    # Small whole numbers, counts and totals that are powers of two: nothing is ever rounded, so nothing may differ.
+    # Small whole numbers, and counts that are powers of two: only an answer that rescales on its way rounds at all.
     whole = [
         (rng.integers(-9, 10, (n, 3)).astype(float), rng.integers(-9, 10, n).astype(float)) for n in (1, 1, 2, 4, 8)
     ]
     values = {"compute.weight": rng.integers(-9, 10, (1, 3)).astype(float)}
-    [(task, seen)] = _run_tasks(accumulate_gradients, [Task("small whole numbers, bit for bit", Line, values, whole)])
-    _expect_gradients(task, seen, rtol=0.0)
+    [(task, seen)] = _run_tasks(accumulate_gradients, [Task("small whole numbers", Line, values, whole)])
+    _expect_gradients(task, seen, rtol=1e-14)
 
 
 @check("04-ex1-accumulate-gradients")
@@ -366,7 +394,7 @@ def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
         _expect_gradients(task, seen)
         for parameter, grad in seen.frozen.items():
             if grad is not None and np.any(grad):  # NaN counts as well
-                text = f"{parameter} is frozen, and its .grad still holds what was there before"
+                text = f"{parameter} is frozen, and its .grad holds {grad.flat[0]:.6g} afterwards"
                 fail(text, name, ["frozen", str(grad.flat[0])])
 
 
@@ -374,12 +402,18 @@ def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
 def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
     """A forward pass sees at most one micro-batch, at most two are made for each, and autograd keeps one graph."""
     values = _values(rng, Rows)
-    for sizes in ([16] * 8, [2, 16, 16, 3, 16]):
+    for sizes in ([16] * 8, [2, 3, 16, 16, 5, 16], [16] * 3):
         task = Task(f"micro-batches of {sizes} rows", Rows, values, _row_batches(rng, sizes))
+        if len(sizes) == 3:
+            task = replace(task, name=f"{task.name}, the second wholly masked")
+            task.batches[1][1][:] = -100
         [(_, seen)] = _run_tasks(accumulate_gradients, [task])
         evidence = [seen.rows, seen.peak]
         if max(seen.rows, default=0) > max(sizes):
             text = f"a forward pass saw {max(seen.rows)} rows, but the largest micro-batch has {max(sizes)}"
+            fail(text, task.name, evidence)
+        if seen.joined > 1:
+            text = f"a forward pass saw rows of {seen.joined} micro-batches, expected one at a time"
             fail(text, task.name, evidence)
         if sum(seen.rows) > 2 * sum(sizes):
             text = f"{sum(seen.rows)} rows went through the model, but two passes over all have {2 * sum(sizes)}"

@@ -289,8 +289,8 @@ def accumulate_adds_to_old_gradients():
 
 accumulate_multiplies_old_gradients_by_zero = edit(
     ACCUMULATE,
-    """You cleared the old gradients by multiplying them by 0. NaN times 0 is NaN, so after a single bad step the
-    gradients would stay NaN forever. Overwrite them, or set them to None.""",
+    """You compute with the old gradients instead of dropping them. NaN times 0 is NaN, and so is NaN minus NaN: after
+    a single bad step the gradients would stay NaN forever. Overwrite them, or set them to None.""",
     ("model.zero_grad()", "for p in model.parameters():\n        if p.grad is not None:\n            p.grad *= 0"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
@@ -348,8 +348,8 @@ def accumulate_lets_losses_wait_in_a_list():
 
 accumulate_retains_the_graph = edit(
     ACCUMULATE,
-    """You called backward(retain_graph=True). The old graph then lives as long as its loss, while the next micro-batch
-    builds its own: two are alive at once. Nothing needs the old graph; let backward() free it.""",
+    """Two whole graphs are alive at once: that of a micro-batch is still there when the next one builds its own. Call
+    backward() before the next forward pass, without retain_graph, so that it frees the graph.""",
     ("loss_sum.backward()", "loss_sum.backward(retain_graph=True)"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
@@ -409,10 +409,12 @@ accumulate_switches_to_eval = edit(
 
 accumulate_switches_to_train = edit(
     ACCUMULATE,
-    """You switched the model to train(). A caller that passes a model in eval() wants it so: leave the mode as it
-    is.""",
-    ("model.zero_grad()", "mode = model.training\n    model.train()\n    model.zero_grad()"),
-    ("if counted == 0:", "model.train(mode)\n    if counted == 0:"),
+    """You computed in train() mode. A caller that passes a model in eval() wants it so: leave the mode as it is.""",
+    (
+        "model.zero_grad()",
+        "modes = [(m, m.training) for m in model.modules()]\n    model.train()\n    model.zero_grad()",
+    ),
+    ("if counted == 0:", "for m, mode in modes:\n        m.training = mode\n    if counted == 0:"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
 )

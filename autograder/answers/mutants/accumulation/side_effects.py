@@ -69,3 +69,70 @@ accumulate_tries_the_first_micro_batch_before = edit(
     breaks=tests_of(ACCUMULATE),
     fails=["accumulation_keeps_one_graph"],
 )
+
+accumulate_keeps_the_graph_of_what_it_skips = edit(
+    ACCUMULATE,
+    """You skip backward() where nothing counts. Its loss then still holds the whole graph while the next micro-batch
+    builds another: two are alive at once. Call backward() all the same, or delete the loss first.""",
+    (
+        "        loss_sum.backward()\n",
+        "        if int(count) == 0:\n            continue\n        loss_sum.backward()\n",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_keeps_one_graph"],
+)
+
+accumulate_joins_small_micro_batches = edit(
+    ACCUMULATE,
+    """You joined small micro-batches to save forward passes. A forward pass sees one micro-batch at most: how the batch
+    is cut is up to the caller.""",
+    (
+        "    for x, y in micro_batches:\n",
+        "    most, joined = max(len(x) for x, _ in micro_batches), []\n"
+        "    for x, y in micro_batches:\n"
+        "        if joined and len(joined[-1][0]) + len(x) <= most:\n"
+        "            x, y = torch.cat([joined[-1][0], x]), torch.cat([joined.pop()[1], y])\n"
+        "        joined.append((x, y))\n"
+        "    for x, y in joined:\n",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_keeps_one_graph"],
+)
+
+accumulate_asks_for_gradients_of_the_data = edit(
+    ACCUMULATE,
+    """You set requires_grad of the data. They keep it, and backward leaves a .grad with them. Data stay as they
+    are.""",
+    (
+        "        loss_sum, count = loss_fn",
+        "        if x.is_floating_point():\n            x.requires_grad_()\n        loss_sum, count = loss_fn",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+    fails=["accumulation_leaves_model_and_data_alone"],
+)
+
+accumulate_skips_losses_below_zero = edit(
+    ACCUMULATE,
+    """You skipped backward() where the loss is below zero. A loss may be below zero, as that of a density is, and its
+    gradient counts like any other.""",
+    ("        loss_sum.backward()\n", "        if loss_sum >= 0:\n            loss_sum.backward()\n"),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
+
+accumulate_remembers_the_count = edit(
+    ACCUMULATE,
+    """You kept the count of an earlier call and used it again. Micro-batches of the same shape may count other items:
+    take the counts of this call.""",
+    (
+        "    for p in model.parameters():\n        if p.grad is not None:\n",
+        "    known = accumulate_gradients.__dict__.setdefault('known', {})\n"
+        "    counted = known.setdefault((loss_fn, tuple(x.shape for x, _ in micro_batches)), counted)\n"
+        "    for p in model.parameters():\n        if p.grad is not None:\n",
+    ),
+    base=_accumulate,
+    breaks=tests_of(ACCUMULATE),
+)
