@@ -18,19 +18,22 @@ EVALUATE, NOISE = "04-ex4-evaluate", "04-ex5-noise-scale"
 # ---- 4 · evaluate ----
 
 WORLD_SIZES = (1, 2, 3, 4)
-LENGTHS = (12, 10, 7, 3, 1, 101)
+#: How many examples each evaluation has, and whether they have a loss other than 0. The same length comes again with
+#: other losses.
+EVALUATIONS = ((12, True), (10, True), (7, True), (3, True), (1, True), (101, True), (12, True), (12, False))
 
 
-def _losses(seed: int, length: int) -> torch.Tensor:
-    """Losses of very different size, (length,), float64: a sum in float32 would show."""
-    return torch.rand(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 4 * 1000
+def _losses(seed: int, length: int, some: bool) -> torch.Tensor:
+    """Losses of very different size, half of them below zero, (length,), float64: a sum in float32 would show."""
+    drawn = torch.rand(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 4 * 1000 - 100
+    return drawn if some else torch.zeros_like(drawn)
 
 
-def _evaluated(rank: int, world_size: int, evaluate: Any, seed: int, lengths: tuple[int, ...]) -> list[dict]:
-    """On one rank: for each length what was returned, of which type, and which examples were asked for."""
+def _evaluated(rank: int, world_size: int, evaluate: Any, seed: int, evaluations: tuple) -> list[dict]:
+    """On one rank, in each evaluation: what was returned, of which type, and which examples were asked for."""
     seen = []
-    for length in lengths:
-        values, asked, odd = _losses(seed, length), [], []
+    for k, (length, some) in enumerate(evaluations):
+        values, asked, odd = _losses(seed + k, length, some), [], []
 
         def losses(indices, values=values, asked=asked, odd=odd):
             if type(indices) is not list:
@@ -55,18 +58,30 @@ def evaluation_is_the_mean_over_all_examples(evaluate, *, rng):
     """Every rank returns the mean over all examples, to twelve digits, for lengths that the ranks do not divide."""
     seed = inputs.seed(rng)
     for world_size in WORLD_SIZES:
-        results = run_ranks(_evaluated, world_size, (evaluate, seed, LENGTHS))
-        for k, length in enumerate(LENGTHS):
-            _expect_mean(f"{length} examples, N = {world_size}", [outcome[k] for outcome in results], seed, length)
+        results = run_ranks(_evaluated, world_size, (evaluate, seed, EVALUATIONS))
+        for k, (length, some) in enumerate(EVALUATIONS):
+            case = _case(k, length, some, world_size)
+            _expect_mean(case, [outcome[k] for outcome in results], _losses(seed + k, length, some))
 
 
-def _expect_mean(case: str, seen: list[dict], seed: int, length: int) -> None:
+def _case(k: int, length: int, some: bool, world_size: int) -> str:
+    again = any(length == before for before, _ in EVALUATIONS[:k])
+    losses = ", other losses" if again and some else "" if some else ", all losses 0"
+    return f"{length} examples{losses}, N = {world_size}"
+
+
+def _expect_mean(case: str, seen: list[dict], losses: torch.Tensor) -> None:
     """Every rank has returned the mean loss of all examples."""
-    expected = np.array(_losses(seed, length).numpy().mean())
-    for rank, outcome in each_rank(case, seen, lambda one: [str(one["type"]), one["got"]]):
+    expected, size = losses.numpy().mean(), losses.abs().mean().item()
+
+    def evidence(one: dict) -> list:
+        """An error of a float32 sum differs from a smaller one."""
+        return [str(one["type"]), one["got"], one["got"] is not None and abs(one["got"] - expected) > 1e-10 * size]
+
+    for rank, outcome in each_rank(case, seen, evidence):
         if outcome["got"] is None:
             rank.fail(f"evaluate returned {outcome['type']}, expected a float")
-        rank.expect_close(outcome["got"], expected, what="the mean loss", rtol=1e-12)
+        rank.expect_close(outcome["got"], expected, what="the mean loss", rtol=0, atol=1e-12 * size)
         rank.expect(outcome["type"] in ("float", "float64"), f"got {outcome['type']}, expected a float")
 
 
@@ -75,9 +90,9 @@ def evaluation_asks_for_each_example_once(evaluate, *, rng):
     """Each example is evaluated once, on one rank, and the ranks' numbers of examples differ by at most one."""
     seed = inputs.seed(rng)
     for world_size in (2, 4):
-        results = run_ranks(_evaluated, world_size, (evaluate, seed, LENGTHS))
-        for k, length in enumerate(LENGTHS):
-            case, asked = f"{length} examples, N = {world_size}", [outcome[k]["asked"] for outcome in results]
+        results = run_ranks(_evaluated, world_size, (evaluate, seed, EVALUATIONS))
+        for k, (length, some) in enumerate(EVALUATIONS):
+            case, asked = _case(k, length, some, world_size), [outcome[k]["asked"] for outcome in results]
             every, sizes = sorted(i for mine in asked for i in mine), [len(mine) for mine in asked]
             for [odd] in (outcome[k]["odd"] for outcome in results if outcome[k]["odd"]):
                 fail(f"losses was called with {odd}, expected a list of ints", case, odd)
@@ -85,7 +100,7 @@ def evaluation_asks_for_each_example_once(evaluate, *, rng):
                 fail(f"the ranks evaluate {len(every)} examples, expected each of {length} once", case, asked)
             if max(sizes) - min(sizes) > 1:
                 fail(f"the ranks have {sizes} examples, which differ by more than one", case, asked)
-            _expect_mean(case, [outcome[k] for outcome in results], seed, length)
+            _expect_mean(case, [outcome[k] for outcome in results], _losses(seed + k, length, some))
 
 
 @check(EVALUATE)
@@ -94,8 +109,8 @@ def evaluation_refuses_an_empty_set(evaluate, *, rng):
     seed = inputs.seed(rng)
     for length in (0, 1, -3):
         if length == 1:
-            results = run_ranks(_evaluated, 2, (evaluate, seed, (length,)))
-            _expect_mean("1 example, N = 2", [outcome[0] for outcome in results], seed, length)
+            results = run_ranks(_evaluated, 2, (evaluate, seed, ((length, True),)))
+            _expect_mean("1 example, N = 2", [outcome[0] for outcome in results], _losses(seed, length, True))
             continue
         results = run_ranks(_refused, 2, (evaluate, length))
         for rank, (kind, text) in each_rank(f"{length} examples, N = 2", results):
@@ -106,21 +121,28 @@ def evaluation_refuses_an_empty_set(evaluate, *, rng):
 # ---- 5 · noise_scale ----
 
 
-def _gradient(seed: int, rank: int, world_size: int, numel: int, dtype: str, cancel: bool) -> torch.Tensor:
+OPPOSITE, NEARLY_EQUAL = "opposite gradients", "nearly equal gradients"
+
+
+def _gradient(seed: int, rank: int, world_size: int, numel: int, dtype: str, kind: str) -> torch.Tensor:
     """A rank's gradient: a part that all share, and noise of its own; or ones that cancel in the mean."""
-    if cancel:
-        one = torch.randn(numel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for_all, for_one = (torch.Generator().manual_seed(s) for s in (seed, seed + 1 + rank))
+    if kind == OPPOSITE:
+        one = torch.randn(numel, generator=for_all, dtype=torch.float64)
         return (one * math.cos(2 * math.pi * rank / world_size)).to(getattr(torch, dtype))
-    shared = torch.rand(numel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    own = torch.randn(numel, generator=torch.Generator().manual_seed(seed + 1 + rank), dtype=torch.float64)
+    if kind == NEARLY_EQUAL:
+        whole = torch.randint(1000, 2000, (numel,), generator=for_all)
+        return (whole + torch.randint(-3, 4, (numel,), generator=for_one)).to(getattr(torch, dtype))
+    shared = torch.rand(numel, generator=for_all, dtype=torch.float64)
+    own = torch.randn(numel, generator=for_one, dtype=torch.float64)
     return (shared + own).to(getattr(torch, dtype))
 
 
 def _measured(rank: int, world_size: int, noise_and_signal: Any, seed: int, cases: tuple) -> list[dict]:
     """On one rank, in each case: what was returned, and whether the gradient is what it was."""
     seen = []
-    for numel, rows, dtype, cancel in cases:
-        grad = _gradient(seed, rank, world_size, numel, dtype, cancel)
+    for numel, rows, dtype, kind in cases:
+        grad = _gradient(seed, rank, world_size, numel, dtype, kind)
         before = grad.clone()
         got = noise_and_signal(rank, world_size, grad, rows)
         pair = isinstance(got, (tuple, list)) and len(got) == 2
@@ -129,12 +151,14 @@ def _measured(rank: int, world_size: int, noise_and_signal: Any, seed: int, case
     return seen
 
 
-#: (parameters, rows, dtype, whether the ranks' gradients cancel): then the signal is negative, -noise / (N B).
+#: (parameters, rows, dtype, what is special about the gradients). Of opposite ones the signal is -noise / (N B). Nearly
+#: equal ones are whole numbers: float32 holds them and their sum, but not the sum of their squares.
 CASES = (
-    (5, 8, "float64", False),
-    (1, 1, "float64", False),
-    (300, 32, "float32", False),
-    (5, 8, "float64", True),
+    (5, 8, "float64", ""),
+    (1, 1, "float64", ""),
+    (300, 32, "float32", ""),
+    (5, 8, "float64", OPPOSITE),
+    (300, 32, "float32", NEARLY_EQUAL),
 )
 
 
@@ -144,17 +168,16 @@ def noise_and_signal_are_unbiased(noise_and_signal, *, rng):
     seed = inputs.seed(rng)
     for world_size in (2, 3, 4):
         results = run_ranks(_measured, world_size, (noise_and_signal, seed, CASES))
-        for k, (numel, rows, dtype, cancel) in enumerate(CASES):
-            case = f"N = {world_size}, B = {rows}, {numel} parameters, {dtype}"
-            case += ", opposite gradients" if cancel else ""
+        for k, (numel, rows, dtype, kind) in enumerate(CASES):
+            case = f"N = {world_size}, B = {rows}, {numel} parameters, {dtype}{kind and ', ' + kind}"
             _expect_estimates(case, [outcome[k] for outcome in results], seed, CASES[k])
 
 
 def _expect_estimates(case: str, outcomes: list[dict], seed: int, inputs_of: tuple) -> None:
     """Every rank has returned the noise and the signal of all ranks' gradients. inputs_of: one of `CASES`."""
-    numel, rows, dtype, cancel = inputs_of
+    numel, rows, dtype, kind = inputs_of
     world_size = len(outcomes)
-    drawn = [_gradient(seed, rank, world_size, numel, dtype, cancel) for rank in range(world_size)]
+    drawn = [_gradient(seed, rank, world_size, numel, dtype, kind) for rank in range(world_size)]
     grads = np.stack([grad.double().numpy() for grad in drawn])
     noise = rows * grads.var(axis=0, ddof=1).sum()
     signal = (grads.mean(axis=0) ** 2).sum() - noise / (rows * world_size)
@@ -172,13 +195,19 @@ def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     """Each rank all-reduces as many numbers as the gradient has, and at most 8 more; it gathers no gradients."""
     numel = 5_000
     case = f"N = 4, {numel:,} float32 parameters"
-    seed, drawn = inputs.seed(rng), (numel, 4, "float32", False)
+    seed, drawn = inputs.seed(rng), (numel, 4, "float32", "")
     results = run_ranks(_measured, 4, (noise_and_signal, seed, (drawn,)))
     numbers = [sum(_numbers(m, 4) for m in results.ledger.of(rank)) for rank in range(4)]
     for rank, sent in enumerate(numbers):
         if sent > numel + 8:
             text = f"rank {rank} communicates {sent:,} numbers, the gradient has {numel:,}"
             fail(text, case, numbers)
+        reduced = sum(_numbers(m, 4) for m in results.ledger.of(rank) if m.call == "all_reduce")
+        if reduced < numel:
+            text = (
+                f"rank {rank} all-reduces {reduced:,} numbers, the gradient has {numel:,}: do not send it another way"
+            )
+            fail(text, case, [*numbers, reduced])
     _expect_estimates(case, [outcome[0] for outcome in results], seed, drawn)
 
 

@@ -20,33 +20,44 @@ MAIN = "04-ex3-main-gradients"
 #: sum; in bfloat16 the sum stands still long before.
 RTOL = 2e-5
 
-#: How many rows each micro-batch has, and how many of them count.
+#: How many rows each micro-batch has, and how many of them count. `Line` uses one more layer for rows above 4.
 CASES = {
     "2 micro-batches, unequal counts": [(4, 1), (4, 4)],
     "1 micro-batch": [(3, 3)],
     "100 micro-batches of 1 row": [(1, 1)] * 100,
     "4 micro-batches, two of them wholly masked": [(2, 0), (3, 2), (2, 0), (1, 1)],
+    "3 micro-batches, the first of which does not use one layer": [(2, 2), (5, 3), (6, 6)],
 }
+#: The same, in a second call with the same model.
+SECOND = "2 micro-batches, a second call with the same model"
 
 
 class Line(nn.Module):
-    """x (B, 3) → (B, 2), a frozen parameter, and a layer that forward does not use. Counts the gradients alive."""
+    """x (B, 3) → (B, 2), with a frozen parameter, one that two layers share, a layer that forward does not use, and one
+    that it uses for more than 4 rows. Counts the gradients that are alive."""
 
     def __init__(self, seed: int, dtype: torch.dtype):
         super().__init__()
         torch.manual_seed(seed)
         self.compute, self.spare = nn.Linear(3, 2), nn.Linear(2, 2, bias=False)
+        self.more, self.twin = nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False)
+        self.twin.weight = self.compute.weight
         self.shift = nn.Parameter(torch.zeros(2), requires_grad=False)
         self.to(dtype)
         self.grads: list[weakref.ref] = []
         self.most_alive = 0
-        self.compute.weight.register_post_accumulate_grad_hook(lambda p: self.grads.append(weakref.ref(p.grad)))
+        self.carried = 0  # how many forward passes began with a .grad
+        self.compute.weight.register_post_accumulate_grad_hook(self._count)
+
+    def _count(self, weight: torch.Tensor) -> None:
+        self.grads.append(weakref.ref(weight.grad))
+        self.most_alive = max(self.most_alive, len({id(grad) for ref in self.grads if (grad := ref()) is not None}))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The prediction. Of the gradients of one parameter, those before may still be alive: one, under a name."""
-        alive = {id(grad) for ref in self.grads if (grad := ref()) is not None}
-        self.most_alive = max(self.most_alive, len(alive))
-        return self.compute(x) + self.shift
+        """The prediction."""
+        self.carried += self.compute.weight.grad is not None
+        y = self.compute(x) + self.shift
+        return y + self.more(x) + self.twin(x) if len(x) > 4 else y
 
 
 def masked_sum(prediction: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -64,8 +75,10 @@ def _micro_batches(seed: int, sizes: list[tuple[int, int]], dtype: torch.dtype) 
     return batches
 
 
-def _main(main_gradients: Any, seed: int, cases: list[tuple[list, str]], stale: float | None) -> list[dict]:
-    """Where the submission runs: what it returned for each case, and what it left behind."""
+def _main(
+    main_gradients: Any, seed: int, cases: list[tuple[list, str]], stale: float | None, again: bool
+) -> list[dict]:
+    """Where the submission runs: what it returned for each case, and what it left behind. again: in a second call."""
     seen = []
     with torch.random.fork_rng():
         for sizes, name in cases:
@@ -73,6 +86,8 @@ def _main(main_gradients: Any, seed: int, cases: list[tuple[list, str]], stale: 
             model = Line(seed, dtype)
             for p in model.parameters():
                 p.grad = None if stale is None else torch.full_like(p, stale)
+            if again:
+                main_gradients(model, masked_sum, _micro_batches(seed + 1, sizes, dtype))
             before = [p.detach().clone() for p in model.parameters()]
             got = main_gradients(model, masked_sum, _micro_batches(seed, sizes, dtype))
             kind = type(got).__name__
@@ -84,6 +99,7 @@ def _main(main_gradients: Any, seed: int, cases: list[tuple[list, str]], stale: 
                     "dtypes": [str(getattr(g, "dtype", type(g).__name__)) for g in got],
                     "left": sum(p.grad is not None for p in model.parameters()),
                     "alive": model.most_alive,
+                    "carried": model.carried,
                     "same": all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)),
                 }
             )
@@ -106,14 +122,18 @@ def _expected(seed: int, sizes: list[tuple[int, int]], dtype: str) -> list[np.nd
 
 
 def _expect(
-    main_gradients: Any, rng: np.random.Generator, cases: dict[str, tuple], stale: float | None = None
+    main_gradients: Any,
+    rng: np.random.Generator,
+    cases: dict[str, tuple],
+    stale: float | None = None,
+    again: bool = False,
 ) -> list[dict]:
     """In each case, a list of float32 gradients, one a parameter, with the expected numbers. What was seen there."""
     seed = inputs.seed(rng)
-    runs = call_inside(_main, main_gradients, seed, list(cases.values()), stale)
+    runs = call_inside(_main, main_gradients, seed, list(cases.values()), stale, again)
     for (case, (sizes, dtype)), seen in zip(cases.items(), runs, strict=True):
         expected = _expected(seed, sizes, dtype)
-        evidence = [seen["kind"], seen["dtypes"], *(v for v in seen["values"] if v is not None)]
+        evidence = [seen["kind"], seen["dtypes"], seen["carried"], *(v for v in seen["values"] if v is not None)]
         if len(seen["values"]) != len(expected):
             text = f"expected a list of {len(expected)} tensors, one a parameter"
             fail(f"{text}, got {seen['kind']} with {len(seen['values'])}", case, evidence)
@@ -128,6 +148,7 @@ def _expect(
 def main_gradients_are_added_in_float32(main_gradients, *, rng):
     """The gradients of a bfloat16 model's micro-batches are added in float32, then divided once by all that counts."""
     _expect(main_gradients, rng, {name: (sizes, "bfloat16") for name, sizes in CASES.items()})
+    _expect(main_gradients, rng, {SECOND: ([(4, 1), (4, 4)], "bfloat16")}, again=True)
 
 
 @check(MAIN)
@@ -135,20 +156,21 @@ def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
     """The returned tensors are float32, whatever the model, and those of unused or frozen parameters are zero."""
     cases = {f"{dtype}, 2 micro-batches": ([(4, 1), (4, 4)], dtype) for dtype in ("bfloat16", "float32", "float64")}
     for case, seen in zip(cases, _expect(main_gradients, rng, cases), strict=True):
-        expect_equal(case, seen["dtypes"], ["torch.float32"] * 4, what="the list of dtypes")
+        expect_equal(case, seen["dtypes"], ["torch.float32"] * 5, what="the list of dtypes")
 
 
 @check(MAIN)
 def main_gradients_leave_no_grad_behind(main_gradients, *, rng):
     """What was in .grad before has no part, one .grad is alive at a time, none afterwards; no parameter changes."""
-    case = {"2 micro-batches, every .grad was 7 before": ([(4, 1), (4, 4)], "bfloat16")}
-    [name], [seen] = case, _expect(main_gradients, rng, case, stale=7.0)
-    if seen["left"]:
-        fail(f"{seen['left']} of 4 parameters have a .grad afterwards, expected None", name, seen["left"])
-    if not seen["same"]:
-        fail("a parameter was changed", name, "changed")
+    name = "2 micro-batches, every .grad was 7 before"
+    cases = {name: ([(4, 1), (4, 4)], "bfloat16"), f"{name}, float32": ([(4, 1), (4, 4)], "float32")}
+    for case, seen in zip(cases, _expect(main_gradients, rng, cases, stale=7.0), strict=True):
+        if seen["left"]:
+            fail(f"{seen['left']} of 5 parameters have a .grad afterwards, expected None", case, seen["left"])
+        if not seen["same"]:
+            fail("a parameter was changed", case, "changed")
     many = "8 micro-batches"
     [seen] = _expect(main_gradients, rng, {many: ([(2, 2)] * 8, "bfloat16")})
     if seen["alive"] > 1:
-        text = f"the .grad of {seen['alive']} micro-batches were alive at once: add each up before the next"
+        text = f"the .grad of {seen['alive']} micro-batches were alive at once: add each up and drop it before the next"
         fail(text, many, ["alive", seen["alive"]])

@@ -121,7 +121,7 @@ def accumulate_takes_a_mean_of_means():
 accumulate_divides_each_mean_by_the_number_of_micro_batches = edit(
     ACCUMULATE,
     """You divided each micro-batch's mean loss by the number of micro-batches, as many training loops do. Then
-    micro-batches with different counts get the same weight, and one in which nothing counts makes the loss 0/0.""",
+    micro-batches with different counts get the same weight, and the mean of one in which nothing counts is 0/0.""",
     (
         "loss_sum.backward()\n        total += loss_sum.item()",
         "loss = loss_sum / torch.as_tensor(count) / len(micro_batches)\n"

@@ -1,162 +1,18 @@
-"""Wrong answers to lesson 04, exercises 3 to 5."""
+"""Wrong answers to lesson 04, exercises 4 and 5."""
 
 from __future__ import annotations
 
 from autograder.answers.mutants import edit, tests_of
 
-MAIN, EVALUATE, NOISE = "04-ex3-main-gradients", "04-ex4-evaluate", "04-ex5-noise-scale"
+EVALUATE, NOISE = "04-ex4-evaluate", "04-ex5-noise-scale"
 
-
-# ---- 3 · main_gradients ----
-
-main_adds_in_sixteen_bits = edit(
-    MAIN,
-    """You added the gradients up in the model's dtype and converted the sum: in bfloat16 it stands still while most
-    addends are still to come. Convert each gradient, and add in float32.""",
-    ("zeros_like(p, dtype=torch.float32)", "zeros_like(p)"),
-    ("return [main / total_count for main in mains]", "return [main.float() / total_count for main in mains]"),
-    breaks=tests_of(MAIN),
-)
-
-main_leaves_the_sum_to_backward = edit(
-    MAIN,
-    """You let backward add up the gradients in .grad, which has the model's dtype, and converted at the end. Take each
-    micro-batch's gradient out of .grad before the next backward.""",
-    (
-        "        for main, parameter in zip(mains, model.parameters(), strict=True):\n"
-        "            if parameter.grad is not None:\n"
-        "                main += parameter.grad\n"
-        "            parameter.grad = None\n",
-        "    for main, parameter in zip(mains, model.parameters(), strict=True):\n"
-        "        if parameter.grad is not None:\n"
-        "            main += parameter.grad\n"
-        "        parameter.grad = None\n",
-    ),
-    breaks=tests_of(MAIN),
-)
-
-main_counts_what_it_has_added_before = edit(
-    MAIN,
-    """Your .grad still holds the earlier micro-batches when you add it to the main gradient, so these count several
-    times. Set it to None after each micro-batch.""",
-    ("            parameter.grad = None\n", ""),
-    ("    return [main", "    model.zero_grad(set_to_none=True)\n    return [main"),
-    breaks=tests_of(MAIN),
-)
-
-main_is_a_mean_of_means = edit(
-    MAIN,
-    """You divided each micro-batch's gradient by its own count and then by their number: a mean of means. Add up the
-    gradients of the sums, and divide once by all that counts.""",
-    ("loss_sum.backward()", "(loss_sum / max(int(count), 1)).backward()"),
-    ("main / total_count", "main / len(micro_batches)"),
-    breaks=tests_of(MAIN),
-)
-
-main_leaves_frozen_parameters_out = edit(
-    MAIN,
-    """Your list has no entry for frozen parameters, so that it no longer fits model.parameters(): every entry after
-    the first frozen one belongs to another parameter. Give them zeros.""",
-    ("zeros_like(p, dtype=torch.float32) for p in model.parameters()]",
-     "zeros_like(p, dtype=torch.float32) for p in model.parameters() if p.requires_grad]"),
-    ("zip(mains, model.parameters(), strict=True)",
-     "zip(mains, [p for p in model.parameters() if p.requires_grad], strict=True)"),
-    breaks=tests_of(MAIN),
-)  # fmt: skip
-
-main_never_divides = edit(
-    MAIN,
-    """Your main gradients are those of the summed loss: the division by the number of items that count is missing.""",
-    ("main / total_count", "main"),
-    breaks=tests_of(MAIN),
-)
-
-main_divides_in_sixteen_bits = edit(
-    MAIN,
-    """You scaled each loss before its backward, so that the 16-bit gradients were rounded once more. Add up the
-    gradients of the sums; divide the float32 sum.""",
-    ("loss_sum.backward()", "(loss_sum / 3).backward()"),
-    ("main / total_count", "main * 3 / total_count"),
-    breaks=tests_of(MAIN),
-)
-
-main_skips_the_unused = edit(
-    MAIN,
-    """Your list lacks the parameters that the model does not use, so the others stand in the wrong places. There is
-    one tensor for each parameter: zeros, where no gradient arrived.""",
-    ("    mains = [", "    used = set()\n    mains = ["),
-    (
-        "                main += parameter.grad\n",
-        "                main += parameter.grad\n                used.add(id(main))\n",
-    ),
-    ("for main in mains]", "for main in mains if id(main) in used]"),
-    breaks=tests_of(MAIN),
-)
-
-main_returns_sixteen_bits = edit(
-    MAIN,
-    """You rounded the finished float32 sum back to the model's dtype. The optimizer should get the digits that you
-    have kept: return float32.""",
-    (
-        "return [main / total_count for main in mains]",
-        "return [(main / total_count).to(p.dtype) for main, p in zip(mains, model.parameters(), strict=True)]",
-    ),
-    breaks=tests_of(MAIN),
-)
-
-main_is_float64 = edit(
-    MAIN,
-    """Your main gradients are float64: twice the memory of float32, for digits that the 16-bit addends do not have.""",
-    ("dtype=torch.float32", "dtype=torch.float64"),
-    breaks=tests_of(MAIN),
-    fails=["main_gradients_are_float32_whatever_the_model"],
-)
-
-main_keeps_old_gradients = edit(
-    MAIN,
-    """What was in .grad before the call went into the first micro-batch's gradient, because backward adds. Set every
-    .grad to None before you begin.""",
-    ("    model.zero_grad(set_to_none=True)\n", ""),
-    breaks=tests_of(MAIN),
-    fails=["main_gradients_leave_no_grad_behind"],
-)
-
-main_is_as_wide_as_the_model = edit(
-    MAIN,
-    """For a model in float64 your main gradients are float64. The statement asks for float32 tensors, whatever the
-    model computes in.""",
-    ("zeros_like(p, dtype=torch.float32)", "zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))"),
-    breaks=tests_of(MAIN),
-    fails=["main_gradients_are_float32_whatever_the_model"],
-)
-
-main_keeps_all_gradients_to_the_end = edit(
-    MAIN,
-    """You kept the 16-bit gradients of all micro-batches and added them up at the end. Each set takes as much memory as
-    the model: add each up before the next one is computed, so that one is alive at a time.""",
-    ("    total_count = 0\n", "    total_count, kept = 0, []\n"),
-    ("                main += parameter.grad\n", "                kept.append((main, parameter.grad))\n"),
-    ("    return [main /", "    for main, grad in kept:\n        main += grad\n    return [main /"),
-    breaks=tests_of(MAIN),
-    fails=["main_gradients_leave_no_grad_behind"],
-)
-
-main_leaves_the_last_gradient = edit(
-    MAIN,
-    """A gradient is still in .grad when you return: the 16-bit gradients stay alive next to the main ones. Set it to
-    None after you have added it.""",
-    ("            parameter.grad = None\n", ""),
-    ("        loss_sum.backward()", "        model.zero_grad(set_to_none=True)\n        loss_sum.backward()"),
-    breaks=tests_of(MAIN),
-    fails=["main_gradients_leave_no_grad_behind"],
-)
 
 # ---- 4 · evaluate ----
 
 evaluate_with_padding = edit(
     EVALUATE,
-    """You dealt the examples as the training sampler does, which repeats some so that all ranks have equally many. Then
-    these count twice. Let the last ranks have one example fewer.""",
+    """You dealt the examples as the training sampler does, which repeats some so that all ranks have equally many. Here
+    none is evaluated twice: let the last ranks have one example fewer.""",
     ("list(range(rank, length, world_size))", "shard_indices(length, rank, world_size, 0, shuffle=False)"),
     breaks=tests_of(EVALUATE),
 )
@@ -218,6 +74,35 @@ evaluate_returns_a_tensor = edit(
     breaks=tests_of(EVALUATE),
 )
 
+evaluate_drops_losses_below_zero = edit(
+    EVALUATE,
+    """You left out losses below zero, perhaps as padding. A loss may be below zero, as that of a density is, and counts
+    like any other.""",
+    (
+        "        total[0], total[1] = losses(mine).sum(), len(mine)\n",
+        "        kept = losses(mine)\n"
+        "        kept = kept[kept >= 0]\n"
+        "        total[0], total[1] = kept.sum(), len(kept)\n",
+    ),
+    breaks=tests_of(EVALUATE),
+)
+
+evaluate_returns_the_last_result = edit(
+    EVALUATE,
+    """You kept the mean of an earlier call and returned it again for the same length. The losses are those of another
+    model by now: evaluate in every call.""",
+    ("    mine = list", "    known = evaluate.__dict__\n    mine = list"),
+    ("return (total[0] / total[1]).item()", "return known.setdefault(str(length), (total[0] / total[1]).item())"),
+    breaks=tests_of(EVALUATE),
+)
+
+evaluate_returns_an_int_for_no_loss = edit(
+    EVALUATE,
+    """Where all losses are 0 you returned the int 0. Return a float in every case: 0.0.""",
+    ("return (total[0] / total[1]).item()", "return (total[0] / total[1]).item() or 0"),
+    breaks=tests_of(EVALUATE),
+)
+
 evaluate_everything_everywhere = edit(
     EVALUATE,
     """Every rank evaluated all examples. The mean is right, and no time is saved: deal the examples out.""",
@@ -270,8 +155,8 @@ evaluate_divides_by_zero = edit(
 
 noise_lifts_the_signal_to_zero = edit(
     NOISE,
-    """You replaced a negative signal by 0. An estimate without bias must be allowed to fall below 0, or the mean over
-    many steps is too large.""",
+    """You lifted a negative signal to 0 or above. An estimate without bias must be allowed to fall below 0, or the mean
+    over many steps is too large.""",
     (
         "return noise, length - noise / (world_size * rows)",
         "return noise, max(0.0, length - noise / (world_size * rows))",
@@ -350,6 +235,29 @@ noise_returns_the_quotient = edit(
     breaks=tests_of(NOISE),
 )
 
+noise_squares_in_float32 = edit(
+    NOISE,
+    """You squared a float32 gradient in float32, and converted too late. Where the ranks nearly agree, the noise is a
+    small difference of large squares, whose rounding is as large as the noise: convert first.""",
+    ("    grad = grad.double()\n", "    squared, grad = grad.square().sum().double(), grad.double()\n"),
+    ("grad.square().sum().reshape(1)", "squared.reshape(1)"),
+    breaks=tests_of(NOISE),
+)
+
+noise_gathers_lists = edit(
+    NOISE,
+    """You gathered the gradients as Python objects: all of them on every rank, and pickled as well. All-reduce them:
+    the noise needs no gradient but the mean.""",
+    (
+        "    dist.all_reduce(message)\n",
+        "    parts = [None] * world_size\n"
+        "    dist.all_gather_object(parts, message.tolist())\n"
+        "    message = torch.tensor(parts, dtype=torch.float64).sum(dim=0)\n",
+    ),
+    breaks=tests_of(NOISE),
+    fails=["noise_costs_one_all_reduce"],
+)
+
 noise_gathers_all_gradients = edit(
     NOISE,
     """You gathered all gradients on every rank: N times the memory and the bytes. The sum of squares needs no gradient
@@ -380,7 +288,7 @@ noise_reduces_the_gradient_twice = edit(
 
 noise_reduces_in_place = edit(
     NOISE,
-    """You all-reduced the gradient that you were given, so the caller's gradient is now the sum. Work on a copy.""",
+    """The caller's gradient is no longer its own: you all-reduced it, or wrote the result into it. Work on a copy.""",
     ("    grad = grad.double()\n", "    given, grad = grad, grad.double()\n"),
     ("    mean, squares", "    given.copy_(message[:-1])\n    mean, squares"),
     breaks=tests_of(NOISE),
