@@ -68,16 +68,19 @@ def _expanded(array: np.ndarray, layout: str) -> np.ndarray:
 
 
 def _drive(rank: int, world_size: int, function: Any, cases: list[Case], backs: list[list[np.ndarray]]) -> list[Any]:
-    """Inside a rank: an exchange, a barrier, its backward, for each case."""
+    """Inside a rank, for each case: an exchange, and its backward twice, with a barrier before each."""
     seen = []
     for case, back in zip(cases, backs, strict=True):
         x = _laid_out(case.x[rank], case.dtype, case.layout).detach().requires_grad_()
         dist.barrier()
         y = function.apply(x, *case.dims)
-        dist.barrier()
-        y.backward(_laid_out(back[rank], case.dtype, "" if case.layout == "expanded" else case.layout))
-        numbers = [t.detach().double().numpy().copy() for t in (y, x.grad)]
-        seen.append(([str(t.dtype)[6:] for t in (y, x.grad)], numbers))
+        grad, found = _laid_out(back[rank], case.dtype, "" if case.layout == "expanded" else case.layout), [y]
+        for _ in range(2):
+            dist.barrier()
+            x.grad = None
+            y.backward(grad, retain_graph=True)
+            found.append(x.grad)
+        seen.append(([str(t.dtype)[6:] for t in found[:2]], [t.detach().double().numpy().copy() for t in found]))
     dist.barrier()
     return seen
 
@@ -104,7 +107,8 @@ def _expect_parts(case: Case, back: list[np.ndarray], outcomes: list) -> None:
     for rank, (kinds, numbers) in each_rank(case.name, outcomes, evidence=lambda one: one[1]):
         rank.expect_equal(kinds, [case.dtype] * 2, what="the list of the dtypes of the result and the gradient")
         rank.expect_close(numbers[0], wanted[rank.rank], what="the result", rtol=0.0)
-        rank.expect_close(numbers[1], owners[rank.rank], what="the gradient of x", rtol=0.0)
+        for grad, again in zip(numbers[1:], ("", " in a second backward"), strict=True):
+            rank.expect_close(grad, owners[rank.rank], what=f"the gradient of x{again}", rtol=0.0)
 
 
 def _drive_attention(rank: int, world_size: int, function: Any, cases: list[Sequence]) -> list[Any]:
@@ -159,10 +163,10 @@ def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):  # noqa
         cases = _cases(rng, world_size)
         backs = _backs(rng, cases)
         results = run_ranks(_drive, world_size, (Exchange, cases, backs))
-        parts = between_barriers(results, world_size, 2 * len(cases) + 1, "expected all-to-alls only")
+        parts = between_barriers(results, world_size, 3 * len(cases) + 1, "expected all-to-alls only")
         for c, case in enumerate(cases):
             nbytes = case.x[0].size * getattr(torch, case.dtype).itemsize
-            for place, way in ((2 * c + 1, "forward"), (2 * c + 2, "backward")):
+            for place, way in ((3 * c + 1, "forward"), (3 * c + 2, "backward")):
                 _expect_exchanges(f"{case.name}, {way}", [part[place] for part in parts], nbytes, 1)
             _expect_parts(case, backs[c], [mine[c] for mine in results])
         sequences = _sequences(rng, world_size)

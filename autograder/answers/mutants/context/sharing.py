@@ -31,6 +31,17 @@ backward_exchanges_the_same_way = edit(
     breaks=tests_of(EXCHANGE),
 )
 
+backward_forgets_the_way = edit(
+    EXCHANGE,
+    """Your backward calls forward with its own ctx, and so writes over the dimensions that are kept there. A second
+    backward through the same graph goes the wrong way.""",
+    (
+        "return Exchange.apply(grad, gather_dim, scatter_dim), None, None",
+        "return Exchange.forward(ctx, grad, gather_dim, scatter_dim), None, None",
+    ),
+    breaks=tests_of(EXCHANGE),
+)
+
 gradients_are_averaged = edit(
     EXCHANGE,
     """You divide the gradient by the number of ranks. Each number went to one place, and its gradient comes back from
