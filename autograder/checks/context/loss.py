@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,13 @@ def targets_are_the_next_tokens(cut_batch, *, rng):
 
 @dataclass(frozen=True)
 class Case:
-    """logits[r] (B, L_r, V) and y[r] (B, L_r) of each rank."""
+    """logits[r] (B, L_r, V) and y[r] (B, L_r) of each rank. trained: do the logits ask for a gradient?"""
 
     name: str
     logits: list[np.ndarray]
     y: list[np.ndarray]
     dtype: str
+    trained: bool = True
 
     def wanted(self) -> tuple[float, list[np.ndarray]]:
         """The mean over all counted tokens, and each rank's part of its gradient: softmax minus target, over all."""
@@ -65,7 +66,7 @@ def _case(rng: np.random.Generator, sizes: tuple[int, ...], dtype: str, masked: 
         if rank in masked:
             mine[:] = IGNORED
         elif mine.size:
-            mine.flat[0] = 1
+            mine.flat[0], mine.flat[-1] = 1, IGNORED
     return Case(f"{count_of_ranks(len(sizes))}, tokens {list(sizes)}, {dtype}{words}", logits, y, dtype)
 
 
@@ -76,6 +77,7 @@ def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
         last = world_size - 1
         cases.append(_case(rng, sizes, "float64", (last,), f", none of rank {last} counts"))
         cases.append(_case(rng, (*sizes[:-1], 0), "float64", (), ""))
+        cases.append(replace(_case(rng, sizes, "float64", (), ", logits without a gradient"), trained=False))
     return cases
 
 
@@ -83,7 +85,7 @@ def _drive(rank: int, world_size: int, sequence_loss: Any, cases: list[Case]) ->
     """Inside a rank: the loss and the gradient of the logits, with barriers before forward and backward."""
     seen: list[Any] = []
     for case in cases:
-        logits = torch.from_numpy(case.logits[rank].copy()).to(getattr(torch, case.dtype)).requires_grad_()
+        logits = torch.from_numpy(case.logits[rank].copy()).to(getattr(torch, case.dtype)).requires_grad_(case.trained)
         y = torch.from_numpy(case.y[rank].copy())
         dist.barrier()
         try:
@@ -115,16 +117,20 @@ def the_loss_is_that_of_one_process(sequence_loss, *, rng):
             _expect_numbers(case, [mine[c] for mine in results])
 
 
+def _plain(one: Any) -> Any:
+    """Evidence: the text of a ValueError, or what was returned: its type, shape, number and gradient."""
+    return one if isinstance(one, str) else [*one[:3], "None" if one[3] is None else one[3]]
+
+
 def _expect_numbers(case: Case, outcomes: list) -> None:
     """Each rank's loss and gradient are those of one process."""
     mean, grads = case.wanted()
     rtol = 5e-6 if case.dtype == "float32" else 1e-12
-    plain = [one if isinstance(one, str) else [one[2], "None" if one[3] is None else one[3]] for one in outcomes]
-    for rank, one in each_rank(case.name, outcomes, evidence=lambda _: plain):
+    for rank, one in each_rank(case.name, outcomes, evidence=_plain):
         rank.expect(not isinstance(one, str), f"raised a ValueError: {one}")
         rank.expect(one[0] == "Tensor" and one[1] == [], f"expected a scalar tensor, got {one[0]} {one[1]}")
         rank.expect_close(np.array(one[2]), np.array(mean), what="the loss", rtol=rtol)
-        if case.logits[rank.rank].size:
+        if case.logits[rank.rank].size and case.trained:
             rank.expect(one[3] is not None, "no gradient reaches the logits")
             rank.expect_close(one[3], grads[rank.rank], what="the gradient of the logits", rtol=0.0, atol=rtol)
 
@@ -158,8 +164,9 @@ def a_batch_without_targets_is_refused(sequence_loss, *, rng):
         good = _case(rng, sizes, "float64", tuple(range(1, world_size)), ", those of rank 0 count alone")
         results = run_ranks(_drive, world_size, (sequence_loss, [case, good, case]))
         for number in (0, 2):
-            outcomes = [mine[number] for mine in results]
-            for rank, one in each_rank(case.name, outcomes, evidence=lambda one: isinstance(one, str)):
+            # What is done with the good case tells mistakes apart that both raise nothing.
+            pairs = [(mine[number], _plain(mine[1])) for mine in results]
+            for rank, (one, _) in each_rank(case.name, pairs, evidence=lambda p: [isinstance(p[0], str), p[1]]):
                 rank.expect(isinstance(one, str), "raised nothing, expected a ValueError that names y")
                 named = any(word.strip("'\"`.,:;()") == "y" for word in str(one).split())
                 rank.expect(named, f"the ValueError should name 'y', it says {one!r}")

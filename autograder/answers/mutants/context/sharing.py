@@ -195,8 +195,7 @@ values_stay_at_home = edit(
 
 nothing_counts_and_nothing_is_said = edit(
     LOSS,
-    """Without a token that counts you divide zero by zero. There is no mean of nothing: raise a ValueError that names
-    y.""",
+    """You return a loss though no token counts. There is no mean of nothing: raise a ValueError that names y.""",
     (
         '    if count == 0:\n        raise ValueError("y has no token that counts, on any rank")\n',
         "    count = max(count, 1.0)\n",
@@ -268,8 +267,7 @@ own_count = edit(
 
 gradients_of_an_average = edit(
     LOSS,
-    """Your gradients are N times too large: you multiplied by the number of ranks, as for gradients that will be
-    averaged. Here they are added up.""",
+    """Your gradients are N times too large, as for gradients that will be averaged. Here they are added up.""",
     ("    return (total + others) / count\n",
      "    return (total - total.detach()) * dist.get_world_size() / count + everything / count\n"),
     breaks=tests_of(LOSS),
@@ -318,6 +316,16 @@ no_graph_without_targets = edit(
     breaks=tests_of(LOSS),
 )
 
+a_number_if_nothing_is_trained = edit(
+    LOSS,
+    """Where the logits ask for no gradient, you return a number of Python. The loss is a scalar tensor there, too.""",
+    (
+        "    return (total + others) / count\n",
+        "    if not logits.requires_grad:\n        return everything / count\n    return (total + others) / count\n",
+    ),
+    breaks=tests_of(LOSS),
+)
+
 losses_are_gathered = edit(
     LOSS,
     """You gather the losses of all tokens. Two numbers from each rank are enough.""",
@@ -338,8 +346,8 @@ sums_in_float32 = edit(
 
 ranks_without_targets_return_early = edit(
     LOSS,
-    """A rank without a token that counts returns at once. The others wait for it in the all-reduce: it takes part
-    with zeros.""",
+    """A rank without a token that counts does not get to the all-reduce, and the others wait for it there: it takes
+    part with zeros.""",
     (
         "    numbers = torch.tensor([total.item()",
         "    if not (y != -100).any():\n        return total\n    numbers = torch.tensor([total.item()",
