@@ -59,6 +59,17 @@ later_keys_by_index = edit(
     breaks=tests_of(BLOCKS, RING, BACKWARD, EXCHANGE),
 )
 
+positions_as_floats = edit(
+    BLOCKS,
+    """You compare positions as floats. Large ones next to each other round to the same number, and a query sees the
+    future: compare integers.""",
+    (
+        "k_positions[None, :] <= q_positions[:, None]",
+        "k_positions.to(q.dtype)[None, :] <= q_positions.to(q.dtype)[:, None]",
+    ),
+    breaks=tests_of(BLOCKS),
+)
+
 own_position_is_not_seen = edit(
     BLOCKS,
     """Your queries do not see the key of their own position. They should: allow every position up to the query's
@@ -98,7 +109,7 @@ powers_overflow = edit(
         "    powers = scores.exp()\n    total = powers.sum(dim=-1)\n"
         "    return powers @ v / total.masked_fill(total == 0, 1.0)[..., None], total.log()",
     ),
-    breaks=tests_of(BLOCKS),
+    breaks=tests_of(BLOCKS, RING),
 )
 
 blocks_keep_their_sums = edit(
@@ -129,7 +140,7 @@ no_part_is_quite_empty = edit(
     """You keep the lse above some large negative number. A part without keys then counts as one with a tiny weight:
     its lse is −∞, and stays so when two of them are merged.""",
     ("    lse = torch.logaddexp(lse_a, lse_b)\n", "    lse = torch.logaddexp(lse_a, lse_b).clamp(min=-80.0)\n"),
-    breaks=tests_of(BLOCKS),
+    breaks=tests_of(BLOCKS, RING),
     fails=[NOTHING],
 )
 
@@ -173,7 +184,7 @@ merging_in_the_linear_domain = edit(
         "    total = total.masked_fill(total == 0, 1.0)\n"
         "    share_a, share_b = (part.exp()[..., None] / total for part in (lse_a, lse_b))\n",
     ),
-    breaks=tests_of(BLOCKS),
+    breaks=tests_of(BLOCKS, RING),
     fails=["merged_parts_are_the_whole"],
 )
 

@@ -41,6 +41,20 @@ blocks_are_skipped_by_their_first_positions = edit(
     breaks=tests_of(RING, BACKWARD),
 )
 
+powers_of_the_lse_are_added_up = edit(
+    RING,
+    """You add up e to the power of each block's lse. For large scores that is infinite, and inf / inf is nan: merge
+    the blocks.""",
+    (
+        "        result = part if result is None else merge(*result, *part)\n",
+        "        power = part[1].exp()\n"
+        "        out, total = (0.0, 0.0) if result is None else result\n"
+        "        result = out + power[..., None] * part[0], total + power\n",
+    ),
+    ("    return result\n", "    return result[0] / result[1][..., None], result[1].log()\n"),
+    breaks=tests_of(RING),
+)
+
 the_owner_is_counted_the_wrong_way = edit(
     RING,
     """Blocks come from the left, so after s hops you hold that of rank − s. You use the positions of rank + s.""",
@@ -97,8 +111,8 @@ out_alone_is_returned = edit(
 
 keys_and_values_are_gathered = edit(
     RING,
-    """You gather all keys and values on every rank. That is right, and what Llama 3 does with few key heads; here no
-    rank may hold all blocks, and messages go between neighbors.""",
+    """You bring the blocks to all ranks with collectives. That is right, and what Llama 3 does with few key heads;
+    here a block goes from neighbor to neighbor, and no rank may hold all of them.""",
     (
         "    for step in range(world_size):\n        owner, following = ",
         "    blocks = [torch.empty(2, *k.shape[:2], len(where), k.shape[3], dtype=k.dtype) for where in positions]\n"
@@ -198,6 +212,20 @@ waits_before_it_computes = edit(
     fails=["the_next_block_is_on_its_way"],
 )
 
+sends_after_it_computed = edit(
+    RING,
+    """You send a block only after you have computed with it. Your neighbor's receive waits all that time: post send and
+    receive, compute, then wait.""",
+    ("            pending.append(dist.isend(block, (rank + 1) % world_size))\n", ""),
+    (
+        "        for work in pending:\n",
+        "        if pending:\n            pending.append(dist.isend(block, (rank + 1) % world_size))\n"
+        "        for work in pending:\n",
+    ),
+    breaks=tests_of(RING),
+    fails=["the_next_block_is_on_its_way"],
+)
+
 computes_before_it_sends = edit(
     RING,
     """You compute first, and post send and receive afterwards. Nothing then happens at the same time: post them
@@ -221,8 +249,8 @@ computes_before_it_sends = edit(
 
 all_blocks_are_kept = edit(
     RING,
-    """You keep every block that comes. At the end the rank holds the keys and values of the whole sequence, which is
-    what the ring should avoid: let a block go when it has been passed on.""",
+    """This rank has memory for the keys and values of the whole sequence at once, which is what the ring should avoid.
+    Allocate a block when it is about to come, and let it go when it has been passed on.""",
     (
         "    block, result = torch.stack([k, v]).contiguous(), None\n",
         "    block, result = torch.stack([k, v]).contiguous(), None\n    seen = [block]\n",
@@ -316,8 +344,8 @@ queries_keep_the_last_part = edit(
 
 own_gradients_alone = edit(
     BACKWARD,
-    """dk and dv hold this rank's own part for its own block. Other ranks' queries saw these keys, too: the parts
-    travel with the block.""",
+    """dk and dv hold this rank's own part alone. Other ranks' queries saw its keys, too: each adds its part to a
+    block's gradients before it sends them on.""",
     ("    return dq, gradient[0], gradient[1]\n",
      "    weights = block_weights(q, k, lse, positions[rank], positions[rank])\n"
      "    scores = weights * (grad @ v.transpose(-2, -1) - delta) / math.sqrt(q.shape[-1])\n"
@@ -340,6 +368,21 @@ grad_is_scaled_in_place = edit(
         "    delta, dq = (grad * out).sum(dim=-1, keepdim=True), torch.zeros_like(q)\n"
         "    kept = grad.clone()\n    grad *= 1.5\n    grad = kept\n",
     ),
+    breaks=tests_of(BACKWARD),
+)
+
+queries_are_scaled_and_scaled_back = edit(
+    BACKWARD,
+    """You scale q in place and scale it back at the end. It is not quite what it was, since both steps round: work on
+    a copy.""",
+    (
+        "    delta, dq = (grad * out)",
+        "    root = math.sqrt(q.shape[-1])\n    q /= root\n    delta, dq = (grad * out)",
+    ),
+    (" - delta) / math.sqrt(q.shape[-1])", " - delta)"),
+    ("dq += scores @ block[0]", "dq += scores @ block[0] / root"),
+    ("    return dq, gradient[0]", "    q *= root\n    return dq, gradient[0]"),
+    ("    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n", "    scores = q @ k.transpose(-2, -1)\n"),
     breaks=tests_of(BACKWARD),
 )
 
