@@ -76,6 +76,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         Case("positions in any order", (2, 2, 4), second, first),
         Case("strided memory", (2, 3, 4), first, second, strided=True),
         Case("keys later than some queries", (1, 2, 4), np.array([3, 0, 9]), np.array([5, 8, 4])),
+        Case("neither ascends", (1, 2, 4), np.array([9, 3, 0]), np.array([8, 1, 5])),
         Case("positions of 2**60", (1, 2, 4), 2**60 + np.arange(5), 2**60 + np.arange(5)),
         Case("no key allowed", (1, 2, 4), np.array([0, 1]), np.array([5, 6, 7])),
         Case("no keys", (1, 2, 4), np.array([0, 1]), np.array([], np.int64)),

@@ -70,6 +70,19 @@ positions_as_floats = edit(
     breaks=tests_of(BLOCKS),
 )
 
+late_blocks_by_their_ends = edit(
+    BLOCKS,
+    """You take a block for the future if its first key is later than the last query. In another order the first is
+    not the earliest, nor the last the latest: compare min and max.""",
+    (
+        "    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n    allowed",
+        "    if len(q_positions) and len(k_positions) and k_positions[0] > q_positions[-1]:\n"
+        "        return torch.zeros_like(q), q.new_full(q.shape[:-1], -math.inf)\n"
+        "    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n    allowed",
+    ),
+    breaks=tests_of(BLOCKS, RING),
+)
+
 own_position_is_not_seen = edit(
     BLOCKS,
     """Your queries do not see the key of their own position. They should: allow every position up to the query's
