@@ -29,7 +29,7 @@ class _Assorted(nn.Module):
         self.first.weight = nn.Parameter(torch.randn(3, 4, generator=g))
         self.second.weight = self.first.weight  # tied
         self.first.frozen = nn.Parameter(torch.randn(5, generator=g, dtype=torch.float64), requires_grad=False)
-        self.first.scale = nn.Parameter(torch.randn((), generator=g))
+        self.scale = nn.Parameter(torch.randn((), generator=g))  # of the outer module itself
         self.first.empty = nn.Parameter(torch.empty(0, 3))
         self.first.brain = nn.Parameter(torch.randn(6, generator=g).bfloat16())
         numbers = torch.randint(-(2**60), 2**60, (4,), generator=g)  # more digits than a float64 has
@@ -38,6 +38,7 @@ class _Assorted(nn.Module):
         self.first.register_buffer("count", torch.randint(2**40, (), generator=g))
         self.first.register_buffer("mask", torch.rand(9, generator=g) < 0.5)
         self.first.register_buffer("table", torch.randn(3, generator=g, dtype=torch.float64), persistent=False)
+        self.second.register_buffer("bounds", torch.randn(2, generator=g).sign() * torch.inf)  # 0 * inf is no number
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name; a tied one occurs once."""
@@ -50,11 +51,13 @@ def _exact(tensor: torch.Tensor) -> Any:
 
 
 def _drive_broadcast(rank: int, world_size: int, broadcast_parameters: Any, seed: int) -> list[dict]:
-    """Inside a rank: one module for each source."""
+    """Inside a rank: one module, filled anew for each source."""
     observed = []
+    module = _Assorted(seed + rank)
     for src in range(world_size):
-        module = _Assorted(seed + 1000 * src + rank)
         before = module.tensors()
+        for name, tensor in _Assorted(seed + 1000 * src + rank).tensors().items():
+            before[name].detach().copy_(tensor)
         places = {name: tensor.data_ptr() for name, tensor in before.items()}
         broadcast_parameters(module, **({"src": src} if src else {}))
         after = module.tensors()
@@ -93,14 +96,17 @@ def broadcast_parameters_copies_all_parameters_and_buffers(broadcast_parameters,
 
 
 def _drive_refusal(rank: int, world_size: int, broadcast_parameters: Any, sources: list[int]) -> list[dict]:
-    """Inside a rank, for each source: the text of the ValueError, None where there was none, and the numbers then."""
+    """Inside a rank, for each source: the text of the ValueError, None where there was none, and the numbers then.
+
+    After these, the same for a module that has no parameters, with the first of the sources.
+    """
     seen = []
-    for src in sources:
+    for number, src in enumerate([*sources, sources[0]]):
         module, text = nn.Linear(2, 1, bias=False), None
         nn.init.constant_(module.weight, rank + 1)
         with record_function(f"src = {src}"):
             try:
-                broadcast_parameters(module, src)
+                broadcast_parameters(module if number < len(sources) else nn.Identity(), src)
             except ValueError as error:
                 text = str(error)
         seen.append({"text": text, "numbers": _exact(module.weight)})
@@ -115,8 +121,9 @@ def broadcast_parameters_refuses_a_source_that_is_no_rank(broadcast_parameters, 
         sources = [-1, world_size, last, world_size + 4]
         results = run_ranks(_drive_refusal, world_size, (broadcast_parameters, sources))
         for rank, seen in enumerate(results):
-            for src, one in zip(sources, seen, strict=True):
-                case, text = case_of(world_size, f"src = {src}"), one["text"]
+            cases = [*((src, f"src = {src}") for src in sources), (-1, "src = -1, a module without parameters")]
+            for (src, name), one in zip(cases, seen, strict=True):
+                case, text = case_of(world_size, name), one["text"]
                 if src == last:
                     continue
                 if text is None:

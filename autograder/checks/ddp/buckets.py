@@ -17,28 +17,33 @@ from autograder.checks.ddp.common import (
 )
 
 
-def _make_params(specs: list[tuple]) -> list[nn.Parameter]:
-    """Parameters from (shape, dtype, trainable) or from ("again", index), the same object once more."""
+def _make_params(specs: list[tuple], spare: int) -> list[nn.Parameter]:
+    """Parameters from (shape, dtype, trainable) or from ("again", index), the same object once more.
+
+    spare: the numbers that the memory of each holds behind its own.
+    """
     params: list[nn.Parameter] = []
     for spec in specs:
         if spec[0] == "again":
             params.append(params[spec[1]])
         else:
             shape, dtype, trainable = spec
-            params.append(nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype)), requires_grad=trainable))
+            numel = int(np.prod(shape, dtype=np.int64))
+            memory = torch.zeros(numel + spare, dtype=getattr(torch, dtype))
+            params.append(nn.Parameter(memory[:numel].view(shape), requires_grad=trainable))
     return params
 
 
 def _drive_buckets(rank: int, world_size: int, make_buckets: Any, cases: list[tuple]) -> list:
     """Inside one rank: the buckets of each case as indices of the parameters, -1 for any other object."""
     observed = []
-    for specs, bucket_bytes, as_iterator in cases:
-        params = _make_params(specs)
+    for specs, bucket_bytes, how in cases:
+        params = _make_params(specs, 100 if how == "pieces" else 0)
         index: dict[int, int] = {}
         for number, p in enumerate(params):
             index.setdefault(id(p), number)
         try:
-            got = make_buckets(iter(params) if as_iterator else params, bucket_bytes)
+            got = make_buckets(iter(params) if how == "iterator" else params, bucket_bytes)
             odd = next((type(one).__name__ for one in (got, *got) if not isinstance(one, list)), "")
             observed.append([[index.get(id(p), -1) for p in bucket] for bucket in got] if not odd else {"odd": odd})
         except NotImplementedError:
@@ -71,6 +76,7 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
     f32, f64 = "float32", "float64"
     plain = [((4,), f32, True), ((3,), f32, True), ((2,), f32, True), ((1,), f32, True)]
     named = {
+        "ten equal ones, two fit": ([((1,), f32, True)] * 10, 8),
         "four small ones, all fit": (plain, 1000),
         "an exact fit": (plain, 12),
         "one byte less than an exact fit": (plain, 11),
@@ -78,22 +84,27 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
         "a large one at the end": ([((2,), f32, True), ((50,), f32, True)], 16),
         "bucket_bytes = 1": (plain, 1),
         "a frozen one": ([plain[0], ((3,), f32, False), plain[2]], 1000),
+        "a frozen one of another dtype": ([plain[0], ((3,), f64, False), plain[2]], 1000),
         "a tied one": ([plain[0], plain[1], ("again", 0), plain[3]], 1000),
         "two dtypes": ([((2,), f32, True), ((2,), f64, True), ((3,), f64, True)], 1000),
+        "two dtypes of the same size": ([((2,), "bfloat16", True), ((3,), "float16", True)], 1000),
         "dtypes that alternate": ([((2,), f32, True), ((2,), f64, True), ((2,), f32, True)], 1000),
         "after another dtype there is room again": ([((3,), f32, True), ((2,), f32, True), ((2,), f64, True)], 24),
         "numbers of eight bytes": ([((2,), f64, True)] * 3, 40),
         "numbers of two bytes": ([((4,), "bfloat16", True)] * 3, 24),
         "a number and an empty one": ([((), f32, True), ((0, 3), f32, True), ((5,), f32, True)], 20),
+        "two empty ones": ([((0,), f32, True), ((0, 3), f32, True)], 20),
+        "a large one before an empty one": ([((50,), f32, True), ((0, 3), f32, True)], 16),
         "default size": ([((2**20,), f32, True)] * 9, 25 * 2**20),
         "only frozen ones": ([((3,), f32, False)], 1000),
         "no parameters": ([], 1000),
     }
-    cases = [(name, specs, most, False) for name, (specs, most) in named.items()]
-    cases.append(("an iterator, as module.parameters() is one", plain, 12, True))
+    cases = [(name, specs, most, "list") for name, (specs, most) in named.items()]
+    cases.append(("an iterator, as module.parameters() is one", plain, 12, "iterator"))
+    cases.append(("parameters that are pieces of larger memory", plain, 12, "pieces"))
     for number in range(12):
         specs, most = _random_specs(rng), int(rng.integers(1, 120))
-        cases.append((f"random list {number + 1}, bucket_bytes = {most}", specs, most, bool(number % 2)))
+        cases.append((f"random list {number + 1}, bucket_bytes = {most}", specs, most, ("list", "iterator")[number % 2]))
     results = run_ranks(_drive_buckets, 1, (make_buckets, [case[1:] for case in cases]))
     if len(results.ledger):
         fail("make_buckets sent messages", "1 rank", "messages")
@@ -110,7 +121,7 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
 @check("05-ex2-make-buckets")
 def make_buckets_refuses_a_size_below_one(make_buckets, *, rng):
     """A `bucket_bytes` below 1 raises a ValueError that names it."""
-    cases = [([((2,), "float32", True)], most, False) for most in (0, 1, -5)] + [([], 0, False)]
+    cases = [([((2,), "float32", True)], most, "list") for most in (0, 1, -5)] + [([], 0, "list")]
     results = run_ranks(_drive_buckets, 1, (make_buckets, cases))
     for (specs, most, _), got in zip(cases, results[0], strict=True):
         if most == 1:

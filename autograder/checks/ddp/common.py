@@ -19,7 +19,7 @@ RTOL = 1e-9
 #: The same in float32, for one backward.
 RTOL32 = 2e-5
 #: Bytes of a number of each dtype.
-SIZES = {"float32": 4, "float64": 8, "bfloat16": 2}
+SIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 
 def case_of(world_size: int, *what: object) -> str:
