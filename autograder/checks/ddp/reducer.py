@@ -12,7 +12,7 @@ from torch.profiler import record_function
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank, fail
+from autograder.checking.expect import each_rank, expect_close, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     PATIENCE,
@@ -34,8 +34,13 @@ from ranks.ledger import Ledger
 
 
 def _gradients(seed: int, rank: int, shapes: list[tuple], dtype: str) -> list[np.ndarray]:
-    """Whole numbers below 2**20: sums of four are exact in float32, but not in float16, where they would be off."""
+    """Whole numbers below 2**20: sums of four are exact in float32, but not in float16, where they would be off.
+
+    In float16, odd multiples of its smallest number: sums are exact, and half of one is not.
+    """
     rng = np.random.default_rng([seed, rank])
+    if dtype == "float16":
+        return [np.asarray((2 * rng.integers(2**7, 2**8, shape) + 1) * 2.0**-24, dtype) for shape in shapes]
     return [np.asarray(rng.integers(-(2**20), 2**20, shape), dtype) for shape in shapes]
 
 
@@ -75,15 +80,18 @@ def _expect_mean(case: str, got: list[list], expected: list[np.ndarray], rtol: f
 
 # ---- 3 · start_bucket and finish_bucket ----
 
+#: The division by N may come before the sum, and costs digits there that float16 does not have.
+_RTOLS = {"float32": 1e-6, "float64": 1e-12, "float16": 2e-2}
 #: Shapes, dtype, and which gradients are absent on which rank.
 _Bucket = tuple[list[tuple], str, Callable[[int], tuple]]
 
 #: Buckets with all their gradients, the simple ones first.
 _WHOLE: tuple[_Bucket, ...] = (
     ([(3,), (2,)], "float32", lambda rank: ()),
-    ([(3,)], "float32", lambda rank: ()),
+    ([(5,)], "float32", lambda rank: ()),  # as large as the one before, on its way at the same time
     ([(2, 3), (), (4,)], "float64", lambda rank: ()),
     ([(3,), (0, 2), (2, 2)], "float64", lambda rank: ()),
+    ([(3,), (2,)], "float16", lambda rank: ()),
 )
 #: Buckets in which some are missing.
 _GAPS: tuple[_Bucket, ...] = (
@@ -99,6 +107,7 @@ def _drive_bucket_pair(
     """Inside a rank: start all buckets, then finish them, and look at each gradient in between and after."""
     made = [_bucket(seed + b, rank, shapes, dtype, absent(rank)) for b, (shapes, dtype, absent) in enumerate(buckets)]
     copies = [arrays_of(grads) for _, grads in made]
+    views = [[None if g is None else g.detach() for g in grads] for _, grads in made]
     handles = []
     for b, (params, _) in enumerate(made):
         with record_function(f"start {b}"):
@@ -112,15 +121,17 @@ def _drive_bucket_pair(
     for b, ((params, grads), (flat, work)) in enumerate(zip(made, handles, strict=True)):
         seen: dict[str, Any] = {"flat": (type(flat).__name__, str(flat.dtype), tuple(flat.shape))}
         pointer = flat.untyped_storage().data_ptr()
+        seen["numbers"] = arrays_of([flat])[0] if world_size == 1 else None  # of several ranks they are on their way
         seen["shared"] = any(g is not None and g.numel() and g.untyped_storage().data_ptr() == pointer for g in grads)
         same = zip(arrays_of(p.grad for p in params), copies[b], strict=True)
         seen["early"] = [not _same(now, then) for now, then in same]
+        seen["early"] += [p.grad is not g for p, g in zip(params, grads, strict=True)]
         with record_function(f"finish {b}"):
             finish_bucket(params, flat, work)
         seen["after"] = arrays_of(p.grad for p in params)
         pairs = list(zip(params, grads, strict=True))
         seen["replaced"] = [g is not None and p.grad is not g for p, g in pairs]
-        seen["stale"] = [g is not None and not torch.equal(p.grad, g) for p, g in pairs]
+        seen["stale"] = [g is not None and not torch.equal(p.grad, g) for p, g in zip(params, views[b], strict=True)]
         observed.append(seen)
     return observed
 
@@ -161,13 +172,18 @@ def _expect_means_of(
                 if mine["shared"] or any(mine["early"]):
                     rank.fail("flat shares memory with a gradient, or start_bucket changed a gradient", "early")
             mean = _mean(seed + b, world_size, shapes, dtype, absent)
-            _expect_mean(case, [mine["after"] for mine in seen], mean, 1e-6 if dtype == "float32" else 1e-12)
+            if world_size == 1:
+                whole = np.concatenate([array.reshape(-1) for array in mean])
+                expect_close(case, seen[0]["numbers"], whole, what="flat", rtol=0.0)
+            _expect_mean(case, [mine["after"] for mine in seen], mean, _RTOLS[dtype])
             for rank, mine in each_rank(case, seen):
                 dtypes = sorted({str(array.dtype) for array in mine["after"]})
                 if dtypes != [dtype]:
                     rank.fail(f"the gradients became {', '.join(dtypes)}, expected {dtype}", dtypes)
-                if any(mine["replaced"]) or any(mine["stale"]):
+                if any(mine["replaced"]):
                     rank.fail("a gradient was replaced: write into the tensor that is there", "replaced")
+                if any(mine["stale"]):
+                    rank.fail("a gradient was given new memory: write into the memory that is there", "new memory")
 
 
 def _expect_one_all_reduce(case: str, ledger: Ledger, world_size: int, b: int, nbytes: int) -> None:
@@ -187,7 +203,13 @@ def _expect_one_all_reduce(case: str, ledger: Ledger, world_size: int, b: int, n
 
 #: Three buckets of equal size, then one of another size, so that neither a size nor a sum can hide a wrong order.
 _STEP_SHAPES = [[(2,), (3,)], [(5,)], [(4,), (1,)], [(2, 2)]]
-_ORDERS = ("all arrive in order", "equal buckets arrive out of order", "all arrive out of order", "some are missing")
+_ORDERS = (
+    "all arrive in order",
+    "equal buckets arrive out of order",
+    "all arrive out of order",
+    "some are missing",
+    "none arrives on even ranks",
+)
 #: For each step and parity of the rank, the parameters that are marked, as (bucket, place), in order. In the second
 #: step buckets of equal size complete in different orders: who starts them at once gets wrong sums. In the third the
 #: sizes differ, too, and what gloo makes of that is not the same in every run.
@@ -196,6 +218,7 @@ _MARKS = (
     {0: [(2, 1), (1, 0), (2, 0), (0, 1), (0, 0), (3, 0)], 1: [(1, 0), (0, 0), (2, 0), (0, 1), (2, 1), (3, 0)]},
     {0: [(2, 1), (1, 0), (2, 0), (0, 1), (3, 0), (0, 0)], 1: [(1, 0), (3, 0), (0, 0), (2, 0), (0, 1), (2, 1)]},
     {0: [(1, 0), (0, 0), (0, 1), (3, 0), (2, 0)], 1: [(0, 0), (0, 1), (2, 1), (2, 0)]},
+    {0: [], 1: [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0)]},
 )
 
 
@@ -222,6 +245,7 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, st
     buckets = [[nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes] for shapes in _STEP_SHAPES]
     with record_function("construction"):
         reducer = reducer_class(buckets)
+        reducer_class([[nn.Parameter(torch.zeros(1))]])  # another model's: each remembers its own
     observed = []
     for step in steps:
         marks = _MARKS[step]
@@ -241,7 +265,7 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, st
 def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  the notebook's name
     """A bucket starts once it is complete and all before it have started; finish starts the rest and averages."""
     for world_size in WORLD_SIZES:
-        for steps in ((0, 1), (2, 3)):
+        for steps in ((0, 1), (2, 3, 4)):
             seed = inputs.seed(rng)
             results = run_ranks(_drive_reducer, world_size, (Reducer, seed, steps), PATIENCE)
             ledger, each = results.ledger, range(world_size)
@@ -290,20 +314,22 @@ def _flat_step(seed: int, rank: int, step: int) -> list[np.ndarray]:
 
 
 def _drive_missing(rank: int, world_size: int, reducer_class: Any) -> tuple[list, list]:
-    """Inside a rank: what missing() says after each mark of two steps, as sorted (bucket, place); the gradients."""
+    """Inside a rank: what missing() says after each mark of two steps and after each finish, as sorted (bucket, place).
+
+    And the gradients.
+    """
     buckets = [[nn.Parameter(torch.zeros(s)) for s in shapes] for shapes in _STEP_SHAPES]
     place = {id(p): (b, k) for b, bucket in enumerate(buckets) for k, p in enumerate(bucket)}
     reducer, observed = reducer_class(buckets), []
     for marks in (_MARKS[3][rank % 2], _MARKS[2][rank % 2]):
         for p in (p for bucket in buckets for p in bucket):
             p.grad = torch.full_like(p, rank + 1.0)
-        for b, k in marks:
-            reducer.mark_ready(buckets[b][k])
+        for mark in [*marks, None]:
+            reducer.finish() if mark is None else reducer.mark_ready(buckets[mark[0]][mark[1]])
             with record_function("missing"):
                 missing = reducer.missing()
             known = isinstance(missing, list)
             observed.append(sorted(place.get(id(p), (-1, -1)) for p in missing) if known else type(missing).__name__)
-        reducer.finish()
     return observed, arrays_of(p.grad for bucket in buckets for p in bucket)
 
 
@@ -315,9 +341,13 @@ def the_reducer_knows_what_is_missing(Reducer, *, rng):  # noqa: N803
         results = run_ranks(_drive_missing, world_size, (Reducer,), PATIENCE)
         for rank, (said, _) in enumerate(results):
             steps = [_MARKS[3][rank % 2], _MARKS[2][rank % 2]]
-            expected = [sorted(places - set(marks[: n + 1])) for marks in steps for n in range(len(marks))]
-            for number, (got, wanted) in enumerate(zip(said, expected, strict=True)):
-                case = case_of(world_size, f"after mark {number + 1} of rank {rank}")
+            expected = []
+            for number, marks in enumerate(steps, start=1):
+                after = f"step {number}, after mark"
+                expected += [(f"{after} {n}", sorted(places - set(marks[:n]))) for n in range(1, len(marks) + 1)]
+                expected.append((f"step {number}, after finish()", sorted(places)))
+            for (when, wanted), got in zip(expected, said, strict=True):
+                case = case_of(world_size, f"rank {rank}, {when}")
                 if isinstance(got, str):
                     fail(f"missing() should give a list, it gave a {got}", case, got)
                 if got != wanted:

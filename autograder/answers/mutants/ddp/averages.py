@@ -231,3 +231,58 @@ average_fills_in_float32 = edit(
     breaks=tests_of(AVERAGE, CHECKED),
     fails=["missing_gradients_count_as_zeros"],
 )
+
+average_uses_one_flat_tensor_again = edit(
+    AVERAGE,
+    """You kept a flat tensor and used it again for each bucket of its size. Two such buckets then overwrite each other
+    on their way: make a new one each time.""",
+    (
+        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
+        "    numbers = torch.cat([grad.reshape(-1) for grad in grads])\n"
+        "    kept = vars(start_bucket).setdefault(f'{numbers.dtype} {numbers.numel()}', torch.empty_like(numbers))\n"
+        "    flat = kept.copy_(numbers)\n",
+    ),
+    breaks=tests_of(AVERAGE, REDUCER, *WRAPPERS),
+)
+
+average_gives_gradients_new_memory = edit(
+    AVERAGE,
+    """You gave the gradient new memory (p.grad.data = …). Whoever holds a view of the old memory goes on seeing this
+    rank's own numbers: write into it with copy_().""",
+    ("        p.grad.copy_(mean.view(p.shape))\n", "        p.grad.data = mean.view(p.shape)\n"),
+    breaks=tests_of(AVERAGE),
+)
+
+average_goes_backwards = edit(
+    AVERAGE,
+    """You laid the gradients into flat from the last to the first. Keep the order of the bucket.""",
+    ("p.grad for p in bucket]", "p.grad for p in reversed(bucket)]"),
+    ("zip(bucket, flat.split([p.numel() for p in bucket]))", "zip(bucket[::-1], flat.split([p.numel() for p in bucket[::-1]]))"),
+    breaks=tests_of(AVERAGE),
+)  # fmt: skip
+
+average_divides_gradients_and_multiplies_them_back = edit(
+    AVERAGE,
+    """You divided the gradients themselves and multiplied them back. Small numbers do not survive that, least of all
+    in float16: divide the copy.""",
+    (
+        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
+        "    for grad in grads:\n"
+        "        grad /= dist.get_world_size()\n"
+        "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n"
+        "    for grad in grads:\n"
+        "        grad *= dist.get_world_size()\n",
+    ),
+    ("    flat /= dist.get_world_size()\n", ""),
+    breaks=tests_of(AVERAGE),
+)
+
+average_sends_halves_in_float32 = edit(
+    AVERAGE,
+    """You sent 16-bit gradients in float32. That costs twice the bytes: flat has the bucket's dtype.""",
+    (
+        "    return flat, dist",
+        "    flat = flat.float() if flat.itemsize == 2 else flat\n    return flat, dist",
+    ),
+    breaks=tests_of(AVERAGE),
+)

@@ -131,6 +131,63 @@ broadcast_refuses_too_late = edit(
     fails=["broadcast_parameters_refuses_a_source_that_is_no_rank"],
 )
 
+broadcast_once_a_module = edit(
+    BROADCAST,
+    """Your function does nothing when it gets the same module again. Each call copies rank src's numbers, whatever
+    happened before.""",
+    (
+        "    for tensor in [",
+        '    if getattr(module, "was_broadcast", False):\n        return\n    module.was_broadcast = True\n'
+        "    for tensor in [",
+    ),
+    breaks=tests_of(BROADCAST),
+)
+
+broadcast_by_adding_zeros = edit(
+    BROADCAST,
+    """You multiplied the other ranks' numbers by zero and added them all. Zero times inf is no number, so what another
+    rank held reaches everybody. A broadcast does not look at the others' numbers.""",
+    (
+        SEND,
+        "        if not tensor.is_floating_point():\n"
+        "            dist.broadcast(tensor.detach(), src)\n"
+        "            continue\n"
+        "        data = tensor.detach() * (dist.get_rank() == src)\n"
+        "        dist.all_reduce(data)\n"
+        "        tensor.detach().copy_(data)\n",
+    ),
+    breaks=tests_of(BROADCAST),
+)
+
+broadcast_of_the_children = edit(
+    BROADCAST,
+    """You went through the children of the module and left out what is registered on the module itself.
+    module.parameters() and module.buffers() give everything, at each depth.""",
+    (
+        "in [*module.parameters(), *module.buffers()]:",
+        "in [t for child in module.children() for t in [*child.parameters(), *child.buffers()]]:",
+    ),
+    breaks=tests_of(BROADCAST, DDP),
+)
+
+broadcast_checks_the_source_with_each_tensor = edit(
+    BROADCAST,
+    """You checked `src` in the loop over the tensors, so a module that has none raised nothing. Check it before the
+    loop.""",
+    (
+        "    if not 0 <= src < world_size:\n"
+        '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")\n',
+        "",
+    ),
+    (
+        SEND,
+        "        if not 0 <= src < world_size:\n"
+        '            raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")\n' + SEND,
+    ),
+    breaks=tests_of(BROADCAST),
+    fails=["broadcast_parameters_refuses_a_source_that_is_no_rank"],
+)
+
 
 # ---- 2 · make_buckets ----
 
@@ -331,5 +388,63 @@ buckets_are_tuples = edit(
     BUCKETS,
     """Your buckets, or what holds them, are no lists. The statement asks for a list of lists.""",
     ("    return buckets", "    return [tuple(bucket) for bucket in buckets]"),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_know_parameters_by_their_address = edit(
+    BUCKETS,
+    """You took two parameters for one because their memory has the same address. All empty tensors have the address
+    0: id(p) tells parameters apart.""",
+    ("{id(p): p for p", "{p.data_ptr(): p for p"),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_close_at_frozen_parameters = edit(
+    BUCKETS,
+    """You closed a bucket at a frozen parameter of another dtype. A frozen parameter goes into no bucket and closes
+    none: leave it out before you look at dtypes.""",
+    ("for p in params if p.requires_grad}", "for p in params}"),
+    ("    buckets, filled = [], 0\n", "    buckets, filled, dtype = [], 0, None\n"),
+    (
+        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
+        "        if p.dtype != dtype:\n"
+        "            filled, dtype = bucket_bytes, p.dtype\n"
+        "        if not p.requires_grad:\n"
+        "            continue\n"
+        "        if not buckets or p.dtype != buckets[-1][0].dtype or filled + p.nbytes > bucket_bytes:\n",
+    ),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_compare_the_bytes_of_a_number = edit(
+    BUCKETS,
+    """You compared how many bytes a number has, not its dtype. float16 and bfloat16 both have two, and cannot share a
+    flat tensor: compare p.dtype.""",
+    ("p.dtype != buckets[-1][0].dtype", "p.itemsize != buckets[-1][0].itemsize"),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_take_no_bytes_for_no_bucket = edit(
+    BUCKETS,
+    """You took a bucket of zero bytes for an empty one, so a large parameter joined one that has no elements. Ask
+    whether the bucket holds a parameter, not how many bytes.""",
+    ("or filled + p.nbytes > bucket_bytes", "or 0 < filled and filled + p.nbytes > bucket_bytes"),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_count_the_storage = edit(
+    BUCKETS,
+    """You counted the bytes of the storage. A parameter may be a piece of larger memory: p.nbytes counts its own
+    numbers.""",
+    ("filled + p.nbytes > bucket_bytes", "filled + p.untyped_storage().nbytes() > bucket_bytes"),
+    ("filled += p.nbytes", "filled += p.untyped_storage().nbytes()"),
+    breaks=tests_of(BUCKETS),
+)
+
+buckets_in_the_order_of_the_module = edit(
+    BUCKETS,
+    """You put the parameters of each bucket back into the order of the module. The last parameter comes first inside
+    a bucket, too.""",
+    ("buckets[-1].append(p)", "buckets[-1].insert(0, p)"),
     breaks=tests_of(BUCKETS),
 )

@@ -249,3 +249,42 @@ reducer_is_missing_a_set = edit(
     breaks=tests_of(REDUCER),
     fails=["the_reducer_knows_what_is_missing"],
 )  # fmt: skip
+
+reducer_keeps_its_state_in_the_class = edit(
+    REDUCER,
+    """You keep marks, counts or handles in the class, where all reducers share them. A program may wrap two models:
+    keep them in self.""",
+    ("        self._marked = set()\n", "        Reducer._marked = set()\n"),
+    ("        self._to_come = [", "        Reducer._to_come = ["),
+    ("        self._started = []", "        Reducer._started = []"),
+    breaks=tests_of(REDUCER),
+)
+
+reducer_begins_a_step_with_its_first_mark = edit(
+    REDUCER,
+    """Your next step begins only with its first mark. Where a rank marks nothing, its finish() still belongs to the
+    step before. Begin the next step at the end of finish().""",
+    ("        self._marked = set()\n", "        self._marked, self._over = set(), False\n"),
+    (
+        "        if id(param) in self._marked:\n",
+        "        if self._over:\n            self._begin_step()\n        if id(param) in self._marked:\n",
+    ),
+    (
+        "            finish_bucket(bucket, flat, work)\n        self._begin_step()\n",
+        "            finish_bucket(bucket, flat, work)\n        self._over = True\n",
+    ),
+    breaks=tests_of(REDUCER, CHECKED),
+)
+
+reducer_finishes_nothing_without_a_mark = edit(
+    REDUCER,
+    """Your finish() returned at once where nothing had been marked. The other ranks wait for this rank's buckets: start
+    all of them, with the gradients as they are.""",
+    (
+        "        while len(self._started) < len(self.buckets):\n            self._start_next()\n        for",
+        "        if not self._marked:\n"
+        "            return\n"
+        "        while len(self._started) < len(self.buckets):\n            self._start_next()\n        for",
+    ),
+    breaks=tests_of(REDUCER, CHECKED),
+)
