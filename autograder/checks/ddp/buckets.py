@@ -104,7 +104,9 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
     cases.append(("parameters that are pieces of larger memory", plain, 12, "pieces"))
     for number in range(12):
         specs, most = _random_specs(rng), int(rng.integers(1, 120))
-        cases.append((f"random list {number + 1}, bucket_bytes = {most}", specs, most, ("list", "iterator")[number % 2]))
+        cases.append(
+            (f"random list {number + 1}, bucket_bytes = {most}", specs, most, ("list", "iterator")[number % 2])
+        )
     results = run_ranks(_drive_buckets, 1, (make_buckets, [case[1:] for case in cases]))
     if len(results.ledger):
         fail("make_buckets sent messages", "1 rank", "messages")

@@ -24,7 +24,7 @@ from autograder.checks.ddp.common import (
     sent_by,
     spec_bytes,
 )
-from autograder.checks.ddp.models import Towers
+from autograder.checks.ddp.models import Towers, output_of
 
 _BUCKET_BYTES = 80
 #: The bytes that a synchronized step sends, however they are divided among buckets.
@@ -36,8 +36,10 @@ class _Batch(NamedTuple):
 
     name: in the message. adds: the micro-batches whose gradients are in .grad afterwards. mean: as a mean over the
     ranks? The last of them is this one. silent: inside no_sync. finish: is finish_gradient_sync called, and how often?
-    look: a forward under no_grad "between" forward and backward, or "first", and then a finish. around: what no_sync
-    does before, whether it is "left" before backward, or "eval": the module is in eval() mode.
+    look: a forward under no_grad "between" forward and backward, or "first", and then a finish; or the finish of a
+    wrapper that has seen no forward, "fresh". around: what no_sync does before, whether it is "left" before backward,
+    or "deep" inside another; "eval": the module is in eval() mode; "other": all is inside another wrapper's no_sync;
+    "unused": odd ranks use no parameter.
     """
 
     name: str
@@ -53,53 +55,74 @@ class _Interrupt(Exception):
     """Raised by a driver inside no_sync()."""
 
 
+#: For what a batch raises inside no_sync.
+_RAISED = {"interrupted": _Interrupt, "stopped": KeyboardInterrupt}
+
+
 def _drive_batches(rank: int, world_size: int, ddp_class: Any, seed: int, batches: list[tuple]) -> list[list | str]:
-    """Inside a rank: the gradients after each micro-batch; a span for each, and for each further finish.
+    """Inside a rank: the gradients after each micro-batch; spans for it, its parts, and each further finish.
 
     Instead of the gradients, what went wrong with an exception.
     """
-    towers = Towers(seed + rank)
-    ddp = ddp_class(towers, bucket_bytes=_BUCKET_BYTES)
-    seen = []
+    wrappers = [ddp_class(Towers(seed + rank), bucket_bytes=_BUCKET_BYTES) for _ in range(2)]
+    seen: list[list | str] = []
     for batch in (_Batch(*fields) for fields in batches):
-        if len(batch.adds) == 1:
-            ddp.zero_grad()
-        ddp.training = batch.around != "eval"
-        towers.train(ddp.training)
-        swallowed = False
-        if batch.around == "interrupted":
-            try:
-                with ddp.no_sync():
-                    raise _Interrupt
-            except _Interrupt:
+        try:
+            swallowed = _drive_batch(rank, *wrappers, seed, batch)
+        except RuntimeError as error:
+            if type(error) is RuntimeError:  # say when
+                error.args = (f"{error} ({batch.name})",)
+            raise
+        seen.append("swallowed" if swallowed else arrays_of(p.grad for p in wrappers[0].module.parameters()))
+    return seen
+
+
+def _drive_batch(rank: int, ddp: Any, other: Any, seed: int, batch: _Batch) -> bool:
+    """Inside a rank: one micro-batch. Has no_sync swallowed an exception?"""
+    if len(batch.adds) == 1:
+        ddp.zero_grad()
+    ddp.train(batch.around != "eval")
+    swallowed = False
+    if kind := _RAISED.get(batch.around):
+        try:
+            with ddp.no_sync():
+                raise kind
+        except kind:
+            pass
+        else:
+            swallowed = True
+    if batch.look in ("first", "fresh"):
+        with record_function(f"{batch.name}, again"):
+            if batch.look == "first":
+                _look(ddp, seed, rank)
+            (ddp if batch.look == "first" else other).finish_gradient_sync()
+    with record_function(batch.name), ExitStack() as outer:
+        inner = outer.enter_context(ExitStack())
+        if batch.silent or batch.around in ("nested", "deep"):
+            inner.enter_context(ddp.no_sync())
+        if batch.around == "deep":
+            inner.enter_context(ddp.no_sync())
+        if batch.around == "nested":
+            with ddp.no_sync():
                 pass
-            else:
-                swallowed = True
-        if batch.look == "first":
-            with record_function(f"{batch.name}, again"):
-                _look(ddp, seed, rank)
-                ddp.finish_gradient_sync()
-        nested = batch.around == "nested"
-        with record_function(batch.name), ExitStack() as outer:
-            inner = outer.enter_context(ExitStack())
-            if batch.silent or nested:
-                inner.enter_context(ddp.no_sync())
-            if nested:
-                with ddp.no_sync():
-                    pass
-            loss = ddp(rows_of(seed, rank, batch.adds[-1]), True).sum()
-            if batch.look == "between":
-                _look(ddp, seed, rank)
-            if batch.around == "left":
-                inner.close()
+        if batch.around == "other":
+            inner.enter_context(other.no_sync())
+        use = "none" if batch.around == "unused" and rank % 2 else "both"
+        x = rows_of(seed, rank, batch.adds[-1]).requires_grad_()
+        loss = output_of(ddp(x, True, use=use)).sum()
+        if batch.look == "between":
+            _look(ddp, seed, rank)
+        if batch.around == "left":
+            inner.close()
+        with record_function(f"{batch.name}, backward"):
             loss.backward()
+        with record_function(f"{batch.name}, finish"):
             for _ in range(min(batch.finish, 1)):
                 ddp.finish_gradient_sync()
-        with record_function(f"{batch.name}, again"):
-            for _ in range(batch.finish - 1):
-                ddp.finish_gradient_sync()
-        seen.append("swallowed" if swallowed else arrays_of(p.grad for p in towers.parameters()))
-    return seen
+    with record_function(f"{batch.name}, again"):
+        for _ in range(batch.finish - 1):
+            ddp.finish_gradient_sync()
+    return swallowed
 
 
 def _look(ddp: Any, seed: int, rank: int) -> None:
@@ -115,16 +138,24 @@ def _expect_batches(ddp_class: Any, seed: int, batches: list[_Batch], world_size
         ledger, each = results.ledger, range(world_size)
         for number, batch in enumerate(batches):
             case = case_of(world_size, batch.name)
-            sent = [sent_by(calls_inside(ledger, r, batch.name)) for r in each]
-            for one, mine in each_rank(case, sent):
+            spans = {"all": "", "backward": ", backward", "finish": ", finish"}
+            sent = [
+                {part: sent_by(calls_inside(ledger, r, batch.name + end)) for part, end in spans.items()} for r in each
+            ]
+            for one, parts in each_rank(case, sent):
+                mine = parts["all"]
                 wanted = _STEP if batch.mean and (world_size > 1 or mine) else 0
                 text = f"the micro-batch, from forward to finish, sent {in_words(mine)}, expected {wanted} bytes"
                 one.expect({call for call, _ in mine} <= {"all_reduce"} and sum(n for _, n in mine) == wanted, text)
+                late = batch.mean and batch.around != "unused" and parts["backward"] != mine
+                one.expect(not late, "not all buckets started during the backward, although it is synchronized")
             for rank in each:
                 if again := sent_by(calls_inside(ledger, rank, f"{batch.name}, again")):
                     text = f"on rank {rank}, finish_gradient_sync() had nothing to finish, but sent {in_words(again)}"
                     fail(text, case, again)
             local = [_own_gradients(seed, rank, batch.adds) for rank in each]
+            if batch.around == "unused":
+                local = [[g * (1 - rank % 2) for g in grads] for rank, grads in enumerate(local)]
             mean = [np.mean(arrays, axis=0) for arrays in zip(*local, strict=True)]
             whose = "the mean over the ranks is" if batch.mean else "this rank's own sum is"
             got = [result[number] for result in results]
@@ -137,7 +168,7 @@ def _expect_batches(ddp_class: Any, seed: int, batches: list[_Batch], world_size
 def _own_gradients(seed: int, rank: int, numbers: tuple[int, ...]) -> list:
     model = Towers(seed)
     for number in numbers:
-        model(rows_of(seed, rank, number), True).sum().backward()
+        output_of(model(rows_of(seed, rank, number), True)).sum().backward()
     return arrays_of(p.grad for p in model.parameters())
 
 
@@ -154,6 +185,7 @@ def no_sync_sends_nothing_and_adds_up(QuietDataParallel, *, rng):  # noqa: N803 
             _Batch("a third micro-batch, outside no_sync", (1, 2, 3), True),
             _Batch("a second synchronized step without zero_grad", (1, 2, 3, 4), True),
             _Batch("a synchronized micro-batch in eval() mode", (5,), True, around="eval"),
+            _Batch("a synchronized micro-batch in which odd ranks use no parameter", (7,), True, around="unused"),
             _Batch(
                 "a forward inside no_sync, its backward after it", (6,), False, silent=True, finish=0, around="left"
             ),
@@ -184,7 +216,9 @@ def looking_decides_nothing(QuietDataParallel, *, rng):  # noqa: N803
         QuietDataParallel,
         inputs.seed(rng),
         [
+            _Batch("a silent micro-batch that is finished after no_sync", (6,), False, silent=True, finish=2),
             _Batch("a forward under no_grad, and then finish_gradient_sync()", (7,), True, look="first"),
+            _Batch("finish_gradient_sync() of a wrapper that has seen no forward", (8,), True, look="fresh"),
             _Batch("a forward under no_grad before a synchronized backward", (0,), True, look="between"),
             _Batch("a forward under no_grad before a silent backward", (1,), False, silent=True, look="between"),
             _Batch("a synchronized micro-batch", (1, 2), True),
@@ -199,8 +233,12 @@ def no_sync_restores_what_was(QuietDataParallel, *, rng):  # noqa: N803
         QuietDataParallel,
         inputs.seed(rng),
         [
-            _Batch("a synchronized micro-batch after an exception left no_sync", (0,), True, around="interrupted"),
-            _Batch("after an inner no_sync has ended, inside the outer one", (1,), False, finish=0, around="nested"),
+            _Batch("a micro-batch inside no_sync", (6,), False, silent=True),
+            _Batch("a micro-batch inside an inner no_sync", (0,), False, around="deep"),
+            _Batch("after an inner no_sync has ended, inside the outer one", (1,), False, around="nested"),
             _Batch("a synchronized micro-batch after both have ended", (1, 2), True),
+            _Batch("a synchronized micro-batch after an exception left no_sync", (3,), True, around="interrupted"),
+            _Batch("a synchronized micro-batch after a KeyboardInterrupt left no_sync", (4,), True, around="stopped"),
+            _Batch("a synchronized micro-batch inside another wrapper's no_sync", (5,), True, around="other"),
         ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.profiler import record_function
@@ -27,7 +28,7 @@ from autograder.checks.ddp.common import (
     span_of,
     spec_bytes,
 )
-from autograder.checks.ddp.models import Towers
+from autograder.checks.ddp.models import Towers, output_of
 from ranks.ledger import Ledger, Message
 
 
@@ -46,16 +47,23 @@ class _Mark(torch.autograd.Function):
 
 
 class _Stack(nn.Module):
-    """Layers in a row with a mark after each: layer k's span begins before the layer's gradients exist."""
+    """Layers in a row with a mark after each: layer k's span begins before the layer's gradients exist.
 
-    def __init__(self, seed: int, layers: int, dtypes: list[str]):
+    dead: the second layer passes nothing on, so that the first one's gradients are zeros.
+    """
+
+    def __init__(self, seed: int, layers: int, dtypes: list[str], dead: bool):
         super().__init__()
         torch.manual_seed(seed)
         self.layers = nn.ModuleList(nn.Linear(3, 3, dtype=getattr(torch, dtypes[k])) for k in range(layers))
+        self.register_buffer("shift", torch.randn(3))
         self.prefix = ""
+        if dead:
+            nn.init.zeros_(self.layers[1].weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, 3) → (B, 3)"""
+        x = x + self.shift
         for number, layer in enumerate(self.layers):
             x = torch.tanh(layer(x.to(layer.weight.dtype)))
             x = _Mark.apply(x, f"{self.prefix} layer {number}")
@@ -63,20 +71,21 @@ class _Stack(nn.Module):
 
 
 _LAYERS = 5
-#: dtype of each layer and bucket_bytes: a layer has 48 bytes in float32, 96 in float64.
-_STACKS: dict[str, tuple[list[str], int]] = {
-    "a bucket a layer": (["float32"] * _LAYERS, 48),
-    "two layers a bucket": (["float32"] * _LAYERS, 100),
-    "a bucket a parameter": (["float64"] * _LAYERS, 1),
-    "two dtypes": (["float32", "float32", "float64", "float64", "float32"], 2**20),
+#: dtype of each layer and bucket_bytes: a layer has 48 bytes in float32, 96 in float64. Has it a dead layer?
+_STACKS: dict[str, tuple[list[str], int, bool]] = {
+    "a bucket a layer": (["float32"] * _LAYERS, 48, False),
+    "two layers a bucket": (["float32"] * _LAYERS, 100, False),
+    "a bucket a parameter": (["float64"] * _LAYERS, 1, False),
+    "two dtypes": (["float32", "float32", "float64", "float64", "float32"], 2**20, False),
+    "gradients of zeros in the first layer": (["float32"] * _LAYERS, 48, True),
 }
 
 
 def _drive_stacks(rank: int, world_size: int, ddp_class: Any, seed: int) -> dict[str, list]:
     """Inside a rank: two steps of each stack, with spans for the construction, each step and each layer."""
     gradients = {}
-    for name, (dtypes, bucket_bytes) in _STACKS.items():
-        stack = _Stack(seed + rank, _LAYERS, dtypes)
+    for name, (dtypes, bucket_bytes, dead) in _STACKS.items():
+        stack = _Stack(seed + rank, _LAYERS, dtypes, dead)
         with record_function(f"{name} made"):
             ddp = ddp_class(stack, bucket_bytes=bucket_bytes)
         for step in range(2):
@@ -101,7 +110,7 @@ def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, r
         seed = inputs.seed(rng)
         results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, seed))
         ledger, each = results.ledger, range(world_size)
-        for name, (dtypes, bucket_bytes) in _STACKS.items():
+        for name, (dtypes, bucket_bytes, dead) in _STACKS.items():
             specs = _stack_specs(dtypes)
             buckets = expected_buckets(specs, bucket_bytes)
             expected = [("all_reduce", sum(spec_bytes(specs[i]) for i in bucket)) for bucket in buckets]
@@ -114,7 +123,7 @@ def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, r
                 )
                 for rank in each if world_size > 1 else ():
                     _expect_overlap(case, ledger, rank, span, calls[rank], buckets)
-            _expect_stack_gradients(case_of(world_size, name), results, name, dtypes, seed)
+            _expect_stack_gradients(case_of(world_size, name), results, name, _Stack(seed, _LAYERS, dtypes, dead), seed)
     for world_size in (2, 3):
         _expect_order_kept(DistributedDataParallel, world_size, inputs.seed(rng))
 
@@ -135,7 +144,7 @@ def _expect_overlap(
             text = "no bucket started during backward"
         elif calls[0].start > span_of(ledger, rank, f"{span} layer 0").start:
             text = "no bucket started before backward had reached the first layer"
-        fail(f"on rank {rank}, {text}", case, late)
+        fail(f"on rank {rank}, {text}", case, [text, late])
     begin = span_of(ledger, rank, f"{span} layer 0").start
     if any(message.end is None for message in calls):
         fail(f"on rank {rank}, wait() was never called on an all-reduce", case, "never waited")
@@ -144,8 +153,7 @@ def _expect_overlap(
         fail(text, case, "waits")
 
 
-def _expect_stack_gradients(case: str, results: list, name: str, dtypes: list[str], seed: int) -> None:
-    model = _Stack(seed, _LAYERS, dtypes)
+def _expect_stack_gradients(case: str, results: list, name: str, model: _Stack, seed: int) -> None:
     for rank in range(len(results)):
         (model(rows_of(seed, rank, 1)).square().sum() / len(results)).backward()
     expected = arrays_of(p.grad for p in model.parameters())
@@ -153,30 +161,48 @@ def _expect_stack_gradients(case: str, results: list, name: str, dtypes: list[st
     expect_same(case, "gradient", got, expected, "the mean over the ranks is", RTOL32)
 
 
-def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int) -> list[list]:
-    gradients = []
+#: The steps of _drive_towers, none of which clears the gradients before. In the last one rank 0 uses one tower only.
+_TOWER_STEPS = ("gradients arrive in different orders", "a second step without zero_grad", "rank 0 skips a tower")
+
+
+def _use(rank: int, step: int) -> str:
+    return "left" if step == 2 and rank == 0 else "both"
+
+
+def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int) -> list[list[dict]]:
+    """Inside a rank: the gradients after each step, and whether its forward has changed what was there."""
+    observed = []
     for bucket_bytes in (1, 100):
         towers = Towers(seed + rank)
         ddp = ddp_class(towers, bucket_bytes=bucket_bytes)
-        for step in range(2):  # the second adds to the means of the first
-            ddp(rows_of(seed, rank, step), left_first=rank % 2 == 0).sum().backward()
+        steps: list[dict] = []
+        for step in range(len(_TOWER_STEPS)):
+            out = output_of(ddp(rows_of(seed, rank, step), left_first=rank % 2 == 0, use=_use(rank, step)))
+            there = arrays_of(p.grad for p in towers.parameters())
+            changed = bool(steps) and not all(map(np.array_equal, there, steps[-1]["gradients"]))
+            out.sum().backward()
             ddp.finish_gradient_sync()
-        gradients.append(arrays_of(p.grad for p in towers.parameters()))
-    return gradients
+            steps.append({"changed": changed, "gradients": arrays_of(p.grad for p in towers.parameters())})
+        observed.append(steps)
+    return observed
 
 
 def _expect_order_kept(ddp_class: Any, world_size: int, seed: int) -> None:
-    """Ranks whose gradients arrive in different orders still add up the same buckets."""
+    """Ranks whose gradients arrive in different orders, or not at all, still add up the same buckets."""
     results = run_ranks(_drive_towers, world_size, (ddp_class, seed), PATIENCE)
     model = Towers(seed)
-    for rank in range(world_size):
-        for step in range(2):
-            (model(rows_of(seed, rank, step), rank % 2 == 0).sum() / world_size).backward()
-    expected = arrays_of(p.grad for p in model.parameters())
-    for number, bucket_bytes in enumerate((1, 100)):
-        case = case_of(world_size, f"bucket_bytes = {bucket_bytes}", "gradients arrive in different orders, two steps")
-        got = [result[number] for result in results]
-        expect_same(case, "gradient", got, expected, "the mean over the ranks is")
+    for step, name in enumerate(_TOWER_STEPS):
+        for rank in range(world_size):
+            out = output_of(model(rows_of(seed, rank, step), rank % 2 == 0, _use(rank, step)))
+            (out.sum() / world_size).backward()
+        expected = arrays_of(p.grad for p in model.parameters())
+        for number, bucket_bytes in enumerate((1, 100)):
+            case = case_of(world_size, f"bucket_bytes = {bucket_bytes}", name)
+            seen = [result[number][step] for result in results]
+            for rank, changed in each_rank(case, [one["changed"] for one in seen]):
+                rank.expect(not changed, "forward changed the gradients that were there before")
+            got = [one["gradients"] for one in seen]
+            expect_same(case, "gradient", got, expected, "the mean over the ranks of what was there is")
 
 
 # ---- the hooks ----
@@ -194,7 +220,7 @@ def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> list:
     towers.left.bias.requires_grad_(False)
     names = {id(p): name for name, p in towers.named_parameters()}
     ddp = Listening(towers, bucket_bytes=1)
-    loss = ddp(rows_of(seed, rank), True).sum()
+    loss = output_of(ddp(rows_of(seed, rank), True)).sum()
     with record_function("backward"):
         loss.backward()
     return sorted(calls)

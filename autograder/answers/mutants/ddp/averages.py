@@ -257,9 +257,12 @@ average_goes_backwards = edit(
     AVERAGE,
     """You laid the gradients into flat from the last to the first. Keep the order of the bucket.""",
     ("p.grad for p in bucket]", "p.grad for p in reversed(bucket)]"),
-    ("zip(bucket, flat.split([p.numel() for p in bucket]))", "zip(bucket[::-1], flat.split([p.numel() for p in bucket[::-1]]))"),
+    (
+        "zip(bucket, flat.split([p.numel() for p in bucket]))",
+        "zip(bucket[::-1], flat.split([p.numel() for p in bucket[::-1]]))",
+    ),
     breaks=tests_of(AVERAGE),
-)  # fmt: skip
+)
 
 average_divides_gradients_and_multiplies_them_back = edit(
     AVERAGE,

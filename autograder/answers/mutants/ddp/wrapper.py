@@ -151,7 +151,8 @@ ddp_divides_once_more = edit(
 
 ddp_ignores_bucket_bytes = edit(
     DDP,
-    """You made the buckets with the default size, whatever bucket_bytes says. Pass it on.""",
+    """You made the buckets with another size than bucket_bytes: with the default, or with its number taken for
+    megabytes. Pass it on as it is.""",
     ("make_buckets(module.parameters(), bucket_bytes)", "make_buckets(module.parameters(), 25 * 2**20)"),
     breaks=tests_of(DDP),
     fails=["ddp_sends_each_bucket_once_while_backward_runs"],
@@ -201,5 +202,53 @@ ddp_takes_one_argument = edit(
     ("    def forward(self, *args, **kwargs):\n", "    def forward(self, x):\n"),
     ("        return self.module(*args, **kwargs)\n", "        return self.module(x)\n"),
     breaks=tests_of(*WRAPPERS),
+    fails=["ddp_sends_each_bucket_once_while_backward_runs", "ddp_hooks_call_on_gradient"],
+)
+
+ddp_broadcasts_buffers_in_every_forward = edit(
+    DDP,
+    """You sent the buffers in each forward, as torch's wrapper does. Here the ranks get them once, at construction: a
+    step sends the buckets and nothing else.""",
+    (
+        "        return self.module(*args, **kwargs)\n",
+        "        for buffer in self.module.buffers():\n"
+        "            dist.broadcast(buffer, 0)\n"
+        "        return self.module(*args, **kwargs)\n",
+    ),
+    breaks=tests_of(DDP),
+    fails=["ddp_sends_each_bucket_once_while_backward_runs"],
+)
+
+ddp_marks_only_what_is_not_zero = edit(
+    DDP,
+    """You did not mark gradients of zeros, so their buckets, and all after them, waited for finish_gradient_sync(). A
+    zero is a gradient, too: mark each one that arrives.""",
+    (MARK, "        if param.grad.any():\n    " + MARK),
+    breaks=tests_of(DDP),
+    fails=["ddp_sends_each_bucket_once_while_backward_runs"],
+)
+
+ddp_drops_what_was_not_used = edit(
+    DDP,
+    """You took the gradient away from a parameter that got none in this backward. It may hold what earlier backwards
+    left there, and so may other ranks: after finish_gradient_sync() it is the mean.""",
+    (
+        FINISH,
+        "        missing = self.reducer.missing()\n"
+        + FINISH
+        + "        for p in missing:\n            p.grad = None\n",
+    ),
+    breaks=tests_of(DDP, CHECKED),
+    fails=["ddp_sends_each_bucket_once_while_backward_runs"],
+)
+
+ddp_returns_the_first_output = edit(
+    DDP,
+    """Your forward returned the first output only. Return what the module returns, a tuple or a dict as well.""",
+    (
+        "        return self.module(*args, **kwargs)\n",
+        "        out = self.module(*args, **kwargs)\n        return out[0] if isinstance(out, tuple) else out\n",
+    ),
+    breaks=tests_of(DDP, QUIET),
     fails=["ddp_sends_each_bucket_once_while_backward_runs", "ddp_hooks_call_on_gradient"],
 )
