@@ -20,9 +20,7 @@ class Towers(nn.Module):
         self.left, self.right = nn.Linear(3, 3).double(), nn.Linear(3, 3).double()
 
     def forward(self, x: torch.Tensor, left_first: bool, use: str = "both") -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, 3) → (B, 3) twice. use: the towers, "both", "left" or "none"."""
-        if use == "none":
-            return x, x
+        """(B, 3) → (B, 3) twice. use: the towers, "both" or "left"."""
         if use == "left":
             left = torch.tanh(self.left(x))
             return left, left

@@ -38,8 +38,7 @@ class _Batch(NamedTuple):
     ranks? The last of them is this one. silent: inside no_sync. finish: is finish_gradient_sync called, and how often?
     look: a forward under no_grad "between" forward and backward, or "first", and then a finish; or the finish of a
     wrapper that has seen no forward, "fresh". around: what no_sync does before, whether it is "left" before backward,
-    or "deep" inside another; "eval": the module is in eval() mode; "other": all is inside another wrapper's no_sync;
-    "unused": odd ranks use no parameter.
+    or "deep" inside another; "eval": the module is in eval() mode; "other": all is inside another wrapper's no_sync.
     """
 
     name: str
@@ -81,7 +80,8 @@ def _drive_batch(rank: int, ddp: Any, other: Any, seed: int, batch: _Batch) -> b
     """Inside a rank: one micro-batch. Has no_sync swallowed an exception?"""
     if len(batch.adds) == 1:
         ddp.zero_grad()
-    ddp.train(batch.around != "eval")
+    ddp.training = batch.around != "eval"
+    ddp.module.train(ddp.training)
     swallowed = False
     if kind := _RAISED.get(batch.around):
         try:
@@ -107,9 +107,7 @@ def _drive_batch(rank: int, ddp: Any, other: Any, seed: int, batch: _Batch) -> b
                 pass
         if batch.around == "other":
             inner.enter_context(other.no_sync())
-        use = "none" if batch.around == "unused" and rank % 2 else "both"
-        x = rows_of(seed, rank, batch.adds[-1]).requires_grad_()
-        loss = output_of(ddp(x, True, use=use)).sum()
+        loss = output_of(ddp(rows_of(seed, rank, batch.adds[-1]), True)).sum()
         if batch.look == "between":
             _look(ddp, seed, rank)
         if batch.around == "left":
@@ -147,15 +145,11 @@ def _expect_batches(ddp_class: Any, seed: int, batches: list[_Batch], world_size
                 wanted = _STEP if batch.mean and (world_size > 1 or mine) else 0
                 text = f"the micro-batch, from forward to finish, sent {in_words(mine)}, expected {wanted} bytes"
                 one.expect({call for call, _ in mine} <= {"all_reduce"} and sum(n for _, n in mine) == wanted, text)
-                late = batch.mean and batch.around != "unused" and parts["backward"] != mine
-                one.expect(not late, "not all buckets started during the backward, although it is synchronized")
             for rank in each:
                 if again := sent_by(calls_inside(ledger, rank, f"{batch.name}, again")):
                     text = f"on rank {rank}, finish_gradient_sync() had nothing to finish, but sent {in_words(again)}"
                     fail(text, case, again)
             local = [_own_gradients(seed, rank, batch.adds) for rank in each]
-            if batch.around == "unused":
-                local = [[g * (1 - rank % 2) for g in grads] for rank, grads in enumerate(local)]
             mean = [np.mean(arrays, axis=0) for arrays in zip(*local, strict=True)]
             whose = "the mean over the ranks is" if batch.mean else "this rank's own sum is"
             got = [result[number] for result in results]
@@ -185,7 +179,6 @@ def no_sync_sends_nothing_and_adds_up(QuietDataParallel, *, rng):  # noqa: N803 
             _Batch("a third micro-batch, outside no_sync", (1, 2, 3), True),
             _Batch("a second synchronized step without zero_grad", (1, 2, 3, 4), True),
             _Batch("a synchronized micro-batch in eval() mode", (5,), True, around="eval"),
-            _Batch("a synchronized micro-batch in which odd ranks use no parameter", (7,), True, around="unused"),
             _Batch(
                 "a forward inside no_sync, its backward after it", (6,), False, silent=True, finish=0, around="left"
             ),

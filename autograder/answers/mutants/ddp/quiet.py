@@ -232,34 +232,6 @@ quiet_restores_after_some_exceptions = edit(
     fails=["no_sync_restores_what_was"],
 )
 
-quiet_asks_the_mode_in_backward = edit(
-    QUIET,
-    """Your on_gradient asked whether gradients are enabled. Inside backward they are not, so no bucket started before
-    finish_gradient_sync(). The forward has decided.""",
-    (
-        "        if self.open:\n            super().on_gradient(param)",
-        "        if self.open and torch.is_grad_enabled():\n            super().on_gradient(param)",
-    ),
-    breaks=tests_of(QUIET),
-)
-
-quiet_finishes_only_what_its_hooks_saw = edit(
-    QUIET,
-    """Your finish_gradient_sync() did nothing on a rank where no gradient had arrived, and the others waited for it.
-    The forward decides: after a synchronized one each rank takes part.""",
-    (
-        "        if self.open:\n            super().on_gradient(param)\n",
-        "        if self.open:\n            self.arrived = True\n            super().on_gradient(param)\n",
-    ),
-    (
-        "        if self.open:\n            super().finish_gradient_sync()\n",
-        '        if self.open and getattr(self, "arrived", False):\n'
-        "            self.arrived = False\n"
-        "            super().finish_gradient_sync()\n",
-    ),
-    breaks=tests_of(QUIET),
-)
-
 quiet_asks_the_output = edit(
     QUIET,
     """You asked whether the output requires a gradient. A module may return a tuple or a dict, which has no
