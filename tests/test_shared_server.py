@@ -53,6 +53,8 @@ def test_programs_fork_their_ranks_from_a_process_that_they_share():
     before = listening()
     with share_server():
         until(lambda: len(listening() - before) == 1)
+        with share_server():
+            assert len(listening() - before) == 1
         for _ in range(2):
             done = script(HELPLESS, RUN)
             assert done.stdout == "[0, 1]\n", done.stderr

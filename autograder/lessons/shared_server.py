@@ -20,8 +20,11 @@ def share_server() -> Iterator[None]:
     """Kernels that are started in this block fork their ranks from servers that one process forks for them.
 
     They find that process by the environment variable RANKS_SERVER, the path of its socket. A kernel that cannot reach
-    it starts a server of its own.
+    it starts a server of its own. A block inside another one uses the other's process.
     """
+    if "RANKS_SERVER" in os.environ:
+        yield
+        return
     with tempfile.TemporaryDirectory(prefix="ranks-server-") as folder:
         path = os.path.join(folder, "socket")
         process = _listen(path)

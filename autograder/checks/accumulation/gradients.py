@@ -143,10 +143,13 @@ def masked_squares_less_100(prediction: torch.Tensor, y: torch.Tensor, as_tensor
 LOSSES = {Tokens: masked_cross_entropy, Tied: masked_cross_entropy, Rows: masked_squares, Line: masked_squares}
 
 
-@functools.cache
+#: (loss, as_tensor) → its `loss_fn`. A dict and not functools.cache, which cannot go into a jail.
+_KEPT: dict[tuple[Callable, bool], Callable] = {}
+
+
 def _loss(function: Callable, as_tensor: bool) -> Callable:
     """The same `loss_fn` for all calls, as in a training loop."""
-    return functools.partial(function, as_tensor=as_tensor)
+    return _KEPT.setdefault((function, as_tensor), functools.partial(function, as_tensor=as_tensor))
 
 
 @dataclass(frozen=True)
