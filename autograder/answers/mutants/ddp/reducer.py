@@ -132,7 +132,7 @@ reducer_leaves_incomplete_buckets = edit(
     """Your finish() waits only for the buckets that had been started. A bucket with a missing gradient, and all
     buckets after it, were never averaged: start the rest in finish(), in their order.""",
     ("        while len(self._started) < len(self.buckets):\n            self._start_next()\n", ""),
-    breaks=tests_of(REDUCER, CHECKED),
+    breaks=tests_of(REDUCER, DDP, CHECKED),
 )
 
 reducer_starts_the_rest_before_looking_in_order = edit(
@@ -152,7 +152,7 @@ reducer_starts_the_rest_before_looking_in_order = edit(
         "        for number, bucket in enumerate(self.buckets):\n"
         "            finish_bucket(bucket, *handles[number])\n",
     ),
-    breaks=tests_of(REDUCER, CHECKED),
+    breaks=tests_of(REDUCER, DDP, CHECKED),
 )
 
 reducer_misses_whole_buckets = edit(
@@ -200,7 +200,7 @@ reducer_crashes_on_an_incomplete_bucket = edit(
         "        for bucket",
     ),
     ("zip(self.buckets, self._started)", "zip(self.buckets, self._started, strict=True)"),
-    breaks=tests_of(REDUCER, CHECKED),
+    breaks=tests_of(REDUCER, DDP, CHECKED),
 )
 
 reducer_refuses_only_after_the_start = edit(
