@@ -1,9 +1,9 @@
 """Lesson 01: what the five collectives must do, and what they may cost.
 
-The numbers that are added are small enough for their sums to be exact in the dtype that was asked for, so results are
-compared bit for bit with numpy's: additions in any order give the same sum, and an addition in a smaller dtype does
-not. What was sent is the ledger's. Bytes and rounds are compared with those of the algorithm, or with the most that
-it needs where chunks are unequal.
+The numbers that are added are small enough for their sums to be exact in their own dtype. So results are compared
+with numpy's bit for bit: every order of addition gives the same sum, and addition in a smaller dtype gives another one.
+What was sent is read from the ledger. Bytes and rounds are compared with those of the algorithm or, where chunks are
+unequal, with the most that the algorithm needs.
 """
 
 from autograder.checks.collectives.chunks import (

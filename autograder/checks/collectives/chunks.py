@@ -63,7 +63,7 @@ def _expect_broadcasts(trials: list[Trial]) -> None:
 @check("01-ex1-broadcast")
 def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
-    src = int(rng.integers(4))  # the same for all, so that each rank is tried at another distance from the source
+    src = int(rng.integers(4))  # one for all cases: each rank is at another distance from it
     cases = [replace(case, extra=(src,)) for case in cases_of_4(rng)]
     _expect_broadcasts(run_cases_alone(broadcast, cases, rng))
 

@@ -23,12 +23,12 @@ from ranks.ledger import Ledger
 #: Powers of two, other numbers, one rank alone, and enough ranks for a tree of three rounds.
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 OTHER_DTYPES = ("float32", "int64")
-#: Lengths that no N above 1 divides, that some N divide, that every N divides; 0 and 1 leave ranks without a chunk.
+#: Some lengths are divided by no N above 1, others by some N, and 840 by every N; 0 and 1 leave ranks without a chunk.
 LENGTHS = (0, 1, 3, 7, 12, 1003, 840)
-#: Enough numbers (2.4 MB) that what a network adds to them does not count.
+#: So many numbers (2.4 MB) that what a network adds to them is negligible.
 MEGABYTES = 300_001
-#: Values are below the first number in size and multiples of the second. Only their own dtype adds them exactly:
-#: float32 is too coarse for the sums of float64, and float64 for those of int64.
+#: (most, unit): values are at most `most` times `unit` in size, and multiples of `unit`. Only their own dtype adds them
+#: exactly: float32 is too coarse for the sums of float64, and float64 for those of int64.
 _RANGE = {"float32": (2**12, 2.0**-8), "float64": (2**48, 2.0**-40), "int64": (2**59, 1)}
 
 
@@ -78,7 +78,7 @@ def _drive(rank: int, world_size: int, function: Any, cases: list[Case]) -> list
     kept, outcomes = [], []
     for case in cases:
         x = _laid_out(torch.from_numpy(case.inputs[rank].copy()), case.layout, rank)
-        callers = x.detach()  # the caller's memory, also when the function gives `x` another one
+        callers = x.detach()  # the caller's memory, even if the function gives `x` other memory
         dist.barrier()
         try:
             result, error = function(x, *case.extra), None
@@ -200,7 +200,7 @@ def cases_of_4(rng: np.random.Generator) -> list[Case]:
 
 @dataclass(frozen=True)
 class _Drawn(Sequence):
-    """8 MB for each of 4 ranks. Each rank draws its own from the seed, so that they need not travel to it."""
+    """8 MB for each of 4 ranks. Each rank draws its own numbers from the seed, so that nobody has to send them."""
 
     seed: int
 
@@ -235,7 +235,7 @@ def expect_values(trial: Trial, of_rank: Any, in_place: bool) -> None:
     for rank, got in each_rank(case.name, held, evidence=_start):
         expected = of_rank(rank.rank)
         if got is None:
-            rank.fail("no tensor came back: does the function return it?", "None")
+            rank.fail("no tensor came back: does the function return one?", "None")
         if got.dtype != expected.dtype:
             rank.fail(f"the result is {got.dtype}, expected {expected.dtype}", str(got.dtype))
         rank.expect(got.shape == expected.shape, f"the result has shape {got.shape}, expected {expected.shape}")
@@ -279,7 +279,7 @@ def expect_neighbors(trial: Trial, most: int) -> None:
 
 
 def expect_sent(trial: Trial, *allowed: list[int]) -> None:
-    """The ranks sent exactly these bytes, a number for each rank; several lists where the ring may turn either way."""
+    """Each rank sent exactly this number of bytes; there are two lists where the ring may turn either way."""
     sent = trial.ledger.bytes_sent()
     if sent not in allowed:
         fail(f"the ranks sent {sent} bytes, expected {allowed[0]}", trial.case.name, sent)
@@ -291,7 +291,7 @@ def expect_received(trial: Trial) -> None:
     for rank in range(trial.case.world_size):
         got = sum(message.bytes for message in trial.ledger.of(rank) if message.is_receive)
         if rank != trial.case.extra[0] and got < needed:
-            text = f"rank {rank} received {got} bytes, but holds {needed} bytes of the source's: send and receive them"
+            text = f"rank {rank} received {got} bytes, but holds the source's {needed} bytes: send and receive them"
             fail(text, trial.case.name, ("received too little", got))
 
 
@@ -316,7 +316,7 @@ def turned(sizes: list[int], by: int) -> list[int]:
 def expect_refusals(function: Any, cases: list[Case], name: str, valid: Case | None = None, expect: Any = None) -> None:
     """A ValueError names the argument, on every rank, before any message.
 
-    valid: a case among them that raises nothing. expect: what the exercise's core asks of a list of trials.
+    valid: a case tried among them that raises nothing. expect: what the exercise's core asks of a list of trials.
     """
     middle = len(cases) // 2
     tried = cases if valid is None else [*cases[:middle], valid, *cases[middle:]]

@@ -96,7 +96,7 @@ def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
 @check("01-ex6-halving-all-reduce")
 def halving_sums_within_its_budget(halving_all_reduce, *, rng):
     """Every rank's tensor becomes the sum, in at most 2 log2 N rounds, for the bytes of a ring of equal chunks."""
-    # Halves of unequal length end a rank that exchanges the wrong ones: what is simply wrong shows before that.
+    # A rank that exchanges the wrong halves crashes if they differ in length: equal halves first show what is wrong.
     _expect_halvings(run_cases(halving_all_reduce, [Case("4 ranks, 8 numbers", vectors(rng, 4, 8, "float64"))]))
     for world_size in (size for size in WORLD_SIZES if size & (size - 1) == 0):
         cases = vector_cases(rng, world_size) + shaped_cases(rng, world_size) + large_case(rng, world_size)

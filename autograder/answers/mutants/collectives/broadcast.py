@@ -44,8 +44,9 @@ broadcast_fills_a_copy = edit(
 
 broadcast_gives_the_tensor_other_memory = edit(
     BROADCAST,
-    """You gave the tensor object other memory, with set_() or `.data`. Other tensors that share its old memory, such as
-    the matrix whose transpose it is, keep the old numbers. In place means into the tensor's own memory: copy_().""",
+    """You gave the tensor object other memory, with set_() or `.data`. Tensors that share the old memory, for example a
+    matrix whose transpose you were given, keep the old numbers. In place means into the tensor's own memory:
+    copy_().""",
     ("tensor.copy_(data)", "tensor.data = data"),
     base=_broadcast,
     breaks=tests_of(BROADCAST),
@@ -54,7 +55,7 @@ broadcast_gives_the_tensor_other_memory = edit(
 broadcast_sends_memory_as_it_lies = edit(
     BROADCAST,
     """You sent the elements in the order in which they lie in memory. Where one rank's matrix is transposed and
-    another's is not, they arrive in other places. contiguous() puts them in the order of their indices.""",
+    another's is not, the elements arrive in the wrong places. contiguous() puts them in the order of their indices.""",
     (
         "    data = tensor.contiguous()\n",
         "    if tensor.dim() == 2 and not tensor.is_contiguous():\n"
@@ -152,8 +153,8 @@ broadcast_always_from_rank_0 = edit(
 
 @mutant(BROADCAST, breaks=tests_of(BROADCAST, TREE))
 def broadcast_by_torch():
-    """You called torch's own broadcast. It gives the right numbers, but this exercise is about how it is made: use only
-    sends and receives."""
+    """You called torch's own broadcast. It gives the right numbers, but this exercise asks you to build it yourself:
+    use only sends and receives."""
 
     def broadcast(tensor, src):
         if not 0 <= src < dist.get_world_size():

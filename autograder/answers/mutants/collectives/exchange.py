@@ -93,7 +93,7 @@ halving_without_doubling = edit(
 halving_overwrites = edit(
     HALVING,
     """What your partner sent replaced your own part instead of being added to it, so the result holds single ranks'
-    numbers. Receive into a buffer of its own, and add.""",
+    numbers. Receive into a separate buffer, and add.""",
     ("        mine += incoming\n", "        mine.copy_(incoming)\n"),
     base=_halving,
     breaks=tests_of(HALVING),
@@ -151,8 +151,8 @@ halving_sends_the_whole_on_the_way_back = edit(
 
 @mutant(HALVING, breaks=tests_of(HALVING))
 def halving_never_halves():
-    """In every round you exchanged whole vectors with a partner. That takes only log2 N rounds, but T·log2 N bytes a
-    rank. Exchange half of the vector first, then a quarter, and go on with the part that you have summed."""
+    """In every round you exchanged whole vectors with a partner. That takes only log2 N rounds, but each rank sends
+    T·log2 N bytes. Exchange half of the vector first, then a quarter, and go on with the part that you have summed."""
 
     def halving_all_reduce(tensor):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -215,8 +215,8 @@ halving_sends_first = edit(
 
 halving_by_torch = edit(
     HALVING,
-    """You called torch's own all_reduce. It gives the right sum, but this exercise is about how it is made: use only
-    sends and receives.""",
+    """You called torch's own all_reduce. It gives the right sum, but this exercise asks you to build it yourself: use
+    only sends and receives.""",
     ("    part, kept = total, []\n", "    dist.all_reduce(total)\n    part, kept = total, []\n"),
     ("distance = world_size // 2", "distance = 0"),
     base=_halving,
@@ -225,8 +225,8 @@ halving_by_torch = edit(
 
 halving_refuses_odd_numbers_only = edit(
     HALVING,
-    """You refused odd numbers of ranks only. 6 is even, but no power of two: there rank 5 has no partner at distance 2,
-    and the ranks wait for each other. A power of two has a single 1 among its binary digits.""",
+    """You refused odd numbers of ranks only. 6 is even, but not a power of two: with 6 ranks, rank 5 has no partner at
+    distance 2, and the ranks wait for each other. A power of two has a single 1 among its binary digits.""",
     ("if world_size & (world_size - 1):", "if world_size % 2 and world_size > 1:"),
     base=_halving,
     breaks=tests_of(HALVING),
@@ -235,8 +235,8 @@ halving_refuses_odd_numbers_only = edit(
 
 halving_falls_back_on_the_ring = edit(
     HALVING,
-    """For a number of ranks that is no power of two you used another algorithm without a word. The statement asks for
-    an error: a caller who chose this algorithm should learn that it does not apply.""",
+    """For a number of ranks that is not a power of two, you silently used another algorithm. The statement asks for an
+    error: a caller who chose this algorithm should learn that it does not apply.""",
     (
         'raise ValueError(f"world_size must be a power of two, got {world_size}")',
         "return all_reduce(tensor)",
@@ -301,8 +301,9 @@ all_to_all_in_the_order_of_arrival = edit(
 
 all_to_all_begins_with_rank_0 = edit(
     ALL_TO_ALL,
-    """The result is right, but every rank sends to rank 0 first, then to rank 1: the messages queue up at one rank
-    while the others get nothing, and it takes nearly twice as many rounds. Let rank r begin with rank r + 1.""",
+    """The result is right, but every rank sends to rank 0 first, then to rank 1. The messages queue up at one rank
+    while the others get nothing, and the exchange takes nearly twice as many rounds. Let rank r begin with
+    rank r + 1.""",
     (
         "    for step in range(1, world_size):\n"
         "        dst, src = (rank + step) % world_size, (rank - step) % world_size\n"
@@ -322,8 +323,8 @@ all_to_all_begins_with_rank_0 = edit(
 
 all_to_all_sends_its_own_chunk = edit(
     ALL_TO_ALL,
-    """You sent chunk `rank` of your vector to everybody, which is an all-gather. In an all-to-all each rank gets
-    another piece: send chunk d to rank d.""",
+    """You sent chunk `rank` of your vector to everybody, which is an all-gather. In an all-to-all each rank gets a
+    different piece: send chunk d to rank d.""",
     ("dist.isend(chunks[dst], dst=dst)", "dist.isend(chunks[rank][: len(chunks[dst])].clone(), dst=dst)"),
     base=_all_to_all,
     breaks=tests_of(ALL_TO_ALL),
@@ -331,8 +332,8 @@ all_to_all_sends_its_own_chunk = edit(
 
 all_to_all_forgets_its_own_chunk = edit(
     ALL_TO_ALL,
-    """The chunk that stays at home is missing: place `rank` of the result holds zeros. Nothing is sent for it, so copy
-    it.""",
+    """The chunk that a rank keeps for itself is missing: place `rank` of the result holds zeros. No message brings this
+    chunk, so copy it.""",
     ("    received[rank] = chunks[rank].clone()\n", ""),
     base=_all_to_all,
     breaks=tests_of(ALL_TO_ALL),
@@ -352,8 +353,8 @@ all_to_all_of_equal_chunks = edit(
 
 all_to_all_uses_torch_chunk = edit(
     ALL_TO_ALL,
-    """torch.chunk cuts into pieces of ⌈length/N⌉, so the last ranks get short pieces or none. Use those of
-    tensor_split, whose lengths differ by at most one.""",
+    """torch.chunk cuts into pieces of ⌈length/N⌉, so the last ranks get short pieces or none. Use tensor_split instead:
+    the lengths of its pieces differ by at most one.""",
     (
         "chunks = [chunk.contiguous() for chunk in tensor.tensor_split(world_size)]",
         "chunks = [chunk.contiguous() for chunk in tensor.chunk(world_size)]\n"
@@ -365,8 +366,8 @@ all_to_all_uses_torch_chunk = edit(
 
 all_to_all_adds_up = edit(
     ALL_TO_ALL,
-    """You added up the chunks that arrived, which makes a reduce-scatter of it. An all-to-all changes no number: return
-    the chunks one after the other.""",
+    """You added up the chunks that arrived, which is a reduce-scatter. An all-to-all changes no number: return the
+    chunks one after the other.""",
     ("return torch.cat(received)", "return torch.stack(received).sum(dim=0)"),
     base=_all_to_all,
     breaks=tests_of(ALL_TO_ALL),
@@ -425,8 +426,8 @@ def all_to_all_passes_whole_vectors():
 
 all_to_all_sends_first = edit(
     ALL_TO_ALL,
-    """Every rank waits in send until the other one receives, and no rank receives, since all of them wait in send. Use
-    a send that does not wait, receive, and then wait for the send.""",
+    """Every rank waits in send until its partner receives, so no rank gets as far as receiving. Use a send that does
+    not wait, receive, and then wait for the send.""",
     ("work = dist.isend(chunks[dst], dst=dst)", "dist.send(chunks[dst], dst=dst)"),
     ("        work.wait()\n", ""),
     base=_all_to_all,
@@ -435,8 +436,8 @@ all_to_all_sends_first = edit(
 
 all_to_all_by_torch = edit(
     ALL_TO_ALL,
-    """You called torch's own all_to_all. It gives the right result, but this exercise is about how it is made: use only
-    sends and receives.""",
+    """You called torch's own all_to_all. It gives the right result, but this exercise asks you to build it yourself:
+    use only sends and receives.""",
     (
         "    for step in range(1, world_size):\n"
         "        dst, src = (rank + step) % world_size, (rank - step) % world_size\n"
@@ -464,8 +465,8 @@ all_to_all_takes_any_shape = edit(
 
 all_to_all_checks_several_ranks_only = edit(
     ALL_TO_ALL,
-    """With one rank you return before you look at the tensor's shape. The statement asks for the error on every rank,
-    for any N: check first.""",
+    """With one rank you return before you look at the shape of `tensor`. The statement asks for the error on every
+    rank, for any N: check first.""",
     (
         "    if tensor.dim() != 1",
         "    if dist.get_world_size() == 1:\n        return tensor.clone()\n    if tensor.dim() != 1",

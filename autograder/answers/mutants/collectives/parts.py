@@ -35,7 +35,7 @@ def _reduce_scatter():
 reduce_scatter_ends_one_chunk_too_far = edit(
     REDUCE_SCATTER,
     """Your sums are right, but rank r ends with chunk r + 1: each chunk starts on its own rank, and N − 1 steps later
-    it is complete one rank before its own. Start chunk c on rank c + 1, so that it ends on rank c.""",
+    it is complete on the rank before its own. Start chunk c on rank c + 1, so that it ends on rank c.""",
     ("mine = chunks[(rank - step - 2) % world_size]", "mine = chunks[(rank - step - 1) % world_size]"),
     ("[(rank - step - 1) % world_size], dst", "[(rank - step) % world_size], dst"),
     ("return chunks[rank]", "return chunks[(rank + 1) % world_size]"),
@@ -60,7 +60,7 @@ reduce_scatter_adds_into_its_input = edit(
 reduce_scatter_returns_a_view_of_its_input = edit(
     REDUCE_SCATTER,
     """With one rank there is nothing to add, and you returned the input itself or a view of it. Changing the result
-    would then change the input. Return new memory in every case, also for N = 1.""",
+    would then change the input. Return new memory in every case, even for N = 1.""",
     (
         "chunks = [chunk.clone() for chunk in tensor.tensor_split(world_size)]",
         "chunks = list(tensor.tensor_split(world_size))",
@@ -167,16 +167,13 @@ reduce_scatter_stops_one_step_early = edit(
 
 reduce_scatter_everybody_sends_first = edit(
     REDUCE_SCATTER,
-    """Every rank waits in send until its right neighbor receives, and no rank receives, since all of them wait in send.
-    Use a send that does not wait (isend), receive, and then wait for the send.""",
+    """Every rank waits in send until its right neighbor receives, so no rank gets as far as receiving. Use a send that
+    does not wait (isend), receive, and then wait for the send.""",
     ("work = dist.isend", "dist.send"),
     ("        work.wait()\n", ""),
     base=_reduce_scatter,
     breaks=tests_of(REDUCE_SCATTER, ALL_REDUCE),
 )
-
-
-# ---- 3 · all_gather ----
 
 
 reduce_scatter_takes_any_shape = edit(
@@ -205,9 +202,12 @@ reduce_scatter_checks_several_ranks_only = edit(
 )
 
 
+# ---- 3 · all_gather ----
+
+
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_labels_chunks_one_too_far():
-    """All the chunks arrived, but each one place off. In step s the chunk from the left neighbor is the one that
+    """All the chunks arrived, but each is one place off. In step s the chunk from the left neighbor is the one that
     started s + 1 ranks back, chunk rank − s − 1; your own chunk does not move."""
 
     def all_gather(chunk, numel):
@@ -270,8 +270,8 @@ def all_gather_assumes_equal_chunks():
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER, ALL_REDUCE))
 def all_gather_sends_straight_to_everybody():
-    """Each rank sent its chunk to every other rank itself. The number of bytes is right, but most messages go to ranks
-    that are not neighbors. On a ring, pass on to the right what has just come from the left."""
+    """Each rank sent its chunk directly to every other rank. The number of bytes is right, but most messages go to
+    ranks that are not neighbors. On a ring, each rank passes to the right what it has just received from the left."""
 
     def all_gather(chunk, numel):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -324,8 +324,8 @@ all_gather_takes_the_length_first = edit(
 
 all_gather_cuts_a_long_chunk = edit(
     ALL_GATHER,
-    """You refuse a chunk that is too short, and cut one that is too long. Its last numbers are lost without a word:
-    raise the ValueError for any other length.""",
+    """You refuse a chunk that is too short, but you cut one that is too long, and its last numbers are silently lost.
+    Raise the ValueError for any wrong length.""",
     ("if chunk.shape != chunks[rank].shape:", "if chunk.dim() != 1 or len(chunk) < len(chunks[rank]):"),
     ("chunks[rank].copy_(chunk)", "chunks[rank].copy_(chunk[: len(chunks[rank])])"),
     breaks=tests_of(ALL_GATHER),
@@ -334,7 +334,8 @@ all_gather_cuts_a_long_chunk = edit(
 
 all_gather_checks_several_ranks_only = edit(
     ALL_GATHER,
-    """With one rank you return before you look at the chunk. It has to fit `numel` there as well: check first.""",
+    """With one rank you return before you look at the chunk. The chunk has to fit `numel` there as well: check
+    first.""",
     (
         "    right, left =",
         "    if world_size == 1:\n        return chunk.clone()\n    right, left =",
@@ -346,8 +347,8 @@ all_gather_checks_several_ranks_only = edit(
 
 @mutant(ALL_GATHER, breaks=tests_of(ALL_GATHER), fails=["all_gather_refuses_a_chunk_that_does_not_fit"])
 def all_gather_takes_any_chunk():
-    """You accepted a chunk whose length does not fit `numel`, and cut or padded it. A sender and a receiver that
-    disagree about sizes end a process or leave garbage: raise the ValueError before anything is sent."""
+    """You accepted a chunk whose length does not fit `numel`, and cut or padded it. If a sender and a receiver disagree
+    about sizes, a process crashes or the result is garbage: raise the ValueError before anything is sent."""
 
     def all_gather(chunk, numel):
         rank, world_size = dist.get_rank(), dist.get_world_size()

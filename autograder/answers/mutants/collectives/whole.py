@@ -25,8 +25,8 @@ def all_reduce_fills_a_copy():
 
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_gives_the_tensor_other_memory():
-    """You gave the tensor object other memory, with set_() or `.data`. Other tensors that share its old memory, such as
-    the gradient of which it is a view, keep the old numbers. Copy the sum into the tensor."""
+    """You gave the tensor object other memory, with set_() or `.data`. Tensors that share the old memory, for example a
+    gradient of which you were given a view, keep the old numbers. Copy the sum into the tensor."""
 
     def all_reduce(tensor):
         chunk = reduce_scatter(tensor.reshape(-1))
@@ -36,7 +36,7 @@ def all_reduce_gives_the_tensor_other_memory():
 @mutant(ALL_REDUCE, breaks=tests_of(ALL_REDUCE))
 def all_reduce_adds_memory_as_it_lies():
     """You added the elements in the order in which they lie in memory. Where one rank's matrix is transposed and
-    another's is not, elements of different places are added. reshape(-1) puts them in the order of their indices."""
+    another's is not, you added elements from different places. reshape(-1) puts them in the order of their indices."""
 
     def all_reduce(tensor):
         if tensor.dim() == 2 and not tensor.is_contiguous():
@@ -121,8 +121,8 @@ all_reduce_needs_contiguous_memory = edit(
 
 @mutant(TREE, breaks=tests_of(TREE))
 def tree_loses_ranks_beyond_a_power_of_two():
-    """When N is not a power of two, some ranks' numbers are missing from the sum: your tree covers the largest power of
-    two below N and never asks the ranks after it. Go on until the distance reaches N."""
+    """When N is not a power of two, some ranks' numbers are missing from the sum: your tree covers only as many ranks
+    as the largest power of two below N, and never asks the others. Go on until the distance reaches N."""
 
     def tree_all_reduce(tensor):
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -143,7 +143,7 @@ def tree_loses_ranks_beyond_a_power_of_two():
 
 @mutant(TREE, breaks=tests_of(TREE))
 def tree_adds_integers_in_float64():
-    """You added integers in float64, which holds whole numbers exactly only up to 2⁵³. Beyond, the sum is rounded. Add
+    """You added integers in float64, which holds whole numbers exactly only up to 2⁵³. Larger sums are rounded. Add
     tensors in their own dtype."""
 
     def tree_all_reduce(tensor):
@@ -193,8 +193,8 @@ def tree_is_the_ring():
 @mutant(TREE, breaks=tests_of(TREE))
 def tree_exchanges_in_every_round():
     """In every round you exchanged whole vectors in both directions with a partner. That needs only ⌈log2 N⌉ rounds
-    when N is a power of two, but sends N·log2 N messages, more than the 2(N − 1) of a tree. Send up only, then
-    broadcast down."""
+    when N is a power of two, but sends N·log2 N messages, more than the 2(N − 1) of a tree. First send only upward,
+    then broadcast down."""
 
     def tree_all_reduce(tensor):
         rank, world_size = dist.get_rank(), dist.get_world_size()
