@@ -1,8 +1,8 @@
 """Lesson 02: what must hold of the costs of communication, one function for each property.
 
-No oracle evaluates the formula that a solution does. The times come from playing the rounds, one after the other, in
-exact rational arithmetic: who sends how many bytes, and through which port. Python's `Fraction` takes every float as
-the exact number that it is, so only the student's own rounding is left to compare.
+No oracle evaluates the formula of a solution. The times come from playing the rounds, one after the other, in exact
+rational arithmetic: who sends how many bytes, and through which port. Python's `Fraction` takes every float as the
+exact number that it is, so a comparison has to allow for the student's own rounding only.
 """
 
 from autograder.checks.costs.messages import (

@@ -78,7 +78,7 @@ def result_of(case: str, call: str, function: Callable, *arguments: Any) -> Any:
 
 
 def expect_value_error(case: str, name: str, function: Callable, *arguments: Any) -> None:
-    """A ValueError is raised whose text contains `name`. To raise another error or none is one mistake."""
+    """A ValueError is raised whose text contains `name`. Raising another error or none counts as the same mistake."""
     try:
         function(*arguments)
     except NotImplementedError:

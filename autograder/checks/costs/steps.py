@@ -100,11 +100,11 @@ def tokens_are_the_fewest_that_hide(tokens_to_hide: Callable, *, rng: np.random.
                 mfu,
                 overlap,
             )
-    # Powers of two, in which no right formula rounds: exactly so many tokens hide it.
+    # Powers of two, with which no right formula rounds: exactly this many tokens hide the all-reduce.
     for tokens in (1, 2, 5, 4096, 4097):
         case = f"exactly what {tokens} tokens hide" if tokens > 1 else "exactly what one token hides"
         _expect_tokens(tokens_to_hide, case, tokens, 2**10, 3.0 * tokens, 2**11, 0.5, 0.5)
-    # Hardly more, of which no right formula makes a whole number either.
+    # Hardly more communication, which no right formula rounds to a whole number of tokens.
     more = 3.0 * 5 * (1 + 2.0**-14)
     _expect_tokens(tokens_to_hide, "hardly more than what 5 tokens hide", 6, 2**10, more, 2**11, 0.5, 0.5)
     many = 3.0 * 200_000

@@ -37,8 +37,8 @@ def _times():
 
 one_rank_before_the_arguments = edit(
     TIMES,
-    """You return 0.0 for one rank before you look at the other arguments, so that a negative nbytes, alpha or beta
-    goes unnoticed there. Check the arguments first.""",
+    """You return 0.0 for one rank before you look at the other arguments, so a negative nbytes, alpha or beta goes
+    unnoticed there. Check the arguments first.""",
     (
         """def ring_time(nbytes, n, alpha, beta):
 """,
@@ -54,8 +54,8 @@ one_rank_before_the_arguments = edit(
 
 logarithm_to_base_2 = edit(
     TIMES,
-    """math.log(n, 2) divides two rounded logarithms, and for some powers of two the quotient is a little too large,
-    so that ceil adds a round: 2**29 is the first. math.log2 is exact for powers of two.""",
+    """math.log(n, 2) divides two rounded logarithms. For some powers of two, 2**29 being the first, the quotient is a
+    little too large and ceil adds a round. math.log2 is exact for powers of two.""",
     ("math.log2(n)", "math.log(n, 2)"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -63,8 +63,8 @@ logarithm_to_base_2 = edit(
 
 whole_seconds_stay_whole = edit(
     TIMES,
-    """With whole numbers for alpha and beta your tree_time returns an int, or for one rank both do. The statement
-    asks for a float: multiply by 2.0.""",
+    """With whole numbers for alpha and beta, your tree_time returns an int, or tree_time and ring_time both do for one
+    rank. The statement asks for a float: multiply by 2.0.""",
     ("return 2.0 * math.ceil", "return 2 * math.ceil"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -240,7 +240,7 @@ tree_refuses_less_than_the_ring = edit(
 
 halving_refuses_only_other_sizes = edit(
     TIMES,
-    """Your halving_time refuses an n that is no power of two, but lets a negative nbytes, alpha or beta through. It
+    """Your halving_time refuses an n that is not a power of two, but lets a negative nbytes, alpha or beta through. It
     must refuse what the other two refuse, too.""",
     (
         """    check(nbytes, n, alpha, beta)
@@ -254,8 +254,8 @@ halving_refuses_only_other_sizes = edit(
 
 halving_with_any_number = edit(
     TIMES,
-    """Your halving_time returns a time for an n that is no power of two. With 6 ranks a rank has no partner at
-    distance N/2, N/4, ... in each round: raise a ValueError that names n.""",
+    """Your halving_time returns a time for an n that is not a power of two. With 6 ranks, the distances N/2, N/4, ...
+    do not give every rank a partner in each round: raise a ValueError that names n.""",
     (
         """    if n & (n - 1):
         raise ValueError(f"n = {n} is no power of two")
@@ -269,7 +269,7 @@ halving_with_any_number = edit(
 
 odd_is_not_the_test = edit(
     TIMES,
-    """You refuse odd numbers only. 6 and 12 are even and no powers of two either: half of 6 is 3, which cannot be
+    """You refuse odd numbers only. 6 and 12 are even, but they are not powers of two: half of 6 is 3, which cannot be
     halved.""",
     ("if n & (n - 1):", "if n > 1 and n % 2:"),
     base=_times,
@@ -318,7 +318,7 @@ halving_sends_chunks = edit(
 
 halving_forgets_the_last_round = edit(
     TIMES,
-    """Your halving_time adds up T/2 + T/4 + ... to the whole T. The sum ends at T/N, so it is T minus T/N.""",
+    """Your halving_time takes T/2 + T/4 + ... to be the whole T. The last term is T/N, so the sum is T minus T/N.""",
     ("nbytes * (n - 1) / n\n", "nbytes * (n > 1)\n"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -335,8 +335,8 @@ halving_with_the_rounds_of_the_ring = edit(
 
 halving_of_nothing_takes_any_number = edit(
     TIMES,
-    """With 0 bytes your halving_time takes any n. Rank 5 of 6 has no partner then either: refuse an n that is not a
-    power of two whatever the other arguments are.""",
+    """With 0 bytes your halving_time takes any n. Rank 5 of 6 has no partner in that case either: refuse an n that is
+    not a power of two, whatever the other arguments are.""",
     ("if n & (n - 1):", "if n & (n - 1) and nbytes:"),
     base=_times,
     breaks=tests_of(TIMES),
@@ -345,7 +345,7 @@ halving_of_nothing_takes_any_number = edit(
 
 halving_knows_a_few_powers = edit(
     TIMES,
-    """You compare n with a list of powers of two, which ends. The statement has no largest n: ask whether n has a
+    """You look n up in a list of powers of two, and the list ends. The statement has no largest n: ask whether n has a
     single 1 among its binary digits.""",
     ("if n & (n - 1):", "if n not in [2**k for k in range(13)]:"),
     base=_times,

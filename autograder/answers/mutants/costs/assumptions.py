@@ -75,7 +75,7 @@ only_the_first_failure = edit(
 
 a_quarter_is_a_failure = edit(
     ASSUMPTIONS,
-    """A time that grows by exactly a quarter counts as a failure for you. It must grow by more: compare with >.""",
+    """You count growth by exactly a quarter as a failure. The time must grow by more than that: compare with >.""",
     ("everyone > 1.25 * both", "everyone >= 1.25 * both"),
     ("both > 1.25 * alone", "both >= 1.25 * alone"),
     ("adding > 1.25 * everyone", "adding >= 1.25 * everyone"),
@@ -85,8 +85,8 @@ a_quarter_is_a_failure = edit(
 
 any_change_is_a_failure = edit(
     ASSUMPTIONS,
-    """A time that shrinks counts as a failure for you. Only growth by more than a quarter does: a shorter time is
-    noise, or luck.""",
+    """You count a time that shrinks as a failure. Only growth by more than a quarter is one: a shorter time is noise,
+    or luck.""",
     ("everyone > 1.25 * both", "abs(everyone - both) > 0.25 * both"),
     ("both > 1.25 * alone", "abs(both - alone) > 0.25 * alone"),
     base=_assumptions,
@@ -95,8 +95,8 @@ any_change_is_a_failure = edit(
 
 growth_of_any_size = edit(
     ASSUMPTIONS,
-    """Every growth counts as a failure for you. Two measurements of the same thing differ: up to a quarter is noise.
-    """,
+    """You count every growth as a failure. Two measurements of the same thing differ: growth by up to a quarter is
+    noise.""",
     ("1.25 * both", "both"),
     ("1.25 * alone", "alone"),
     base=_assumptions,
@@ -119,8 +119,8 @@ prices_are_never_wrong = edit(
 
 a_quarter_of_a_second = edit(
     ASSUMPTIONS,
-    """You compare a difference with 0.25. The times are in seconds, and a quarter is a part of the time before, not
-    a quarter of a second.""",
+    """You compare a difference in seconds with 0.25. The statement means a quarter of the time before, not a quarter of
+    a second.""",
     ("everyone > 1.25 * both", "everyone - both > 0.25"),
     ("both > 1.25 * alone", "both - alone > 0.25"),
     ("adding > 1.25 * everyone", "adding - everyone > 0.25"),
@@ -131,8 +131,8 @@ a_quarter_of_a_second = edit(
 
 in_whole_percents = edit(
     ASSUMPTIONS,
-    """You rounded the growth to whole percents, or to a few digits, before you compared it. Then 25.3 % is no more than
-    a quarter. Compare the times themselves.""",
+    """You rounded the growth to whole percents, or to a few digits, before you compared it. Then growth by 25.3 % no
+    longer counts as more than a quarter. Compare the times themselves.""",
     ("everyone > 1.25 * both", "round(100 * everyone / both) > 125"),
     ("both > 1.25 * alone", "round(100 * both / alone) > 125"),
     ("adding > 1.25 * everyone", "round(100 * adding / everyone) > 125"),
@@ -143,8 +143,8 @@ in_whole_percents = edit(
 
 in_whole_microseconds = edit(
     ASSUMPTIONS,
-    """You rounded the times to microseconds. The messages of a fast link take less, and all become 0. Compare the times
-    as they are.""",
+    """You rounded the times to microseconds. A message on a fast link takes less than that, so all the times
+    become 0. Compare the times as they are.""",
     (
         "    failed = []\n",
         "    failed, times = [], (predicted, alone, both, everyone, adding)\n"

@@ -32,8 +32,8 @@ def _rate():
 
 no_warmup_before_the_arguments = edit(
     RATE,
-    """Without warm-up you return the target before you look at the other arguments, so that a negative step or a
-    batch size of 0 goes unnoticed there. Check the arguments first.""",
+    """Without warm-up you return the target before you look at the other arguments, so a negative step or a batch size
+    of 0 goes unnoticed there. Check the arguments first.""",
     (
         "    for name, value, least in",
         "    if warmup_steps == 0:\n        return base_lr * batch / max(1, base_batch)\n    for name, value, least in",
@@ -117,8 +117,8 @@ climbs_forever = edit(
 
 constant_warmup = edit(
     RATE,
-    """You stay at base_lr during the warm-up and jump to the target at its end. That is the constant warm-up with
-    which Goyal et al. compare; the gradual one climbs in equal increments.""",
+    """You stay at base_lr during the warm-up and jump to the target at its end. That is the constant warm-up. Goyal et
+    al. compare it with the gradual one, which climbs in equal increments.""",
     ("return base_lr + (target - base_lr) * step / warmup_steps", "return base_lr"),
     base=_rate,
     breaks=tests_of(RATE),
@@ -240,7 +240,7 @@ roots_warm_up_by_factors = edit(
 
 any_rule_will_do = edit(
     RATE,
-    """You take every other rule for one of the two. A misspelled rule would train with the wrong rate: raise a
+    """You treat an unknown rule as one of the two. A misspelled rule would train with the wrong rate: raise a
     ValueError that names rule.""",
     (
         """    if rule not in ("linear", "sqrt"):
@@ -255,8 +255,8 @@ any_rule_will_do = edit(
 
 looks_the_rule_up = edit(
     RATE,
-    """Do you look the rule up in a table? Then a rule that you do not know ends in a KeyError: raise a ValueError that
-    names rule instead.""",
+    """If you look the rule up in a table, an unknown rule ends in a KeyError. Raise a ValueError that names rule
+    instead.""",
     (
         """    if rule not in ("linear", "sqrt"):
         raise ValueError(f"rule must be linear or sqrt, got {rule}")
@@ -272,7 +272,7 @@ looks_the_rule_up = edit(
 
 refuses_a_batch_of_one = edit(
     RATE,
-    """You refuse a batch of one example. Only what is below 1 is wrong.""",
+    """You refuse a batch of one example. Only sizes below 1 are wrong.""",
     ("if value < least:", "if value < least or (value == 1 and 'batch' in name):"),
     base=_rate,
     breaks=tests_of(RATE),
@@ -289,8 +289,8 @@ rule_in_any_case = edit(
 
 rule_with_anything_behind_it = edit(
     RATE,
-    """You looked at the beginning of the rule only. Only "linear" and "sqrt" are rules; report any other to the caller.
-    """,
+    """You compared only the beginning of the rule. Only "linear" and "sqrt" are rules; report any other to the
+    caller.""",
     ('if rule not in ("linear", "sqrt"):', 'if not rule.startswith(("linear", "sqrt")):'),
     base=_rate,
     breaks=tests_of(RATE),
@@ -299,7 +299,8 @@ rule_with_anything_behind_it = edit(
 
 first_rate_as_it_came = edit(
     RATE,
-    """In step 0 you return base_lr as it came: an int, if it is a whole number. The statement asks for a float.""",
+    """In step 0 you return base_lr as it was passed, which is an int if it is a whole number. The statement asks for a
+    float.""",
     (
         "    k = batch / base_batch\n",
         "    if step == 0 < warmup_steps:\n        return base_lr\n    k = batch / base_batch\n",

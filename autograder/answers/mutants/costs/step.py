@@ -107,8 +107,7 @@ any_mfu_will_do = edit(
 
 no_tokens_no_question = edit(
     STEP,
-    """For 0 tokens you return 0.0 before you look at mfu, so that a wrong one goes unnoticed. Check the arguments
-    first.""",
+    """For 0 tokens you return 0.0 before you look at mfu, so a wrong mfu goes unnoticed. Check the arguments first.""",
     (
         """    if not 0 < mfu <= 1:""",
         """    if tokens == 0:
@@ -133,8 +132,8 @@ whole_seconds = edit(
 
 less_than_nothing_sticks_out = edit(
     STEP,
-    """Your step gets shorter than its computation when the all-reduce is short. What is hidden completely costs
-    nothing, but it saves nothing either: what sticks out is never below 0.""",
+    """Your step gets shorter than its computation when the all-reduce is short. An all-reduce that is hidden completely
+    costs nothing, but it saves nothing either: what sticks out is never below 0.""",
     ("max(0.0, communication - overlap * compute)", "communication - overlap * compute"),
     base=_step,
     breaks=tests_of(STEP),
@@ -142,8 +141,8 @@ less_than_nothing_sticks_out = edit(
 
 a_part_of_the_communication_is_hidden = edit(
     STEP,
-    """You hid the part `overlap` of the all-reduce. It is the part of the *computation* during which messages can
-    travel.""",
+    """You hid the part `overlap` of the all-reduce. `overlap` is the part of the *computation* during which messages
+    can travel.""",
     ("max(0.0, communication - overlap * compute)", "(1.0 - overlap) * communication"),
     base=_step,
     breaks=tests_of(STEP),

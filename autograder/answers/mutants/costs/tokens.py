@@ -42,8 +42,7 @@ rounded_to_the_nearest = edit(
 
 always_one_more = edit(
     TOKENS,
-    """You always add a token. Where the all-reduce takes exactly as long as what can hide it, no further token is
-    needed.""",
+    """You always add a token. Where the tokens hide the all-reduce exactly, no further token is needed.""",
     ("math.ceil(communication / hides)", "int(communication / hides) + 1"),
     base=_tokens,
     breaks=tests_of(TOKENS),
@@ -71,7 +70,8 @@ less_overlap_helps = edit(
 
 nothing_to_send_needs_a_token = edit(
     TOKENS,
-    """Without communication you ask for a token, or for infinitely many. There is nothing to hide: 0.""",
+    """Without communication you ask for a token, or for infinitely many. There is nothing to hide, so the answer is
+    0.""",
     (
         """    if communication == 0:
         return 0
@@ -85,8 +85,8 @@ nothing_to_send_needs_a_token = edit(
 
 no_overlap_before_no_communication = edit(
     TOKENS,
-    """Without communication and without overlap you return infinity. There is nothing to hide, so no token is
-    needed: ask for the communication first.""",
+    """Without communication and without overlap you return infinity. There is nothing to hide, so no token is needed:
+    look at the communication first.""",
     (
         """    if communication == 0:
         return 0

@@ -45,7 +45,7 @@ rings_share_a_port_in_whole_numbers = edit(
 
 the_busiest_port_decides = edit(
     TWO,
-    """You rounded the number of rings per port up, as if whole rings were assigned to ports. They share the ports
+    """You rounded the number of rings per port up, as if whole rings were assigned to ports. The rings share the ports
     evenly: 8 GPUs on 3 ports give each port 8/3 of a ring's bytes.""",
     ("gpus / ports", "math.ceil(gpus / ports)"),
     base=_two_levels,
@@ -72,8 +72,8 @@ ports_speed_up_instead = edit(
 
 sharing_delays_the_start = edit(
     TWO,
-    """You multiplied alpha, too, by the number of rings that share a port. They start their messages at the same
-    time: each round pays alpha once, only the bytes queue.""",
+    """You multiplied alpha, too, by the number of rings that share a port. The rings start their messages at the same
+    time, so each round pays alpha once; only the bytes queue.""",
     ("alpha, beta * shared", "alpha * shared, beta * shared"),
     base=_two_levels,
     breaks=tests_of(TWO),
@@ -99,8 +99,8 @@ shard_of_the_nodes = edit(
 
 without_the_way_back = edit(
     TWO,
-    """You forgot the third phase, or the first. Inside the node there is a reduce-scatter before and an all-gather
-    after the network: together a whole ring all-reduce.""",
+    """You forgot the third phase, or the first. Inside the node, a reduce-scatter comes before the network and an
+    all-gather after it. Together they make a whole ring all-reduce.""",
     ("within + between", "within / 2 + between"),
     base=_two_levels,
     breaks=tests_of(TWO),
@@ -108,7 +108,7 @@ without_the_way_back = edit(
 
 all_reduced_twice_inside = edit(
     TWO,
-    """You count a whole all-reduce before and another after the network. Phase 1 is only the reduce-scatter and
+    """You count a whole all-reduce before the network and another after it. Phase 1 is only the reduce-scatter and
     phase 3 only the all-gather; both together are one all-reduce.""",
     ("within + between", "2 * within + between"),
     base=_two_levels,
@@ -152,7 +152,7 @@ prices_swapped = edit(
 
 one_node_needs_a_network = edit(
     TWO,
-    """You refuse a single node. It has no second phase, and the answer is the time inside it.""",
+    """You refuse a single node. It has no second phase, so the answer is the time inside the node.""",
     ("if value < 1:", "if value < 1 + (name == 'nodes'):"),
     base=_two_levels,
     breaks=tests_of(TWO),
