@@ -17,7 +17,7 @@ from autograder.checking.expect import as_array, expect_close, expect_unchanged,
 RTOL = 1e-10
 #: Where terms of order 1 cancel, a result near 0 carries the same rounding errors: they need a bound of their own.
 ATOL = 1e-12
-#: Elements that are not all finite, of which this many are observed.
+#: How many elements are observed where not all of them are finite.
 EVIDENCE = 2_048
 
 PARTS = ("the new weights", "the new EMA weights", "the new m", "the new v")
@@ -96,16 +96,16 @@ def expect_near(
     evidence: Any = None,
     because: str = "",
 ) -> None:
-    """`expect_close` with this lesson's bounds. evidence: for where `got` is only a part of what was observed."""
+    """`expect_close` with this lesson's bounds. evidence: what was observed, where `got` is only a part of it."""
     got = as_array(case, got, what)
     evidence = [evidence_of(got)] if evidence is None else evidence
     expect_close(case, got, expected, what=what, rtol=rtol, atol=ATOL, because=because, evidence=evidence)
 
 
 def evidence_of(array: np.ndarray) -> Any:
-    """An array that can be compared with another; as strings if not all is finite, since inf and NaN have no scale.
+    """An array that can be compared with another; as strings unless all is finite: inf and NaN have no scale.
 
-    Of many elements, the shape and the first ones are enough.
+    If there are many elements, the shape and the first ones are enough.
     """
     if np.all(np.isfinite(array)):
         return array

@@ -1,7 +1,7 @@
 """Exercise 6: a step with the sum bug planted, and the student's test, tried on steps that it has not seen.
 
-The planted steps are written here, in plain numpy. They differ only in what they make of the gradients of the workers'
-micro-batches, so all of them look alike from outside, and what is right about them is the same in each.
+The planted steps are written here, in plain numpy. They differ only in how they combine the gradients of the workers'
+micro-batches. So all of them look alike from outside, and the rest is the same in each.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _nested(array: np.ndarray) -> list[list[np.ndarray]]:
 
 
 def _added(grads: np.ndarray) -> np.ndarray:
-    """The sum over the first axis, one after the other."""
+    """The sum over the first axis, added one entry after the other."""
     total = np.zeros_like(grads[0])
     for grad in grads:
         total = total + grad
@@ -131,9 +131,9 @@ def _planted(
 ) -> Callable:
     """A training step with the arguments and the result of exercise 5; `combine` says what becomes of the gradients.
 
-    off: (N, accum_steps) → by how much the part number `part` of the result is off, besides.
+    off: (N, accum_steps) → what is added to part number `part` of the result.
     """
-    return functools.partial(_step, combine, part, off)  # one function for all: each one costs time on its way
+    return functools.partial(_step, combine, part, off)  # one function for all steps: sending each costs time
 
 
 def _step(combine, part, off, worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
@@ -160,9 +160,9 @@ PROBES = [
 
 
 def _expect_verdicts(step_is_right: Callable, planted: dict[str, Combine], rng: np.random.Generator) -> None:
-    """The student's test must say True of all right steps, and False of the others of these.
+    """The student's test must say True of all right steps, and False of the wrong ones in `planted`.
 
-    It is asked about all steps, in random order: the evidence is what it says of each.
+    The test is asked about all steps, in random order: the evidence is what it says of each.
     """
     every = RIGHT | SUMMED | DIVISIONS | LOST | UPDATES
     steps = [_planted(combine) for combine in every.values()]

@@ -166,7 +166,7 @@ def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: 
 def _cancelled_state(xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
     """A float32 state whose new m and new EMA are as small as the rounding of their two terms.
 
-    So a gradient, or new weights, that are rounded to float32 on the way show: the error is as large as the result.
+    So rounding the gradient or the new weights to float32 on the way shows: the error is as large as the result.
     """
     x, y = xs.astype(np.float64).reshape(-1, xs.shape[-1]), ys.astype(np.float64).reshape(-1)
     w, ema, m, v = state

@@ -68,8 +68,9 @@ skips_updates_without_a_gradient = edit(
 
 stops_correcting_after_1000_updates = edit(
     ADAM,
-    """From some t on you leave the bias correction out. With beta2 = 0.999 it still makes a factor of 0.93 in the root
-    after 2,000 updates. Correct for every t: where nothing is left to correct, the formula divides by 1.""",
+    """From some t on you leave the bias correction out. With beta2 = 0.999 the correction still changes the root by a
+    factor of 0.93 after 2,000 updates. Correct for every t: where nothing is left to correct, the formula divides by
+    1.""",
     ("    m = beta1 * m", "    late = t > 1000\n    m = beta1 * m"),
     ("m / (1 - beta1**t)", "m / (1 if late else 1 - beta1**t)"),
     ("v / (1 - beta2**t)", "v / (1 if late else 1 - beta2**t)"),
@@ -89,8 +90,8 @@ returns_the_weights_themselves = edit(
 
 epsilon_inside_the_root = edit(
     ADAM,
-    """You added epsilon inside the root. It is added to the root itself: inside, its own root counts, and the root of
-    1e-8 is 1e-4, ten thousand times as much.""",
+    """You added epsilon inside the root. Add it to the root itself: inside, the root of epsilon is what counts, and the
+    root of 1e-8 is 1e-4, ten thousand times as much.""",
     ("(np.sqrt(v / (1 - beta2**t)) + eps)", "np.sqrt(v / (1 - beta2**t) + eps)"),
     base=_adam,
     breaks=tests_of(ADAM, STEP, BUG),
@@ -258,8 +259,8 @@ updates_in_the_dtype_that_comes_in = edit(
 
 @mutant(ADAM, breaks=tests_of(ADAM), fails=["adam_is_computed_in_float64"])
 def truncates_into_integers():
-    """With integer inputs your new m was truncated: `copy()` and `zeros_like` keep the dtype, so what is assigned into
-    such an array loses its fraction. Convert to float64 first."""
+    """With integer inputs your new m was truncated: `copy()` and `zeros_like` keep the dtype, so numbers that are
+    assigned into such an array lose their fractions. Convert to float64 first."""
 
     def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
         new_w, new_m, new_v = (np.empty(len(w), dtype=np.result_type(a.dtype, np.int64)) for a in (w, m, v))

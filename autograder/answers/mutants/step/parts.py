@@ -62,8 +62,8 @@ def divides_by_accum_steps_twice():
 
 divides_by_features = edit(
     GRADIENT,
-    """You divided by the number of features, d, where the number of examples in a micro-batch, B, belongs. The loss is
-    a mean over examples: check which axis of x counts them.""",
+    """You divided by the number of features, d, instead of the number of examples in a micro-batch, B. The loss is a
+    mean over examples: check which axis of x counts them.""",
     ("2 / len(my)", "2 / len(w)"),
     base=_worker_gradient,
     breaks=tests_of(GRADIENT, STEP, BUG),
@@ -176,8 +176,8 @@ weights_in_the_dtype_of_the_examples = edit(
 
 @mutant(GRADIENT, breaks=tests_of(GRADIENT))
 def flattens_in_the_order_of_memory():
-    """You flattened y in the order in which it lies in memory, and x in the order of its indices. They agree only as
-    long as y lies row by row. Flatten both with reshape(-1) or ravel() alone."""
+    """You flattened y in the order in which it lies in memory, and x in the order of its indices. The two orders agree
+    only as long as y lies in memory row by row. Flatten both with reshape(-1) or ravel() alone."""
 
     def worker_gradient(x, y, w):
         x, y, w = (np.asarray(a, dtype=np.float64) for a in (x, y, w))
@@ -222,8 +222,8 @@ def divides_by_workers_twice():
 
 @mutant(MEAN, breaks=tests_of(MEAN, STEP))
 def averages_over_the_weights():
-    """You averaged along the wrong axis: your result has one entry per worker. The workers are what must disappear, so
-    average along the axis that counts them, the first."""
+    """You averaged along the wrong axis: your result has one entry per worker. The worker axis must disappear: average
+    along the axis that counts the workers, the first."""
 
     def all_reduce_mean(worker_grads):
         return np.mean(np.asarray(worker_grads, dtype=np.float64), axis=1)
@@ -267,7 +267,7 @@ def averages_in_the_dtype_that_comes_in():
 
 @mutant(MEAN, breaks=tests_of(MEAN), fails=["mean_is_computed_in_float64"])
 def adds_a_list_in_its_dtype():
-    """From an array you compute in float64, but a list of arrays is added up in the dtype of the arrays: float32 is
+    """You compute in float64 when you get one array, but you add up a list of arrays in their own dtype: float32 is
     rounded, int8 wraps around. Convert the list to one float64 array first."""
 
     def all_reduce_mean(worker_grads):

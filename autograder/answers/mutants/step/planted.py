@@ -35,8 +35,8 @@ def _two_deals():
 
 looks_at_the_weights_alone = edit(
     BUG,
-    """Your test compares the weights, and there Adam hides every constant factor: its quotient cancels it up to
-    epsilon. m and v show it. Compare all four parts of the result.""",
+    """Your test compares the weights alone. Adam hides every constant factor from them, because its quotient cancels
+    the factor up to epsilon; m and v show it. Compare all four parts of the result.""",
     ("*state, 0.1, 0.9, 0.99, 1e-8, 0.9, 3", "*state[:2], 0 * state[2], 0 * state[3], 0.1, 0.9, 0.99, 1e-8, 0.9, 1"),
     ("np.allclose(result, results[0], rtol=1e-9, atol=0)", "np.allclose(result[:3], results[0][:3], rtol=1e-6)"),
     base=_two_deals,
@@ -45,8 +45,8 @@ looks_at_the_weights_alone = edit(
 
 looks_at_weights_and_average = edit(
     BUG,
-    """Your test compares the weights and their average, and both come after Adam, which hides every constant
-    factor. The second half of the result, m and v, is what shows it.""",
+    """Your test compares the weights and their average. Both come after Adam, which hides every constant factor. The
+    second half of the result, m and v, shows the factor.""",
     ("*state, 0.1, 0.9, 0.99, 1e-8, 0.9, 3", "*state[:2], 0 * state[2], 0 * state[3], 0.1, 0.9, 0.99, 1e-8, 0.9, 1"),
     ("np.allclose(result, results[0], rtol=1e-9, atol=0)", "np.allclose(result[:6], results[0][:6], rtol=1e-5)"),
     base=_two_deals,
@@ -55,8 +55,8 @@ looks_at_weights_and_average = edit(
 
 demands_equal_bits = edit(
     BUG,
-    """Your test calls a right step wrong: it asks for equal bits. Another order of addition changes the last
-    digits. Allow for rounding, some 1e-9 of the result, and no more.""",
+    """Your test calls a right step wrong: it asks for equal bits. Another order of addition changes the last digits.
+    Allow for rounding, about 1e-9 of the result, and no more.""",
     ("np.allclose(result, results[0], rtol=1e-9, atol=0)", "np.array_equal(result, results[0])"),
     base=_two_deals,
     breaks=tests_of(BUG),
@@ -64,8 +64,8 @@ demands_equal_bits = edit(
 
 never_says_no = edit(
     BUG,
-    """Your test returns True for everything: it never looks at what the step returns, or one comparison that holds is
-    enough for it. A test must be able to fail; try it on your summing_step.""",
+    """Your test returns True for everything: it never looks at what the step returns, or it is content as soon as one
+    comparison holds. A test must be able to fail; try it on your summing_step.""",
     ("return all(same)", "return len(same) > 0"),
     base=_two_deals,
     breaks=tests_of(BUG),
@@ -89,8 +89,8 @@ raises_where_it_should_answer = edit(
 
 starts_at_the_minimum = edit(
     BUG,
-    """In your test the gradient is zero: the weights fit the targets already. Zero times any factor is zero, so
-    nothing wrong with the gradient can show. Draw the targets at random.""",
+    """In your test the gradient is zero: the weights fit the targets already. Zero times any factor is zero, so no
+    mistake in the gradient can show. Draw the targets at random.""",
     ("x, y, state = rng.normal(size=(24, 3)), rng.normal(size=24), rng.uniform(0.5, 2, size=(4, 3))",
      "x, state = rng.normal(size=(24, 3)), rng.uniform(0.5, 2, size=(4, 3))\n    y = x @ state[0]"),
     ("rtol=1e-9, atol=0", "rtol=1e-9"),
@@ -100,8 +100,8 @@ starts_at_the_minimum = edit(
 
 keeps_the_number_of_workers = edit(
     BUG,
-    """Your test deals the examples to the same number of workers every time, so that the sum is wrong by the same
-    factor every time. Compare with one worker, or with numbers that you know to be right.""",
+    """Your test deals the examples to the same number of workers every time, so the sum is wrong by the same factor
+    every time. Compare with one worker, or with numbers that you know to be right.""",
     ("((1, 1, 24), (2, 3, 4), (3, 2, 4), (4, 6, 1))", "((4, 1, 6), (4, 2, 3), (4, 3, 2))"),
     base=_two_deals,
     breaks=tests_of(BUG),
@@ -109,8 +109,8 @@ keeps_the_number_of_workers = edit(
 
 watches_a_loss_fall = edit(
     BUG,
-    """Your test watches the weights approach their goal. They do so with almost any wrong factor, because Adam
-    takes steps of the same length all the same. Compare one step with a step that is known to be right.""",
+    """Your test watches the weights approach their goal. They do so with almost any wrong factor, because Adam's steps
+    keep their length. Compare one step with a step that is known to be right.""",
     ("        results.append(step(x.reshape(*shape, 3), y.reshape(shape), *state, 0.1, 0.9, 0.99, 1e-8, 0.9, 3))\n",
      "        z, goal = state * 0, x @ np.ones(3)\n"
      "        for t in range(1, 101):\n"
@@ -133,8 +133,8 @@ allows_for_too_much = edit(
 
 one_deal_alone = edit(
     BUG,
-    """Your test uses a single number of workers and of micro-batches next to one worker alone. A divisor that is a
-    fixed number, and happens to be yours, passes. Deal the examples in several ways.""",
+    """Besides one worker alone, your test tries a single number of workers and a single number of micro-batches. A step
+    that divides by a fixed number passes if that number happens to be yours. Deal the examples in several ways.""",
     ("((1, 1, 24), (2, 3, 4), (3, 2, 4), (4, 6, 1))", "((1, 1, 24), (4, 3, 2))"),
     ("same = [", "results[0] = distributed_training_step("
      "x.reshape(1, 1, 24, 3), y.reshape(1, 1, 24), *state, 0.1, 0.9, 0.99, 1e-8, 0.9, 3)\n    same = ["),
@@ -145,8 +145,8 @@ one_deal_alone = edit(
 
 one_number_at_a_time = edit(
     BUG,
-    """In your test N or accum_steps is 1 in every deal. A divisor that is right for either alone can be wrong where
-    both are larger: deal the examples to several workers with several micro-batches, too.""",
+    """In your test N or accum_steps is 1 in every deal. A divisor can be right whenever one of the two is 1, and wrong
+    where both are larger: deal the examples to several workers with several micro-batches, too.""",
     ("((1, 1, 24), (2, 3, 4), (3, 2, 4), (4, 6, 1))", "((1, 1, 24), (1, 3, 8), (1, 4, 6), (3, 1, 8), (4, 1, 6))"),
     base=_two_deals,
     breaks=tests_of(BUG),
@@ -155,8 +155,8 @@ one_number_at_a_time = edit(
 
 the_same_examples_for_the_workers = edit(
     BUG,
-    """Your test gives all workers the same examples, so whose gradient is used makes no difference. Draw examples
-    for each worker.""",
+    """Your test gives all workers the same examples, so it makes no difference whose gradient the step uses. Draw
+    examples for each worker.""",
     ("rng.normal(size=(24, 3)), rng.normal(size=24),",
      "np.tile(rng.normal(size=(6, 3)), (4, 1)), np.tile(rng.normal(size=6), 4),"),
     ("((1, 1, 24), (2, 3, 4), (3, 2, 4), (4, 6, 1))", "((1, 1, 24), (2, 2, 6), (2, 4, 3), (4, 2, 3), (4, 6, 1))"),
@@ -168,8 +168,7 @@ the_same_examples_for_the_workers = edit(
 looks_at_m_alone = edit(
     BUG,
     """Your test compares m alone. The mean of the workers' moments has the right m, because m is linear in the
-    gradient, and a wrong v: the mean of squares is not the square of the mean. Compare the weights and v as
-    well.""",
+    gradient. Its v is wrong: the mean of squares is not the square of the mean. Compare the weights and v as well.""",
     ("np.allclose(result, results[0], rtol=1e-9, atol=0)",
      "np.allclose(result[6:9], results[0][6:9], rtol=1e-9, atol=0)"),
     base=_two_deals,
@@ -179,8 +178,8 @@ looks_at_m_alone = edit(
 
 one_micro_batch = edit(
     BUG,
-    """In your test every worker has a single micro-batch, so that no mistake with micro-batches can show. Let
-    accum_steps be larger than 1, and more than one number.""",
+    """In your test every worker has a single micro-batch, so no mistake with micro-batches can show. Let accum_steps be
+    larger than 1, and try several values.""",
     ("((1, 1, 24), (2, 3, 4), (3, 2, 4), (4, 6, 1))", "((1, 1, 24), (2, 1, 12), (3, 1, 8), (8, 1, 3))"),
     base=_two_deals,
     breaks=tests_of(BUG),
@@ -191,8 +190,8 @@ one_micro_batch = edit(
 
 plants_nothing = edit(
     BUG,
-    """Your summing_step averages: there is no bug in it. Adam gets the sum of the workers' gradients, N times as
-    much.""",
+    """Your summing_step averages: there is no bug in it. Adam must get the sum of the workers' gradients, which is N
+    times the mean.""",
     ("np.sum(grads, axis=0)", "np.mean(grads, axis=0)"),
     base=_two_deals,
     breaks=tests_of(BUG),
@@ -201,8 +200,8 @@ plants_nothing = edit(
 
 plants_two_sums = edit(
     BUG,
-    """Your summing_step adds the micro-batches as well as the workers. The bug to plant is one missing division,
-    that by the number of workers; each worker still averages.""",
+    """Your summing_step adds the micro-batches as well as the workers. The bug to plant is one missing division, the
+    one by the number of workers; each worker still averages.""",
     ("np.sum(grads, axis=0)", "np.sum(grads, axis=0) * len(worker_xs[0])"),
     base=_two_deals,
     breaks=tests_of(BUG),
@@ -221,8 +220,8 @@ plants_a_sum_of_examples = edit(
 
 plants_in_arrays_only = edit(
     BUG,
-    """Your summing_step asks its first argument for `shape`. It has the arguments of exercise 5, and these may be
-    lists of lists of arrays: convert them first.""",
+    """Your summing_step reads the `shape` of its first argument. The arguments are those of exercise 5, and the first
+    two may be lists of lists of arrays: convert them first.""",
     (
         "worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)",
         "worker_gradient(worker_xs[r], worker_ys[r], weights) for r in range(worker_xs.shape[0])",
@@ -234,8 +233,8 @@ plants_in_arrays_only = edit(
 
 multiplies_the_learning_rate = edit(
     BUG,
-    """Your summing_step takes an N times longer step. That is what the sum does to SGD. Adam's step stays as long
-    as it was, and m and v are wrong: the sum goes in where the gradient does.""",
+    """Your summing_step takes an N times longer step. That is what the sum does to SGD. With Adam, the step stays as
+    long as it was, but m and v come out wrong: the sum goes in where the gradient does.""",
     ("np.sum(grads, axis=0), m, v, lr", "np.mean(grads, axis=0), m, v, len(grads) * lr"),
     base=_two_deals,
     breaks=tests_of(BUG),

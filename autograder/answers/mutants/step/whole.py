@@ -123,7 +123,7 @@ copies_in_the_first_step = edit(
 
 forgets_the_state_in_the_first_step = edit(
     STEP,
-    """In the first step you took m and v for zero. They come as arguments: use what is passed, for t = 1 as for any
+    """In the first step you took m and v to be zero. They come as arguments: use what is passed, for t = 1 as for any
     other t.""",
     (
         "    g = all_reduce_mean(",
@@ -325,8 +325,8 @@ truncates_the_result = edit(
 
 keeps_float32 = edit(
     STEP,
-    """You returned the dtype of the weights, or of the examples. The result is float64, whatever comes in: convert
-    first, and never back.""",
+    """You returned an array in the dtype of the weights, or of the examples. The result is float64, whatever comes in:
+    convert first, and never back.""",
     ("decay), m, v])", "decay), m, v]).astype(np.float32 if state[0].dtype == np.float32 else np.float64)"),
     base=_step,
     breaks=tests_of(STEP),
@@ -396,8 +396,8 @@ never_checks_shapes = edit(
 
 takes_a_number_for_an_array = edit(
     STEP,
-    """You made an array of shape (1,) of a plain number before you compared shapes, as atleast_1d does. With
-    one feature, a number then passes for an array of shape (d,). Compare the shapes of what was passed.""",
+    """You turned a plain number into an array of shape (1,) before you compared shapes, as atleast_1d does. With one
+    feature, a number then passes for an array of shape (d,). Compare the shapes of what was passed.""",
     ("*state = (np.asarray(a) for a in", "*state = (np.atleast_1d(a) for a in"),
     ("worker_gradient(x, y, weights)", "worker_gradient(x, y, state[0])"),
     ("adam_update(weights, g, m, v, lr", "adam_update(state[0], g, state[2], state[3], lr"),
@@ -409,7 +409,8 @@ takes_a_number_for_an_array = edit(
 
 takes_five_dimensions = edit(
     STEP,
-    """You refuse fewer than four dimensions of worker_xs, but not more. Four are asked for: compare with !=.""",
+    """You refuse a worker_xs with fewer than four dimensions, but not one with more. It must have exactly four: compare
+    with !=.""",
     ("fits = xs.ndim == 4 and", "fits = xs.ndim >= 4 and"),
     ("all(a.shape == xs.shape[3:] for a in state)", "all(a.shape == xs.shape[3:4] for a in state)"),
     ("for x, y in zip(worker_xs, worker_ys", "for x, y in zip(xs.reshape(*xs.shape[:3], -1), worker_ys"),
