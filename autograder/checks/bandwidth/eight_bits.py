@@ -134,7 +134,7 @@ def int8_sends_bytes(all_reduce_int8, *, rng):
         case = f"{count_of_ranks(world_size)}, {numel} entries"
         grads = _grads(rng, world_size, numel)
         results = run_ranks(_drive, world_size, (all_reduce_int8, grads))
-        # What is counted must be right as well, or nothing need be sent. One entry in a thousand lies in the middle.
+        # The means must be right, too: else an answer could send nothing. One entry in a thousand lies in the middle.
         _expect_means(case, results, grads, forgiven=max(2, numel // 500))
         most = {"all-gathers": 3 * (numel // world_size + 4), "all-to-alls": 3 * (numel + 4 * world_size)}
         calls = [[m for m in results.ledger.of(number) if m.call != "barrier"] for number in range(world_size)]

@@ -109,7 +109,7 @@ def start_stays_as_it_was(diloco, *, rng):
         for rank, result in each_rank(case, results, evidence=lambda result: result["changed"]):
             rank.expect(not result["changed"], "the weights that were passed in were changed: work on a copy")
         for rank, result in each_rank(case, results, evidence=lambda result: result["weights"]):
-            if momentum:  # its numbers are another check's
+            if momentum:  # another check compares the numbers
                 moved = result["weights"] is not None and not np.array_equal(result["weights"], start)
                 rank.expect(moved, "the result is not what training has made of the weights")
             else:

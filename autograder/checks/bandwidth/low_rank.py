@@ -25,9 +25,9 @@ def _drive(rank, world_size, power_sgd, start, grads) -> dict:
             changed.append(f"the gradient of step {step}")
         if not np.array_equal(q.numpy(), start):
             changed.append(f"the matrix q of the caller, in step {step}")
-        given.fill_(99.0)  # as an optimizer that clears gradients: nothing that is kept may change with it
+        given.fill_(99.0)  # like an optimizer that clears gradients: what the answer keeps must not change
         if isinstance(mean, torch.Tensor):
-            mean.fill_(99.0)  # nor with what was returned, which may be scaled in place
+            mean.fill_(99.0)  # the caller may scale the mean in place: again, what the answer keeps must not change
     dist.barrier()
     return {"means": means, "changed": changed}
 
@@ -83,7 +83,7 @@ def low_rank_sends_thin_matrices(PowerSGD, *, rng):  # noqa: N803
     for world_size, shape, rank, dtype in [(2, (24, 16), 2, "float32"), (3, (5, 32), 1, "float64")]:
         case = f"{count_of_ranks(world_size)}, a {shape[0]} × {shape[1]} gradient in {dtype}, rank {rank}"
         start, grads, results = _runs(rng, PowerSGD, world_size, shape, rank, dtype, steps=2)
-        _expect_means(case, results, _projected(start, grads), dtype)  # of what is counted, or nothing need be sent
+        _expect_means(case, results, _projected(start, grads), dtype)  # else an answer could send nothing
         most = 2 * rank * sum(shape) * start.itemsize
         calls = [[m for m in results.ledger.of(number) if m.call != "barrier"] for number in range(world_size)]
         sent = [[sum(m.bytes for m in mine), sorted({m.call for m in mine})] for mine in calls]

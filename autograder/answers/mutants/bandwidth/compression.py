@@ -21,7 +21,7 @@ _top_k = edit(
 
 top_k_counts_in_memory_order = edit(
     TOP_K,
-    """Your indices count the elements as they lie in memory. For a transposed matrix that is another order than that of
+    """Your indices count the elements in memory order. For a transposed matrix, this order differs from that of
     grad.reshape(-1), which goes row by row, so decompressing puts the values in the wrong places.""",
     ("flat = grad.reshape(-1)", "flat = torch.as_strided(grad, (grad.numel(),), (1,))"),
     base=_top_k,
@@ -54,8 +54,8 @@ top_k_hands_out_a_view = edit(
 
 top_k_rounds_up = edit(
     TOP_K,
-    """You rounded ratio · numel up, which sends one entry too many wherever it is not a whole number. Round down, but
-    never to less than one.""",
+    """You rounded ratio · numel up, which sends one entry too many wherever the product is not a whole number. Round
+    down, but never to less than one.""",
     (
         "k = min(flat.numel(), max(1, math.floor(ratio * flat.numel())))",
         "k = min(flat.numel(), math.ceil(ratio * flat.numel()))",
@@ -135,8 +135,8 @@ top_k_takes_ratio_zero = edit(
 
 top_k_trusts_the_ratio_of_nothing = edit(
     TOP_K,
-    """Of an empty gradient you return nothing before you look at the ratio, so a wrong one goes unnoticed there. Check
-    the arguments first.""",
+    """For an empty gradient you return before you look at the ratio, so a wrong ratio goes unnoticed. Check the
+    arguments first.""",
     ("    if not 0 < ratio <= 1:", "    if grad.numel() and not 0 < ratio <= 1:"),
     base=_top_k,
     breaks=tests_of(TOP_K),
@@ -145,8 +145,8 @@ top_k_trusts_the_ratio_of_nothing = edit(
 
 top_k_compares_in_float32 = edit(
     TOP_K,
-    """You compared the magnitudes in float32. Numbers in float64 that differ only in later digits are equal there.
-    Compare them in their own dtype.""",
+    """You compared the magnitudes in float32. Float64 numbers that differ only in their later digits become equal in
+    float32. Compare magnitudes in their own dtype.""",
     ("flat.abs().topk(k)", "flat.float().abs().topk(k)"),
     base=_top_k,
     breaks=tests_of(TOP_K),
@@ -155,8 +155,8 @@ top_k_compares_in_float32 = edit(
 
 top_k_compares_squares = edit(
     TOP_K,
-    """You chose by the squares. They leave the range of the dtype long before the numbers do: 300² is infinite in
-    float16, and the square of 1e-30 is 0 in float32. Compare magnitudes.""",
+    """You chose the entries by their squares. A square leaves the range of the dtype long before the number itself
+    does: 300² is infinite in float16, and the square of 1e-30 is 0 in float32. Compare magnitudes.""",
     ("flat.abs().topk(k)", "flat.square().topk(k)"),
     base=_top_k,
     breaks=tests_of(TOP_K),
@@ -165,8 +165,8 @@ top_k_compares_squares = edit(
 
 decompress_in_float32 = edit(
     TOP_K,
-    """torch.zeros makes float32 numbers: float64 values lose half of their digits in them, and float16 values come back
-    in another dtype than the gradient's. Make the zeros in the dtype of the values.""",
+    """torch.zeros makes float32 zeros. Written into them, float64 values lose half of their digits, and float16 values
+    come back in a dtype that is not the gradient's. Make the zeros in the dtype of the values.""",
     ("flat = values.new_zeros(numel)", "flat = torch.zeros(numel)"),
     ("flat[indices] = values", "flat[indices] = values.float()"),
     base=_top_k,
@@ -176,8 +176,8 @@ decompress_in_float32 = edit(
 
 decompress_counts_backwards = edit(
     TOP_K,
-    """You accepted a negative index. Python and torch take −1 for the last element, but it is not a place in 0…numel −
-    1, and a sign of an earlier mistake: raise the ValueError.""",
+    """You accepted a negative index. Python and torch take −1 for the last element, but −1 lies outside 0…numel − 1,
+    and it is a sign of an earlier mistake: raise the ValueError.""",
     ("0 <= indices.min() <= indices.max()", "indices.max()"),
     base=_top_k,
     breaks=tests_of(TOP_K),
@@ -186,7 +186,7 @@ decompress_counts_backwards = edit(
 
 decompress_trusts_a_single_index = edit(
     TOP_K,
-    """You looked at the indices only where there are several of them. A single one can be wrong, too.""",
+    """You checked the indices only where there are several of them. A single index can be wrong, too.""",
     ("(len(indices) and not", "(len(indices) > 1 and not"),
     base=_top_k,
     breaks=tests_of(TOP_K),
@@ -195,7 +195,7 @@ decompress_trusts_a_single_index = edit(
 
 decompress_counts_an_empty_dimension_as_one = edit(
     TOP_K,
-    """For a shape with a dimension of 0 you counted one place or more, and accepted an index. Such a shape has no
+    """For a shape with a dimension of 0 you counted at least one place, and accepted an index. Such a shape has no
     places.""",
     ("numel = math.prod(shape)", "numel = math.prod(max(length, 1) for length in shape)"),
     ("return flat.reshape(shape)", "return flat[: math.prod(shape)].reshape(shape)"),
@@ -206,8 +206,8 @@ decompress_counts_an_empty_dimension_as_one = edit(
 
 decompress_stretches_a_value = edit(
     TOP_K,
-    """You wrote one value to several places: assigning a tensor with a single element fills all indexed places, so it
-    went unnoticed that there were fewer values than indices. Compare the lengths.""",
+    """You wrote one value to several places: assigning a tensor with a single element fills all indexed places, so you
+    did not notice that there were fewer values than indices. Compare the lengths.""",
     (
         "len(values) != len(indices) or (len(indices) and not 0 <= indices.min() <= indices.max() < numel)",
         "len(indices) and not 0 <= indices.min() <= indices.max() < numel",
@@ -240,8 +240,8 @@ feedback_zeroes_the_gradient = edit(
 
 feedback_forgets_what_is_older = edit(
     FEEDBACK,
-    """Your residual is only what this gradient lacks after sending, so the rest from earlier steps is lost. Compute it
-    from what you compressed: the gradient plus the old residual.""",
+    """Your residual is only the unsent part of this gradient, so the unsent rest of earlier steps is lost. Compute the
+    residual from what you compressed: the gradient plus the old residual.""",
     ("self.residual[key] = corrected", "self.residual[key] = grad"),
     breaks=tests_of(FEEDBACK),
 )

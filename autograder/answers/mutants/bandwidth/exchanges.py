@@ -22,16 +22,16 @@ power_forgets_what_it_owes = edit(
 
 power_owes_the_last_gradient_only = edit(
     POWER,
-    """Your residual is what this gradient lacks, without what was owed before. Subtract M from the gradient plus the
-    old residual.""",
+    """Your residual is only what M lacks of this gradient, without what was owed before. Subtract M from the gradient
+    plus the old residual.""",
     ("self.residual = corrected - mean", "self.residual = grad - mean"),
     breaks=tests_of(POWER),
 )
 
 power_owes_what_it_has_returned = edit(
     POWER,
-    """You keep the M that you return, and subtract it in the next call. A caller that scales it in place changes what
-    you owe: subtract at once, or keep a copy.""",
+    """You keep the M that you return, and subtract it only in the next call. A caller that scales M in place then
+    changes what you owe. Subtract M at once, or keep a copy.""",
     ("corrected = grad + self.residual", "corrected = grad + (self.residual[0] - self.residual[1])"),
     ("self.residual = 0.0", "self.residual = 0.0, 0.0"),
     ("self.residual = corrected - mean", "self.residual = corrected, mean"),
@@ -40,8 +40,8 @@ power_owes_what_it_has_returned = edit(
 
 power_starts_cold = edit(
     POWER,
-    """You began each step with the first q. The new Q is the better start: it points to where the gradient was
-    large.""",
+    """You began each step with the first q. The Q of the previous step is the better start: it points to where the
+    gradient was large.""",
     (
         "        self.q = corrected.T @ p\n        dist.all_reduce(self.q)\n        self.q /= n\n",
         "        q = corrected.T @ p\n        dist.all_reduce(q)\n        q /= n\n",
@@ -52,8 +52,8 @@ power_starts_cold = edit(
 
 power_is_not_orthonormal = edit(
     POWER,
-    """You multiplied with P as it came, without making its columns orthonormal. P Pᵀ C is then no projection of C: it
-    is too large by the squared lengths of the columns.""",
+    """You multiplied by P without making its columns orthonormal. P Pᵀ C is then not a projection of C: it is too large
+    by the squared lengths of the columns.""",
     ("p = torch.linalg.qr(p / n).Q", "p = p / n"),
     breaks=tests_of(POWER),
 )
@@ -68,8 +68,8 @@ power_normalizes_the_columns_only = edit(
 
 power_makes_a_basis_of_its_own = edit(
     POWER,
-    """Each rank made its own P orthonormal before the mean. The mean of orthonormal matrices is not orthonormal, and it
-    is no product of the mean gradient: all-reduce first.""",
+    """Each rank made its own P orthonormal before the mean was taken. The mean of orthonormal matrices is not
+    orthonormal, and it is not the product of the mean gradient with q: all-reduce first.""",
     (
         "        dist.all_reduce(p)\n        p = torch.linalg.qr(p / n).Q\n",
         "        p = torch.linalg.qr(p).Q\n        dist.all_reduce(p)\n        p /= n\n",
@@ -87,15 +87,16 @@ power_returns_the_sum = edit(
 
 power_keeps_q_to_itself = edit(
     POWER,
-    """You did not all-reduce Q. P is the same on all ranks then, but Q is each rank's own, and so is the result.""",
+    """You did not all-reduce Q. P is then the same on all ranks, but each rank has its own Q, and so its own
+    result.""",
     ("        dist.all_reduce(self.q)\n        self.q /= n\n", ""),
     breaks=tests_of(POWER),
 )
 
 power_sends_the_whole_gradient = edit(
     POWER,
-    """Your numbers are right, but the whole gradient was all-reduced, which saves nothing. The products are linear: let
-    them travel, and not the gradient.""",
+    """Your numbers are right, but you all-reduced the whole gradient, which saves nothing. The products are linear:
+    send the products, not the gradient.""",
     (
         "        p = corrected @ self.q\n"
         "        dist.all_reduce(p)\n"
@@ -114,7 +115,8 @@ power_sends_the_whole_gradient = edit(
 
 power_adds_into_the_gradient = edit(
     POWER,
-    """You added the residual to the caller's gradient in place. It must stay as it was: make a new tensor.""",
+    """You added the residual to the caller's gradient in place. The caller's gradient must stay as it was: make a new
+    tensor.""",
     ("        corrected = grad + self.residual\n", "        grad += self.residual\n        corrected = grad.clone()\n"),
     breaks=tests_of(POWER),
     fails=["low_rank_leaves_inputs_alone"],
@@ -135,8 +137,8 @@ power_writes_into_q = edit(
 
 int8_keeps_its_own_chunk_exact = edit(
     INT8,
-    """The owner of a chunk used the exact mean, the others the rounded one. The ranks' weights then drift apart. Use
-    the rounded one everywhere.""",
+    """The owner of a chunk used the exact mean, the others used the rounded one. The ranks' weights then drift apart.
+    Use the rounded mean everywhere.""",
     (
         "    return torch.cat([q * scale for q, scale in zip(all_q, all_scales)])\n",
         "    chunks = [q * scale for q, scale in zip(all_q, all_scales)]\n"
@@ -149,7 +151,7 @@ int8_keeps_its_own_chunk_exact = edit(
 int8_one_scale_for_all_chunks = edit(
     INT8,
     """You quantized the whole gradient with one scale. A chunk of small numbers next to a chunk of large ones is then
-    rounded to nothing: each chunk needs its own.""",
+    rounded to nothing: each chunk needs its own scale.""",
     ("(torch.cat(parts) for parts in zip(*(quantize(chunk) for chunk in grad.chunk(n))))", "quantize(grad)"),
     ("    got, got_scales", "    scales = scales.repeat(n)\n    got, got_scales"),
     breaks=tests_of(INT8),
@@ -168,7 +170,7 @@ int8_adds_steps_of_different_sizes = edit(
 
 int8_adds_in_eight_bits = edit(
     INT8,
-    """You added the integers as int8. 100 + 100 is −56 there. Convert to float32 before you add.""",
+    """You added the integers as int8, where 100 + 100 is −56. Convert to float32 before you add.""",
     (
         "(got.view(n, -1) * got_scales.view(n, 1)).mean(dim=0)",
         "got.view(n, -1).sum(dim=0, dtype=torch.int8) * got_scales.mean() / n",
@@ -186,14 +188,15 @@ int8_returns_the_sum = edit(
 int8_takes_the_wrong_scales = edit(
     INT8,
     """You multiplied what came from the others by the scales of your own chunks. Each rank's integers belong to that
-    rank's scale, which has to travel, too.""",
+    rank's scale, so the scales have to travel, too.""",
     ("got_scales.view(n, 1)", "scales.view(n, 1)"),
     breaks=tests_of(INT8),
 )
 
 int8_gathers_the_exact_mean = edit(
     INT8,
-    """The second half sent the mean in float32, four bytes for each number. Quantize it again, and send that.""",
+    """The second half sent the mean in float32, four bytes for each number. Quantize the mean again, and send the
+    integers.""",
     (
         "    q, scale = quantize(mean)\n"
         "    all_q, all_scales = ([torch.empty_like(own) for _ in range(n)] for own in (q, scale))\n"
@@ -226,8 +229,8 @@ quantize_cuts_off = edit(
 
 quantize_ignores_negative_numbers = edit(
     INT8,
-    """You took the largest number, not the largest magnitude. A large negative number has more than 127 steps then, and
-    wraps around.""",
+    """You took the largest number, not the largest magnitude. A large negative number then needs more than 127 steps,
+    and wraps around.""",
     ("x.abs().max()", "x.max()"),
     breaks=tests_of(INT8),
 )
@@ -256,8 +259,8 @@ int8_gathers_everything = edit(
 
 quantize_has_a_smallest_scale = edit(
     INT8,
-    """You gave the scale a smallest value, so as not to divide by 0. Gradients of 1e-8 are common, and all of theirs
-    become zeros: treat only a scale of exactly 0 separately.""",
+    """You gave the scale a smallest value, to avoid dividing by 0. Gradients of 1e-8 are common, and with your smallest
+    scale all their entries become zeros. Treat only a scale of exactly 0 separately.""",
     ("x.abs().max().reshape(1) / 127", "(x.abs().max().reshape(1) / 127).clamp(min=1e-6)"),
     breaks=tests_of(INT8),
     fails=["quantize_is_within_half_a_step"],
@@ -265,7 +268,7 @@ quantize_has_a_smallest_scale = edit(
 
 quantize_takes_tiny_scales_for_zero = edit(
     INT8,
-    """You took every scale below a bound for 0, so tiny gradients become zeros. float32 reaches down to 1e-38: treat
+    """You treated every scale below a bound as 0, so tiny gradients become zeros. float32 reaches down to 1e-38: treat
     only a scale of exactly 0 separately.""",
     ("scale > 0", "scale > 1e-12"),
     breaks=tests_of(INT8),
@@ -281,8 +284,8 @@ quantize_returns_a_number = edit(
 
 power_leaves_large_gradients_alone = edit(
     POWER,
-    """You returned large gradients as they came, without a message. The ranks' weights then drift apart: average every
-    gradient.""",
+    """You returned large gradients unchanged, without sending anything. The ranks' weights then drift apart: average
+    every gradient.""",
     (
         "        n = dist.get_world_size()\n        corrected",
         "        n = dist.get_world_size()\n"
@@ -294,8 +297,8 @@ power_leaves_large_gradients_alone = edit(
 
 int8_leaves_long_gradients_alone = edit(
     INT8,
-    """You returned long gradients as they came, without a message. The ranks' weights then drift apart: average every
-    gradient.""",
+    """You returned long gradients unchanged, without sending anything. The ranks' weights then drift apart: average
+    every gradient.""",
     (
         "    n = dist.get_world_size()\n    q, scales",
         "    n = dist.get_world_size()\n    if len(grad) > 1000:\n        return grad.clone()\n    q, scales",

@@ -22,16 +22,16 @@ diloco_steps_with_the_sum = edit(
 
 diloco_averages_gradients = edit(
     DILOCO,
-    """Each rank took the gradient of every inner step at w. Take it at the weights that the rank's last step has
-    reached.""",
+    """Each rank took the gradient of every inner step at w. Take it at the weights that the rank reached in its
+    previous step.""",
     ("gradient(local, step)", "gradient(shared, step)"),
     breaks=tests_of(DILOCO),
 )
 
 diloco_never_starts_again = edit(
     DILOCO,
-    """Your ranks began each round where their own last one had ended. After an exchange all ranks begin at the shared
-    weights again.""",
+    """Your ranks began each round at the weights where their own previous round had ended. After an exchange, all ranks
+    begin at the shared weights again.""",
     ("    for start in range", "    local = weights.clone()\n    for start in range"),
     ("        local = shared.clone()\n        for step", "        for step"),
     breaks=tests_of(DILOCO),
@@ -39,8 +39,8 @@ diloco_never_starts_again = edit(
 
 diloco_counts_each_round_anew = edit(
     DILOCO,
-    """You numbered the steps from 0 in each round, so a rank sees the same batches again and again. Number them through
-    all rounds.""",
+    """You numbered the steps from 0 in each round, so a rank sees the same batches again and again. Let the numbers go
+    on from round to round.""",
     ("gradient(local, step)", "gradient(local, step - start)"),
     breaks=tests_of(DILOCO),
 )
@@ -62,21 +62,23 @@ diloco_ignores_the_outer_rate = edit(
 
 diloco_multiplies_both_rates = edit(
     DILOCO,
-    """You multiplied the outer gradient by lr once more. The inner learning rate is in it already.""",
+    """You multiplied the outer gradient by lr once more. The outer gradient already contains the inner learning
+    rate.""",
     ("shared -= outer_lr * (outer", "shared -= outer_lr * lr * (outer"),
     breaks=tests_of(DILOCO),
 )
 
 diloco_returns_its_own_copy = edit(
     DILOCO,
-    """You returned this rank's copy of the last round, which differs from rank to rank, not the shared weights.""",
+    """You returned this rank's own copy from the last round instead of the shared weights. The copies differ from rank
+    to rank.""",
     ("    return shared\n", "    return local\n"),
     breaks=tests_of(DILOCO),
 )
 
 diloco_with_heavy_ball = edit(
     DILOCO,
-    """Your momentum is the classical one: you stepped with v. Nesterov's looks one step ahead: Δ + momentum · v.""",
+    """You used classical momentum: you stepped with v. Nesterov's momentum looks one step ahead: Δ + momentum · v.""",
     ("outer_lr * (outer + momentum * velocity)", "outer_lr * velocity"),
     breaks=tests_of(DILOCO),
     fails=["outer_steps_are_nesterov"],
@@ -84,7 +86,7 @@ diloco_with_heavy_ball = edit(
 
 diloco_looks_ahead_with_the_old_velocity = edit(
     DILOCO,
-    """You stepped before you updated v, so that its part is a round late. Update v first.""",
+    """You stepped before you updated v, so the step uses the v of the previous round. Update v first.""",
     (
         "        velocity = momentum * velocity + outer\n        shared -= outer_lr * (outer + momentum * velocity)\n",
         "        shared -= outer_lr * (outer + momentum * velocity)\n        velocity = momentum * velocity + outer\n",
@@ -95,7 +97,7 @@ diloco_looks_ahead_with_the_old_velocity = edit(
 
 diloco_forgets_its_velocity = edit(
     DILOCO,
-    """Your v starts at 0 in each round. It is state of the outer optimizer: keep it from round to round.""",
+    """Your v starts at 0 in each round. v is part of the outer optimizer's state: keep it from round to round.""",
     ("velocity = momentum * velocity + outer", "velocity = outer"),
     breaks=tests_of(DILOCO),
     fails=["outer_steps_are_nesterov"],
@@ -103,7 +105,7 @@ diloco_forgets_its_velocity = edit(
 
 diloco_damps_the_outer_gradient = edit(
     DILOCO,
-    """You multiplied Δ by 1 − momentum in v. The statement's v adds up the whole Δ.""",
+    """You multiplied Δ by 1 − momentum when you added it to v. The statement's v adds up the whole Δ.""",
     ("momentum * velocity + outer", "momentum * velocity + (1 - momentum) * outer"),
     breaks=tests_of(DILOCO),
     fails=["outer_steps_are_nesterov"],
@@ -111,7 +113,7 @@ diloco_damps_the_outer_gradient = edit(
 
 diloco_gathers_the_copies = edit(
     DILOCO,
-    """Your numbers are right, but every rank got every other rank's copy by an all-gather, which costs more with every
+    """Your numbers are right, but an all-gather sent every rank's copy to every other rank, which costs more with each
     rank. Only the mean is needed: all-reduce it.""",
     (
         "        dist.all_reduce(outer)\n",
@@ -134,7 +136,8 @@ diloco_meets_in_every_step = edit(
 
 diloco_trains_what_it_was_given = edit(
     DILOCO,
-    """You updated the tensor that the caller passed in. It must stay as it was: train a copy.""",
+    """You updated the tensor of weights that the caller passed in. The caller's tensor must stay as it was: train a
+    copy.""",
     ("shared, velocity = weights.clone()", "shared, velocity = weights"),
     breaks=tests_of(DILOCO),
     fails=["start_stays_as_it_was"],

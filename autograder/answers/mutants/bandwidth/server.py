@@ -62,8 +62,8 @@ server_divides_by_all_ranks = edit(
 
 server_logs_by_arrival = edit(
     SERVER,
-    """In synchronous mode you logged the pushes as they arrived. They all belong to the same update: log them in the
-    order of the workers' ranks.""",
+    """In synchronous mode you logged the pushes as they arrived. The pushes of a round all belong to the same update:
+    log them in the order of the workers' ranks.""",
     (
         "for worker in workers:\n                dist.recv(grad, src=worker)",
         "for _ in workers:\n                worker = dist.recv(grad)",
@@ -75,7 +75,7 @@ server_logs_by_arrival = edit(
 server_updates_within_a_round = edit(
     SERVER,
     """In synchronous mode you sent each worker weights that already contained the gradients of earlier workers of the
-    same round. All workers must get the same weights, and the update comes when all gradients are there.""",
+    same round. All workers must get the same weights, and the update comes after all gradients have arrived.""",
     ("            total = torch.zeros_like(weights)\n", ""),
     (
         "                dist.send(weights, dst=worker)\n            for worker in workers:\n",
@@ -104,7 +104,8 @@ staleness_counts_the_own_update = edit(
 staleness_counts_since_the_start = edit(
     SERVER,
     """You subtracted the worker's own pushes from the number of all updates. That counts the other workers' updates
-    since the start, not only those since this worker's last pull: remember which version it was sent last.""",
+    since the start, not only those since this worker's last pull. Remember which version you last sent to this
+    worker.""",
     ("update - version[worker]", "update - pushes[worker]"),
     base=_server,
     breaks=tests_of(SERVER),
@@ -113,8 +114,8 @@ staleness_counts_since_the_start = edit(
 
 staleness_counts_a_push_itself = edit(
     SERVER,
-    """You counted the update that the push itself makes. Staleness counts the updates between pull and push; the push's
-    own comes after.""",
+    """You counted the update that the push itself makes. Staleness counts the updates between the pull and the push;
+    the push's own update comes afterwards.""",
     ("[worker], update - version[worker]", "[worker], update + 1 - version[worker]"),
     base=_server,
     breaks=tests_of(SERVER),
@@ -127,9 +128,9 @@ staleness_counts_a_push_itself = edit(
 
 server_answers_everybody = edit(
     SERVER,
-    """After each push you sent the new weights to all workers. The others did not ask: they find old weights in their
-    queue at their next pull, and the server sends N − 1 times as much as it must. Answer only the worker that
-    pushed.""",
+    """After each push you sent the new weights to all workers. The other workers did not ask for them: at their next
+    pull they find old weights in their queue, and the server sends N − 1 times as much as it must. Answer only the
+    worker that pushed.""",
     (
         "pushes, version = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0)",
         "works = []\n    pushes, version = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0)",
@@ -146,7 +147,7 @@ server_answers_everybody = edit(
 server_takes_turns = edit(
     SERVER,
     """In asynchronous mode you received from worker 1, then 2, then 3, so all workers wait for the slowest one again.
-    Receive from any source; recv returns which one it was.""",
+    Receive from any source; recv returns the rank of the sender.""",
     ("worker = dist.recv(grad)", "worker = workers[update % len(workers)]\n        dist.recv(grad, src=worker)"),
     base=_server,
     breaks=tests_of(SERVER),
@@ -175,7 +176,8 @@ server_divides_single_pushes = edit(
 
 server_trains_what_it_was_given = edit(
     SERVER,
-    """You updated the tensor that the caller passed in. It must stay as it was: train a copy.""",
+    """Your server updated the tensor that the caller passed in. The caller's tensor must stay as it was: train a
+    copy.""",
     ("    weights = weights.clone(memory_format=torch.contiguous_format)\n", ""),
     base=_server,
     breaks=tests_of(SERVER),
@@ -199,8 +201,8 @@ worker_starts_with_its_own_weights = edit(
 
 server_by_broadcast = edit(
     SERVER,
-    """You sent the weights by a broadcast, a collective in which all ranks take part together, which workers of an
-    asynchronous server cannot. Use only sends and receives.""",
+    """You sent the weights by a broadcast. A broadcast is a collective in which all ranks take part together, and the
+    workers of an asynchronous server cannot do that. Use only sends and receives.""",
     (
         "return work(rank, weights, gradient, steps)",
         'if mode == "async":\n'
