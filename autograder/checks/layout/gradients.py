@@ -53,7 +53,7 @@ class Case:
 
     @property
     def norm(self) -> float:
-        """Of the whole gradient: pieces of all ranks of tp, and what is whole once."""
+        """The norm of the whole gradient: the pieces of all ranks of tp, and once what is whole on each rank."""
         squares = 0.0
         for i, kind in enumerate(self.kinds):
             for rank in range(self.tp if kind == "sharded" else 1):
@@ -190,7 +190,7 @@ def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
 
 
 def _bounded(case: Case, words: str, max_norm: float, at_norm: bool = False) -> Case:
-    """The case with another bound, which the words name."""
+    """The case with another bound; the words name this bound."""
     return replace(case, name=f"{case.name}, {words}", max_norm=max_norm, at_norm=at_norm)
 
 

@@ -71,7 +71,7 @@ def groups_of_two_nodes_are_found(crosses_nodes, *, rng):
 
 
 def _keeping(function: Any, returned: list[Any]) -> Any:
-    """The function, which also puts into the list what it returns, as a text, or the kind of its error."""
+    """The function, made to append to the list, as text, what it returns or the kind of its error."""
 
     def call(*arguments: Any) -> Any:
         try:

@@ -26,7 +26,7 @@ def layout(tp: int, pp: int, dp: int, micro: int = 1, chunks: int = 1, recompute
 
 
 #: Layouts that fit: one axis at a time, all together, inside a node and across, with few and many micro-batches; in the
-#: last two of SEVENTY a rule holds just so: t is the heads, pv the layers, db the batch, M is p.
+#: last two of SEVENTY the rules only just hold: t equals the heads, pv the layers, db the batch, and M equals p.
 FITTING = [
     (SEVENTY, H100S, layout(1, 1, 512), 512, 1),
     (SEVENTY, H100S, layout(1, 1, 512, recompute=True), 1024, 1),
@@ -162,7 +162,7 @@ def memory_is_weights_and_activations(cost, *, rng):
                 numbers = [got[name] for name in ("seconds", "mfu", "bubble")]
                 expect_equal(words, numbers, [None] * 3, what="the list of seconds, mfu and bubble")
                 expect_close(words, got["memory"], np.array(want), what="the memory", rtol=1e-9)
-        own = _called(cost, model, cluster, one, batch, 2)["memory"]  # to the last bit what the answer asks for
+        own = _called(cost, model, cluster, one, batch, 2)["memory"]  # exact to the last bit: the answer's own number
         got = _called(cost, model, {**cluster, "memory": own}, one, batch, 2)["reason"]
         expect_equal(f"{case}, of which a GPU has exactly as much", got, None, what="the reason")
     one, arguments = layout(4, 4, 32), copy.deepcopy((SEVENTY, H100S, layout(4, 4, 32)))

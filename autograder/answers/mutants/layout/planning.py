@@ -13,23 +13,23 @@ MEMORY, REASON = "memory_is_weights_and_activations", "the_first_rule_that_fails
 
 ranks_of_the_axis_alone = edit(
     COST,
-    """For the data-parallel all-reduce you ask whether d ranks fit into a node. Neighbors in dp are t · p ranks apart:
-    a group stays inside only if all t · p · d ranks do.""",
+    """For the data-parallel all-reduce you ask whether d ranks fit into a node. Neighbors in dp are t · p ranks apart,
+    so a group stays inside a node only if all t · p · d ranks fit into it.""",
     ("/ bandwidth(cluster, t * p * d)", "/ bandwidth(cluster, d)"),
     breaks=tests_of(COST, PLAN),
 )
 
 stages_are_neighbors = edit(
     COST,
-    """For the pipeline's messages you ask whether p ranks fit into a node. Neighbors in pp are t ranks apart: ask for
-    t · p.""",
+    """For the pipeline's messages you ask whether p ranks fit into a node. Neighbors in pp are t ranks apart: ask
+    whether t · p ranks fit.""",
     ("/ t / bandwidth(cluster, t * p)", "/ t / bandwidth(cluster, p)"),
     breaks=tests_of(COST, PLAN),
 )
 
 full_nodes_are_left = edit(
     COST,
-    """You let tp groups of exactly per_node ranks cross nodes. They fill one node and stay inside.""",
+    """You let tp groups of exactly per_node ranks cross nodes. Such a group fills one node and stays inside it.""",
     (
         "/ bandwidth(cluster, t)\n",
         '/ (cluster["intra"] if t < cluster["per_node"] else cluster["inter"])\n',
@@ -39,14 +39,16 @@ full_nodes_are_left = edit(
 
 stage_2_sends_more = edit(
     COST,
-    """You let stage 2 send more gradients than the others. The statement counts an all-reduce at every stage.""",
+    """At stage 2 you count more gradient bytes than at the other stages. The statement counts one all-reduce at every
+    stage.""",
     ("data = 2 * (d - 1)", "data = (3 if stage == 2 else 2) * (d - 1)"),
     breaks=tests_of(COST, PLAN),
 )
 
 whole_weights_are_averaged = edit(
     COST,
-    """You let every rank average all gradients. A rank holds P/(tp) of the weights, and sends as many gradients.""",
+    """You let every rank average all gradients. A rank holds P/(tp) of the weights, and sends only that many
+    gradients.""",
     (
         '2 * model["params"] / (t * p) / bandwidth(cluster, t * p * d)',
         '2 * model["params"] / bandwidth(cluster, t * p * d)',
@@ -56,8 +58,8 @@ whole_weights_are_averaged = edit(
 
 utilization_counts_recomputation = edit(
     COST,
-    """Your mfu counts the operations of recomputation. They are work, not progress: with them it is called the
-    hardware utilization.""",
+    """Your mfu counts the operations of recomputation. Recomputation is work, but not progress: with it, the number is
+    called the hardware utilization.""",
     (
         '"mfu": operations / (seconds * peak)',
         '"mfu": operations * (4 / 3 if layout["recompute"] else 1) / (seconds * peak)',
@@ -67,21 +69,23 @@ utilization_counts_recomputation = edit(
 
 utilization_of_what_can_be_reached = edit(
     COST,
-    """Your mfu is against what products can reach. It is against the peak, so that machines compare.""",
+    """Your mfu is relative to the speed that matrix products can reach. mfu is relative to the peak, so that machines
+    can be compared.""",
     ('"mfu": operations / (seconds * peak)', '"mfu": operations / (seconds * peak * cluster["efficiency"])'),
     breaks=tests_of(COST),
 )
 
 bubble_over_busy_time = edit(
     COST,
-    """You divided the idle slots by the busy ones. It is the idle share of all: (p − 1)/(vM + p − 1).""",
+    """You divided the idle slots by the busy slots. The bubble is the idle share of all slots: (p − 1)/(vM + p −
+    1).""",
     ("bubble = (p - 1) / (v * micro_batches + p - 1)", "bubble = (p - 1) / (v * micro_batches)"),
     breaks=tests_of(COST, PLAN),
 )
 
 chunks_leave_the_bubble = edit(
     COST,
-    """Your bubble ignores the chunks. With v of them the pipeline fills in slots that are v times shorter.""",
+    """Your bubble ignores the chunks. With v chunks, the pipeline fills in slots that are v times shorter.""",
     ("bubble = (p - 1) / (v * micro_batches + p - 1)", "bubble = (p - 1) / (micro_batches + p - 1)"),
     breaks=tests_of(COST, PLAN),
 )
@@ -98,70 +102,72 @@ the_bubble_delays_the_all_reduce = edit(
 
 all_layers_on_each_rank = edit(
     COST,
-    """Your tensor-parallel all-reduces are those of all layers. A rank has L/p of them.""",
+    """You counted the tensor-parallel all-reduces of all layers. A rank has L/p of the layers.""",
     ('model["layers"] / p * micro_batches', 'model["layers"] * micro_batches'),
     breaks=tests_of(COST, PLAN),
 )
 
 parts_of_activations_are_added_up = edit(
     COST,
-    """You cut the vectors of the tensor-parallel all-reduces over tp. Each rank adds up whole activations.""",
+    """You divided the vectors of the tensor-parallel all-reduces by t. Each rank contributes whole activations to the
+    sum.""",
     ("2 * (t - 1) / t * activation / bandwidth", "2 * (t - 1) / t * activation / t / bandwidth"),
     breaks=tests_of(COST, PLAN),
 )
 
 recomputation_sends_nothing = edit(
     COST,
-    """With recomputation the forward runs twice, and its two all-reduces a layer as well: 6, not 4.""",
+    """With recomputation the forward runs twice, and so do its two all-reduces in each layer: count 6, not 4.""",
     ('calls = (6 if layout["recompute"] else 4)', "calls = 4"),
     breaks=tests_of(COST, PLAN),
 )
 
 recomputation_is_free = edit(
     COST,
-    """With recomputation you count no more operations. The forward runs once more: 4/3 of them.""",
+    """With recomputation you count no additional operations. The forward runs once more: count 4/3 of the
+    operations.""",
     ('operations * (4 / 3 if layout["recompute"] else 1)', "operations"),
     breaks=tests_of(COST, PLAN),
 )
 
 backward_sends_nothing = edit(
     COST,
-    """You counted two all-reduces a layer, those of the forward. The backward has two as well.""",
+    """You counted two all-reduces in each layer, those of the forward. The backward has two as well.""",
     ('(6 if layout["recompute"] else 4)', '(4 if layout["recompute"] else 2)'),
     breaks=tests_of(COST, PLAN),
 )
 
 whole_activations_are_passed_on = edit(
     COST,
-    """You send whole activations from stage to stage. Cut over tp, each rank sends one t-th.""",
+    """You send whole activations from stage to stage. The activations are cut over tp, so each rank sends one t-th.""",
     ("activation / t / bandwidth(cluster, t * p)", "activation / bandwidth(cluster, t * p)"),
     breaks=tests_of(COST, PLAN),
 )
 
 chunks_send_no_more = edit(
     COST,
-    """With v chunks an activation passes each rank v times. You count it once.""",
+    """With v chunks, an activation passes through each rank v times. You counted it once.""",
     ("pipe = 2 * v * micro_batches", "pipe = 2 * micro_batches"),
     breaks=tests_of(COST, PLAN),
 )
 
 a_single_stage_sends = edit(
     COST,
-    """Without a pipeline nobody sends activations. With p = 1 the part is 0.""",
+    """Without a pipeline, no rank sends activations. For p = 1 this part of the time is 0.""",
     (" if p > 1 else 0.0", ""),
     breaks=tests_of(COST, PLAN),
 )
 
 masked_attention = edit(
     COST,
-    """You count attention as causal. The statement takes it whole, as published runs do.""",
+    """You counted attention as causal. The statement counts all of its products, as published runs do.""",
     ('model["hidden"], model["seq"])\n    operations', 'model["hidden"], model["seq"], causal=True)\n    operations'),
     breaks=tests_of(COST, PLAN),
 )
 
 one_sequence_a_micro_batch = edit(
     COST,
-    """Your activations are those of one sequence. A micro-batch has b of them.""",
+    """You counted the activations of one sequence. A micro-batch has b sequences.""",
     ('activation = 2 * b * model["seq"]', 'activation = 2 * model["seq"]'),
     breaks=tests_of(COST, PLAN),
 )
@@ -170,8 +176,8 @@ one_sequence_a_micro_batch = edit(
 
 the_state_is_never_cut = edit(
     COST,
-    """You ignore the stage: at stage 1 the optimizer's 12 bytes a weight are cut over dp, at stage 2 the gradient's 2
-    as well.""",
+    """You ignore the stage. At stage 1, the optimizer's 12 bytes for each weight are cut over dp; at stage 2, the
+    gradient's 2 bytes as well.""",
     ("{0: 2 + 2 + 12, 1: 2 + 2 + 12 / d, 2: 2 + (2 + 12) / d}[stage]", "2 + 2 + 12"),
     breaks=tests_of(COST, PLAN),
     fails=[MEMORY],
@@ -187,7 +193,8 @@ weights_are_cut_at_stage_2 = edit(
 
 all_micro_batches_are_kept = edit(
     COST,
-    """You keep the activations of all micro-batches. Under 1F1B at most p are under way on the first stage.""",
+    """You keep the activations of all micro-batches. Under 1F1B, at most p micro-batches are under way on the first
+    stage.""",
     ("under_way = min(micro_batches, p if v == 1 else p + (p - 1) / v)", "under_way = micro_batches"),
     breaks=tests_of(COST, PLAN),
     fails=[MEMORY],
@@ -195,7 +202,7 @@ all_micro_batches_are_kept = edit(
 
 chunks_keep_no_more = edit(
     COST,
-    """With chunks you keep p micro-batches. Interleaving warms up longer: p + (p − 1)/v.""",
+    """With chunks you keep p micro-batches. An interleaved schedule warms up longer: p + (p − 1)/v.""",
     ("p if v == 1 else p + (p - 1) / v)", "p)"),
     breaks=tests_of(COST, PLAN),
     fails=[MEMORY],
@@ -203,7 +210,7 @@ chunks_keep_no_more = edit(
 
 more_than_there_are = edit(
     COST,
-    """You keep p micro-batches even where there are fewer. At most M are under way.""",
+    """You keep p micro-batches even where there are fewer. At most M micro-batches are under way.""",
     (
         "under_way = min(micro_batches, p if v == 1 else p + (p - 1) / v)",
         "under_way = p if v == 1 else p + (p - 1) / v",
@@ -214,8 +221,8 @@ more_than_there_are = edit(
 
 nothing_is_at_work = edit(
     COST,
-    """With recomputation you count the inputs of the layers alone. The layer that is being recomputed holds all of its
-    activations: one A more.""",
+    """With recomputation you count only the inputs of the layers. The layer that is being recomputed also holds all of
+    its activations: add one A.""",
     (' + (whole if layout["recompute"] else 0)', ""),
     breaks=tests_of(COST),
     fails=[MEMORY],
@@ -223,7 +230,7 @@ nothing_is_at_work = edit(
 
 activations_are_whole = edit(
     COST,
-    """Your activations are not cut over tp. Each of t ranks keeps one t-th.""",
+    """You did not cut the activations over tp. Each of the t ranks keeps one t-th.""",
     (
         'whole = model["saved"] * model["seq"] * b * model["hidden"] / t',
         'whole = model["saved"] * model["seq"] * b * model["hidden"]',
@@ -234,7 +241,7 @@ activations_are_whole = edit(
 
 inputs_are_whole = edit(
     COST,
-    """With recomputation you keep whole inputs. They are cut over tp as well: 2sbh/t.""",
+    """With recomputation you keep whole inputs. The inputs are cut over tp as well: 2sbh/t.""",
     ('kept = 2 * model["seq"] * b * model["hidden"] / t if', 'kept = 2 * model["seq"] * b * model["hidden"] if'),
     breaks=tests_of(COST),
     fails=[MEMORY],
@@ -242,7 +249,7 @@ inputs_are_whole = edit(
 
 activations_of_all_layers = edit(
     COST,
-    """You keep the activations of all layers. A rank has L/p.""",
+    """You keep the activations of all layers. A rank has only L/p of the layers.""",
     ('activations = kept * model["layers"] / p * under_way', 'activations = kept * model["layers"] * under_way'),
     breaks=tests_of(COST, PLAN),
     fails=[MEMORY],
@@ -250,7 +257,8 @@ activations_of_all_layers = edit(
 
 the_last_byte_is_left_free = edit(
     COST,
-    """You refuse a layout that needs exactly as much as a GPU has. It fits: only one that needs more is out.""",
+    """You refuse a layout that needs exactly as much memory as a GPU has. This layout fits: only a layout that needs
+    more is out.""",
     ('if found["memory"] > cluster["memory"]:', 'if found["memory"] >= cluster["memory"]:'),
     breaks=tests_of(COST),
     fails=[MEMORY],
@@ -258,8 +266,8 @@ the_last_byte_is_left_free = edit(
 
 too_much_memory_is_not_said = edit(
     COST,
-    """You return None for the memory of a layout that needs too much. That number says how much too much it is: keep
-    it.""",
+    """You return None for the memory of a layout that needs too much. The number tells the caller by how much it is too
+    large: keep it.""",
     ('return {**found, "reason": "memory"}', 'return {**found, "reason": "memory", "memory": None}'),
     breaks=tests_of(COST),
     fails=[MEMORY],
@@ -267,7 +275,7 @@ too_much_memory_is_not_said = edit(
 
 memory_is_never_full = edit(
     COST,
-    """You compute the memory and never compare it. A layout that needs more than a GPU has is out.""",
+    """You compute the memory, but never compare it with the GPU's. A layout that needs more than a GPU has is out.""",
     ('    if found["memory"] > cluster["memory"]:\n        return {**found, "reason": "memory"}\n', ""),
     breaks=tests_of(COST, PLAN),
     fails=[MEMORY, REASON],
@@ -277,7 +285,7 @@ memory_is_never_full = edit(
 
 memory_is_always_told = edit(
     COST,
-    """You give the memory for every layout that is out. Only where it is the reason is there a number.""",
+    """You give the memory for every layout that is out. Give the number only where memory is the reason.""",
     (
         '    found["reason"] = broken_rule(model, cluster, layout, batch)\n',
         '    found["reason"] = broken_rule(model, cluster, layout, batch)\n'
@@ -303,7 +311,7 @@ the_given_layout_is_filled_in = edit(
 
 a_stage_has_more_than_one_layer = edit(
     COST,
-    """You refuse a pipeline in which each chunk has one layer. pv divides L where they are equal, too.""",
+    """You refuse a pipeline in which each chunk has one layer. pv divides L when the two are equal, too.""",
     (
         '    found["reason"] = broken_rule(model, cluster, layout, batch)\n',
         '    found["reason"] = broken_rule(model, cluster, layout, batch)\n'
@@ -315,7 +323,8 @@ a_stage_has_more_than_one_layer = edit(
 
 all_heads_are_too_many = edit(
     COST,
-    """You refuse a tp group with as many ranks as there are heads. t divides them: each rank has one.""",
+    """You refuse a tp group with as many ranks as there are heads. t divides the number of heads: each rank has one
+    head.""",
     (
         '    found["reason"] = broken_rule(model, cluster, layout, batch)\n',
         '    found["reason"] = broken_rule(model, cluster, layout, batch)\n'
@@ -327,7 +336,7 @@ all_heads_are_too_many = edit(
 
 rules_are_not_asked = edit(
     COST,
-    """You never ask whether a rule is broken. A layout that does not divide has no step, and no seconds.""",
+    """You never check whether a rule is broken. A layout whose sizes do not divide has no step, and so no seconds.""",
     ('    found["reason"] = broken_rule(model, cluster, layout, batch)\n', ""),
     breaks=tests_of(COST, PLAN),
     fails=[REASON],
@@ -335,7 +344,7 @@ rules_are_not_asked = edit(
 
 too_little_memory_is_asked_first = edit(
     COST,
-    """You compare the memory before the other rules. The reason is the first rule in the order of the table.""",
+    """You check the memory before the other rules. The reason is the first broken rule in the order of the table.""",
     ('    found["reason"] = broken_rule(model, cluster, layout, batch)\n', ""),
     (
         '        return {**found, "reason": "memory"}\n',

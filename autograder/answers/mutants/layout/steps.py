@@ -14,51 +14,52 @@ NORM, BOUND = "each_number_of_the_model_counts_once", "gradients_above_the_bound
 
 forward_messages_only = edit(
     ARITHMETIC,
-    """For tensor parallelism you counted two all-reduces a layer. There are two forward and two backward; the
-    operations that they are compared with are those of both.""",
+    """For tensor parallelism you counted two all-reduces in each layer. There are two in the forward and two in the
+    backward, and you compare them with the operations of both.""",
     ("8 * (n - 1) * ratio / 72", "4 * (n - 1) * ratio / 72"),
     breaks=tests_of(ARITHMETIC),
 )
 
 every_rank_does_all_products = edit(
     ARITHMETIC,
-    """For tensor parallelism you compare with the operations of a whole layer. A rank makes one n-th of them.""",
+    """For tensor parallelism you compare with the operations of a whole layer. A rank computes one n-th of them.""",
     ("8 * (n - 1) * ratio / 72", "8 * (n - 1) / n * ratio / 72"),
     breaks=tests_of(ARITHMETIC),
 )
 
 no_parameters_for_backward = edit(
     ARITHMETIC,
-    """For fsdp you counted one all-gather. Parameters are gathered for the forward and once more for the backward.""",
+    """For fsdp you counted one all-gather. The parameters are gathered once for the forward and once more for the
+    backward.""",
     ("return 3 * (n - 1)", "return 2 * (n - 1)"),
     breaks=tests_of(ARITHMETIC),
 )
 
 a_ring_without_the_rank_itself = edit(
     ARITHMETIC,
-    """For fsdp you let a rank send whole vectors. In a ring over n ranks it sends (n − 1)/n of each: its own part is
-    there already.""",
+    """For fsdp you let a rank send whole vectors. In a ring of n ranks, a rank sends (n − 1)/n of each vector, because
+    it already has its own part.""",
     ("return 3 * (n - 1) / n * ratio / 6", "return 3 * ratio / 6"),
     breaks=tests_of(ARITHMETIC),
 )
 
 activations_without_gradients = edit(
     ARITHMETIC,
-    """For the pipeline you counted the activation alone. Its gradient comes back, with as many numbers.""",
+    """For the pipeline you counted only the activation. Its gradient comes back, with as many numbers.""",
     ("return 2 * ratio / 72", "return ratio / 72"),
     breaks=tests_of(ARITHMETIC),
 )
 
 numbers_always_have_two_bytes = edit(
     ARITHMETIC,
-    """You took 2 bytes a number whatever itemsize says.""",
+    """You counted 2 bytes for each number, whatever itemsize is.""",
     ("ratio = itemsize * peak", "ratio = 2 * peak"),
     breaks=tests_of(ARITHMETIC),
 )
 
 forward_operations_only = edit(
     ARITHMETIC,
-    """You compared with the operations of the forward pass, 2 for each weight. Forward and backward are 6.""",
+    """You compared with the operations of the forward pass, 2 for each weight. Forward and backward together are 6.""",
     ("* ratio / 6", "* ratio / 2"),
     breaks=tests_of(ARITHMETIC),
 )
@@ -72,7 +73,7 @@ a_single_rank_is_refused = edit(
 
 causal_halves_everything = edit(
     ARITHMETIC,
-    """A causal mask spares half of attention's products. You halved those with the weights as well.""",
+    """A causal mask saves half of attention's products. You also halved the products with the weights.""",
     (
         "float(6 * params + (attention / 2 if causal else attention))",
         "float(6 * params + attention) / (2 if causal else 1)",
@@ -83,8 +84,8 @@ causal_halves_everything = edit(
 
 attention_is_counted_once = edit(
     ARITHMETIC,
-    """Attention has two products, of queries with keys and of probabilities with values, forward, and four backward:
-    12 operations for each layer, width and position. You counted half.""",
+    """You counted half of attention's operations. Attention has two products in the forward, queries with keys and
+    probabilities with values, and four in the backward: 12 operations for each layer, width and position.""",
     ("attention = 12 *", "attention = 6 *"),
     breaks=tests_of(ARITHMETIC, COST, PLAN),
     fails=["operations_are_those_of_the_model"],
@@ -101,7 +102,7 @@ operations_are_an_int = edit(
 
 utilization_of_one_gpu = edit(
     ARITHMETIC,
-    """You compare the operations of all GPUs with the peak of one. Divide by their number.""",
+    """You compare the operations of all GPUs with the peak of one GPU. Divide by the number of GPUs.""",
     ("(seconds * gpus * peak)", "(seconds * peak)"),
     breaks=tests_of(ARITHMETIC),
     fails=["operations_are_those_of_the_model"],
@@ -109,7 +110,7 @@ utilization_of_one_gpu = edit(
 
 other_kinds_are_pipelines = edit(
     ARITHMETIC,
-    """You take every other kind for a pipeline. Refuse a misspelled one with an error that names kind.""",
+    """You treat every other kind as a pipeline. Refuse a misspelled kind with an error that names kind.""",
     ('    if kind == "pp":\n        return 2 * ratio / 72\n'
      "    raise ValueError(f\"kind must be 'fsdp', 'tp' or 'pp', got {kind!r}\")",
      "    return 2 * ratio / 72"),
@@ -119,7 +120,7 @@ other_kinds_are_pipelines = edit(
 
 kinds_are_searched_as_text = edit(
     ARITHMETIC,
-    """You ask whether kind is in a text. ("fsdp") is no tuple, and "sdp" is in it: compare with ==.""",
+    """You ask whether kind is in a text. ("fsdp") is not a tuple, and "sdp" is in this text: compare with ==.""",
     ('if kind == "fsdp":', 'if kind in ("fsdp"):'),
     breaks=tests_of(ARITHMETIC),
     fails=["other_kinds_and_no_ranks_are_refused"],
@@ -127,7 +128,8 @@ kinds_are_searched_as_text = edit(
 
 kinds_begin_as_they_should = edit(
     ARITHMETIC,
-    """You look at how kind begins. A misspelled one that begins with "tp" passes: compare the whole text.""",
+    """You look only at how kind begins. A misspelled kind that begins with "tp" is accepted: compare the whole
+    text.""",
     ('if kind == "tp":', 'if kind.startswith("tp"):'),
     breaks=tests_of(ARITHMETIC),
     fails=["other_kinds_and_no_ranks_are_refused"],
@@ -146,7 +148,7 @@ no_ranks_pass = edit(
 mean_of_means = edit(
     FINISH,
     """You averaged the ranks' means. Ranks with few tokens then count as much as the others: add up the gradients of
-    the sums, and divide once by all tokens.""",
+    the summed losses, and divide once by the number of all tokens.""",
     (
         "    reduce_together([p.grad for p in params], dp)\n",
         "    for p in params:\n        p.grad /= max(count, 1)\n    reduce_together([p.grad for p in params], dp)\n",
@@ -157,15 +159,16 @@ mean_of_means = edit(
 
 partial_gradients_stay_partial = edit(
     FINISH,
-    """You left the partial gradients as they are. Each rank of tp saw other tokens: add them up over tp. A norm
-    changes so little that only the gradients show it.""",
+    """You left the partial gradients as they are. Each rank of tp saw different tokens: add these gradients up over tp.
+    The norm changes so little that only the gradients show the mistake.""",
     ('    reduce_together([p.grad for p, kind in zip(params, kinds) if kind == "partial"], tp)\n', ""),
     breaks=tests_of(FINISH),
 )
 
 partial_gradients_are_averaged = edit(
     FINISH,
-    """You averaged the partial gradients over tp. They are parts of one sum: nothing is divided by the ranks of tp.""",
+    """You averaged the partial gradients over tp. They are parts of one sum: do not divide by the number of ranks of
+    tp.""",
     (
         "    reduce_together([p.grad for p in params], dp)\n",
         "    for p, kind in zip(params, kinds):\n"
@@ -178,22 +181,23 @@ partial_gradients_are_averaged = edit(
 
 replicated_gradients_are_added_up = edit(
     FINISH,
-    """You added up the replicated gradients over tp as well. All ranks of tp computed the same one, so the sum is too
-    large by their number.""",
+    """You added up the replicated gradients over tp as well. All ranks of tp computed the same gradient, so the sum is
+    too large by a factor of their number.""",
     ('if kind == "partial"], tp)', 'if kind != "sharded"], tp)'),
     breaks=tests_of(FINISH),
 )
 
 divided_by_own_tokens = edit(
     FINISH,
-    """You divide by this rank's own count. The mean is over the tokens of all ranks of dp; divide by their sum.""",
+    """You divide by this rank's own count. The mean is over the tokens of all ranks of dp: divide by the sum of their
+    counts.""",
     ("p.grad /= tokens", "p.grad /= max(count, 1)"),
     breaks=tests_of(FINISH),
 )
 
 divided_by_ranks = edit(
     FINISH,
-    """You divide by the number of ranks of dp. What was added up are gradients of sums over tokens: divide by the
+    """You divide by the number of ranks of dp. The gradients you added up are those of sums over tokens: divide by the
     number of tokens.""",
     ("p.grad /= tokens", "p.grad /= dist.get_world_size(dp)"),
     breaks=tests_of(FINISH),
@@ -201,15 +205,16 @@ divided_by_ranks = edit(
 
 tokens_of_all_ranks = edit(
     FINISH,
-    """You added up the counts over all ranks. Those of one tp group saw the same sequence, so each token counts once
-    for each of them: add up over dp.""",
+    """You added up the counts over all ranks. The ranks of one tp group saw the same sequence, so you counted each
+    token once for each of these ranks: add up over dp.""",
     ("dist.all_reduce(totals, group=dp)", "dist.all_reduce(totals)"),
     breaks=tests_of(FINISH),
 )
 
 own_loss = edit(
     FINISH,
-    """You return this rank's own mean loss. The batch's is the sum of all losses over the sum of all counts.""",
+    """You return this rank's own mean loss. The loss of the batch is the sum of all losses divided by the sum of all
+    counts.""",
     ("return loss / tokens, norm", "return loss_sum / max(count, 1), norm"),
     breaks=tests_of(FINISH),
 )
@@ -223,8 +228,8 @@ gradients_are_not_added_up = edit(
 
 whole_weights_count_often = edit(
     FINISH,
-    """You added up the squares of all gradients over tp. Replicated and partial weights are whole on every rank, so
-    they counted once for each: add up those of the sharded ones alone.""",
+    """You added up the squares of all gradients over tp. Replicated and partial weights are whole on every rank, so you
+    counted them once for each rank: add up only the squares of the sharded gradients.""",
     ('squares[kind == "sharded"] +=', "squares[True] +="),
     breaks=tests_of(FINISH),
     fails=[NORM, BOUND],
@@ -232,8 +237,8 @@ whole_weights_count_often = edit(
 
 partial_weights_count_often = edit(
     FINISH,
-    """You counted the squares of partial gradients on every rank of tp. Added up, they are whole on each of them:
-    count them once, as the replicated ones.""",
+    """You counted the squares of partial gradients on every rank of tp. After the sum over tp, these gradients are
+    whole on each rank: count them once, like the replicated ones.""",
     ('squares[kind == "sharded"] +=', 'squares[kind != "replicated"] +='),
     breaks=tests_of(FINISH),
     fails=[NORM, BOUND],
@@ -241,8 +246,8 @@ partial_weights_count_often = edit(
 
 norm_of_own_pieces = edit(
     FINISH,
-    """Your norm has the squares of this rank's pieces alone, so the ranks of tp scale by different factors. Add up the
-    squares of the sharded gradients over tp.""",
+    """Your norm contains only the squares of this rank's pieces, so the ranks of tp scale by different factors. Add up
+    the squares of the sharded gradients over tp.""",
     ("    dist.all_reduce(squares[True], group=tp)  # the other pieces; what is whole is here already\n", ""),
     breaks=tests_of(FINISH),
     fails=[NORM, BOUND],
@@ -258,7 +263,7 @@ norm_of_the_largest_rank = edit(
 
 norm_of_the_summed_loss = edit(
     FINISH,
-    """Your norm is that of the gradient before it was divided by the tokens. The bound is for the gradient of the
+    """You took the norm of the gradient before you divided it by the tokens. The bound is for the gradient of the
     mean.""",
     ("        p.grad /= tokens\n", ""),
     ("    if norm > max_norm:\n", "    for p in params:\n        p.grad /= tokens\n    if norm > max_norm:\n"),
@@ -268,7 +273,8 @@ norm_of_the_summed_loss = edit(
 
 norm_after_clipping = edit(
     FINISH,
-    """You return the norm after clipping, which says nothing when it is clipped. Return the one from before.""",
+    """You return the norm after clipping, which does not show how long the gradient was. Return the norm from before
+    clipping.""",
     ("return loss / tokens, norm", "return loss / tokens, min(norm, max_norm)"),
     breaks=tests_of(FINISH),
     fails=[BOUND],
@@ -276,7 +282,8 @@ norm_after_clipping = edit(
 
 the_bound_itself_is_too_much = edit(
     FINISH,
-    """You scale a gradient whose norm is exactly max_norm. It does not exceed the bound: it stays as it is.""",
+    """You scale a gradient whose norm is exactly max_norm. This norm does not exceed the bound: leave the gradient as
+    it is.""",
     ("if norm > max_norm:", "if norm >= max_norm:"),
     breaks=tests_of(FINISH),
     fails=[BOUND],
@@ -284,7 +291,8 @@ the_bound_itself_is_too_much = edit(
 
 a_bound_of_zero_is_none = edit(
     FINISH,
-    """You take a max_norm of 0 for no bound, since 0 counts as false. Every longer gradient exceeds it.""",
+    """You treat a max_norm of 0 as no bound, since 0 counts as false. Every gradient that is not zero exceeds this
+    bound.""",
     ("if norm > max_norm:", "if max_norm and norm > max_norm:"),
     breaks=tests_of(FINISH),
     fails=[BOUND],
@@ -292,7 +300,7 @@ a_bound_of_zero_is_none = edit(
 
 short_gradients_grow = edit(
     FINISH,
-    """You scale every gradient to the norm max_norm. A shorter one stays as it is.""",
+    """You scale every gradient to the norm max_norm. A shorter gradient should stay as it is.""",
     ("if norm > max_norm:", "if max_norm < math.inf:"),
     breaks=tests_of(FINISH),
     fails=[BOUND],
@@ -300,7 +308,7 @@ short_gradients_grow = edit(
 
 nothing_is_added_to_the_norm = edit(
     FINISH,
-    """You divide by the norm alone. The statement adds 1e-6 to it, which counts where gradients are tiny.""",
+    """You divide by the norm alone. The statement adds 1e-6 to the norm, which matters where gradients are tiny.""",
     ("max_norm / (norm + 1e-6)", "max_norm / norm"),
     breaks=tests_of(FINISH),
     fails=[BOUND],
@@ -308,8 +316,8 @@ nothing_is_added_to_the_norm = edit(
 
 bounds_are_reached_from_below = edit(
     FINISH,
-    """You multiply by min(1, max_norm / (norm + 1e-6)), as torch does. That shortens gradients just below the bound,
-    too: multiply only if the norm exceeds it.""",
+    """You multiply by min(1, max_norm / (norm + 1e-6)), as torch does. That also shortens gradients just below the
+    bound: multiply only if the norm exceeds it.""",
     ("    if norm > max_norm:\n", "    if norm + 1e-6 > max_norm:\n"),
     breaks=tests_of(FINISH),
     fails=["gradients_above_the_bound_are_scaled"],
@@ -317,7 +325,7 @@ bounds_are_reached_from_below = edit(
 
 a_tensor_is_returned = edit(
     FINISH,
-    """You return the norm as a tensor. The statement asks for floats: item() makes one.""",
+    """You return the norm as a tensor. The statement asks for floats: item() turns a tensor into one.""",
     ("norm = math.sqrt(squares[True] + squares[False])", "norm = (squares[True] + squares[False]).sqrt()"),
     breaks=tests_of(FINISH),
     fails=[NORM],
@@ -325,8 +333,8 @@ a_tensor_is_returned = edit(
 
 all_gradients_are_gathered = edit(
     FINISH,
-    """You gather the gradients of all ranks of dp and add them up here: as many times the memory as there are ranks.
-    An all-reduce adds up on the way.""",
+    """You gather the gradients of all ranks of dp on each rank and add them up there, which multiplies the memory by
+    the number of ranks. An all-reduce adds them up on the way.""",
     (
         "    reduce_together([p.grad for p in params], dp)\n",
         "    flat = torch.cat([p.grad.reshape(-1) for p in params])\n"
@@ -342,7 +350,7 @@ all_gradients_are_gathered = edit(
 
 each_rank_sends_its_squares_of_everything = edit(
     FINISH,
-    """You send partial gradients over tp twice. Once over tp and once over dp is enough.""",
+    """You send partial gradients over tp twice. Send them once over tp and once over dp.""",
     (
         "    reduce_together([p.grad for p in params], dp)\n",
         '    again = [p.grad.clone() for p, kind in zip(params, kinds) if kind == "partial"]\n'
@@ -355,8 +363,8 @@ each_rank_sends_its_squares_of_everything = edit(
 
 squares_of_each_weight_are_sent = edit(
     FINISH,
-    """You send the squares of each sharded weight over tp by themselves. A model has many weights, and four numbers are
-    allowed: add the squares up here first, and send their sum.""",
+    """You send the squares of each sharded weight over tp separately. A model has many weights, and at most four
+    numbers are allowed: add the squares up on each rank first, and send their sum.""",
     (
         '        squares[kind == "sharded"] += p.grad.double().square().sum()\n'
         "    dist.all_reduce(squares[True], group=tp)  # the other pieces; what is whole is here already\n",
@@ -371,7 +379,8 @@ squares_of_each_weight_are_sent = edit(
 
 ranks_of_tp_meet_on_wide_meshes = edit(
     FINISH,
-    """With more than two ranks of tp you call a barrier. The all-reduces wait for each other already: leave it out.""",
+    """With more than two ranks of tp you call a barrier. The ranks already wait for each other in the all-reduces:
+    leave the barrier out.""",
     (
         "    norm = math.sqrt",
         "    if dist.get_world_size(tp) > 2:\n        dist.barrier(group=tp)\n    norm = math.sqrt",
@@ -382,7 +391,7 @@ ranks_of_tp_meet_on_wide_meshes = edit(
 
 ranks_meet_before_they_clip = edit(
     FINISH,
-    """Before you clip, you call a barrier. All ranks know the norm already: scale, and send nothing.""",
+    """You call a barrier before you clip. All ranks already know the norm: scale, and send nothing.""",
     ("    if norm > max_norm:\n", "    if norm > max_norm:\n        dist.barrier(group=dp)\n"),
     breaks=tests_of(FINISH),
     fails=["each_gradient_is_sent_once"],
@@ -390,8 +399,8 @@ ranks_meet_before_they_clip = edit(
 
 empty_ranks_are_announced = edit(
     FINISH,
-    """Ranks without a token send a number more over dp. Their count of 0 adds nothing to the sums: they need no message
-    of their own.""",
+    """You send one more number over dp to announce ranks without a token. A count of 0 adds nothing to the sums: these
+    ranks need no message of their own.""",
     (
         "    loss, tokens = totals.tolist()\n",
         "    counts = torch.tensor([float(count == 0)])\n"
@@ -404,7 +413,8 @@ empty_ranks_are_announced = edit(
 
 kinds_are_parts_of_a_text = edit(
     FINISH,
-    """You ask whether a kind is in a text. "part" is in "partial", too: compare with the three kinds as wholes.""",
+    """You ask whether a kind is in a text. But "part" is in "partial", too: compare with each of the three kinds as a
+    whole.""",
     ('if kind not in ("sharded", "replicated", "partial"):', 'if kind not in "sharded replicated partial":'),
     breaks=tests_of(FINISH),
     fails=["unknown_kinds_are_refused"],
@@ -412,8 +422,8 @@ kinds_are_parts_of_a_text = edit(
 
 unknown_kinds_are_replicated = edit(
     FINISH,
-    """A kind that you do not know is treated as replicated. A misspelled one would leave wrong gradients, silently:
-    raise a ValueError that contains it.""",
+    """You treat an unknown kind as replicated. A misspelled kind would silently leave wrong gradients: raise a
+    ValueError that contains the kind.""",
     (
         '    for kind in kinds:\n        if kind not in ("sharded", "replicated", "partial"):\n'
         '            raise ValueError(f"unknown kind {kind!r}")\n',
@@ -425,7 +435,7 @@ unknown_kinds_are_replicated = edit(
 
 kinds_are_checked_too_late = edit(
     FINISH,
-    """You look at the kinds after the first all-reduce. A mistake should be found before any message.""",
+    """You check the kinds after the first all-reduce. Find a wrong kind before you send any message.""",
     (
         '    for kind in kinds:\n        if kind not in ("sharded", "replicated", "partial"):\n'
         '            raise ValueError(f"unknown kind {kind!r}")\n',

@@ -10,14 +10,14 @@ PLAN = "15-ex7-plan"
 
 powers_of_two_only = edit(
     PLAN,
-    """You try powers of two. A cluster of 12 GPUs can be cut into three: try all divisors.""",
+    """You try only powers of two. A cluster of 12 GPUs can be cut into three: try all divisors.""",
     ("if gpus % n == 0]", "if gpus % n == 0 and n & (n - 1) == 0]"),
     breaks=tests_of(PLAN),
 )
 
 replicas_have_a_sequence_each = edit(
     PLAN,
-    """You leave out layouts with more replicas than sequences. They are layouts as well: cost says why they do not
+    """You leave out layouts with more replicas than sequences. These are layouts as well: cost says why they do not
     fit.""",
     ("if gpus % (tp * pp) == 0:", "if gpus % (tp * pp) == 0 and gpus // (tp * pp) <= batch:"),
     breaks=tests_of(PLAN),
@@ -25,14 +25,14 @@ replicas_have_a_sequence_each = edit(
 
 stages_have_a_layer_each = edit(
     PLAN,
-    """You leave out pipelines with more stages than layers. They are layouts, too: cost says why they do not fit.""",
+    """You leave out pipelines with more stages than layers. These are layouts, too: cost says why they do not fit.""",
     ("if gpus % (tp * pp) == 0:", 'if gpus % (tp * pp) == 0 and pp <= model["layers"]:'),
     breaks=tests_of(PLAN),
 )
 
 groups_of_tp_stay_in_a_node = edit(
     PLAN,
-    """You let tp be at most a node. A larger one is slow, or breaks a rule; that is for cost to say.""",
+    """You limit tp to the size of a node. A larger tp is slow, or breaks a rule; let cost decide that.""",
     (
         "itertools.product(divisors, divisors)",
         'itertools.product([n for n in divisors if n <= cluster["per_node"]], divisors)',
@@ -53,7 +53,8 @@ chunks_need_a_pipeline = edit(
 
 recomputed_only_where_it_must_be = edit(
     PLAN,
-    """You try recomputation only where a layout does not fit without it. Both are layouts, and both may fit.""",
+    """You try recomputation only where a layout does not fit without it. With and without recomputation are two
+    layouts, and both may fit.""",
     (
         "                found.append(",
         '                if recompute and found[-1]["reason"] is None:\n'
@@ -65,14 +66,14 @@ recomputed_only_where_it_must_be = edit(
 
 the_second_list_has_everything = edit(
     PLAN,
-    """Your second list has all layouts, those that fit as well. Each layout belongs to one of the lists.""",
+    """Your second list has all layouts, including those that fit. Each layout belongs to only one of the lists.""",
     ('return feasible, [one for one in found if one["reason"] is not None]', "return feasible, found"),
     breaks=tests_of(PLAN),
 )
 
 the_cluster_loses_an_entry = edit(
     PLAN,
-    """You changed a dict that you were given. The next call with it finds something else: read it only.""",
+    """You changed a dict that you were given, so the next call with this dict finds something else. Only read it.""",
     ('gpus = cluster["gpus"]', 'gpus = cluster.pop("gpus")\n    cluster = {**cluster, "gpus": gpus}'),
     breaks=tests_of(PLAN),
     fails=["what_fits_comes_fastest_first"],
@@ -80,21 +81,22 @@ the_cluster_loses_an_entry = edit(
 
 no_data_parallelism = edit(
     PLAN,
-    """You leave dp at 1, so most of your layouts do not use all GPUs. dp is what remains of them.""",
+    """You leave dp at 1, so most of your layouts do not use all GPUs. dp must take the GPUs that tp and pp leave
+    over.""",
     ('"dp": gpus // (tp * pp),', '"dp": 1,'),
     breaks=tests_of(PLAN),
 )
 
 the_stage_is_not_passed_on = edit(
     PLAN,
-    """You do not pass the stage on, so cost takes its default.""",
+    """You do not pass the stage to cost, so cost uses its default.""",
     ("cost(model, cluster, layout, batch, stage)", "cost(model, cluster, layout, batch)"),
     breaks=tests_of(PLAN),
 )
 
 micro_batches_of_one = edit(
     PLAN,
-    """You try micro-batches of one sequence alone.""",
+    """You try only micro-batches of one sequence.""",
     ("itertools.product((1, 2, 4), (1, 2, 4, 8)", "itertools.product((1,), (1, 2, 4, 8)"),
     breaks=tests_of(PLAN),
 )
@@ -108,14 +110,14 @@ chunks_up_to_four = edit(
 
 never_recomputed = edit(
     PLAN,
-    """You never try recomputation. Where memory is short, it is what fits.""",
+    """You never try recomputation. Where memory is short, recomputation is what makes a layout fit.""",
     ("(1, 2, 4, 8), (False, True)", "(1, 2, 4, 8), (False,)"),
     breaks=tests_of(PLAN),
 )
 
 what_needs_too_much_memory_fits = edit(
     PLAN,
-    """Layouts that need too much memory are among those that fit. They have a reason, too.""",
+    """Your first list contains layouts that need too much memory. These layouts have a reason, too.""",
     ('(one for one in found if one["reason"] is None), key=lambda one: one["seconds"]',
      '(one for one in found if one["reason"] in (None, "memory")), key=lambda one: one["seconds"] or math.inf'),
     ('if one["reason"] is not None]', 'if one["reason"] not in (None, "memory")]'),
@@ -131,7 +133,7 @@ only_the_best_are_returned = edit(
 
 the_rest_is_left_out = edit(
     PLAN,
-    """Your second list is empty. The layouts that do not fit belong there, with their reasons: they say what to
+    """Your second list is empty. The layouts that do not fit belong there, with their reasons: the reasons say what to
     change.""",
     ('return feasible, [one for one in found if one["reason"] is not None]', "return feasible, []"),
     breaks=tests_of(PLAN),
@@ -139,7 +141,7 @@ the_rest_is_left_out = edit(
 
 in_the_order_of_trying = edit(
     PLAN,
-    """What fits stands in the order in which you tried it. The fastest comes first.""",
+    """Your first list is in the order in which you tried the layouts. The fastest layout comes first.""",
     ('feasible = sorted((one for one in found if one["reason"] is None), key=lambda one: one["seconds"])',
      'feasible = [one for one in found if one["reason"] is None]'),
     breaks=tests_of(PLAN),
@@ -156,7 +158,7 @@ by_memory = edit(
 
 by_utilization_from_the_lowest = edit(
     PLAN,
-    """Your slowest layout is at the top. Sort so that the fastest one comes first.""",
+    """Your slowest layout is at the top. Sort so that the fastest layout comes first.""",
     ('key=lambda one: one["seconds"]', 'key=lambda one: one["mfu"]'),
     breaks=tests_of(PLAN),
     fails=["what_fits_comes_fastest_first"],
@@ -164,7 +166,8 @@ by_utilization_from_the_lowest = edit(
 
 replicas_are_a_float = edit(
     PLAN,
-    """Your dp is a float, since / makes one of two whole numbers. The sizes are whole numbers: divide with //.""",
+    """Your dp is a float, because / returns a float even for two whole numbers. The sizes are whole numbers: divide
+    with //.""",
     ("gpus // (tp * pp)", "gpus / (tp * pp)"),
     breaks=tests_of(PLAN),
 )
