@@ -182,7 +182,7 @@ def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):  # noqa
 
 
 def _expect_exchanges(case: str, stretch: list[list], nbytes: int, most: int) -> None:
-    """In one stretch of each rank, all-to-alls of so many bytes together, at most so many, and nothing else."""
+    """In one stretch of each rank: at most `most` all-to-alls, of `nbytes` bytes in total, and nothing else."""
     for rank, mine in each_rank(case, [[(m.call, m.bytes) for m in part] for part in stretch]):
         other = [call for call, _ in mine if not call.startswith("all_to_all")]
         rank.expect(not other, f"{(other or [''])[0]} was called, expected all-to-alls only")

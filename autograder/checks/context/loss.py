@@ -158,13 +158,13 @@ def two_numbers_are_all_reduced(sequence_loss, *, rng):
 @check(LOSS)
 def a_batch_without_targets_is_refused(sequence_loss, *, rng):
     """If no token counts on any rank, every rank raises a ValueError that names y."""
-    for world_size in (3, 1):  # on several ranks, whoever does not take part shows
+    for world_size in (3, 1):  # several ranks show which rank does not take part
         sizes = (2, 3, 0)[:world_size]
         case = _case(rng, sizes, "float64", tuple(range(world_size)), ", none counts")
         good = _case(rng, sizes, "float64", tuple(range(1, world_size)), ", those of rank 0 count alone")
         results = run_ranks(_drive, world_size, (sequence_loss, [case, good, case]))
         for number in (0, 2):
-            # What is done with the good case tells mistakes apart that both raise nothing.
+            # What an answer does with the good case tells apart two mistakes that both raise nothing.
             pairs = [(mine[number], _plain(mine[1])) for mine in results]
             for rank, (one, _) in each_rank(case.name, pairs, evidence=lambda p: [isinstance(p[0], str), p[1]]):
                 rank.expect(isinstance(one, str), "raised nothing, expected a ValueError that names y")

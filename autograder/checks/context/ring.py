@@ -155,7 +155,7 @@ def _expect_attention(case: Case, outcomes: list) -> None:
 
 
 def _expect_messages(case: Case, calls: list[list], numbers: list[list[int]], most: int, exact: bool) -> None:
-    """Only sends and receives between neighbors; numbers sent: one of the lists in `numbers`, or at most that."""
+    """Only sends and receives between neighbors; the numbers sent are one list in `numbers`, or at most that."""
     world_size = len(case.shards)
     itemsize = 4 if case.dtype == "float32" else 8
     sent = []
@@ -230,7 +230,7 @@ def the_next_block_is_on_its_way(ring_forward, *, rng):
             starts = [span.start for span in mine.spans if span.name == "product"]
             receives = [(m.start, m.end) for m in mine if m.is_receive and m.bytes]
             sends = [m.start for m in mine if m.is_send and m.bytes]
-            # A block that is computed before anything is received tells who computes first from who waits first.
+            # Was a block computed before anything was received? This tells who computes first from who waits first.
             first = bool(receives) and any(s < receives[0][0] for s in starts)
             overlapped = [any(a <= s <= (b or a) for s in starts) for a, b in receives]
             early = [any(a <= s <= (b or a) for s in starts) for a, (_, b) in zip(sends, receives, strict=False)]
@@ -241,14 +241,14 @@ def the_next_block_is_on_its_way(ring_forward, *, rng):
             rank.expect(all(overlapped), text)
             text = "sent a block only after it had computed with it: post the send, compute, then wait"
             rank.expect(all(early), text)
-        # What is watched must be right as well: somebody who computes nothing waits for nobody.
+        # The result must be right as well: an answer that computes nothing never waits.
         out, _ = case.forward()
         for rank, numbers in each_rank(case.name, [list(one) for one in results]):
             want = out[:, :, case.shards[rank.rank]].ravel()
             rank.expect_close(np.array(numbers), want, what="out", rtol=1e-12)
 
 
-#: What each of 8 ranks has. Rank 1 is metered; it has few tokens, so what it computes from a block is small.
+#: The tokens of each of 8 ranks. Rank 1 is metered; it has few tokens, so what it computes from a block is small.
 _SHARDS = [[20, 45] if r == 1 else [t for t in range(58) if t not in (20, 45)][r - (r > 1) :: 7] for r in range(8)]
 
 

@@ -14,7 +14,7 @@ NOTHING = "a_part_without_keys_changes_nothing"
 
 sigmoids_of_differences = edit(
     BLOCKS,
-    """Where neither part has a key, your merge computes −∞ − (−∞). That is nan, and it spreads to the whole row.
+    """Where neither part has a key, your merge computes −∞ − (−∞). The result is nan, which spreads to the whole row.
     Replace an lse of −∞ before you subtract it.""",
     (
         "    finite = lse.masked_fill(lse == -math.inf, 0.0)\n"
@@ -27,8 +27,8 @@ sigmoids_of_differences = edit(
 
 masked_by_a_finite_number = edit(
     BLOCKS,
-    """You mask with a finite number. Scores of allowed keys may lie below it, and then the masked keys win: mask
-    with −∞.""",
+    """You mask with a finite number. The scores of allowed keys may be lower than this number, and then the masked keys
+    win: mask with −∞.""",
     (
         "    scores = scores.masked_fill(~allowed, -math.inf)\n    lse = scores.logsumexp(dim=-1)\n",
         "    nobody = ~allowed.any(dim=-1)\n"
@@ -41,14 +41,15 @@ masked_by_a_finite_number = edit(
 
 rows_without_keys_are_nan = edit(
     BLOCKS,
-    """Where no key is allowed, the lse is −∞, and score − lse is −∞ − (−∞): nan. The output should be 0 there.""",
+    """Where no key is allowed, the lse is −∞, and score − lse is −∞ − (−∞), which is nan. The output should be 0
+    there.""",
     ("    return (scores - finite[..., None]).exp() @ v, lse", "    return (scores - lse[..., None]).exp() @ v, lse"),
     breaks=tests_of(BLOCKS, RING, BACKWARD),
 )
 
 later_keys_by_index = edit(
     BLOCKS,
-    """You mask by the places of queries and keys in their tensors. Tokens come in any order and from other ranks:
+    """You mask by the indices of queries and keys in their tensors. Tokens may come in any order and from other ranks:
     compare positions.""",
     (
         "    allowed = k_positions[None, :] <= q_positions[:, None]\n"
@@ -72,8 +73,8 @@ positions_as_floats = edit(
 
 late_blocks_by_their_ends = edit(
     BLOCKS,
-    """You take a block for the future if its first key is later than the last query. In another order the first is
-    not the earliest, nor the last the latest: compare min and max.""",
+    """You assume that a block is in the future if its first key is later than the last query. In another order the
+    first position is not the earliest, nor is the last one the latest: compare min and max.""",
     (
         "    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])\n    allowed",
         "    if len(q_positions) and len(k_positions) and k_positions[0] > q_positions[-1]:\n"
@@ -93,29 +94,30 @@ own_position_is_not_seen = edit(
 
 the_future_is_seen = edit(
     BLOCKS,
-    """Your queries see later keys as well. In training the target is a later token: the loss becomes too good.""",
+    """Your queries see later keys as well. In training the target is a later token, so the loss looks better than it
+    is.""",
     ("    scores = scores.masked_fill(~allowed, -math.inf)\n", ""),
     breaks=tests_of(BLOCKS, RING, BACKWARD, EXCHANGE),
 )
 
 scores_are_not_scaled = edit(
     BLOCKS,
-    """Your scores are not divided by the root of D.""",
+    """You did not divide the scores by the root of D.""",
     (" / math.sqrt(q.shape[-1])\n", "\n"),
     breaks=tests_of(BLOCKS, RING, BACKWARD, EXCHANGE),
 )
 
 scores_are_divided_by_width = edit(
     BLOCKS,
-    """You divide the scores by D. It is the root of D.""",
+    """You divide the scores by D. Divide by the root of D.""",
     (" / math.sqrt(q.shape[-1])\n", " / q.shape[-1]\n"),
     breaks=tests_of(BLOCKS, RING, BACKWARD, EXCHANGE),
 )
 
 powers_overflow = edit(
     BLOCKS,
-    """You compute e to the power of the scores. For scores above 700 that is infinite, and inf / inf is nan. Subtract
-    the lse, or the largest score, first.""",
+    """You compute e to the power of the scores. For scores above 700 the power is infinite, and inf / inf is nan. First
+    subtract the lse, or the largest score.""",
     (
         "    lse = scores.logsumexp(dim=-1)\n    finite = lse.masked_fill(lse == -math.inf, 0.0)\n"
         "    return (scores - finite[..., None]).exp() @ v, lse",
@@ -127,7 +129,7 @@ powers_overflow = edit(
 
 blocks_keep_their_sums = edit(
     BLOCKS,
-    """Your out is not divided by the sum of the weights.""",
+    """You did not divide out by the sum of the weights.""",
     (
         "    return (scores - finite[..., None]).exp() @ v, lse",
         "    top = scores.amax(dim=-1, keepdim=True) if scores.shape[-1] else scores.sum(dim=-1, keepdim=True)\n"
@@ -138,8 +140,8 @@ blocks_keep_their_sums = edit(
 
 lse_of_the_largest_score = edit(
     BLOCKS,
-    """Your lse is the largest score. It is the logarithm of the sum of all powers: merged parts need their
-    denominators.""",
+    """Your lse is the largest score. It should be the logarithm of the sum of all powers: a merge needs the
+    denominators of its parts.""",
     (
         "    return (scores - finite[..., None]).exp() @ v, lse",
         "    top = scores.amax(dim=-1) if scores.shape[-1] else lse\n"
@@ -150,8 +152,8 @@ lse_of_the_largest_score = edit(
 
 no_part_is_quite_empty = edit(
     BLOCKS,
-    """You keep the lse above some large negative number. A part without keys then counts as one with a tiny weight:
-    its lse is −∞, and stays so when two of them are merged.""",
+    """You keep the lse above some large negative number. A part without keys then counts as a part with a tiny weight.
+    The lse of such a part is −∞, and stays −∞ when two of them are merged.""",
     ("    lse = torch.logaddexp(lse_a, lse_b)\n", "    lse = torch.logaddexp(lse_a, lse_b).clamp(min=-80.0)\n"),
     breaks=tests_of(BLOCKS, RING),
     fails=[NOTHING],
@@ -159,8 +161,8 @@ no_part_is_quite_empty = edit(
 
 parts_are_averaged = edit(
     BLOCKS,
-    """You average the two outputs. Each counts as much as its keys weigh: multiply by e to the power of its lse minus
-    the whole lse.""",
+    """You average the two outputs. Each output counts as much as its keys weigh: multiply it by e to the power of its
+    own lse minus the whole lse.""",
     ("return share_a * out_a + share_b * out_b, lse", "return (out_a + out_b) / 2, lse"),
     breaks=tests_of(BLOCKS, RING, BACKWARD),
     fails=["merged_parts_are_the_whole", NOTHING],
@@ -168,7 +170,7 @@ parts_are_averaged = edit(
 
 lse_is_added = edit(
     BLOCKS,
-    """You add up the lse of both parts. Their powers add up: logaddexp.""",
+    """You add the lse of one part to that of the other. What adds up is their powers: logaddexp.""",
     (
         "    return share_a * out_a + share_b * out_b, lse",
         "    return share_a * out_a + share_b * out_b, lse_a + lse_b",
@@ -179,7 +181,8 @@ lse_is_added = edit(
 
 the_first_lse_is_kept = edit(
     BLOCKS,
-    """You return the first part's lse. Merged with a third part, the weights are then wrong: return the whole lse.""",
+    """You return the first part's lse. When a third part is merged in, the weights are then wrong: return the whole
+    lse.""",
     (
         "    return share_a * out_a + share_b * out_b, lse",
         "    kept = torch.where(lse_a == -math.inf, lse_b, lse_a)\n    return share_a * out_a + share_b * out_b, kept",
@@ -190,7 +193,7 @@ the_first_lse_is_kept = edit(
 
 merging_in_the_linear_domain = edit(
     BLOCKS,
-    """You compute e to the power of each lse. For large ones that is infinite. Subtract the whole lse before.""",
+    """You compute e to the power of each lse. For a large lse this power is infinite. Subtract the whole lse first.""",
     (
         "    share_a, share_b = ((part - finite).exp()[..., None] for part in (lse_a, lse_b))\n",
         "    total = (lse_a.exp() + lse_b.exp())[..., None]\n"
@@ -214,8 +217,8 @@ chunks_instead_of_parts = edit(
 
 the_last_part_takes_the_rest = edit(
     LAYOUTS,
-    """Your parts are all of length // (2N) positions, and the last one takes the rest. tensor_split makes parts whose
-    lengths differ by at most one.""",
+    """Your parts all have length // (2N) positions, and the last part also takes the rest. tensor_split makes parts
+    whose lengths differ by at most one.""",
     (
         "parts = everything.tensor_split(2 * world_size)\n",
         "size, count = length // (2 * world_size), 2 * world_size\n"
@@ -226,8 +229,8 @@ the_last_part_takes_the_rest = edit(
 
 zigzag_with_the_next_part = edit(
     LAYOUTS,
-    """Your zigzag takes part r and part r + N. The second part comes from the back: 2N − 1 − r. Otherwise the last
-    rank has two late parts.""",
+    """Your zigzag takes parts r and r + N. The second part must be counted from the back: 2N − 1 − r. Otherwise the
+    last rank has two late parts.""",
     ("parts[2 * world_size - 1 - rank]", "parts[world_size + rank]"),
     breaks=tests_of(LAYOUTS),
 )
@@ -258,7 +261,7 @@ stripes_are_blocks = edit(
 
 negative_ranks_pass = edit(
     LAYOUTS,
-    """You accept negative ranks, which Python takes from the end. Raise a ValueError that names rank.""",
+    """You accept negative ranks, which Python counts from the end. Raise a ValueError that names rank.""",
     ("if not 0 <= rank < world_size:", "if rank >= world_size:"),
     breaks=tests_of(LAYOUTS),
     fails=["other_ranks_and_layouts_are_refused"],
@@ -266,7 +269,7 @@ negative_ranks_pass = edit(
 
 nothing_to_deal_out_is_not_checked = edit(
     LAYOUTS,
-    """You return before you look at the layout if there are no positions. A misspelled layout should be refused for
+    """If there are no positions, you return before you look at the layout. A misspelled layout should be refused for
     any length: check the arguments first.""",
     (
         "    everything = torch.arange(length)\n",
@@ -278,8 +281,8 @@ nothing_to_deal_out_is_not_checked = edit(
 
 one_rank_takes_any_layout = edit(
     LAYOUTS,
-    """You return before you look at the layout if there is one rank. A misspelled layout should be refused for any
-    number of ranks: check the arguments first.""",
+    """If there is only one rank, you return before you look at the layout. A misspelled layout should be refused for
+    any number of ranks: check the arguments first.""",
     (
         "    everything = torch.arange(length)\n",
         "    everything = torch.arange(length)\n    if world_size == 1:\n        return everything\n",
@@ -290,7 +293,7 @@ one_rank_takes_any_layout = edit(
 
 unknown_layouts_are_zigzag = edit(
     LAYOUTS,
-    """You take every other layout for a zigzag. Refuse a misspelled one with an error that names layout.""",
+    """You treat every other layout as a zigzag. Refuse a misspelled layout with an error that names layout.""",
     ('    if layout == "zigzag":\n        parts', "    if True:\n        parts"),
     breaks=tests_of(LAYOUTS),
     fails=["other_ranks_and_layouts_are_refused"],
@@ -298,7 +301,8 @@ unknown_layouts_are_zigzag = edit(
 
 the_ring_turns_the_other_way = edit(
     LAYOUTS,
-    "In step s you count the keys of rank r + s. Blocks come from the left: after s hops a rank has those of r − s.",
+    """In step s you count the keys of rank r + s. Blocks come from the left: after s hops, rank r has the block of rank
+    r − s.""",
     ("theirs = shards[(rank - step) % world_size]", "theirs = shards[(rank + step) % world_size]"),
     breaks=tests_of(LAYOUTS),
     fails=["pairs_are_those_that_causality_allows"],
@@ -314,7 +318,7 @@ own_keys_are_not_counted = edit(
 
 all_pairs_are_counted = edit(
     LAYOUTS,
-    """You count all pairs. Causality forbids those whose key comes later.""",
+    """You count all pairs. Causality forbids the pairs whose key is later than the query.""",
     ("counts[step, rank] = (theirs[None, :] <= mine[:, None]).sum()", "counts[step, rank] = len(theirs) * len(mine)"),
     breaks=tests_of(LAYOUTS),
     fails=["pairs_are_those_that_causality_allows"],
@@ -322,7 +326,7 @@ all_pairs_are_counted = edit(
 
 the_table_is_transposed = edit(
     LAYOUTS,
-    """Your rows are ranks. Rows are steps, columns are ranks.""",
+    """The rows of your table are ranks. Rows should be steps, and columns ranks.""",
     ("    return counts\n", "    return counts.t()\n"),
     breaks=tests_of(LAYOUTS),
     fails=["pairs_are_those_that_causality_allows"],
@@ -330,7 +334,8 @@ the_table_is_transposed = edit(
 
 time_of_the_busiest_rank = edit(
     LAYOUTS,
-    "You compare with the rank that has the most pairs in all. Ranks wait in every step: add up each step's largest.",
+    """You compare with the rank that has the most pairs in total. Ranks wait for the busiest rank in every step: add up
+    the largest count of each step.""",
     ("int(pairs.max(dim=1).values.sum())", "int(pairs.sum(dim=0).max())"),
     breaks=tests_of(LAYOUTS),
     fails=["the_busiest_rank_sets_the_time"],
@@ -338,7 +343,8 @@ time_of_the_busiest_rank = edit(
 
 every_step_lasts_as_long_as_the_longest = edit(
     LAYOUTS,
-    "You let every step last as long as the longest one. Each lasts as long as its own busiest rank.",
+    """You let every step last as long as the longest step. Each step lasts only as long as its own busiest rank
+    needs.""",
     ("int(pairs.max(dim=1).values.sum())", "len(pairs) * int(pairs.max())"),
     breaks=tests_of(LAYOUTS),
     fails=["the_busiest_rank_sets_the_time"],
@@ -346,7 +352,7 @@ every_step_lasts_as_long_as_the_longest = edit(
 
 shares_of_steps_are_averaged = edit(
     LAYOUTS,
-    "You average the shares of the steps. A long step has more time than a short one: divide the sums.",
+    """You average the idle shares of the steps. A long step takes more time than a short one: divide the sums.""",
     (
         "    available = len(pairs) * int(pairs.max(dim=1).values.sum())\n"
         "    return 1 - int(pairs.sum()) / available if available else 0.0",
@@ -359,7 +365,7 @@ shares_of_steps_are_averaged = edit(
 
 busy_share = edit(
     LAYOUTS,
-    """You return the share of the time in which ranks work. Return the rest.""",
+    """You return the share of the time in which ranks work. Return the share in which they wait.""",
     (
         "return 1 - int(pairs.sum()) / available if available else 0.0",
         "return int(pairs.sum()) / available if available else 0.0",
@@ -370,7 +376,7 @@ busy_share = edit(
 
 no_pairs_is_an_error = edit(
     LAYOUTS,
-    """Without pairs you divide by zero. Nobody waits then: 0.0.""",
+    """When there are no pairs, you divide by zero. No rank waits then: return 0.0.""",
     ("return 1 - int(pairs.sum()) / available if available else 0.0", "return 1 - int(pairs.sum()) / available"),
     breaks=tests_of(LAYOUTS),
     fails=["the_busiest_rank_sets_the_time"],

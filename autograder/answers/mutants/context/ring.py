@@ -13,8 +13,8 @@ TRAVEL = "blocks_travel_between_neighbors"
 
 blocks_of_later_ranks_are_skipped = edit(
     RING,
-    """You skip the blocks of ranks after this one. That is right where each rank has a contiguous piece; striped and
-    zigzag, those ranks have earlier positions, too. Ask the positions.""",
+    """You skip the blocks of ranks after this one. This is right where each rank has a contiguous piece. In the striped
+    and zigzag layouts, those ranks have earlier positions, too: compare positions.""",
     (
         "        part = attend(q, block[0], block[1], positions[rank], positions[owner])\n"
         "        result = part if result is None else merge(*result, *part)\n",
@@ -27,8 +27,8 @@ blocks_of_later_ranks_are_skipped = edit(
 
 blocks_are_skipped_by_their_first_positions = edit(
     RING,
-    """You skip a block whose first position is later than this rank's first. A later query of this rank may still see
-    it: compare with the last.""",
+    """You skip a block whose first position is later than this rank's first position. A later query of this rank may
+    still see the block: compare with this rank's last position.""",
     (
         "        part = attend(q, block[0], block[1], positions[rank], positions[owner])\n"
         "        result = part if result is None else merge(*result, *part)\n",
@@ -43,8 +43,8 @@ blocks_are_skipped_by_their_first_positions = edit(
 
 powers_of_the_lse_are_added_up = edit(
     RING,
-    """You add up e to the power of each block's lse. For large scores that is infinite, and inf / inf is nan: merge
-    the blocks.""",
+    """You add up e to the power of each block's lse. For large scores this power is infinite, and inf / inf is nan:
+    merge the blocks.""",
     (
         "        result = part if result is None else merge(*result, *part)\n",
         "        power = part[1].exp()\n"
@@ -57,22 +57,22 @@ powers_of_the_lse_are_added_up = edit(
 
 the_owner_is_counted_the_wrong_way = edit(
     RING,
-    """Blocks come from the left, so after s hops you hold that of rank − s. You use the positions of rank + s.""",
+    """Blocks come from the left, so after s hops you hold the block of rank − s. You use the positions of rank + s.""",
     ("owner, following = (rank - step) % world_size,", "owner, following = (rank + step) % world_size,"),
     breaks=tests_of(RING, BACKWARD),
 )
 
 equal_numbers_of_tokens = edit(
     RING,
-    """You receive into a tensor as long as this rank's own block. Ranks may have other numbers of tokens: positions
-    says how many.""",
+    """You receive into a tensor that is as long as this rank's own block. Other ranks may have more or fewer tokens:
+    positions says how many.""",
     ("len(positions[following]), k.shape[3])", "k.shape[2], k.shape[3])"),
     breaks=tests_of(RING, BACKWARD),
 )
 
 the_last_block_is_missing = edit(
     RING,
-    """Your ring makes one step too few: the block of the right neighbor is never seen.""",
+    """Your ring makes one step too few, so a rank never sees the block of its right neighbor.""",
     ("    for step in range(world_size):\n", "    for step in range(max(1, world_size - 1)):\n"),
     ("        if step < world_size - 1:\n", "        if step < world_size - 2:\n"),
     breaks=tests_of(RING, BACKWARD),
@@ -80,21 +80,21 @@ the_last_block_is_missing = edit(
 
 own_block_alone = edit(
     RING,
-    """You compute with this rank's own keys in every step. The block that has come is the one to compute with.""",
+    """You compute with this rank's own keys in every step. Compute with the block that has arrived.""",
     ("block = coming if pending else block", "block = block"),
     breaks=tests_of(RING, BACKWARD),
 )
 
 lse_of_own_block = edit(
     RING,
-    """Your lse is that of this rank's own block. Backward needs the one over all keys.""",
+    """You return the lse of this rank's own block. Backward needs the lse over all keys.""",
     ("    return result\n", "    return result[0], attend(q, k, v, positions[rank], positions[rank])[1]\n"),
     breaks=tests_of(RING, BACKWARD),
 )
 
 blocks_are_averaged = edit(
     RING,
-    """You add up the blocks' outputs. Each weighs as much as its keys: merge them.""",
+    """You add up the blocks' outputs. Each output counts as much as its keys weigh: merge them.""",
     (
         "result = part if result is None else merge(*result, *part)",
         "result = part if result is None else (result[0] + part[0], torch.logaddexp(result[1], part[1]))",
@@ -104,15 +104,15 @@ blocks_are_averaged = edit(
 
 out_alone_is_returned = edit(
     RING,
-    """You return out alone. The lse belongs to it: backward needs it.""",
+    """You return only out. Return the lse as well: backward needs it.""",
     ("    return result\n", "    return result[0]\n"),
     breaks=tests_of(RING, BACKWARD),
 )
 
 keys_and_values_are_gathered = edit(
     RING,
-    """You bring the blocks to all ranks with collectives. That is right, and what Llama 3 does with few key heads;
-    here a block goes from neighbor to neighbor, and no rank may hold all of them.""",
+    """You bring the blocks to all ranks with collectives. The result is right, and Llama 3 does this where there are
+    few key heads. Here, a block goes from neighbor to neighbor, and no rank may hold all of them.""",
     (
         "    for step in range(world_size):\n        owner, following = ",
         "    blocks = [torch.empty(2, *k.shape[:2], len(where), k.shape[3], dtype=k.dtype) for where in positions]\n"
@@ -129,7 +129,7 @@ keys_and_values_are_gathered = edit(
 
 a_hop_too_many = edit(
     RING,
-    """You send each block once more, so that it comes home. Nobody needs it there: N − 1 hops are enough.""",
+    """You send each block once more, back to its owner. Its owner does not need it: N − 1 hops are enough.""",
     ("        if step < world_size - 1:\n", "        if world_size > 1:\n"),
     breaks=tests_of(RING),
     fails=[TRAVEL],
@@ -137,8 +137,8 @@ a_hop_too_many = edit(
 
 blocks_are_padded = edit(
     RING,
-    """You pad every block to the length of the longest. The padding is sent as well: send each block with its own
-    tokens alone.""",
+    """You pad every block to the length of the longest one, and the padding is sent as well. Send only each block's own
+    tokens.""",
     (
         "block, result = torch.stack([k, v]).contiguous(), None\n",
         "longest, result = max(map(len, positions)), None\n"
@@ -156,8 +156,8 @@ blocks_are_padded = edit(
 
 ranks_meet_at_a_barrier = edit(
     RING,
-    """You call a barrier. All ranks then wait for the slowest, and nobody needs that: a rank waits for its own send and
-    receive alone.""",
+    """You call a barrier. All ranks then wait for the slowest one, and nothing requires that: a rank needs to wait only
+    for its own send and receive.""",
     ("    for step in range(world_size):\n", "    for step in range(world_size):\n        dist.barrier()\n"),
     breaks=tests_of(RING),
     fails=[TRAVEL],
@@ -166,7 +166,7 @@ ranks_meet_at_a_barrier = edit(
 blocks_go_straight_to_everybody = edit(
     RING,
     """Each rank sends its own block to every other rank. The number of bytes is right, but most messages go to ranks
-    that are not neighbors: pass on what has come from the left.""",
+    that are not neighbors: pass on the block that came from the left.""",
     (
         "            pending.append(dist.isend(block, (rank + 1) % world_size))\n"
         "            pending.append(dist.irecv(coming, (rank - 1) % world_size))\n",
@@ -180,7 +180,8 @@ blocks_go_straight_to_everybody = edit(
 
 keys_and_values_travel_head_by_head = edit(
     RING,
-    """You send a message for each head of k and of v. Each costs a start-up time: one or two a hop are enough.""",
+    """You send a separate message for each head of k and of v. Each message costs a start-up time: one or two messages
+    per hop are enough.""",
     (
         "            pending.append(dist.isend(block, (rank + 1) % world_size))\n"
         "            pending.append(dist.irecv(coming, (rank - 1) % world_size))\n",
@@ -197,8 +198,8 @@ keys_and_values_travel_head_by_head = edit(
 
 waits_before_it_computes = edit(
     RING,
-    """You wait for the next block before you compute with the one at hand. The network and the processor then take
-    turns. Post send and receive, compute, then wait.""",
+    """You wait for the next block before you compute with the block you have. The network and the processor then take
+    turns. Post the send and the receive, compute, then wait.""",
     (
         "        part = attend(q, block[0], block[1], positions[rank], positions[owner])\n",
         "        for work in pending:\n            work.wait()\n"
@@ -214,8 +215,8 @@ waits_before_it_computes = edit(
 
 sends_after_it_computed = edit(
     RING,
-    """You send a block only after you have computed with it. Your neighbor's receive waits all that time: post send and
-    receive, compute, then wait.""",
+    """You send a block only after you have computed with it. Your neighbor waits for it all that time: post the send
+    and the receive, compute, then wait.""",
     ("            pending.append(dist.isend(block, (rank + 1) % world_size))\n", ""),
     (
         "        for work in pending:\n",
@@ -228,8 +229,8 @@ sends_after_it_computed = edit(
 
 computes_before_it_sends = edit(
     RING,
-    """You compute first, and post send and receive afterwards. Nothing then happens at the same time: post them
-    before.""",
+    """You compute first, and post the send and the receive afterwards. Computing and sending then never overlap: post
+    both before you compute.""",
     (
         "            pending.append(dist.isend(block, (rank + 1) % world_size))\n"
         "            pending.append(dist.irecv(coming, (rank - 1) % world_size))\n",
@@ -250,7 +251,7 @@ computes_before_it_sends = edit(
 all_blocks_are_kept = edit(
     RING,
     """This rank has memory for the keys and values of the whole sequence at once, which is what the ring should avoid.
-    Allocate a block when it is about to come, and let it go when it has been passed on.""",
+    Allocate a block just before it arrives, and release it when it has been passed on.""",
     (
         "    block, result = torch.stack([k, v]).contiguous(), None\n",
         "    block, result = torch.stack([k, v]).contiguous(), None\n    seen = [block]\n",
@@ -267,16 +268,16 @@ all_blocks_are_kept = edit(
 
 gradients_stop_a_hop_short = edit(
     BACKWARD,
-    """The gradients of a block stop at the last rank that adds to them. They need one hop more than the block, to its
-    owner.""",
+    """The gradients of a block stop at the last rank that adds to them. They need one more hop than the block itself,
+    back to its owner.""",
     ("        if world_size > 1:\n", "        if step < world_size - 1:\n"),
     breaks=tests_of(BACKWARD),
 )
 
 weights_of_the_block_alone = edit(
     BACKWARD,
-    """You normalize the weights over the keys of each block. They are parts of one softmax over all keys: use the
-    saved lse.""",
+    """You normalize the weights over the keys of each block. The weights of all blocks are parts of one softmax over
+    all keys: use the saved lse.""",
     ("return (scores - lse[..., None]).masked_fill(~allowed, -math.inf).exp()",
      "scores = scores.masked_fill(~allowed, -math.inf)\n"
      "    own = scores.logsumexp(dim=-1, keepdim=True)\n"
@@ -286,14 +287,14 @@ weights_of_the_block_alone = edit(
 
 delta_is_missing = edit(
     BACKWARD,
-    """δ is missing in your dS. A weight rises only at the expense of the others: subtract the sum of grad · out.""",
+    """Your dS lacks δ. A weight rises only at the expense of the others: subtract the sum of grad · out.""",
     (" - delta) / math.sqrt", ") / math.sqrt"),
     breaks=tests_of(BACKWARD),
 )
 
 delta_of_the_block = edit(
     BACKWARD,
-    """You compute δ from this block alone. It is the sum over all keys, which is grad · out of the whole row.""",
+    """You compute δ from this block alone. δ is a sum over all keys, which equals grad · out of the whole row.""",
     (
         "        scores = weights * (grad @ block[1].transpose(-2, -1) - delta) / math.sqrt(q.shape[-1])\n",
         "        slopes = grad @ block[1].transpose(-2, -1)\n"
@@ -305,22 +306,23 @@ delta_of_the_block = edit(
 
 slopes_are_not_scaled = edit(
     BACKWARD,
-    """The scores were divided by the root of D, and so are their gradients: the factor is missing in dq and dk.""",
+    """The scores were divided by the root of D, so their gradients must be, too: this factor is missing in dq and
+    dk.""",
     (" - delta) / math.sqrt(q.shape[-1])", " - delta)"),
     breaks=tests_of(BACKWARD),
 )
 
 the_future_in_backward = edit(
     BACKWARD,
-    """You do not mask the weights in backward. Keys that the forward did not see get gradients.""",
+    """You do not mask the weights in backward. Keys that the queries did not see in the forward then get gradients.""",
     ("(scores - lse[..., None]).masked_fill(~allowed, -math.inf).exp()", "(scores - lse[..., None]).exp()"),
     breaks=tests_of(BACKWARD),
 )
 
 masked_after_the_exponential = edit(
     BACKWARD,
-    """Your mask comes after the exponential. Where a score is far above the lse, e to that power is infinite, and
-    infinity times 0 is nan. Mask before.""",
+    """You apply the mask after the exponential. Where a score is far above the lse, the exponential is infinite, and
+    infinity times 0 is nan. Mask before the exponential.""",
     (
         "(scores - lse[..., None]).masked_fill(~allowed, -math.inf).exp()",
         "(scores - lse[..., None]).exp() * allowed",
@@ -330,22 +332,22 @@ masked_after_the_exponential = edit(
 
 values_get_the_slopes = edit(
     BACKWARD,
-    """dV is the weights, transposed, times grad. You took dS.""",
+    """dV is the transposed weights times grad. You used dS in place of the weights.""",
     ("weights.transpose(-2, -1) @ grad", "scores.transpose(-2, -1) @ grad"),
     breaks=tests_of(BACKWARD),
 )
 
 queries_keep_the_last_part = edit(
     BACKWARD,
-    """Your dq is that of the last block. It is the sum over all blocks.""",
+    """Your dq comes from the last block alone. It should be the sum over all blocks.""",
     ("dq += scores @ block[0]", "dq = scores @ block[0]"),
     breaks=tests_of(BACKWARD),
 )
 
 own_gradients_alone = edit(
     BACKWARD,
-    """dk and dv hold this rank's own part alone. Other ranks' queries saw its keys, too: each adds its part to a
-    block's gradients before it sends them on.""",
+    """Your dk and dv hold only this rank's own part. Other ranks' queries saw these keys, too: each rank adds its part
+    to a block's gradients before it sends them on.""",
     ("    return dq, gradient[0], gradient[1]\n",
      "    weights = block_weights(q, k, lse, positions[rank], positions[rank])\n"
      "    scores = weights * (grad @ v.transpose(-2, -1) - delta) / math.sqrt(q.shape[-1])\n"
@@ -373,8 +375,8 @@ grad_is_scaled_in_place = edit(
 
 queries_are_scaled_and_scaled_back = edit(
     BACKWARD,
-    """You scale q in place and scale it back at the end. It is not quite what it was, since both steps round: work on
-    a copy.""",
+    """You scale q in place and scale it back at the end. Both steps round, so q is not quite what it was: work on a
+    copy.""",
     (
         "    delta, dq = (grad * out)",
         "    root = math.sqrt(q.shape[-1])\n    q /= root\n    delta, dq = (grad * out)",
@@ -388,8 +390,8 @@ queries_are_scaled_and_scaled_back = edit(
 
 ranks_meet_at_a_barrier_in_backward = edit(
     BACKWARD,
-    """You call a barrier in backward. All ranks then wait for the slowest: a rank waits for its own sends and receives
-    alone.""",
+    """You call a barrier in backward. All ranks then wait for the slowest one: a rank needs to wait only for its own
+    sends and receives.""",
     ("    for step in range(world_size):\n", "    for step in range(world_size):\n        dist.barrier()\n"),
     breaks=tests_of(BACKWARD),
     fails=["gradients_travel_with_their_blocks"],
@@ -397,7 +399,8 @@ ranks_meet_at_a_barrier_in_backward = edit(
 
 gradients_travel_head_by_head = edit(
     BACKWARD,
-    """You send a message for each head. Each costs a start-up time: all heads of a block go in one.""",
+    """You send a separate message for the gradients of each head. Each message costs a start-up time: send all heads of
+    a block in one.""",
     (
         "            works = [dist.isend(travelling, right), dist.irecv(coming, left)]\n",
         "            going = [x.contiguous() for x in travelling.unbind(dim=-3)]\n"
@@ -414,8 +417,8 @@ gradients_travel_head_by_head = edit(
 
 everything_is_all_reduced = edit(
     BACKWARD,
-    """Your gradients are right, but you all-reduce those of the whole sequence, which every rank then holds. Let each
-    block's travel with it.""",
+    """Your gradients are right, but you all-reduce the gradients of the whole sequence, so every rank holds all of
+    them. Let the gradients of each block travel with the block.""",
     (
         "        if world_size > 1:\n"
         "            travelling = torch.stack([block, gradient]) if step < world_size - 1 else gradient\n",
