@@ -20,7 +20,7 @@ from autograder.checks.ddp.common import (
 def _make_params(specs: list[tuple], spare: int) -> list[nn.Parameter]:
     """Parameters from (shape, dtype, trainable) or from ("again", index), the same object once more.
 
-    spare: the numbers that the memory of each holds behind its own.
+    spare: how many numbers the memory of each parameter holds after the parameter's own.
     """
     params: list[nn.Parameter] = []
     for spec in specs:
@@ -50,7 +50,7 @@ def _drive_buckets(rank: int, world_size: int, make_buckets: Any, cases: list[tu
             raise
         except ValueError as error:
             observed.append(str(error))
-        except Exception as error:  # another case may hold the simpler mistake
+        except Exception as error:  # another case may show a simpler mistake
             observed.append((type(error).__name__, str(error)))
     return observed
 
@@ -113,7 +113,7 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
     for (name, specs, most, _), got in zip(cases, results[0], strict=True):
         expected = expected_buckets(specs, most)
         if isinstance(got, dict):
-            fail(f"make_buckets should return a list of lists, there is a {got['odd']}", name, got["odd"])
+            fail(f"make_buckets should return a list of lists, but there is a {got['odd']}", name, got["odd"])
         if got != expected:
             said = f"raised ValueError: {got}" if isinstance(got, str) else f"gave {got}"
             said = f"raised {got[0]}: {got[1]}" if isinstance(got, tuple) else said

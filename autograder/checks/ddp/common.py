@@ -114,7 +114,7 @@ def expect_same(case: str, what: str, got: list[list], expected: list, whose: st
 
 
 def expect_arrays(rank: OneRank, what: str, got: list, expected: list, whose: str, rtol: float = RTOL) -> None:
-    """As `expect_same`, on one rank."""
+    """Like `expect_same`, on one rank."""
     counts = f"there are {len(got)} tensors ({what}), but {whose} {len(expected)}"
     rank.expect(len(got) == len(expected), counts)
     for number, (array, right) in enumerate(zip(got, expected, strict=True)):

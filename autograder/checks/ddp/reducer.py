@@ -245,7 +245,7 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, st
     buckets = [[nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes] for shapes in _STEP_SHAPES]
     with record_function("construction"):
         reducer = reducer_class(buckets)
-        reducer_class([[nn.Parameter(torch.zeros(1))]])  # another model's: each remembers its own
+        reducer_class([[nn.Parameter(torch.zeros(1))]])  # the reducer of another model: each remembers its own marks
     observed = []
     for step in steps:
         marks = _MARKS[step]

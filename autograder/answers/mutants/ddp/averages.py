@@ -50,8 +50,8 @@ average_waits_at_the_start = edit(
 
 average_in_the_gradients_own_memory = edit(
     AVERAGE,
-    """With a single gradient in the bucket, your flat tensor was a view of it. The all-reduce then changes the
-    gradient while backward and hooks may still read it: flat needs memory of its own, as torch.cat gives it.""",
+    """When the bucket has a single gradient, your flat tensor is a view of it. The all-reduce then changes the gradient
+    while backward and hooks may still read it. flat needs memory of its own, which torch.cat provides.""",
     ("flat = torch.cat", "flat = grads[0].view(-1) if len(grads) == 1 else torch.cat"),
     breaks=tests_of(AVERAGE),
 )
@@ -79,7 +79,8 @@ average_is_a_sum = edit(
 @mutant(AVERAGE, breaks=tests_of(AVERAGE, CHECKED), fails=["missing_gradients_count_as_zeros"])
 def average_leaves_out_missing_gradients():
     """You left a gradient that is None out of the flat tensor. The ranks then bring tensors of different lengths, and
-    the pieces after the gap belong to other parameters. Count it as zeros of its parameter's shape."""
+    the pieces after the gap belong to other parameters. Count the missing gradient as zeros of its parameter's
+    shape."""
 
     def start_bucket(bucket):
         flat = torch.cat([p.grad.reshape(-1) for p in bucket if p.grad is not None] or [torch.zeros(0)])
@@ -95,8 +96,8 @@ def average_leaves_out_missing_gradients():
 
 average_leaves_missing_gradients_none = edit(
     AVERAGE,
-    """Where this rank had no gradient you wrote none. Other ranks may have had one, so there is a mean, and a rank
-    that skips the update drifts away from the others: make the gradient.""",
+    """Where this rank had no gradient, you did not write one. Other ranks may have had one, so there is a mean, and a
+    rank that skips the update drifts away from the others: make the gradient.""",
     (
         "        if p.grad is None:\n"
         "            p.grad = torch.empty_like(p)\n"
@@ -110,8 +111,8 @@ average_leaves_missing_gradients_none = edit(
 
 @mutant(AVERAGE, breaks=tests_of(AVERAGE, REDUCER, DDP))
 def average_sends_each_gradient_by_itself():
-    """You started one all-reduce for each gradient. A bucket is there to avoid just that: copy its gradients into one
-    flat tensor and all-reduce that."""
+    """You started one all-reduce for each gradient. A bucket is meant to avoid exactly that: copy its gradients into
+    one flat tensor and all-reduce this tensor."""
 
     def start_bucket(bucket):
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
@@ -161,7 +162,7 @@ average_writes_zeros_before_the_sum = edit(
 average_makes_the_gradient_a_view_early = edit(
     AVERAGE,
     """Your start_bucket made each .grad a view of flat while the all-reduce was still on its way. The backend writes
-    into flat in the background, and whoever holds the old gradient never sees the mean: write it back in
+    into flat in the background, and code that holds the old gradient never sees the mean: write the mean back in
     finish_bucket.""",
     (
         "    return flat, dist.all_reduce(flat, async_op=True)\n",
@@ -174,8 +175,8 @@ average_makes_the_gradient_a_view_early = edit(
 
 average_skips_means_of_zero = edit(
     AVERAGE,
-    """You made a missing gradient only where its mean was not zero. A mean of zero is a mean, and an optimizer with
-    momentum moves a parameter that has one: always make it.""",
+    """You made a missing gradient only where its mean was not zero. A mean of zero is a mean, too, and an optimizer
+    with momentum moves a parameter whose gradient is zero: always make the gradient.""",
     (
         "        if p.grad is None:\n",
         "        if p.grad is None and not mean.any():\n            continue\n        if p.grad is None:\n",
@@ -193,8 +194,8 @@ average_over_two_ranks = edit(
 
 average_of_nothing = edit(
     AVERAGE,
-    """Where a gradient was missing your start_bucket sent nothing and returned None for the work. The other ranks
-    wait for this bucket: send zeros in the place of the missing gradient.""",
+    """Where a gradient was missing, your start_bucket sent nothing and returned None for the work. The other ranks wait
+    for this bucket: send zeros in place of the missing gradient.""",
     (
         "    grads = [",
         "    if any(p.grad is None for p in bucket):\n        return torch.zeros(0), None\n    grads = [",
@@ -205,7 +206,7 @@ average_of_nothing = edit(
 
 average_blocks_from_the_start = edit(
     AVERAGE,
-    """You called dist.all_reduce without async_op=True: it returns when the sum is there, and returns None. With
+    """You called dist.all_reduce without async_op=True. It then returns None, and only when the sum has arrived. With
     async_op=True it returns at once, with a work object to wait for.""",
     (
         "    return flat, dist.all_reduce(flat, async_op=True)\n",
@@ -235,7 +236,7 @@ average_fills_in_float32 = edit(
 average_uses_one_flat_tensor_again = edit(
     AVERAGE,
     """You kept a flat tensor and used it again for each bucket of its size. Two such buckets then overwrite each other
-    on their way: make a new one each time.""",
+    on their way: make a new flat tensor each time.""",
     (
         "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
         "    numbers = torch.cat([grad.reshape(-1) for grad in grads])\n"
@@ -247,15 +248,15 @@ average_uses_one_flat_tensor_again = edit(
 
 average_gives_gradients_new_memory = edit(
     AVERAGE,
-    """You gave the gradient new memory (p.grad.data = …). Whoever holds a view of the old memory goes on seeing this
-    rank's own numbers: write into it with copy_().""",
+    """You gave the gradient new memory (p.grad.data = …). Code that holds a view of the old memory goes on seeing this
+    rank's own numbers: write into the old memory with copy_().""",
     ("        p.grad.copy_(mean.view(p.shape))\n", "        p.grad.data = mean.view(p.shape)\n"),
     breaks=tests_of(AVERAGE),
 )
 
 average_goes_backwards = edit(
     AVERAGE,
-    """You laid the gradients into flat from the last to the first. Keep the order of the bucket.""",
+    """You put the gradients into flat from the last to the first. Keep the order of the bucket.""",
     ("p.grad for p in bucket]", "p.grad for p in reversed(bucket)]"),
     (
         "zip(bucket, flat.split([p.numel() for p in bucket]))",
@@ -266,8 +267,8 @@ average_goes_backwards = edit(
 
 average_divides_gradients_and_multiplies_them_back = edit(
     AVERAGE,
-    """You divided the gradients themselves and multiplied them back. Small numbers do not survive that, least of all
-    in float16: divide the copy.""",
+    """You divided the gradients themselves and multiplied them back afterwards. Small numbers do not survive this,
+    least of all in float16: divide the copy.""",
     (
         "    flat = torch.cat([grad.reshape(-1) for grad in grads])\n",
         "    for grad in grads:\n"
@@ -282,7 +283,7 @@ average_divides_gradients_and_multiplies_them_back = edit(
 
 average_sends_halves_in_float32 = edit(
     AVERAGE,
-    """You sent 16-bit gradients in float32. That costs twice the bytes: flat has the bucket's dtype.""",
+    """You sent 16-bit gradients in float32, which costs twice the bytes. flat should have the bucket's dtype.""",
     (
         "    return flat, dist",
         "    flat = flat.float() if flat.itemsize == 2 else flat\n    return flat, dist",

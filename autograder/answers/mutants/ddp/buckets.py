@@ -40,8 +40,9 @@ broadcast_through_float64 = edit(
 
 broadcast_replaces_the_data = edit(
     BROADCAST,
-    """You gave the parameters new memory (p.data = …) instead of writing into the memory that they have. A view of
-    it, such as a flat copy of all parameters, still shows the old numbers. Broadcast into the tensor itself.""",
+    """You gave the parameters new memory (p.data = …) instead of writing into the memory that they have. A view of the
+    old memory, such as a flat copy of all parameters, still shows the old numbers. Broadcast into the tensor
+    itself.""",
     (
         SEND,
         "        data = tensor.detach().clone()\n        dist.broadcast(data, src)\n        tensor.data = data\n",
@@ -51,8 +52,8 @@ broadcast_replaces_the_data = edit(
 
 broadcast_freezes_what_it_sends = edit(
     BROADCAST,
-    """You called requires_grad_(False) or detach_() on the parameters themselves. They are never trained after that:
-    tensor.detach() gives the same memory and leaves the parameter as it is.""",
+    """You called requires_grad_(False) or detach_() on the parameters themselves, so they are never trained afterwards.
+    tensor.detach() gives a tensor with the same memory and leaves the parameter as it is.""",
     (SEND, "        dist.broadcast(tensor.requires_grad_(False), src)\n"),
     breaks=tests_of(BROADCAST, *WRAPPERS),
 )
@@ -75,8 +76,9 @@ broadcast_without_buffers = edit(
 
 broadcast_passes_over_errors = edit(
     BROADCAST,
-    """You wrapped the broadcast in try and except. What could not be sent then stays different on each rank, and
-    nobody is told. Let the error come out: here it says that a leaf variable was changed in place; use detach().""",
+    """You wrapped the broadcast in try and except. What could not be sent then stays different on each rank, and the
+    user never learns of it. Let the error come out: here it says that a leaf variable was changed in place; use
+    detach().""",
     (
         SEND,
         "        try:\n"
@@ -118,8 +120,8 @@ broadcast_takes_any_source = edit(
 
 broadcast_refuses_too_late = edit(
     BROADCAST,
-    """You refused a source that is not a rank after the first messages had been sent. Other ranks may wait for these
-    for ever: check `src` before anything else.""",
+    """You refused a source that is not a rank after the first messages had been sent. Other ranks may wait for ever for
+    these messages: check `src` before anything else.""",
     (
         "    if not 0 <= src < world_size:\n"
         '        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")\n',
@@ -145,8 +147,8 @@ broadcast_once_a_module = edit(
 
 broadcast_by_adding_zeros = edit(
     BROADCAST,
-    """You multiplied the other ranks' numbers by zero and added them all. Zero times inf is no number, so what another
-    rank held reaches everybody. A broadcast does not look at the others' numbers.""",
+    """You multiplied the other ranks' numbers by zero and added up all ranks' numbers. Zero times inf is NaN, so what
+    another rank held spreads to every rank. A broadcast does not look at the others' numbers.""",
     (
         SEND,
         "        if not tensor.is_floating_point():\n"
@@ -195,15 +197,15 @@ broadcast_checks_the_source_with_each_tensor = edit(
 buckets_close_at_an_exact_fit = edit(
     BUCKETS,
     """You closed a bucket before a parameter that fills it exactly. That parameter still fits: the bucket closes only
-    before one that would take it over bucket_bytes. Compare with > instead of >=.""",
+    before a parameter that would take it over bucket_bytes. Compare with > instead of >=.""",
     ("p.nbytes > bucket_bytes", "p.nbytes >= bucket_bytes"),
     breaks=tests_of(BUCKETS, DDP),
 )
 
 buckets_close_after_overflowing = edit(
     BUCKETS,
-    """You closed a bucket after the parameter that took it over the limit. Close it before: that parameter opens the
-    next bucket.""",
+    """You closed a bucket after the parameter that took it over the limit. Close the bucket before this parameter,
+    which opens the next bucket.""",
     ("filled + p.nbytes > bucket_bytes", "filled >= bucket_bytes"),
     breaks=tests_of(BUCKETS, DDP),
 )
@@ -242,8 +244,8 @@ buckets_forget_to_start_from_zero = edit(
 
 buckets_mix_dtypes = edit(
     BUCKETS,
-    """One of your buckets holds two dtypes. A bucket becomes one flat tensor, which has one dtype: close it before a
-    parameter of another dtype.""",
+    """One of your buckets holds two dtypes. A bucket becomes one flat tensor, which has one dtype: close the bucket
+    before a parameter of another dtype.""",
     ("p.dtype != buckets[-1][0].dtype or filled", "filled"),
     breaks=tests_of(BUCKETS, DDP),
 )
@@ -276,7 +278,7 @@ buckets_hold_tied_parameters_twice = edit(
 
 buckets_keep_the_last_occurrence = edit(
     BUCKETS,
-    """Of a parameter that occurs twice you kept the last occurrence. The first one counts, as in module.parameters():
+    """When a parameter occurs twice, you kept its last occurrence. The first one counts, as in module.parameters():
     remove repetitions before you reverse the order.""",
     ("in params if", "in reversed(list(params)) if"),
     ("for p in reversed(trainable.values()):", "for p in trainable.values():"),
@@ -306,8 +308,8 @@ buckets_may_be_empty = edit(
 
 buckets_close_when_strictly_over = edit(
     BUCKETS,
-    """You closed a bucket when it already held more than bucket_bytes. The parameter that takes it over belongs into
-    the next bucket: look before you add it.""",
+    """You closed a bucket when it already held more than bucket_bytes. The parameter that takes it over the limit
+    belongs in the next bucket: check before you add the parameter.""",
     ("filled + p.nbytes > bucket_bytes", "filled > bucket_bytes"),
     breaks=tests_of(BUCKETS, DDP),
 )
@@ -332,15 +334,15 @@ buckets_end_with_an_empty_one = edit(
 
 buckets_of_no_parameters_crash = edit(
     BUCKETS,
-    """You took it for granted that there is a parameter. A module whose parameters are all frozen has none to deal
-    out: the list is then empty.""",
+    """You assumed that there is at least one trainable parameter. A module whose parameters are all frozen has none to
+    put into buckets: the list is then empty.""",
     ("    buckets, filled = [], 0\n", "    buckets, filled, _ = [], 0, next(iter(trainable.values()))\n"),
     breaks=tests_of(BUCKETS),
 )
 
 buckets_take_bytes_for_megabytes = edit(
     BUCKETS,
-    """You took bucket_bytes for a number of megabytes, so that everything fits into one bucket. Both sizes are
+    """You treated bucket_bytes as a number of megabytes, so everything fits into one bucket. Both sizes are in
     bytes.""",
     ("filled + p.nbytes > bucket_bytes", "filled + p.nbytes > bucket_bytes * 2**20"),
     breaks=tests_of(BUCKETS, DDP),
@@ -359,7 +361,7 @@ buckets_walk_twice = edit(
 
 buckets_refuse_one = edit(
     BUCKETS,
-    """You refused bucket_bytes = 1. It is allowed: every parameter then stands alone.""",
+    """You refused bucket_bytes = 1. This size is allowed: every parameter then gets a bucket of its own.""",
     ("    if bucket_bytes < 1:\n", "    if bucket_bytes <= 1:\n"),
     breaks=tests_of(BUCKETS, DDP, CHECKED),
 )
@@ -386,14 +388,14 @@ buckets_of_any_size = edit(
 
 buckets_are_tuples = edit(
     BUCKETS,
-    """Your buckets, or what holds them, are no lists. The statement asks for a list of lists.""",
+    """Your buckets, or the object that holds them, are not lists. The statement asks for a list of lists.""",
     ("    return buckets", "    return [tuple(bucket) for bucket in buckets]"),
     breaks=tests_of(BUCKETS),
 )
 
 buckets_know_parameters_by_their_address = edit(
     BUCKETS,
-    """You took two parameters for one because their memory has the same address. All empty tensors have the address
+    """You treated two parameters as one because their memory has the same address. All empty tensors have the address
     0: id(p) tells parameters apart.""",
     ("{id(p): p for p", "{p.data_ptr(): p for p"),
     breaks=tests_of(BUCKETS),
@@ -418,16 +420,16 @@ buckets_close_at_frozen_parameters = edit(
 
 buckets_compare_the_bytes_of_a_number = edit(
     BUCKETS,
-    """You compared how many bytes a number has, not its dtype. float16 and bfloat16 both have two, and cannot share a
-    flat tensor: compare p.dtype.""",
+    """You compared the number of bytes in each number, not the dtypes. float16 and bfloat16 both have two bytes, but
+    they cannot share a flat tensor: compare p.dtype.""",
     ("p.dtype != buckets[-1][0].dtype", "p.itemsize != buckets[-1][0].itemsize"),
     breaks=tests_of(BUCKETS),
 )
 
 buckets_take_no_bytes_for_no_bucket = edit(
     BUCKETS,
-    """You took a bucket of zero bytes for an empty one, so a large parameter joined one that has no elements. Ask
-    whether the bucket holds a parameter, not how many bytes.""",
+    """You treated a bucket of zero bytes as empty, so a large parameter joined a parameter that has no elements. Ask
+    whether the bucket holds a parameter, not how many bytes it holds.""",
     ("or filled + p.nbytes > bucket_bytes", "or 0 < filled and filled + p.nbytes > bucket_bytes"),
     breaks=tests_of(BUCKETS),
 )
@@ -443,8 +445,8 @@ buckets_count_the_storage = edit(
 
 buckets_in_the_order_of_the_module = edit(
     BUCKETS,
-    """You put the parameters of each bucket back into the order of the module. The last parameter comes first inside
-    a bucket, too.""",
+    """You put the parameters of each bucket back into the order of the module. Inside a bucket, too, the last parameter
+    comes first.""",
     ("buckets[-1].append(p)", "buckets[-1].insert(0, p)"),
     breaks=tests_of(BUCKETS),
 )

@@ -14,8 +14,8 @@ QUIET = "05-ex6-no-sync"
 
 quiet_finishes_whatever_the_last_forward_was = edit(
     QUIET,
-    """Your finish_gradient_sync() averaged after a silent backward. It does not matter whether it is called inside
-    no_sync(): remember what the last forward was, and do nothing after a silent one.""",
+    """Your finish_gradient_sync() averaged after a silent backward. Whether the call is inside no_sync() does not
+    matter: remember what the last forward was, and do nothing after a silent one.""",
     (
         "        if self.open:\n            super().finish_gradient_sync()\n",
         "        if self.loud:\n            super().finish_gradient_sync()\n",
@@ -36,7 +36,7 @@ quiet_stays_open_after_finish = edit(
 quiet_complains_when_there_is_nothing = edit(
     QUIET,
     """Your finish_gradient_sync() raised an error where there was nothing to finish. A loop may call it after every
-    micro-batch, silent ones included: then it does nothing.""",
+    micro-batch, including silent ones: then it should do nothing.""",
     (
         "        if self.open:\n            super().finish_gradient_sync()\n",
         "        if not self.open:\n"
@@ -109,8 +109,8 @@ quiet_does_nothing = edit(
 
 quiet_silences_finish_only = edit(
     QUIET,
-    """Inside no_sync() your hooks went on to mark gradients, so buckets started and the next backward met marks of
-    this one. Override on_gradient: in a silent backward it does nothing.""",
+    """Inside no_sync() your hooks still marked gradients, so buckets started, and the next backward met the marks of
+    the silent one. Override on_gradient: in a silent backward it does nothing.""",
     (
         "        if self.open:\n            super().on_gradient(param)\n",
         "        super().on_gradient(param)\n",
@@ -120,8 +120,8 @@ quiet_silences_finish_only = edit(
 
 quiet_drops_silent_gradients = edit(
     QUIET,
-    """You threw away the gradients of silent micro-batches. They stay in .grad, where the next ones are added to
-    them.""",
+    """You threw away the gradients of silent micro-batches. They should stay in .grad, where the next gradients are
+    added to them.""",
     (
         "        if self.open:\n            super().on_gradient(param)\n",
         "        if self.open:\n            super().on_gradient(param)\n        else:\n            param.grad = None\n",
@@ -131,8 +131,8 @@ quiet_drops_silent_gradients = edit(
 
 quiet_sends_when_it_is_left = edit(
     QUIET,
-    """Your no_sync() averaged when it was left. That is one all-reduce for each silent micro-batch, which is what it
-    should save: the next synchronized backward averages everything.""",
+    """Your wrapper averaged when no_sync() was left. This makes one all-reduce for each silent micro-batch, which is
+    what no_sync() should save: the next synchronized backward averages everything.""",
     (
         "            self.loud = before\n",
         "            self.loud = before\n            super().finish_gradient_sync()\n",
@@ -142,8 +142,8 @@ quiet_sends_when_it_is_left = edit(
 
 quiet_decides_in_backward = edit(
     QUIET,
-    """You looked in backward whether no_sync() is open. The forward decides: what it has decided holds for its
-    backward, also where no_sync() has been left in between.""",
+    """You checked in backward whether no_sync() was active. The forward decides: its decision holds for its backward,
+    even if no_sync() has been left in between.""",
     (
         "        if self.open:\n            super().on_gradient(param)",
         "        if self.loud:\n            self.open = True\n            super().on_gradient(param)",
@@ -170,8 +170,8 @@ quiet_swallows_exceptions = edit(
 
 quiet_averages_the_last_one_only = edit(
     QUIET,
-    """Your synchronized forward cleared the gradients, so that only the last micro-batch was averaged. Those of the
-    silent ones belong to the batch: leave .grad alone.""",
+    """Your synchronized forward cleared the gradients, so only the last micro-batch was averaged. The gradients of the
+    silent micro-batches belong to the batch: leave .grad alone.""",
     (
         "            self.open = self.loud\n",
         "            self.open = self.loud\n            if self.open:\n                self.module.zero_grad()\n",
@@ -181,8 +181,8 @@ quiet_averages_the_last_one_only = edit(
 
 quiet_finishes_always = edit(
     QUIET,
-    """Your finish_gradient_sync() averaged after a silent backward. After one it does nothing, inside no_sync() and
-    outside.""",
+    """Your finish_gradient_sync() averaged after a silent backward. After a silent backward it should do nothing,
+    inside no_sync() and outside.""",
     (
         "        if self.open:\n            super().finish_gradient_sync()\n            self.open = False\n",
         "        super().finish_gradient_sync()\n        self.open = False\n",
@@ -193,8 +193,8 @@ quiet_finishes_always = edit(
 
 quiet_starts_with_something_to_finish = edit(
     QUIET,
-    """Your wrapper took it that there is something to finish before any forward. Only a forward with gradients enabled
-    makes that so.""",
+    """Your wrapper assumed before any forward that there is something to finish. Only after a forward with gradients
+    enabled is there something to finish.""",
     ("self.loud, self.open = True, False", "self.loud, self.open = True, True"),
     breaks=tests_of(QUIET),
     fails=["looking_decides_nothing"],
@@ -222,8 +222,8 @@ quiet_keeps_its_flag_in_the_class = edit(
 
 quiet_restores_after_some_exceptions = edit(
     QUIET,
-    """You restored the flag after an Exception. A KeyboardInterrupt, when somebody stops the cell, is none. Code in
-    finally runs in any case.""",
+    """You restored the flag only after an Exception. A KeyboardInterrupt, raised when somebody stops the cell, is not
+    an Exception. Code in finally runs in any case.""",
     (
         "        finally:\n            self.loud = before\n",
         "        except Exception:\n            self.loud = before\n            raise\n        self.loud = before\n",
@@ -234,7 +234,7 @@ quiet_restores_after_some_exceptions = edit(
 
 quiet_asks_the_output = edit(
     QUIET,
-    """You asked whether the output requires a gradient. A module may return a tuple or a dict, which has no
+    """You checked whether the output requires a gradient. A module may return a tuple or a dict, which has no
     requires_grad: ask torch.is_grad_enabled().""",
     (
         "        if torch.is_grad_enabled():\n"

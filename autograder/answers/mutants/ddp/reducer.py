@@ -17,9 +17,9 @@ WRAPPERS = (DDP, QUIET, CHECKED)
 
 reducer_starts_one_bucket_a_mark = edit(
     REDUCER,
-    """When a mark completed the bucket for which others had been waiting, you started only that one. The complete
-    buckets after it then wait for another mark, which may not come before finish(). Go on as long as the next bucket
-    in line is complete: while, not if.""",
+    """When a mark completed a bucket that later buckets were waiting for, you started only that bucket. The complete
+    buckets after it then wait for another mark, which may not come before finish(). Go on as long as the next bucket in
+    line is complete: while, not if.""",
     ("while len(self._started) < len(self.buckets) and", "if len(self._started) < len(self.buckets) and"),
     breaks=tests_of(REDUCER),
 )
@@ -27,9 +27,9 @@ reducer_starts_one_bucket_a_mark = edit(
 
 @mutant(REDUCER, breaks=tests_of(REDUCER, DDP, CHECKED))
 def reducer_starts_in_order_of_completion():
-    """You started a bucket when it was complete, without looking at the buckets before it. Another rank may complete
-    them in another order, and the ranks then add up different buckets. Bucket k waits until buckets 0 to k − 1 have
-    started."""
+    """You started each bucket when it was complete, without looking at the buckets before it. Another rank may complete
+    its buckets in another order, and the ranks then add up different buckets. Bucket k waits until buckets 0 to k − 1
+    have started."""
 
     class Reducer:
         def __init__(self, buckets: list[list[nn.Parameter]]):
@@ -79,8 +79,9 @@ reducer_counts_marks_only = edit(
 
 reducer_ignores_a_second_mark = edit(
     REDUCER,
-    """You silently dropped a second mark of the same parameter. It means that backward has run twice and that the
-    bucket on its way holds only the first gradient; the second would never be averaged. Raise the RuntimeError.""",
+    """You silently dropped a second mark of the same parameter. A second mark means that backward has run twice, and
+    that the bucket on its way holds only the first gradient; the second one would never be averaged. Raise the
+    RuntimeError.""",
     ('raise RuntimeError("a second gradient in one step: call finish_gradient_sync() after each backward")', "return"),
     breaks=tests_of(REDUCER),
     fails=["the_reducer_refuses_a_second_mark"],
@@ -137,8 +138,8 @@ reducer_leaves_incomplete_buckets = edit(
 
 reducer_starts_the_rest_before_looking_in_order = edit(
     REDUCER,
-    """Your finish() starts the complete buckets first and the others after them. A rank where nothing is missing
-    starts them in the order of their numbers, so the two ranks add up different buckets. Keep one order, whatever is
+    """Your finish() starts the complete buckets first and the others after them. A rank where nothing is missing starts
+    its buckets in the order of their numbers, so the two ranks add up different buckets. Keep one order, whatever is
     missing.""",
     (
         "        while len(self._started) < len(self.buckets):\n"
@@ -157,8 +158,8 @@ reducer_starts_the_rest_before_looking_in_order = edit(
 
 reducer_misses_whole_buckets = edit(
     REDUCER,
-    """Your missing() returns every parameter of the buckets that have not started. Some of these have their gradients
-    and only wait for others: return those that were not marked.""",
+    """Your missing() returns every parameter of the buckets that have not started. Some of these parameters have their
+    gradients, and only their buckets wait: return the parameters that were not marked.""",
     ("self.buckets for p in bucket if id(p) not in self._marked", "self.buckets[len(self._started) :] for p in bucket"),
     breaks=tests_of(REDUCER, CHECKED),
     fails=["the_reducer_knows_what_is_missing"],
@@ -183,7 +184,7 @@ reducer_finishes_one_bucket_after_the_other = edit(
 reducer_waits_for_one_trigger = edit(
     REDUCER,
     """You started a bucket when its last-listed parameter was marked. Gradients need not arrive in the order of the
-    bucket: count those that are still to come.""",
+    bucket: count the gradients that are still to come.""",
     (
         "self._to_come[len(self._started)] == 0:",
         "id(self.buckets[len(self._started)][-1]) in self._marked:",
@@ -193,8 +194,8 @@ reducer_waits_for_one_trigger = edit(
 
 reducer_crashes_on_an_incomplete_bucket = edit(
     REDUCER,
-    """Your finish() took it for granted that every bucket had been started, and failed where one was not. Start what
-    is left first, in the order of the buckets.""",
+    """Your finish() assumed that every bucket had been started, and failed where one had not. First start the remaining
+    buckets, in their order.""",
     (
         "        while len(self._started) < len(self.buckets):\n            self._start_next()\n        for bucket",
         "        for bucket",
@@ -205,8 +206,8 @@ reducer_crashes_on_an_incomplete_bucket = edit(
 
 reducer_refuses_only_after_the_start = edit(
     REDUCER,
-    """You noticed a second mark only when the bucket of the parameter was complete. Before that it counts as another
-    parameter's gradient, and the bucket starts too early.""",
+    """You noticed a second mark only when the parameter's bucket was complete. Before that, the second mark counts as
+    another parameter's gradient, and the bucket starts too early.""",
     (
         "        if id(param) in self._marked:\n",
         "        if id(param) in self._marked and self._to_come[self._bucket_of[id(param)]] == 0:\n",
@@ -225,8 +226,8 @@ reducer_is_missing_what_has_arrived = edit(
 
 reducer_is_missing_what_has_no_grad = edit(
     REDUCER,
-    """Your missing() returns the parameters whose .grad is None. A gradient may be left from before this step: return
-    those that have not been marked.""",
+    """Your missing() returns the parameters whose .grad is None. A gradient may be left over from before this step:
+    return the parameters that have not been marked.""",
     ("if id(p) not in self._marked]", "if p.grad is None]"),
     breaks=tests_of(REDUCER, CHECKED),
     fails=["the_reducer_knows_what_is_missing"],
@@ -234,7 +235,7 @@ reducer_is_missing_what_has_no_grad = edit(
 
 reducer_refuses_without_a_name = edit(
     REDUCER,
-    """Your error for a second mark does not say what to do. Put the name of the function that was forgotten into it:
+    """Your error for a second mark does not say what to do. Put the name of the forgotten function into the error:
     finish_gradient_sync.""",
     ("a second gradient in one step: call finish_gradient_sync() after each backward", "a second gradient in one step"),
     breaks=tests_of(REDUCER),
@@ -243,7 +244,7 @@ reducer_refuses_without_a_name = edit(
 
 reducer_is_missing_a_set = edit(
     REDUCER,
-    """Your missing() gives a set, a generator or the like. The statement asks for a list.""",
+    """Your missing() returns a set, a generator or the like. The statement asks for a list.""",
     ("return [p for bucket in self.buckets for p in bucket if id(p) not in self._marked]",
      "return {p for bucket in self.buckets for p in bucket if id(p) not in self._marked}"),
     breaks=tests_of(REDUCER),
@@ -262,8 +263,8 @@ reducer_keeps_its_state_in_the_class = edit(
 
 reducer_begins_a_step_with_its_first_mark = edit(
     REDUCER,
-    """Your next step begins only with its first mark. Where a rank marks nothing, its finish() still belongs to the
-    step before. Begin the next step at the end of finish().""",
+    """Your next step begins only with its first mark. On a rank that marks nothing, finish() then still belongs to the
+    previous step. Begin the next step at the end of finish().""",
     ("        self._marked = set()\n", "        self._marked, self._over = set(), False\n"),
     (
         "        if id(param) in self._marked:\n",

@@ -18,9 +18,9 @@ FINISH = "        super().finish_gradient_sync()\n"
 
 checked_asks_before_the_buckets = edit(
     CHECKED,
-    """You sent the all-reduce about unused parameters before the remaining buckets. A rank where nothing is missing
-    has started all its buckets during backward, so on it this call comes last, and on another rank first. Send it
-    after the buckets, on every rank.""",
+    """You sent the all-reduce about unused parameters before the remaining buckets. A rank where nothing is missing has
+    started all its buckets during backward, so this call comes last there, but first on another rank. Send it after the
+    buckets, on every rank.""",
     (FINISH, "        if self.find_unused_parameters:\n" + ASK + FINISH),
     (
         "        if self.find_unused_parameters:\n" + ASK + "            for",
@@ -31,17 +31,16 @@ checked_asks_before_the_buckets = edit(
 
 checked_asks_only_itself = edit(
     CHECKED,
-    """You set every gradient back to None that was None on this rank. Other ranks used those parameters and keep a
-    mean, so this rank skips an update that they make. Ask all ranks: only a gradient that is None everywhere stays
-    None.""",
+    """If a gradient was None on this rank, you set it back to None. Other ranks used the parameter and keep a mean, so
+    this rank skips an update that they make. Ask all ranks: only a gradient that is None everywhere stays None.""",
     (ASK, ""),
     breaks=tests_of(CHECKED),
 )
 
 checked_asks_for_each_parameter = edit(
     CHECKED,
-    """You asked the ranks about each parameter with a message of its own. Each costs a start-up time; one call with a
-    flag for each parameter tells the same.""",
+    """You sent the ranks a separate message about each parameter. Each message costs a start-up time; one call with a
+    flag for each parameter carries the same information.""",
     (ASK, "            for flag in has_grad.split(1):\n                dist.all_reduce(flag, op=dist.ReduceOp.MAX)\n"),
     breaks=tests_of(CHECKED),
 )
@@ -56,8 +55,8 @@ checked_drops_what_unused_parameters_had = edit(
 
 checked_skips_a_rank_without_gradients = edit(
     CHECKED,
-    """Your finish_gradient_sync() returned at once on a rank where no gradient had arrived, while the other ranks
-    wait for its zeros. This rank takes part in every step, whatever it used.""",
+    """Your finish_gradient_sync() returned at once on a rank where no gradient had arrived, while the other ranks wait
+    for its zeros. Every rank takes part in every step, whichever parameters it used.""",
     (
         "        trainable =",
         "        if self.find_unused_parameters and not any(p.grad is not None for p in self.module.parameters()):\n"
@@ -93,8 +92,8 @@ checked_gives_zeros_to_what_nobody_used = edit(
 
 checked_takes_zeros_for_none = edit(
     CHECKED,
-    """You set a gradient to None because its mean was zero. It may be zero although a rank had a gradient: ask who
-    had one, not what the mean is.""",
+    """You set a gradient to None because its mean was zero. The mean may be zero although a rank had a gradient: ask
+    who had one, not what the mean is.""",
     ("                if not anywhere:\n", "                if not anywhere or not p.grad.any():\n"),
     breaks=tests_of(CHECKED),
 )
@@ -131,8 +130,8 @@ checked_names_all_parameters = edit(
 
 checked_names_the_first_only = edit(
     CHECKED,
-    """Your error names one unused parameter and keeps quiet about the others. Name all of them, or the user mends one
-    at a time.""",
+    """Your error names one unused parameter and leaves out the others. Name all of them, so that the user can fix them
+    all at once.""",
     ('names = ", ".join(name for', "names = next(name for"),
     breaks=tests_of(CHECKED),
     fails=[NAMED, STOPS],
@@ -140,8 +139,8 @@ checked_names_the_first_only = edit(
 
 checked_takes_a_missing_grad_for_an_unused_parameter = edit(
     CHECKED,
-    """You took the parameters whose .grad is None for the unused ones. A gradient left from before is not a gradient
-    of this step: ask the reducer which parameters have not been marked.""",
+    """You treated the parameters whose .grad is None as the unused ones. A gradient left over from before is not a
+    gradient of this step: ask the reducer which parameters have not been marked.""",
     ("self.reducer.missing()}", "self.module.parameters() if p.grad is None}"),
     breaks=tests_of(CHECKED),
     fails=[NAMED],
@@ -149,8 +148,9 @@ checked_takes_a_missing_grad_for_an_unused_parameter = edit(
 
 checked_raises_after_sending_the_rest = edit(
     CHECKED,
-    """You started the remaining buckets before you raised the error. If only one rank skips a parameter, the others
-    then get means with its zeros and go on while it stops: check what is missing before you start anything more.""",
+    """You started the remaining buckets before you raised the error. If only one rank skips a parameter, the other
+    ranks then get means that contain its zeros, and go on while that rank stops: check what is missing before you start
+    anything more.""",
     (
         "        if unused and not self.find_unused_parameters:\n",
         "        if unused and not self.find_unused_parameters:\n            super().finish_gradient_sync()\n",
@@ -161,8 +161,8 @@ checked_raises_after_sending_the_rest = edit(
 
 checked_names_them_as_the_wrapper_does = edit(
     CHECKED,
-    """You took the names from self.named_parameters(), where each begins with "module.". The statement asks for the
-    names that the module itself gives.""",
+    """You took the names from self.named_parameters(), where each name begins with "module.". The statement asks for
+    the names that the module itself gives.""",
     ("in self.module.named_parameters() if", "in self.named_parameters() if"),
     breaks=tests_of(CHECKED),
     fails=[NAMED, STOPS],
@@ -181,8 +181,8 @@ checked_names_frozen_parameters = edit(
 
 checked_asks_without_the_flag = edit(
     CHECKED,
-    """You asked the ranks who has a gradient without the flag, too. Nothing is unused there, so each step pays for a
-    call that tells nothing. Ask only with find_unused_parameters=True.""",
+    """You also asked the ranks who has a gradient when the flag was not set. Without the flag no parameter may be
+    unused, so each step pays for a call that says nothing new. Ask only with find_unused_parameters=True.""",
     ("        if self.find_unused_parameters:\n" + ASK, "        if True:\n" + ASK),
     breaks=tests_of(CHECKED),
     fails=[NAMED],
@@ -190,8 +190,8 @@ checked_asks_without_the_flag = edit(
 
 checked_asks_only_where_something_is_missing = edit(
     CHECKED,
-    """You asked the other ranks only where a gradient was missing. A rank that has all of them does not take part, and
-    the others wait for it: with the flag each rank asks in each step.""",
+    """You asked the other ranks only where a gradient was missing. A rank that has all gradients then does not take
+    part, and the others wait for it: with the flag, each rank asks in each step.""",
     (
         "        if self.find_unused_parameters:\n" + ASK,
         "        if self.find_unused_parameters and not has_grad.all():\n" + ASK,
@@ -201,7 +201,7 @@ checked_asks_only_where_something_is_missing = edit(
 
 checked_sends_a_flag_for_each_element = edit(
     CHECKED,
-    """You sent a flag for each element of each parameter. One for each parameter says the same.""",
+    """You sent a flag for each element of each parameter. One flag for each parameter is enough.""",
     (
         "torch.tensor([p.grad is not None for p in trainable], dtype=torch.uint8)",
         "torch.cat([torch.full((p.numel(),), p.grad is not None, dtype=torch.uint8) for p in trainable])",
@@ -215,8 +215,8 @@ checked_sends_a_flag_for_each_element = edit(
 
 checked_sends_objects = edit(
     CHECKED,
-    """You sent a Python object. That takes two calls, one for its length, and its bytes are not bounded: send one
-    tensor with a flag for each parameter.""",
+    """You sent a Python object. That takes two calls, one of them for the object's length, and the number of bytes is
+    not bounded: send one tensor with a flag for each parameter.""",
     (
         ASK,
         "            lists = [None] * dist.get_world_size()\n"
@@ -228,8 +228,8 @@ checked_sends_objects = edit(
 
 checked_looks_for_equal_numbers = edit(
     CHECKED,
-    """You looked for the unused parameters by their numbers, and named others that are equal, such as two biases of
-    zeros. id(p) or `is` tells parameters apart.""",
+    """You looked for the unused parameters by their numbers, and so also named parameters that only hold the same
+    numbers, such as two biases of zeros. id(p) or `is` tells parameters apart.""",
     ("if id(p) in unused)", "if any(torch.equal(p, q) for q in self.reducer.missing()))"),
     breaks=tests_of(CHECKED),
     fails=[NAMED, STOPS],

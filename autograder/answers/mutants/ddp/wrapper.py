@@ -16,8 +16,8 @@ FINISH = "        self.reducer.finish()\n"
 ddp_is_one_gradient_late = edit(
     DDP,
     """You marked each gradient when the next one arrived. Every bucket then starts one gradient late, and the last
-    one, which nothing can hide, only in finish_gradient_sync(). A gradient is there when its hook is called: mark it
-    at once.""",
+    bucket, whose communication nothing can hide, starts only in finish_gradient_sync(). A gradient is there when its
+    hook is called: mark it at once.""",
     (HOOK, HOOK + "        self.late = None\n"),
     (
         MARK,
@@ -37,8 +37,8 @@ ddp_is_one_gradient_late = edit(
 
 ddp_starts_at_the_end_of_backward = edit(
     DDP,
-    """You let autograd call you once, at the end of backward (queue_callback). By then all gradients are there, and
-    nothing is left to hide the communication behind: mark each gradient in its own hook.""",
+    """You let autograd call you once, at the end of backward (queue_callback). By then all gradients are there, and no
+    computation is left that could hide the communication: mark each gradient in its own hook.""",
     (HOOK, HOOK + "        self.arrived = []\n"),
     (
         MARK,
@@ -71,8 +71,8 @@ ddp_without_hooks = edit(
 
 ddp_hooks_call_the_reducer = edit(
     DDP,
-    """Your hooks call the reducer and pass over self.on_gradient. A subclass that overrides on_gradient, as exercise
-    6 does, then has no effect: let the hook look it up on self.""",
+    """Your hooks call the reducer directly and skip self.on_gradient. A subclass that overrides on_gradient, as
+    exercise 6 does, then has no effect: let the hook look the method up on self.""",
     (HOOK, "                p.register_post_accumulate_grad_hook(self.reducer.mark_ready)\n"),
     breaks=tests_of(DDP, QUIET),
     fails=["ddp_hooks_call_on_gradient"],
@@ -97,8 +97,8 @@ ddp_hooks_on_tensors = edit(
 
 ddp_takes_the_hooks_argument_for_the_gradient = edit(
     DDP,
-    """You took what register_hook hands over for the whole gradient and wrote it into .grad. It is only this
-    backward's share: what .grad held before is lost. Use register_post_accumulate_grad_hook, and leave .grad to
+    """You took what register_hook passes to your function for the whole gradient, and wrote it into .grad. It is only
+    this backward's share, so what .grad held before is lost. Use register_post_accumulate_grad_hook, and leave .grad to
     autograd.""",
     (
         HOOK,
@@ -115,8 +115,8 @@ ddp_takes_the_hooks_argument_for_the_gradient = edit(
 
 ddp_averages_the_parameters = edit(
     DDP,
-    """Your hook averaged what it was handed, but register_post_accumulate_grad_hook hands over the parameter. The
-    parameters were averaged and the gradients never: the gradient is in param.grad.""",
+    """Your hook averaged its argument, but register_post_accumulate_grad_hook passes the parameter. You averaged the
+    parameters and never the gradients: the gradient is in param.grad.""",
     (
         MARK,
         "        dist.all_reduce(param.detach())\n        param.detach().div_(dist.get_world_size())\n",
@@ -127,8 +127,8 @@ ddp_averages_the_parameters = edit(
 
 ddp_forgets_what_was_there = edit(
     DDP,
-    """You cleared the gradients in each forward. What earlier micro-batches have left in .grad is lost: the mean is
-    that of all that .grad holds, and clearing it is the caller's business.""",
+    """You cleared the gradients in each forward, so what earlier micro-batches left in .grad is lost. The mean is of
+    everything that .grad holds, and clearing is up to the caller.""",
     (
         "        return self.module(*args, **kwargs)\n",
         "        self.module.zero_grad()\n        return self.module(*args, **kwargs)\n",
@@ -139,7 +139,7 @@ ddp_forgets_what_was_there = edit(
 
 ddp_divides_once_more = edit(
     DDP,
-    """You divided by the number of ranks once more: finish() leaves means.""",
+    """You divided by the number of ranks once more, but finish() already leaves means.""",
     (
         FINISH,
         FINISH + "        for p in self.module.parameters():\n"
@@ -151,8 +151,8 @@ ddp_divides_once_more = edit(
 
 ddp_ignores_bucket_bytes = edit(
     DDP,
-    """You made the buckets with another size than bucket_bytes: with the default, or with its number taken for
-    megabytes. Pass it on as it is.""",
+    """You did not make the buckets with bucket_bytes: you used the default, or treated the number as megabytes. Pass
+    bucket_bytes on as it is.""",
     ("make_buckets(module.parameters(), bucket_bytes)", "make_buckets(module.parameters(), 25 * 2**20)"),
     breaks=tests_of(DDP),
     fails=["ddp_sends_each_bucket_once_while_backward_runs"],
@@ -180,8 +180,8 @@ ddp_broadcasts_in_every_forward = edit(
 
 ddp_hooks_on_frozen_parameters = edit(
     DDP,
-    """You registered a hook on a frozen parameter, which torch refuses because it never gets a gradient. Register
-    hooks only on parameters with requires_grad.""",
+    """You registered a hook on a frozen parameter. torch refuses this, because the parameter never gets a gradient.
+    Register hooks only on parameters with requires_grad.""",
     ("            if p.requires_grad:\n" + HOOK, HOOK.replace("                p", "            p")),
     breaks=tests_of(DDP, CHECKED),
 )
@@ -221,8 +221,8 @@ ddp_broadcasts_buffers_in_every_forward = edit(
 
 ddp_marks_only_what_is_not_zero = edit(
     DDP,
-    """You did not mark gradients of zeros, so their buckets, and all after them, waited for finish_gradient_sync(). A
-    zero is a gradient, too: mark each one that arrives.""",
+    """You did not mark gradients of zeros, so their buckets, and all buckets after these, waited for
+    finish_gradient_sync(). A zero gradient is a gradient, too: mark each one that arrives.""",
     (MARK, "        if param.grad.any():\n    " + MARK),
     breaks=tests_of(DDP),
     fails=["ddp_sends_each_bucket_once_while_backward_runs"],
@@ -230,8 +230,8 @@ ddp_marks_only_what_is_not_zero = edit(
 
 ddp_drops_what_was_not_used = edit(
     DDP,
-    """You took the gradient away from a parameter that got none in this backward. It may hold what earlier backwards
-    left there, and so may other ranks: after finish_gradient_sync() it is the mean.""",
+    """You removed the gradient of a parameter that got none in this backward. Its .grad may hold what earlier backwards
+    left there, on this rank or on others: after finish_gradient_sync() it should be the mean.""",
     (
         FINISH,
         "        missing = self.reducer.missing()\n"
@@ -244,7 +244,7 @@ ddp_drops_what_was_not_used = edit(
 
 ddp_returns_the_first_output = edit(
     DDP,
-    """Your forward returned the first output only. Return what the module returns, a tuple or a dict as well.""",
+    """Your forward returned only the first output. Return what the module returns, even if it is a tuple or a dict.""",
     (
         "        return self.module(*args, **kwargs)\n",
         "        out = self.module(*args, **kwargs)\n        return out[0] if isinstance(out, tuple) else out\n",
