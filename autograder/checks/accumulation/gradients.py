@@ -36,7 +36,7 @@ class _Graphs:
 
 
 class _Alive:
-    """Belongs to a node of a graph, and goes with it."""
+    """Belongs to a node of a graph, and is deleted with it."""
 
     def __init__(self, graphs: _Graphs):
         self.graphs = graphs
@@ -90,7 +90,7 @@ class Tokens(_Watched):
 
 
 class Tied(_Watched):
-    """As Tokens, with one matrix for reading and writing, a frozen scale, and a layer that forward does not use."""
+    """Like Tokens, with one matrix for reading and writing, a frozen scale, and a layer that forward does not use."""
 
     def __init__(self):
         super().__init__()
@@ -135,7 +135,7 @@ def masked_squares(prediction: torch.Tensor, y: torch.Tensor, as_tensor: bool) -
 
 
 def masked_squares_less_100(prediction: torch.Tensor, y: torch.Tensor, as_tensor: bool) -> tuple:
-    """As masked_squares, but each loss is 100 less: nearly all are below zero."""
+    """Like masked_squares, but each loss is 100 less: nearly all are below zero."""
     loss_sum, count = masked_squares(prediction, y, as_tensor)
     return loss_sum - 100 * count, count
 
@@ -249,7 +249,7 @@ def _observe(function: Any, task: Task) -> Seen:
 
 
 def _changes(task: Task, model: _Watched, batches: list) -> str:
-    """What of the model or the data is not as the task has it, as the subject of a sentence; "" if all is."""
+    """The subject of a sentence: what the call changed in the task's model or data; "" if it changed nothing."""
     modes = zip(model.named_modules(), task.build(task.dtype).modules(), strict=True)
     for (name, module), before in modes:
         if module.training != before.training:
@@ -428,7 +428,9 @@ def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
             text = f"the graphs of {seen.graphs} forward passes were alive at once"
             fail(f"{text}: whatever holds a loss holds its graph", task.name, [*evidence, seen.graphs])
         if seen.peak > PEAK:
-            text = f"autograd kept {seen.peak:.2f} times what the largest micro-batch alone needs, allowed are {PEAK}"
+            text = (
+                f"autograd kept {seen.peak:.2f} times what the largest micro-batch alone needs, expected at most {PEAK}"
+            )
             fail(text, task.name, evidence)
         if len(seen.rows) > 2 * len(sizes):
             text = f"there were {len(seen.rows)} forward passes, expected at most two for each of {len(sizes)}"

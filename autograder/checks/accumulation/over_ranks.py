@@ -200,7 +200,7 @@ def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     numbers = [sum(_numbers(m, 4) for m in results.ledger.of(rank)) for rank in range(4)]
     for rank, sent in enumerate(numbers):
         if sent > numel + 8:
-            text = f"rank {rank} communicates {sent:,} numbers, the gradient has {numel:,}"
+            text = f"rank {rank} communicates {sent:,} numbers, but the gradient has only {numel:,}"
             fail(text, case, numbers)
         reduced = sum(_numbers(m, 4) for m in results.ledger.of(rank) if m.call == "all_reduce")
         if reduced < numel:

@@ -66,7 +66,7 @@ def masked_sum(prediction: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def _micro_batches(seed: int, sizes: list[tuple[int, int]], dtype: torch.dtype) -> list[tuple]:
-    """Rows near (1, 1, 1), as they add up to a sum that grows."""
+    """Rows near (1, 1, 1), so that they add up to a sum that grows."""
     g = torch.Generator().manual_seed(seed)
     batches = []
     for rows, counted in sizes:
@@ -135,7 +135,7 @@ def _expect(
         expected = _expected(seed, sizes, dtype)
         evidence = [seen["kind"], seen["dtypes"], seen["carried"], *(v for v in seen["values"] if v is not None)]
         if len(seen["values"]) != len(expected):
-            text = f"expected a list of {len(expected)} tensors, one a parameter"
+            text = f"expected a list of {len(expected)} tensors, one for each parameter"
             fail(f"{text}, got {seen['kind']} with {len(seen['values'])}", case, evidence)
         for k, (got, want) in enumerate(zip(seen["values"], expected, strict=True)):
             if got is None:

@@ -72,8 +72,8 @@ accumulate_counts_a_masked_micro_batch_as_one = edit(
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_meets_zero_by_zero():
-    """Your weights are right, but you divide by the count of the micro-batch and then multiply by it again. For a
-    count of 0 that is 0/0, and NaN times 0 is still NaN. Use the sum as it is."""
+    """Your weights are right, but you divide by the count of the micro-batch and then multiply by it again. For a count
+    of 0 the division is 0/0, which is NaN, and NaN times 0 is still NaN. Use the sum as it is."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -94,8 +94,9 @@ def accumulate_meets_zero_by_zero():
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE))
 def accumulate_takes_a_mean_of_means():
-    """You averaged the means of the micro-batches. That is the mean of the whole batch only if all counts are equal:
-    otherwise an item in a micro-batch with few of them weighs more than the others. Add up the sums and divide once."""
+    """You averaged the means of the micro-batches. This is the mean of the whole batch only if all counts are equal.
+    Otherwise, an item in a micro-batch with a small count weighs more than the others. Add up the sums and divide
+    once."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -121,7 +122,8 @@ def accumulate_takes_a_mean_of_means():
 accumulate_divides_each_mean_by_the_number_of_micro_batches = edit(
     ACCUMULATE,
     """You divided each micro-batch's mean loss by the number of micro-batches, as many training loops do. Then
-    micro-batches with different counts get the same weight, and the mean of one in which nothing counts is 0/0.""",
+    micro-batches with different counts get the same weight, and a micro-batch in which nothing counts has a mean of
+    0/0.""",
     (
         "loss_sum.backward()\n        total += loss_sum.item()",
         "loss = loss_sum / torch.as_tensor(count) / len(micro_batches)\n"
@@ -136,8 +138,8 @@ accumulate_divides_each_mean_by_the_number_of_micro_batches = edit(
 
 accumulate_returns_a_mean_of_means = edit(
     ACCUMULATE,
-    """Your gradients are right, but you return the mean of the micro-batches' mean losses, which is another number
-    when their counts differ. Add up the sums and the counts, and divide once.""",
+    """Your gradients are right, but you return the mean of the micro-batches' mean losses, which differs from the loss
+    of the batch when the counts differ. Add up the sums and the counts, and divide once.""",
     ("total, counted = 0.0, 0", "losses, counted = [], 0"),
     ("        total += loss_sum.item()\n", ""),
     (
@@ -162,7 +164,7 @@ accumulate_returns_the_last_loss = edit(
 
 accumulate_returns_a_tensor = edit(
     ACCUMULATE,
-    """You returned a tensor: where count is a tensor, a float divided by it is one, too. Return a Python float:
+    """You returned a tensor: where count is a tensor, a float divided by count is a tensor, too. Return a Python float:
     convert what you add up with item(), int() or float().""",
     ("int(count)", "count"),
     base=_accumulate,
@@ -188,8 +190,8 @@ accumulate_wants_counts_as_ints = edit(
 
 accumulate_divides_by_the_counts_so_far = edit(
     ACCUMULATE,
-    """You divided each sum by the count so far. The total is known only after the last micro-batch, so the first ones
-    get too much weight. Count before you start, or divide the gradients at the end.""",
+    """You divided each sum by the count so far. The total is known only after the last micro-batch, so the first
+    micro-batches get too much weight. Count before you start, or divide the gradients at the end.""",
     (
         "loss_sum.backward()\n        total += loss_sum.item()\n        counted += int(count)",
         "counted += int(count)\n        (loss_sum / max(counted, 1)).backward()\n        total += loss_sum.item()",
@@ -259,8 +261,8 @@ accumulate_divides_a_shared_parameter_twice = edit(
 
 accumulate_expects_a_gradient_everywhere = edit(
     ACCUMULATE,
-    """You divided p.grad of every parameter, but a parameter that the model did not use, or one with
-    requires_grad=False, has no gradient: .grad is None. Skip those.""",
+    """You divided p.grad of every parameter. A parameter that the model did not use, or one with requires_grad=False,
+    has no gradient: its .grad is None. Skip such parameters.""",
     ("if p.grad is not None:\n            p.grad /= counted", "p.grad /= counted"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
@@ -269,8 +271,8 @@ accumulate_expects_a_gradient_everywhere = edit(
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_drops_what_was_there"])
 def accumulate_adds_to_old_gradients():
-    """You did not clear the old gradients: backward() adds to what is in .grad. Clear them before the first
-    micro-batch."""
+    """You did not clear the old gradients, and backward() adds to what is in .grad. Clear the gradients before the
+    first micro-batch."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -299,8 +301,8 @@ accumulate_multiplies_old_gradients_by_zero = edit(
 
 accumulate_clears_between_micro_batches = edit(
     ACCUMULATE,
-    """You cleared the gradients inside the loop, so only those of the last micro-batch are left. Clear them once,
-    before the first.""",
+    """You cleared the gradients inside the loop, so only the gradients of the last micro-batch are left. Clear them
+    once, before the first micro-batch.""",
     ("    model.zero_grad()\n", ""),
     ("loss_sum, count = loss_fn(model(x), y)", "model.zero_grad()\n        loss_sum, count = loss_fn(model(x), y)"),
     base=_accumulate,
@@ -328,8 +330,8 @@ def accumulate_calls_backward_once():
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_keeps_one_graph"])
 def accumulate_lets_losses_wait_in_a_list():
-    """You kept the losses in a list until the total count was known. Each of them holds the graph of its micro-batch,
-    so all graphs are alive at once. Count without a graph first, or divide the gradients at the end."""
+    """You kept the losses in a list until the total count was known. Each loss holds the graph of its micro-batch, so
+    all graphs are alive at once. Count without a graph first, or divide the gradients at the end."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -348,8 +350,8 @@ def accumulate_lets_losses_wait_in_a_list():
 
 accumulate_retains_the_graph = edit(
     ACCUMULATE,
-    """Two whole graphs are alive at once: that of a micro-batch is still there when the next one builds its own. Call
-    backward() before the next forward pass, without retain_graph, so that it frees the graph.""",
+    """Two whole graphs are alive at once: the graph of a micro-batch is still there when the next micro-batch builds
+    its own. Call backward() before the next forward pass, without retain_graph, so that it frees the graph.""",
     ("loss_sum.backward()", "loss_sum.backward(retain_graph=True)"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
@@ -359,8 +361,8 @@ accumulate_retains_the_graph = edit(
 
 @mutant(ACCUMULATE, breaks=tests_of(ACCUMULATE), fails=["accumulation_keeps_one_graph"])
 def accumulate_counts_with_a_graph():
-    """You counted in a pass of its own, but without torch.no_grad(). That pass builds graphs that nothing needs, and
-    the last one is still alive when the next forward pass begins."""
+    """You counted in a separate pass, but without torch.no_grad(). That pass builds graphs that nothing needs, and its
+    last graph is still alive when the next forward pass begins."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         if not micro_batches:
@@ -409,7 +411,8 @@ accumulate_switches_to_eval = edit(
 
 accumulate_switches_to_train = edit(
     ACCUMULATE,
-    """You computed in train() mode. A caller that passes a model in eval() wants it so: leave the mode as it is.""",
+    """You computed in train() mode. A caller that passes a model in eval() mode wants it in that mode: leave the mode
+    as it is.""",
     (
         "model.zero_grad()",
         "modes = [(m, m.training) for m in model.modules()]\n    model.train()\n    model.zero_grad()",
@@ -430,8 +433,8 @@ accumulate_takes_a_step = edit(
 
 accumulate_lets_nothing_through_silently = edit(
     ACCUMULATE,
-    """You returned a number or NaN although there were no micro-batches, or although nothing in them counted. There is
-    no mean of nothing: raise a ValueError that says what is missing, micro_batches or a count.""",
+    """You returned a number or NaN although there were no micro-batches, or although nothing in them counted. No items
+    have no mean: raise a ValueError that says what is missing, micro_batches or a count.""",
     ('    if not micro_batches:\n        raise ValueError("micro_batches is empty")\n', ""),
     ('    if counted == 0:\n        raise ValueError("the count is 0")\n', ""),
     ("p.grad /= counted", "p.grad /= max(counted, 1)"),
@@ -453,8 +456,8 @@ accumulate_only_refuses_an_empty_list = edit(
 
 accumulate_gives_frozen_parameters_a_gradient = edit(
     ACCUMULATE,
-    """You set .grad of every parameter, also where requires_grad is False. A frozen parameter gets no gradient: an
-    optimizer with weight decay would move it.""",
+    """You set .grad of every parameter, including those with requires_grad=False. A frozen parameter gets no gradient:
+    with one, an optimizer with weight decay would move it.""",
     (
         "    for p in model.parameters():\n        if p.grad is not None:\n",
         "    for p in model.parameters():\n        if p.grad is None:\n            p.grad = torch.zeros_like(p)\n"

@@ -29,8 +29,8 @@ def _shards():
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_by_one_repetition_at_most():
-    """You padded the order with at most one copy of itself. With fewer than half as many examples as ranks, one copy
-    is not enough, and the shards differ in length: repeat the order as often as it takes."""
+    """You padded the order with at most one copy of itself. With fewer than half as many examples as ranks, one copy is
+    not enough, and the shards differ in length: repeat the order as often as necessary."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         if world_size < 1 or length < 0 or not 0 <= rank < world_size:
@@ -47,7 +47,7 @@ def shards_padded_by_one_repetition_at_most():
 
 shards_padded_with_the_end = edit(
     SHARDS,
-    """You padded the order with its last entries. The sampler repeats it from its start.""",
+    """You padded the order with its last entries. The sampler repeats the order from its start.""",
     (
         "return [order[i % length] for i in range(rank, steps * world_size, world_size)]",
         "missing = steps * world_size - length\n"
@@ -74,8 +74,8 @@ shards_padded_with_the_last_entry = edit(
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_padded_before_shuffling():
-    """You padded 0…length−1 first and shuffled afterwards. The permutation is drawn for `length` examples; the
-    repeated entries come after it."""
+    """You padded 0…length−1 first and shuffled afterwards. The permutation is drawn for `length` examples; the repeated
+    entries come after the permutation."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         if world_size < 1 or length < 0 or not 0 <= rank < world_size:
@@ -107,7 +107,7 @@ shards_of_the_epoch_alone = edit(
 
 shards_of_a_product_of_seeds = edit(
     SHARDS,
-    """You multiplied seed and epoch, so with seed 0 every epoch has the same order. The sampler adds them.""",
+    """You multiplied seed and epoch, so with seed 0 every epoch has the same order. The sampler adds the two.""",
     ("seed + epoch", "seed * epoch"),
     base=_shards,
     breaks=tests_of(SHARDS),
@@ -115,8 +115,8 @@ shards_of_a_product_of_seeds = edit(
 
 shards_of_a_seed_a_rank = edit(
     SHARDS,
-    """You put the rank into the seed, so each rank draws another permutation and the shards overlap. All ranks must
-    draw the same order and take different entries of it.""",
+    """You included the rank in the seed, so each rank draws a different permutation and the shards overlap. All ranks
+    must draw the same order and take different entries of it.""",
     ("seed + epoch)).tolist", "seed + epoch + rank)).tolist"),
     base=_shards,
     breaks=tests_of(SHARDS),
@@ -134,8 +134,8 @@ shards_in_contiguous_blocks = edit(
 
 @mutant(SHARDS, breaks=tests_of(SHARDS))
 def shards_dealt_before_shuffling():
-    """You dealt first and shuffled each rank's part. A rank then sees the same examples in every epoch, only in
-    another order. Shuffle everything, then deal."""
+    """You dealt out the examples first and then shuffled each rank's part. A rank then sees the same examples in every
+    epoch, only in another order. Shuffle everything, then deal."""
 
     def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
         if world_size < 1 or length < 0 or not 0 <= rank < world_size:
@@ -174,7 +174,7 @@ def shards_that_always_drop():
 
 shards_of_unequal_length = edit(
     SHARDS,
-    """You dealt the order as it is, so some ranks get one example more than others. A rank with one step more would
+    """You dealt out the order as it is, so some ranks get one example more than others. A rank with one more step would
     wait in its all-reduce for ranks that have finished: make the length a multiple of N first.""",
     ("    else:\n        order += order[: -length % world_size]\n", ""),
     base=shards_padded_by_one_repetition_at_most,
@@ -183,7 +183,7 @@ shards_of_unequal_length = edit(
 
 shards_padded_though_it_divides = edit(
     SHARDS,
-    """You pad the order even when N divides its length: N − length % N is then N, not 0.""",
+    """You pad the order even when N divides its length: N − length % N is then N, but it should be 0.""",
     ("else -(-length // world_size)", "else length // world_size + (length > 0)"),
     base=_shards,
     breaks=tests_of(SHARDS),
@@ -224,8 +224,8 @@ shards_that_seed_the_world = edit(
 
 shards_that_seed_the_world_again = edit(
     SHARDS,
-    """You put torch's global generator back to its initial seed. That is where the program began, not where it was
-    before the call: dropout would repeat its numbers. Make a torch.Generator of your own.""",
+    """You set torch's global generator back to its initial seed. That is the state in which the program began, not the
+    state before the call, so dropout would repeat its numbers. Make a torch.Generator of your own.""",
     (
         "order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch)).tolist()",
         "before = torch.initial_seed()\n"
@@ -240,8 +240,8 @@ shards_that_seed_the_world_again = edit(
 
 shards_of_a_seed_without_sign = edit(
     SHARDS,
-    """You took the absolute value of the seed. A generator accepts a negative seed, and it draws another order than the
-    positive one: seed with seed + epoch as it is.""",
+    """You took the absolute value of the seed. A generator accepts a negative seed, and draws another order for it than
+    for the positive one: seed with seed + epoch as it is.""",
     ("seed + epoch", "abs(seed + epoch)"),
     base=_shards,
     breaks=tests_of(SHARDS),
@@ -301,8 +301,8 @@ shards_for_rank_n = edit(
 
 shards_of_a_negative_length = edit(
     SHARDS,
-    """You did not check the length. A negative one gave an empty shard, or an error inside torch that does not name
-    it. Raise a ValueError that names length.""",
+    """You did not check the length. A negative length gave an empty shard, or an error inside torch that does not name
+    the argument. Raise a ValueError that names length.""",
     (" or length < 0", ""),
     ("bad length, rank or world_size: {length}, {rank}, {world_size}", "bad rank or world_size: {rank}, {world_size}"),
     ("randperm(length", "randperm(max(length, 0)"),
@@ -313,7 +313,8 @@ shards_of_a_negative_length = edit(
 
 shards_of_nothing_for_any_rank = edit(
     SHARDS,
-    """For length 0 you return before you look at the rank. A rank outside 0…N−1 is wrong there, too: check first.""",
+    """For length 0 you return before you look at the rank. A rank outside 0…N−1 is wrong for length 0, too: check
+    first.""",
     ("    if world_size < 1", "    if length == 0:\n        return []\n    if world_size < 1"),
     base=_shards,
     breaks=tests_of(SHARDS),

@@ -22,8 +22,8 @@ accumulate_keeps_old_gradients_of_frozen_parameters = edit(
 
 accumulate_gives_all_modules_one_mode = edit(
     ACCUMULATE,
-    """You set the model to the mode that it had: model.train(mode) sets all modules inside it as well. A module
-    that was in eval() inside a model in train() loses its mode. Leave the modes alone.""",
+    """You set the model to the mode that it had. But model.train(mode) also sets all modules inside the model, so a
+    module in eval() inside a model in train() loses its mode. Leave the modes alone.""",
     ("    model.zero_grad()\n", "    model.zero_grad()\n    model.train(model.training)\n"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
@@ -32,8 +32,8 @@ accumulate_gives_all_modules_one_mode = edit(
 
 accumulate_empties_the_list = edit(
     ACCUMULATE,
-    """You took the micro-batches out of the caller's list, with pop() or the like. The data stay as they are: the next
-    epoch needs them. Iterate over the list.""",
+    """You took the micro-batches out of the caller's list, with pop() or the like. The next epoch needs the list, so it
+    must stay as it is: iterate over it.""",
     (
         "    for x, y in micro_batches:\n",
         "    while micro_batches:\n        x, y = micro_batches.pop(0)\n",
@@ -45,8 +45,9 @@ accumulate_empties_the_list = edit(
 
 accumulate_adds_up_losses_with_their_graphs = edit(
     ACCUMULATE,
-    """You added up the losses as tensors, and each brings its graph along: all of them live until the function
-    returns, although backward has freed what they had saved. Add up numbers: loss_sum.item() or loss_sum.detach().""",
+    """You added up the losses as tensors, and each loss brings its graph along. All these graphs live until the
+    function returns, although backward has freed what they had saved. Add up numbers: loss_sum.item() or
+    loss_sum.detach().""",
     ("total += loss_sum.item()", "total = total + loss_sum"),
     ("return total / counted", "return (total / counted).item()"),
     base=_accumulate,
@@ -56,8 +57,8 @@ accumulate_adds_up_losses_with_their_graphs = edit(
 
 accumulate_tries_the_first_micro_batch_before = edit(
     ACCUMULATE,
-    """You ran the first micro-batch through the model three times, perhaps to look at a shape or a type. Two passes
-    are allowed for each.""",
+    """You ran the first micro-batch through the model three times, perhaps to look at a shape or a type. Two passes are
+    allowed for each micro-batch.""",
     (
         "    for x, y in micro_batches:\n",
         "    with torch.no_grad():\n"
@@ -72,8 +73,9 @@ accumulate_tries_the_first_micro_batch_before = edit(
 
 accumulate_keeps_the_graph_of_what_it_skips = edit(
     ACCUMULATE,
-    """You skip backward() where nothing counts. Its loss then still holds the whole graph while the next micro-batch
-    builds another: two are alive at once. Call backward() all the same, or delete the loss first.""",
+    """You skip backward() for a micro-batch in which nothing counts. Its loss then still holds the whole graph while
+    the next micro-batch builds another, so two graphs are alive at once. Call backward() all the same, or delete the
+    loss first.""",
     (
         "        loss_sum.backward()\n",
         "        if int(count) == 0:\n            continue\n        loss_sum.backward()\n",
@@ -85,8 +87,8 @@ accumulate_keeps_the_graph_of_what_it_skips = edit(
 
 accumulate_joins_small_micro_batches = edit(
     ACCUMULATE,
-    """You joined small micro-batches to save forward passes. A forward pass sees one micro-batch at most: how the batch
-    is cut is up to the caller.""",
+    """You joined small micro-batches to save forward passes. A forward pass may see at most one micro-batch: how the
+    batch is cut is up to the caller.""",
     (
         "    for x, y in micro_batches:\n",
         "    most, joined = max(len(x) for x, _ in micro_batches), []\n"
@@ -103,8 +105,8 @@ accumulate_joins_small_micro_batches = edit(
 
 accumulate_asks_for_gradients_of_the_data = edit(
     ACCUMULATE,
-    """You set requires_grad of the data. They keep it, and backward leaves a .grad with them. Data stay as they
-    are.""",
+    """You set requires_grad of the data. It stays set, and backward leaves a .grad on the data. The data must stay as
+    they are.""",
     (
         "        loss_sum, count = loss_fn",
         "        if x.is_floating_point():\n            x.requires_grad_()\n        loss_sum, count = loss_fn",
@@ -116,8 +118,8 @@ accumulate_asks_for_gradients_of_the_data = edit(
 
 accumulate_skips_losses_below_zero = edit(
     ACCUMULATE,
-    """You skipped backward() where the loss is below zero. A loss may be below zero, as that of a density is, and its
-    gradient counts like any other.""",
+    """You skipped backward() where the loss is below zero. A loss may be below zero (the loss of a density can be), and
+    its gradient counts like any other.""",
     ("        loss_sum.backward()\n", "        if loss_sum >= 0:\n            loss_sum.backward()\n"),
     base=_accumulate,
     breaks=tests_of(ACCUMULATE),
