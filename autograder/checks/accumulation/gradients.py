@@ -403,7 +403,7 @@ def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
 
 @check("04-ex1-accumulate-gradients")
 def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
-    """A forward pass sees at most one micro-batch, at most two are made for each, and autograd keeps one graph."""
+    """A forward pass sees at most one micro-batch, each has at most two passes, and autograd keeps one graph."""
     values = _values(rng, Rows)
     for sizes in ([16] * 8, [2, 3, 16, 16, 5, 16], [16] * 3):
         task = Task(f"micro-batches of {sizes} rows", Rows, values, _row_batches(rng, sizes))

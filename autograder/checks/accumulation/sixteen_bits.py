@@ -161,7 +161,7 @@ def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
 
 @check(MAIN)
 def main_gradients_leave_no_grad_behind(main_gradients, *, rng):
-    """What was in .grad before has no part, one .grad is alive at a time, none afterwards; no parameter changes."""
+    """What was in .grad before does not count; one .grad is alive at a time, none afterwards; no parameter changes."""
     name = "2 micro-batches, every .grad was 7 before"
     cases = {name: ([(4, 1), (4, 4)], "bfloat16"), f"{name}, float32": ([(4, 1), (4, 4)], "float32")}
     for case, seen in zip(cases, _expect(main_gradients, rng, cases, stale=7.0), strict=True):

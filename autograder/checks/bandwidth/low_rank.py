@@ -56,7 +56,7 @@ def _runs(rng: np.random.Generator, power_sgd: Any, world_size: int, shape: tupl
 
 @check("07-ex3-power-sgd")
 def low_rank_follows_one_process(PowerSGD, *, rng):  # noqa: N803
-    """In each step all ranks get what one process gets that compresses the mean and owes the rest."""
+    """In each step all ranks get what one process gets if it compresses the mean and keeps the rest for later."""
     for world_size, shape, rank, dtype in [
         (2, (6, 4), 2, "float64"),
         (3, (3, 8), 1, "float32"),

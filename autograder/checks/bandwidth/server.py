@@ -225,7 +225,7 @@ def async_with_one_worker_is_one_process(parameter_server, *, rng):
 
 @check("07-ex5-parameter-server")
 def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
-    """Worker 1's first gradient waits until worker 2 is in its last step: the run ends, and the push is that stale."""
+    """Worker 1's first gradient waits until worker 2's last step: the run ends, and this push's staleness says so."""
     steps, lr, start = 4, 0.3, rng.normal(size=6)
     case = "async, 3 ranks, worker 1 waits for worker 2's last step, which waits for worker 1's last"
     run = _serve(case, parameter_server, 3, start, "", steps, lr, "async", _one_waits)
@@ -256,7 +256,7 @@ def async_log_replays_to_the_weights(parameter_server, *, rng):
 
 @check("07-ex5-parameter-server")
 def server_refuses_what_cannot_work(parameter_server, *, rng):
-    """One rank alone, or another mode, is a ValueError that names the argument, on every rank, before any message."""
+    """One rank, or another mode, raises a ValueError that names the argument, on every rank, before any message."""
     start = rng.normal(size=3)
     alone = [(1, "sync", "world_size"), (1, "async", "world_size")]
     for world_size, mode, name in [*alone, (2, "sync", ""), (3, "lazy", "mode"), (3, "Sync", "mode")]:

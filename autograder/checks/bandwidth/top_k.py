@@ -83,7 +83,7 @@ def top_k_refuses_a_ratio(top_k_compress, *, rng):
 
 @check("07-ex1-top-k")
 def decompress_puts_values_back(top_k_decompress, *, rng):
-    """The values at their places, zero elsewhere, in the dtype of the values and the shape that was asked."""
+    """The values are at their places, zero elsewhere, in the dtype of the values and the shape that was asked for."""
     for shape, k, dtype in [
         ((7,), 3, "float32"),
         ((3, 4), 5, "float64"),

@@ -182,7 +182,7 @@ def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
 
 @check("01-ex7-all-to-all")
 def all_to_all_delivers_in_the_order_of_the_ranks(all_to_all, *, rng):
-    """Rank r returns chunk r of every rank, in memory of its own; T − c_r bytes from each rank, at most N−1 rounds."""
+    """Rank r returns chunk r of every rank, in memory of its own, and sends T − c_r bytes in at most N−1 rounds."""
     for world_size in WORLD_SIZES:
         _expect_exchanges(run_cases(all_to_all, vector_cases(rng, world_size)))
 

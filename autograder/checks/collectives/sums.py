@@ -126,7 +126,7 @@ def halving_needs_nothing_but_its_messages(halving_all_reduce, *, rng):
 
 @check("01-ex6-halving-all-reduce")
 def halving_refuses_other_numbers_of_ranks(halving_all_reduce, *, rng):
-    """A `world_size` that is no power of two raises a ValueError that names it, on every rank, before any message."""
+    """If `world_size` is not a power of two, every rank raises a ValueError that names it, before any message."""
     for world_size in (3, 4, 6):
         case = Case(count_of_ranks(world_size), vectors(rng, world_size, 12, "float32"))
         if world_size == 4:

@@ -149,7 +149,7 @@ def merged_parts_are_the_whole(merge, *, rng):
 
 @check(BLOCKS)
 def a_part_without_keys_changes_nothing(attend, merge, *, rng):
-    """Merged with a part without any key, 0 and -inf, a part stays as it is, bit for bit; two of them stay so, too."""
+    """Merging a part with one that has no key (0 and -inf) changes no bit of it, also if it has no key itself."""
     nothing = torch.zeros(1, 2, 3, 4), torch.full((1, 2, 3), -math.inf)
     q, k, v = torch.from_numpy(rng.standard_normal((3, 1, 2, 3, 4))).float()
     part = _pair("attend", attend(q, k, v, torch.arange(3), torch.arange(3)), "attend")

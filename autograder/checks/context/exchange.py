@@ -220,7 +220,7 @@ def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) ->
 
 @check(EXCHANGE)
 def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # noqa: N803
-    """A size that N does not divide is a ValueError that names scatter_dim, for heads one that names heads, unsent."""
+    """A size that N does not divide raises a ValueError that names scatter_dim, or heads; nothing is sent before."""
     results = run_ranks(_drive_refused, 2, (Exchange, ulysses_attention))
     for c, (name, word) in enumerate(REFUSED.items()):
         sent = [len(results.ledger.of(rank).within(name)) for rank in range(2)]

@@ -217,7 +217,7 @@ def _drive_watched(rank: int, world_size: int, function: Any, case: Case) -> lis
 
 @check(RING)
 def the_next_block_is_on_its_way(ring_forward, *, rng):
-    """After each send and receive is posted, and before the receive's wait ends, a block is computed."""
+    """A block is computed after each send and receive is posted, and before the wait for that receive ends."""
     for world_size in (3, 5):
         layout = NAMES[1 + world_size % 2]
         case = Case(

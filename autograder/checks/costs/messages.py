@@ -30,7 +30,7 @@ HALVING = "the messages are T/2, T/4, ... down to T/N bytes, and then the same i
 def times_are_those_of_the_rounds(
     ring_time: Callable, tree_time: Callable, halving_time: Callable, *, rng: np.random.Generator
 ) -> None:
-    """The three times, floats, are those of the rounds in the table, played one by one with exact pieces."""
+    """The three times are floats, those of the rounds in the table, played one by one with exact pieces."""
     for function, name, oracle, because in (
         (ring_time, "ring_time", ring_seconds, RING),
         (tree_time, "tree_time", tree_seconds, TREE),
@@ -103,7 +103,7 @@ def nonsense_is_refused(
 
 @check("02-ex1-all-reduce-times")
 def halving_needs_a_power_of_two(halving_time: Callable, *, rng: np.random.Generator) -> None:
-    """halving_time raises a ValueError that names n for every n that is no power of two."""
+    """halving_time raises a ValueError that names n for every n that is not a power of two."""
     for n in (3, 6, 7, 12, 1000, int(rng.integers(2**9 + 1, 2**10))):
         expect_value_error(f"N = {n}", "n", halving_time, 1000, n, 1e-5, 1e-9)
     for n in (1, 8):

@@ -15,7 +15,7 @@ from autograder.checks.costs.common import expect_number, expect_value_error, re
 
 @check("02-ex4-step")
 def computation_takes_six_operations(compute_time: Callable, *, rng: np.random.Generator) -> None:
-    """The seconds, a float, are those of 6 operations per parameter and token at the part `mfu` of the peak."""
+    """The seconds, a float, are those of 6 operations per parameter and token at the fraction `mfu` of the peak."""
     because = "2 operations per parameter and token forward, 4 backward, at mfu times the peak"
     for case, parameters, tokens, flops, mfu in (
         ("an H100", 1e9, 8192, 989e12, 0.4),

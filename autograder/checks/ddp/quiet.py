@@ -204,7 +204,7 @@ def finishing_twice_sends_nothing(QuietDataParallel, *, rng):  # noqa: N803
 
 @check("05-ex6-no-sync")
 def looking_decides_nothing(QuietDataParallel, *, rng):  # noqa: N803
-    """A forward under torch.no_grad() does not decide what the backward is, nor that there is something to finish."""
+    """A forward under torch.no_grad() decides neither what the backward is nor whether there is something to finish."""
     _expect_batches(
         QuietDataParallel,
         inputs.seed(rng),
@@ -221,7 +221,7 @@ def looking_decides_nothing(QuietDataParallel, *, rng):  # noqa: N803
 
 @check("05-ex6-no-sync")
 def no_sync_restores_what_was(QuietDataParallel, *, rng):  # noqa: N803
-    """When no_sync is left, by an exception or inside another no_sync, forwards decide as before it."""
+    """After no_sync, also one that is inside another or ends by an exception, forwards decide as before it."""
     _expect_batches(
         QuietDataParallel,
         inputs.seed(rng),

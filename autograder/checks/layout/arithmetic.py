@@ -76,7 +76,7 @@ def operations_are_those_of_the_model(flops_per_token, mfu, *, rng):
 
 @check(ARITHMETIC)
 def other_kinds_and_no_ranks_are_refused(critical, *, rng):
-    """Another kind, or n below 1, is a ValueError that names `kind` or `n`."""
+    """Another kind, or n below 1, raises a ValueError that names `kind` or `n`."""
     cases = (
         ("dp", 2, "kind"),
         ("TP", 2, "kind"),

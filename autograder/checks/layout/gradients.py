@@ -141,7 +141,7 @@ def _expect_means(case: Case, outcomes: list[dict]) -> None:
 
 @check(FINISH)
 def gradients_are_those_of_the_mean_over_all_tokens(finish_gradients, *, rng):
-    """Every .grad, and the loss, are those of all losses over all counts, also with unequal counts and one of 0."""
+    """Every .grad and the loss are those of all losses over all counts, also with unequal counts and a count of 0."""
     for tp, dp in MESHES:
         cases = [_case(rng, tp, dp)] + ([_case(rng, tp, dp, "one of 0", empty=True)] if dp > 1 else [])
         results = run_ranks(_drive, tp * dp, (finish_gradients, cases))
@@ -165,7 +165,7 @@ def each_number_of_the_model_counts_once(finish_gradients, *, rng):
 
 @check(FINISH)
 def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
-    """Above max_norm every .grad is multiplied by max_norm / (norm + 1e-6), else by nothing; norm is from before."""
+    """If the norm is above max_norm, every .grad is multiplied by max_norm / (norm + 1e-6); otherwise it stays."""
     for tp, dp in ((2, 2), (1, 2), (4, 1)):
         drawn = [_case(rng, tp, dp) for _ in range(4)]
         for mine in (*drawn[2].grads, *drawn[3].grads):  # so small that the 1e-6 counts

@@ -148,7 +148,7 @@ def _number(value: Any) -> Any:
 
 @check(COST)
 def memory_is_weights_and_activations(cost, *, rng):
-    """Memory is that of the formulas at each stage; a layout that needs more than a GPU has is out, with its memory."""
+    """Memory follows the formulas at each stage; a layout that needs more than a GPU has is refused with its memory."""
     for model, cluster, one, batch, _ in _drawn(rng):
         for stage in (0, 1, 2):
             case, want = _name(model, one, batch, stage), needed(model, one, batch, stage)
@@ -255,7 +255,7 @@ def _in_words(names: list[str], values: tuple) -> str:
 
 @check(PLAN)
 def every_layout_is_tried_once(plan, *, rng):
-    """All layouts are there once, those without a reason in the first list, the others, with theirs, in the second."""
+    """Every layout is there once: in the first list without a reason, or in the second with its reason."""
     for model, cluster, batch, stage in CLUSTERS:
         case = f"{cluster['gpus']} GPUs, {model['params'] / 1e9:g} billion parameters, stage {stage}"
         lists = _planned(plan, dict(model), dict(cluster), batch, stage, case)
