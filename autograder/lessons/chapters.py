@@ -42,6 +42,8 @@ def command(arguments: argparse.Namespace) -> int:
 
     forget_stale(CACHE)
     todo = uncached(CACHE)
+    if not todo:
+        return 0
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # chapters share the cores: see `run_solutions`
     context = multiprocessing.get_context("spawn")
@@ -50,7 +52,7 @@ def command(arguments: argparse.Namespace) -> int:
         concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context, initializer=_mute) as pool,
     ):
         running = {pool.submit(execute, path): path for path in todo}
-        for done in tqdm(concurrent.futures.as_completed(running), total=len(todo), desc="chapters", disable=not todo):
+        for done in tqdm(concurrent.futures.as_completed(running), total=len(todo), desc="chapters"):
             result = done.result()
             if isinstance(result, str):
                 print(f"{running[done].relative_to(notebook.ROOT)}: {result}", file=sys.stderr)

@@ -27,17 +27,17 @@ def share_server() -> Iterator[None]:
         return
     with tempfile.TemporaryDirectory(prefix="ranks-server-") as folder:
         path = os.path.join(folder, "socket")
-        process = _listen(path)
-        os.environ["RANKS_SERVER"] = path
-        try:
-            yield
-        finally:
-            del os.environ["RANKS_SERVER"]
-            process.communicate()  # closes its standard input, and with it the process ends
+        with _listen(path) as process:
+            os.environ["RANKS_SERVER"] = path
+            try:
+                yield
+            finally:
+                del os.environ["RANKS_SERVER"]
+                process.kill()  # it may still be importing torch
 
 
 def _listen(path: str) -> subprocess.Popen[bytes]:
-    """Start the process. `ranks` is not imported here, where it would start a server, too."""
+    """Start the process, which ends with this one. `ranks` is not imported here, where it would start a server, too."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen(128)
@@ -46,7 +46,7 @@ def _listen(path: str) -> subprocess.Popen[bytes]:
             [sys.executable, "-c", start, str(listening.fileno())],
             pass_fds=[listening.fileno()],
             start_new_session=True,
-            stdin=subprocess.PIPE,
+            stdin=subprocess.PIPE,  # its end tells the process that this one has ended
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "RANKS_INSIDE": "server", "OMP_NUM_THREADS": "1"},
