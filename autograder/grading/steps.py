@@ -5,6 +5,7 @@ A submission's cells run in a jail, its grade cells outside.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import tempfile
@@ -98,7 +99,8 @@ def kernels_for(lesson: nbformat.NotebookNode, files: dict[str, bytes], jail: bo
     from autograder.grading.jail import kernel, outside
 
     if jail:
-        yield lambda: kernel.JailedKernel(outside.shared(), lesson, files)
+        modules = large_modules(lesson)
+        yield lambda: kernel.JailedKernel(outside.shared(modules), lesson, files)
         return
     with tempfile.TemporaryDirectory(prefix="submission-") as folder:
         for name, content in files.items():
@@ -106,3 +108,20 @@ def kernels_for(lesson: nbformat.NotebookNode, files: dict[str, bytes], jail: bo
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         yield lambda: LocalKernel(folder)
+
+
+#: Packages that few lessons use. They take a second to import, and with them each fork takes a third longer.
+LARGE = ("sklearn", "scipy")
+
+
+def large_modules(lesson: nbformat.NotebookNode) -> frozenset[str]:
+    """The modules of large packages that a lesson's own cells import."""
+    found: set[str] = set()
+    for cell in lesson.cells:
+        if cell.cell_type == "code" and any(package in cell.source for package in LARGE):
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    found.add(node.module)
+                elif isinstance(node, ast.Import):
+                    found.update(alias.name for alias in node.names)
+    return frozenset(name for name in found if name.split(".")[0] in LARGE)

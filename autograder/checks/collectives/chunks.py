@@ -13,6 +13,7 @@ from autograder.checking.expect import count_of_ranks
 from autograder.checks.collectives.common import (
     WORLD_SIZES,
     Case,
+    Chunks,
     Trial,
     cases_of_4,
     chunk_bytes,
@@ -24,6 +25,7 @@ from autograder.checks.collectives.common import (
     expect_sent,
     expect_values,
     large_case,
+    megabytes,
     numbers,
     run_cases,
     run_cases_alone,
@@ -88,7 +90,7 @@ def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
 def reduce_scatter_sums_chunks_at_the_price_of_a_ring(reduce_scatter, *, rng):
     """Rank r returns chunk r of the sum, in memory of its own, and sends T − c_r bytes, only to its neighbors."""
     for world_size in WORLD_SIZES:
-        _expect_reduce_scatters(run_cases(reduce_scatter, vector_cases(rng, world_size)))
+        _expect_reduce_scatters(run_cases(reduce_scatter, vector_cases(rng, world_size) + megabytes(rng, world_size)))
 
 
 def _expect_reduce_scatters(trials: list[Trial]) -> None:
@@ -130,13 +132,13 @@ def _expect_refusals_of_shapes(function: Any, expect: Any, rng: np.random.Genera
 def all_gather_delivers_at_the_price_of_a_ring(all_gather, *, rng):
     """Every rank returns the whole vector, in memory of its own, and sends its neighbors all chunks but one."""
     for world_size in WORLD_SIZES:
-        _expect_all_gathers(run_cases(all_gather, [_in_chunks(case) for case in vector_cases(rng, world_size)]))
+        cases = vector_cases(rng, world_size) + megabytes(rng, world_size)
+        _expect_all_gathers(run_cases(all_gather, [_in_chunks(case) for case in cases]))
 
 
 def _in_chunks(case: Case) -> Case:
     """The case in which rank r passes chunk r of the vector that rank 0 had."""
-    whole = case.inputs[0]
-    return Case(case.name, np.array_split(whole, case.world_size), (whole.size,), case.layout)
+    return Case(case.name, Chunks(case.inputs), (case.inputs[0].size,), case.layout)
 
 
 def _expect_all_gathers(trials: list[Trial]) -> None:
@@ -184,7 +186,7 @@ def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
 def all_to_all_delivers_in_the_order_of_the_ranks(all_to_all, *, rng):
     """Rank r returns chunk r of every rank, in memory of its own, and sends T − c_r bytes in at most N−1 rounds."""
     for world_size in WORLD_SIZES:
-        _expect_exchanges(run_cases(all_to_all, vector_cases(rng, world_size)))
+        _expect_exchanges(run_cases(all_to_all, vector_cases(rng, world_size) + megabytes(rng, world_size)))
 
 
 def _expect_exchanges(trials: list[Trial]) -> None:

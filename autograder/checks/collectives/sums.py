@@ -18,6 +18,7 @@ from autograder.checks.collectives.common import (
     expect_sent,
     expect_values,
     large_case,
+    megabytes,
     run_cases,
     run_cases_alone,
     shaped_cases,
@@ -68,7 +69,8 @@ def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
 def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
     """Every rank's tensor becomes the sum, in at most 2⌈log2 N⌉ rounds, 2(N−1) messages and 2(N−1)·T bytes."""
     for world_size in WORLD_SIZES:
-        _expect_trees(run_cases(tree_all_reduce, vector_cases(rng, world_size) + shaped_cases(rng, world_size)))
+        cases = vector_cases(rng, world_size) + shaped_cases(rng, world_size) + megabytes(rng, world_size)
+        _expect_trees(run_cases(tree_all_reduce, cases))
 
 
 def _expect_trees(trials: list[Trial]) -> None:

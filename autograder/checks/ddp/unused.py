@@ -84,6 +84,7 @@ def _drive_unused(rank: int, world_size: int, ddp_class: Any, seed: int) -> dict
         ddp(_rows(seed, rank, 8), "f").sum().backward()
         ddp.finish_gradient_sync()
     seen["ours"].append(arrays_of(p.grad for p in module.parameters()))
+    dist.barrier()  # it is recorded, unlike what torch's wrapper sends: a rank that has run ahead is seen to wait
     module = _Branches(seed + rank)
     theirs = nn.parallel.DistributedDataParallel(
         module, process_group=dist.new_group(), find_unused_parameters=True, bucket_cap_mb=25

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
+import importlib
 import io
 import os
 import pickle
@@ -28,14 +29,14 @@ from ranks import processes, server
 WORK = "/tmp/work"
 
 
-def main(fd: int) -> None:
+def main(fd: int, modules: list[str]) -> None:
     """Load everything once, then fork a process for each submission that is asked for over the socket `fd`.
 
-    Nothing of a submission comes to this process: the next one would find it in the memory that it inherits.
+    modules: what is loaded besides what all notebooks use. Nothing of a submission comes to this process: the next one would find it in the memory that it inherits.
     """
     requests = socket.socket(fileno=fd)
     namespace.prepare()
-    _preload()
+    _preload(modules)
     server.make_forks_cheap()
     wire.send(requests, {"ready": True})
     running: set[int] = set()
@@ -61,7 +62,7 @@ def main(fd: int) -> None:
             os.close(received)
 
 
-def _preload() -> None:
+def _preload(modules: list[str]) -> None:
     import matplotlib
     from IPython.core import interactiveshell  # noqa: F401
 
@@ -70,10 +71,9 @@ def _preload() -> None:
     import torch
     from matplotlib_inline import backend_inline  # noqa: F401
 
-    with contextlib.suppress(ImportError):
-        import sklearn.datasets
-        import sklearn.metrics  # noqa: F401
-
+    for name in modules:
+        with contextlib.suppress(ImportError):  # the notebook will report it
+            importlib.import_module(name)
     server.preload()
     torch.set_num_threads(1)
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing import util
 from pathlib import Path
@@ -71,20 +71,21 @@ class Limits:
 class Jail:
     """One bubblewrap with a Python that has loaded what notebooks use. Slow to start (seconds), fast to fork from.
 
-    Closed by `close()`, by the end of this process, or by leaving a `with`.
+    modules: what it loads besides. Closed by `close()`, by the end of this process, or by leaving a `with`.
     """
 
-    def __init__(self, limits: Limits | None = None):
+    def __init__(self, limits: Limits | None = None, modules: Iterable[str] = ()):
         _refuse_to_show(notebook.SOLUTIONS)
         self.limits, self.owner = limits or Limits(), os.getpid()
         self.places, self.links = view.shown()
         ours, theirs = socket.socketpair()
-        python = "import sys; from jail import inside; inside.main(int(sys.argv[1]))"
+        python = "import sys; from jail import inside; inside.main(int(sys.argv[1]), sys.argv[2:])"
         users = own_user.Mapping() if own_user.possible([*view.pythons(), str(_ranks()), str(HERE)]) else None
         #: The submissions' user number inside: 0 for that of the jail's own processes, which is this user's outside.
         self.user = own_user.INSIDE if users else 0
         options = users.options() if users else []
         command = [*_bubblewrap(), *self._inside(), *options, sys.executable, "-c", python, str(theirs.fileno())]
+        command += sorted(modules)
         self.process: subprocess.Popen[bytes] | None = None
         self.requests = ours
         with theirs, _starting:
@@ -318,21 +319,20 @@ _OWN = 3
 
 
 _jails: set[Jail] = set()
-_shared: Jail | None = None
+_shared: dict[frozenset[str], Jail] = {}
 #: Held while a jail's control groups and its bubblewrap are made: `close_all` then finds both or neither.
 _starting = threading.Lock()
 _ending = False
 
 
-def shared() -> Jail:
-    """The jail of this process, started when it is first needed."""
-    global _shared
-    usable = _shared is not None and _shared.owner == os.getpid() and _shared.is_alive()
-    if _shared is None or not usable:
+def shared(modules: frozenset[str] = frozenset()) -> Jail:
+    """The jail of this process that has loaded these modules, started when it is first needed."""
+    jail = _shared.get(modules)
+    if jail is None or jail.owner != os.getpid() or not jail.is_alive():
         # Like atexit, and also in processes of multiprocessing. First, for a jail that does not come to be.
         util.Finalize(None, close_all, exitpriority=10)
-        _shared = Jail()
-    return _shared
+        jail = _shared[modules] = Jail(modules=modules)
+    return jail
 
 
 def close_all() -> None:
