@@ -118,7 +118,7 @@ class _SharedServer:
 
 
 def fork_server() -> None:
-    """Fork the server from this process, which has imported what ranks need and has no other threads."""
+    """Fork the server from this process, which has no other threads and is prepared as `server.serve` says."""
     global _server
     from ranks import server
 
@@ -131,7 +131,7 @@ def fork_server() -> None:
             os.environ.update(RANKS_INSIDE="server", OMP_NUM_THREADS="1")
             os.setsid()
             os.chdir("/")
-            server.main(theirs.detach())
+            server.serve(theirs)
         finally:
             os._exit(0)
     theirs.close()

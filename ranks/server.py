@@ -32,11 +32,9 @@ LENGTH = 4
 
 def main(fd: int) -> None:
     """Serve runs until the other end of the socket `fd` is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests = socket.socket(fileno=fd)
     preload()
     make_forks_cheap()
-    _serve(requests)
+    serve(socket.socket(fileno=fd))
 
 
 def listen(fd: int) -> None:
@@ -53,14 +51,18 @@ def listen(fd: int) -> None:
                 os.setsid()
                 listening.close()
                 os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # a rank reads nothing
-                _serve(requests)
+                serve(requests)
             finally:
                 os._exit(0)
         requests.close()
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork a supervisor for each request, until the other end of the socket is closed."""
+def serve(requests: socket.socket) -> None:
+    """Fork a supervisor for each request, until the other end of the socket is closed.
+
+    This process has been prepared by `preload` and `make_forks_cheap`, or was forked from one that has.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     while True:
         try:

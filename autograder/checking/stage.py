@@ -13,7 +13,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,35 @@ def call_inside(function: Callable, *args: Any) -> Any:
     what it changes in them does not come back.
     """
     return _stage.get().call(function, args)
+
+
+def called_at_once(function: Callable, calls: Iterable[tuple]) -> Callable:
+    """A function that gives what `function` gives for these arguments, in this order; then it is `function` itself.
+
+    The calls are made now, next to the submission, up to the first that raises: hundreds of trips into a jail take
+    longer than the calls. Only for plain arguments, and for calls that no wrong answer makes slow.
+    """
+    calls = list(calls)
+    known = list(zip(calls, call_inside(_results_until_error, function, calls), strict=False))[::-1]
+
+    def answer(*arguments: Any) -> Any:
+        if not known:
+            return function(*arguments)
+        before, result = known.pop()
+        assert arguments == before
+        return result
+
+    return answer
+
+
+def _results_until_error(function: Callable, calls: list[tuple]) -> list[Any]:
+    results = []
+    for arguments in calls:
+        try:
+            results.append(function(*arguments))
+        except Exception:
+            break
+    return results
 
 
 def apart(subject: Any) -> Any:

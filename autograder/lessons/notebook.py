@@ -246,12 +246,17 @@ def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]
     """
     space = fresh_namespace()
     with _quiet():
-        for cell in read(lesson).cells:
-            if is_setup(cell):
-                error = _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
-                if error:
-                    raise RuntimeError(f"{lesson}, cell {cell.id}: {error}")
+        for name, source in _setup_cells(lesson, solution_path(lesson).stat().st_mtime_ns):
+            error = _execute(name, (swap or {}).get(name, source), space)
+            if error:
+                raise RuntimeError(f"{lesson}, cell {name}: {error}")
     return space
+
+
+@functools.lru_cache(maxsize=8)
+def _setup_cells(lesson: str, _changed: int) -> list[tuple[str, str]]:
+    """(id, source) of a lesson's setup and solution cells; they are read again when the file has changed."""
+    return [(cell.id, cell.source) for cell in read(lesson).cells if is_setup(cell)]
 
 
 def fresh_namespace() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from autograder.checking.check import check
 from autograder.checking.expect import expect_equal
+from autograder.checking.stage import called_at_once
 from autograder.checks.costs.common import (
     draw_prices,
     expect_number,
@@ -36,8 +37,10 @@ def times_are_those_of_the_rounds(
         (tree_time, "tree_time", tree_seconds, TREE),
         (halving_time, "halving_time", halving_seconds, HALVING),
     ):
-        for case, *arguments in _all_reduces(rng, powers=name == "halving_time"):
-            _expect_time(function, name, oracle, because, case, *arguments)
+        cases = _all_reduces(rng, powers=name == "halving_time")
+        answered = called_at_once(function, (tuple(arguments) for _, *arguments in cases))
+        for case, *arguments in cases:
+            _expect_time(answered, name, oracle, because, case, *arguments)
     for n in (2**29 - 1, 2**29, 2**29 + 1, 2**31):
         _expect_time(tree_time, "tree_time", tree_seconds, TREE, f"N = {n}", 1000, n, 1e-5, 1e-9)
     _expect_time(halving_time, "halving_time", halving_seconds, HALVING, "N = 2^20", 1000, 2**20, 1e-5, 1e-9)

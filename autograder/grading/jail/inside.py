@@ -32,7 +32,8 @@ WORK = "/tmp/work"
 def main(fd: int, modules: list[str]) -> None:
     """Load everything once, then fork a process for each submission that is asked for over the socket `fd`.
 
-    modules: what is loaded besides what all notebooks use. Nothing of a submission comes to this process: the next one would find it in the memory that it inherits.
+    modules: what is loaded besides what all notebooks use. Nothing of a submission comes to this process: the next one
+    would find it in the memory that it inherits.
     """
     requests = socket.socket(fileno=fd)
     namespace.prepare()
@@ -142,13 +143,13 @@ class Kernel:
 
     def __init__(self, connection: socket.socket):
         self.connection, self.owner = connection, os.getpid()
+        processes.fork_server()  # before this process writes to memory that it shares with its forks
         self.kept: dict[int, Any] = {}
         for name, content in wire.receive(connection).items():
             path = Path(WORK, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         self.shell = _new_shell(self._output)
-        processes.fork_server()
         vars(sys.modules["jail.inside"])["current"] = self
         sys.path.insert(0, "")
         wire.send(connection, {"up": True})
