@@ -65,7 +65,7 @@ def _join(job: dict[str, Any], rank: int) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
     if sys.platform in _LOOPBACK:
         os.environ["GLOO_SOCKET_IFNAME"] = _LOOPBACK[sys.platform]
-    _yield_to_the_worker()
+    _let_no_thread_interrupt_another()
     dist.init_process_group(
         "gloo",
         store=dist.FileStore(str(folder / "rendezvous"), world_size),
@@ -80,13 +80,13 @@ def _join(job: dict[str, Any], rank: int) -> None:
     record.install(str(folder / f"events.{rank}"))
 
 
-def _yield_to_the_worker() -> None:
-    """Let no thread of this process take a core from the one that runs, as soon as something has come for it.
+def _let_no_thread_interrupt_another() -> None:
+    """Run this process's threads, also those that start later, under Linux's policy for batch work.
 
-    gloo's thread wakes for each message. If it interrupts the thread that calls send or receive just while that holds
-    the lock of the connection, it asks for the lock again and again until its share of the core is used up. With more
-    ranks than cores nearly all time is lost in this way: 4 ranks on 2 cores pass a message around in 0.8 to 2 ms
-    instead of 0.2 ms. Linux's policy for batch work spares the running thread; what is started later inherits it.
+    gloo's own thread wakes up for each message. Under the usual policy it often interrupts the thread that calls send
+    or receive while that one holds the connection's lock. It then tries to take the lock again and again until its
+    time slice ends (`Pair::handleEvents` in gloo/transport/tcp/pair.cc). With more ranks than cores this takes nearly
+    all of the time: 4 ranks on 2 cores pass a message on in 2 ms instead of 0.2 ms (`benchmarks/messages.py`).
     """
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):  # a container may forbid it

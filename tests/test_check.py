@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from autograder.answers import answer as answers
+from autograder.answers import mutants
 from autograder.checking import check, hints, stage
 from autograder.checking.expect import CheckFailed, digits_that_differ, expect_close, expect_raises, expect_unchanged
 from autograder.checking.hints import same_evidence
@@ -136,6 +139,35 @@ def test_an_unknown_mistake_gets_no_hint(doubling):
     with pytest.raises(CheckFailed) as caught:
         doubling(lambda y: 3 * y)
     assert caught.value.hints == () and "Hint" not in str(caught.value)
+
+
+def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, monkeypatch):
+    known = [replace(one, fails=("another",)) for one in mutants.of_exercise("00-double")]
+    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: known)
+    with pytest.raises(CheckFailed) as caught:
+        doubling(lambda y: 2 + y)
+    assert caught.value.hints == ()
+    known[1] = replace(known[1], fails=("another", "doubles"))
+    with pytest.raises(CheckFailed) as caught:
+        doubling(lambda y: 2 + y)
+    assert caught.value.hints == ("You added two.",)
+
+
+def test_calls_that_are_made_at_once_give_what_they_give_one_by_one():
+    seen = []
+
+    def half(x):
+        seen.append(x)
+        if x % 2:
+            raise ValueError(f"{x} is odd")
+        return x // 2
+
+    answered = stage.called_at_once(half, [(4,), (6,), (7,), (8,)])
+    assert seen == [4, 6, 7]
+    assert [answered(4), answered(6)] == [2, 3] and seen == [4, 6, 7]
+    with pytest.raises(ValueError, match="7 is odd"):
+        answered(7)
+    assert answered(8) == 4 and seen == [4, 6, 7, 7, 8]
 
 
 def test_an_exercise_that_is_not_written_is_told_so_without_a_hint(doubling):

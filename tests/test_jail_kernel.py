@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from autograder.grading import steps
 from autograder.grading.jail import kernel as kernels
 from autograder.grading.jail import outside
+from autograder.lessons import notebook
 
 pytestmark = pytest.mark.jail
 
@@ -21,6 +23,7 @@ def lists(l): l.sort(); l.append(99); return l
 def dicts(d): d["new"] = 1; d["old"].pop(); return d["old"]
 def replaces(xs): xs[0] = xs[0] * 2; return xs[1]
 def tensors(t): return (t, t[1:], t.view(-1)[::2].clone()), [t.view(2, 2)]
+def third(n): return n // 3 if n % 3 == 0 else 1 / 0
 """
 
 GRADE_CELLS = {
@@ -54,6 +57,18 @@ GRADE_CELLS = {
         counts = call_inside(Counts, lists)
         assert (counts.go(1), counts.go(2)) == ((1, [1, 99]), (2, [2, 99]))
         assert call_inside(lambda: 5) == 5
+    """,
+    "calls that are made at once give what they give one by one": """
+        from autograder.checking.stage import called_at_once
+
+        answered = called_at_once(third, [(3,), (6,), (7,), (9,)])
+        assert [answered(3), answered(6)] == [1, 2]
+        try:
+            answered(7)
+        except ZeroDivisionError:
+            assert answered(9) == 3
+        else:
+            assert False
     """,
     "the lesson's own setup counts, not the submission's": "assert np.pi > 3 and CONSTANT == 1",
 }
@@ -218,3 +233,15 @@ def test_folders_of_graders_that_were_killed_are_removed_after_some_hours():
     assert [folder.exists() for folder in (gone, young, mine)] == [False, True, True]
     for folder in (young, mine):
         folder.rmdir()
+
+
+def test_a_large_package_is_loaded_for_the_lessons_that_import_it():
+    assert steps.large_modules(notebook.read("03_step")) == frozenset()
+    assert steps.large_modules(notebook.read("04_accumulation")) == {"sklearn.datasets"}
+    loaded = "import sys; assert ('sklearn.datasets' in sys.modules) is "
+    for lesson, expected in (("03_step", False), ("04_accumulation", True)):
+        with steps.kernels_for(notebook.read(lesson), {}, jail=True) as new_kernel:
+            kernel = new_kernel()
+            kernel.start()
+            assert kernel.run(f"{loaded}{expected}", 60).status == "ok"
+            kernel.stop()

@@ -293,6 +293,18 @@ def _exists(fd):
     return os.path.exists(f"/proc/self/fd/{fd}") or os.path.islink(f"/proc/self/fd/{fd}")
 
 
+def policies(rank, world_size):
+    dist.new_group()
+    dist.barrier()
+    return {int(tid): os.sched_getscheduler(int(tid)) for tid in os.listdir("/proc/self/task")}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_thread_of_a_rank_interrupts_another():
+    for found in ranks.run(policies, world_size=2):
+        assert len(found) > 2 and set(found.values()) == {os.SCHED_BATCH}, found  # gloo's threads as well
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranks_listen_on_loopback_only():
     for addresses in ranks.run(listening, world_size=2):

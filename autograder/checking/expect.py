@@ -147,7 +147,7 @@ def expect_raises(
         function(*args)
     except error as raised:
         if mentions and not re.search(rf"(?<![^\W_]){re.escape(mentions)}s?(?![^\W_])", str(raised)):
-            text = f"the {error.__name__} should name {mentions!r}, it says {str(raised)!r}"
+            text = f"the {error.__name__} should name {mentions!r}, but it says {str(raised)!r}"
             fail(text, case, evidence or "unnamed")
     except NotImplementedError:
         raise

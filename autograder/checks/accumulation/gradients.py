@@ -481,4 +481,4 @@ def accumulation_refuses_what_has_no_mean(accumulate_gradients, *, rng):
         if seen.error is None:
             fail("nothing was raised, expected a ValueError", task.name, ["nothing raised", seen.loss_type, seen.loss])
         if word not in seen.error[1]:
-            fail(f"the ValueError should name {word!r}, it says {seen.error[1]!r}", task.name, "not named")
+            fail(f"the ValueError should name {word!r}, but it says {seen.error[1]!r}", task.name, "not named")

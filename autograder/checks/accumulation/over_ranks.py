@@ -115,7 +115,7 @@ def evaluation_refuses_an_empty_set(evaluate, *, rng):
         results = run_ranks(_refused, 2, (evaluate, length))
         for rank, (kind, text) in each_rank(f"{length} examples, N = 2", results):
             rank.expect(kind == "ValueError", f"expected a ValueError, got {kind or 'nothing'}")
-            rank.expect("length" in text, f"the ValueError should name length, it says {text!r}")
+            rank.expect("length" in text, f"the ValueError should name length, but it says {text!r}")
 
 
 # ---- 5 · noise_scale ----

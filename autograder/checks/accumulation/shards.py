@@ -188,4 +188,5 @@ def shards_refuse_what_cannot_be_dealt(shard_indices, *, rng):
         if one.error is None:
             fail("nothing was raised, expected a ValueError", _say(change), ["nothing raised", raised, str(one.got)])
         if not re.search(word, one.error[1]):
-            fail(f"the ValueError should name {word.split('|')[0]}, it says {one.error[1]!r}", _say(change), "unnamed")
+            text = f"the ValueError should name {word.split('|')[0]}, but it says {one.error[1]!r}"
+            fail(text, _say(change), "unnamed")

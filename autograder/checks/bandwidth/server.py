@@ -270,6 +270,6 @@ def server_refuses_what_cannot_work(parameter_server, *, rng):
         for rank, result in each_rank(case, results, evidence=lambda result: bool(result["error"])):
             error = result["error"]
             rank.expect(error, "no ValueError was raised", "nothing raised")
-            rank.expect(name in error, f"the ValueError should name {name!r}, it says {error!r}", "not named")
+            rank.expect(name in error, f"the ValueError should name {name!r}, but it says {error!r}", "not named")
         if results.ledger:
             fail("messages were sent before the ValueError", case, "sent first")

@@ -124,7 +124,7 @@ def expect_error(
         fail(text, case, [outcome.raised, where])
     for word in (mentions,) if isinstance(mentions, str) else mentions:
         if not _contains(outcome.text, word):
-            text = f"{where}the {kind} should contain {word!r}, it says {outcome.text!r}"
+            text = f"{where}the {kind} should contain {word!r}, but it says {outcome.text!r}"
             fail(text, case, ["not named", word, where])
 
 

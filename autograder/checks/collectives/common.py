@@ -389,7 +389,7 @@ def expect_refusals(function: Any, cases: list[Case], name: str, valid: Case | N
             if outcome.error is None:
                 fail(f"rank {rank} raised nothing, expected a ValueError", trial.case.name, "nothing raised")
             if name not in outcome.error[1]:
-                text = f"rank {rank}'s ValueError should name {name!r}, it says {outcome.error[1]!r}"
+                text = f"rank {rank}'s ValueError should name {name!r}, but it says {outcome.error[1]!r}"
                 fail(text, trial.case.name, "not named")
         if trial.ledger:
             fail("messages were sent before the ValueError", trial.case.name, "sent first")

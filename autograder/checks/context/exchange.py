@@ -230,5 +230,5 @@ def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # no
                 rank.expect(not kind, f"raised {kind}: {text}, expected no error")
                 continue
             rank.expect(kind == "ValueError", f"raised {kind or 'nothing'}, expected a ValueError that names {word}")
-            rank.expect(word in text, f"the ValueError should name {word!r}, it says {text!r}")
+            rank.expect(word in text, f"the ValueError should name {word!r}, but it says {text!r}")
             rank.expect(not messages, "called a collective before the ValueError")

@@ -169,5 +169,5 @@ def a_batch_without_targets_is_refused(sequence_loss, *, rng):
             for rank, (one, _) in each_rank(case.name, pairs, evidence=lambda p: [isinstance(p[0], str), p[1]]):
                 rank.expect(isinstance(one, str), "raised nothing, expected a ValueError that names y")
                 named = any(word.strip("'\"`.,:;()") == "y" for word in str(one).split())
-                rank.expect(named, f"the ValueError should name 'y', it says {one!r}")
+                rank.expect(named, f"the ValueError should name 'y', but it says {one!r}")
         _expect_numbers(good, [mine[1] for mine in results])

@@ -85,7 +85,7 @@ def expect_value_error(case: str, name: str, function: Callable, *arguments: Any
         raise
     except ValueError as error:
         if not re.search(rf"\b{name}\b", str(error)):
-            fail(f"the ValueError should name {name}, it says {str(error)!r}", case, "not named")
+            fail(f"the ValueError should name {name}, but it says {str(error)!r}", case, "not named")
     except Exception as error:
         fail(f"expected a ValueError that names {name}, got {type(error).__name__}: {error}", case, "not refused")
     else:

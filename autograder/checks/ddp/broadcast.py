@@ -129,7 +129,7 @@ def broadcast_parameters_refuses_a_source_that_is_no_rank(broadcast_parameters, 
                 if text is None:
                     fail(f"rank {rank} raised nothing, expected a ValueError", case, "nothing raised")
                 if "src" not in text:
-                    fail(f"rank {rank}'s ValueError should name 'src', it says {text!r}", case, "not named")
+                    fail(f"rank {rank}'s ValueError should name 'src', but it says {text!r}", case, "not named")
         for rank in range(world_size):
             if any(calls_inside(results.ledger, rank, f"src = {src}") for src in sources if src != last):
                 fail("messages were sent before the ValueError", case_of(world_size), "sent first")

@@ -134,4 +134,5 @@ def make_buckets_refuses_a_size_below_one(make_buckets, *, rng):
         if not isinstance(got, str):
             fail("nothing was raised, expected a ValueError", f"bucket_bytes = {most}", "nothing raised")
         if "bucket_bytes" not in got:
-            fail(f"the ValueError should name 'bucket_bytes', it says {got!r}", f"bucket_bytes = {most}", "not named")
+            text = f"the ValueError should name 'bucket_bytes', but it says {got!r}"
+            fail(text, f"bucket_bytes = {most}", "not named")

@@ -144,9 +144,9 @@ def expect_error(case: str, text: str | None, names: Iterable[str], others: Iter
     lacking = [name for name in names if not re.search(rf"(?<!module\.){re.escape(name)}", text)]
     if lacking and all(f"module.{name}" in text for name in lacking):
         what = f"{', '.join(lacking)} with no 'module.' before it"
-        fail(f"the RuntimeError should name {what}, it says {text!r}", case, ("wrapper's names", lacking))
+        fail(f"the RuntimeError should name {what}, but it says {text!r}", case, ("wrapper's names", lacking))
     if lacking:
-        fail(f"the RuntimeError should name {', '.join(lacking)}, it says {text!r}", case, ("lacks", lacking))
+        fail(f"the RuntimeError should name {', '.join(lacking)}, but it says {text!r}", case, ("lacks", lacking))
     surplus = [name for name in others if re.search(rf"\b{re.escape(name)}\b", text)]
     if surplus:
         text = f"the RuntimeError names {', '.join(surplus)}, which had a gradient or is frozen"

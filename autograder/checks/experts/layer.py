@@ -345,7 +345,7 @@ def experts_must_fit_the_ranks(ExpertParallel, *, rng):  # noqa: N803
                     rank.expect(not kind, f"raised {kind}: {text}, expected no error")
                     continue
                 rank.expect(kind == "ValueError", f"expected a ValueError, got {kind or 'none'}")
-                rank.expect("experts" in text, f"the ValueError should name 'experts', it says {text!r}", "unnamed")
+                rank.expect("experts" in text, f"the ValueError should name 'experts', but it says {text!r}", "unnamed")
 
 
 def _drive_buffers(rank: int, world_size: int, layer_class: Any, num_experts: int) -> dict[str, Any]:

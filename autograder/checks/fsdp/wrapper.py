@@ -82,7 +82,7 @@ def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # n
             if said == "changed":
                 fail(f"the module was changed before the ValueError on rank {rank}", case, said)
             if "units" not in said:
-                fail(f"the ValueError on rank {rank} should name 'units', it says {said!r}", case, "not named")
+                fail(f"the ValueError on rank {rank} should name 'units', but it says {said!r}", case, "not named")
     if len(results.ledger) > len(results.ledger.within(WHOLE)):
         fail("a message was sent before the ValueError", "2 ranks", [m.call for m in results.ledger.of(0)])
 

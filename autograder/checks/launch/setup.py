@@ -212,7 +212,7 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
             fail(f"setup_ddp should raise {kind}, it raised {error['kinds'][0]}", case, error["kinds"][0])
         if not re.search(mentions, error["text"], re.IGNORECASE):
             told = error["text"].splitlines()[0] if error["text"] else ""
-            fail(f"the {kind} should name {mentions}, it says {told!r}", case, "not named")
+            fail(f"the {kind} should name {mentions}, but it says {told!r}", case, "not named")
         if error["lines"] > 1:
             text = f"the error's text has {error['lines']} lines; write one line that says what is wrong"
             fail(text, case, "many lines")

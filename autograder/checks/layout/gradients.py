@@ -248,6 +248,6 @@ def unknown_kinds_are_refused(finish_gradients, *, rng):
             evidence=lambda pair: [str(pair[0]["error"]), pair[1]],
         ):
             rank.expect(one["error"] is not None, "raised no ValueError")
-            rank.expect(kind in one["error"], f"the ValueError should contain {kind!r}, it says {one['error']!r}")
+            rank.expect(kind in one["error"], f"the ValueError should contain {kind!r}, but it says {one['error']!r}")
             rank.expect(not messages, "called a collective before the ValueError")
     _expect_means(drawn, [mine[1] for mine in results])

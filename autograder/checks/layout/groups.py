@@ -172,4 +172,4 @@ def a_mesh_must_fill_the_world(make_groups, *, rng):
                 rank.expect(not said, f"raised a ValueError: {said}, expected no error")
                 continue
             rank.expect(bool(said), "raised nothing, expected a ValueError that names sizes")
-            rank.expect("sizes" in said, f"the ValueError should name 'sizes', it says {said!r}")
+            rank.expect("sizes" in said, f"the ValueError should name 'sizes', but it says {said!r}")
