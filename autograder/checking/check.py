@@ -58,9 +58,10 @@ def check(exercise: str) -> Callable[[Callable], Callable]:
             failure = attempt(body, subjects, seed)
             if failure is None:
                 return
-            matching = hints.matching(exercise, body, seed, failure, attempt)
-            told = CheckFailed(failure.message, failure.case, failure.got, matching)
-            told.ledger, told.seed = failure.ledger, seed
+            find_hints = functools.partial(hints.matching, exercise, body, seed, failure, attempt, Launches.count)
+            found = () if hints.Shared.later else find_hints()
+            told = CheckFailed(failure.message, failure.case, failure.got, found)
+            told.ledger, told.seed, told.find_hints = failure.ledger, seed, find_hints
             raise told from failure.__cause__
 
         REGISTERED[body.__module__, body.__name__] = exercise

@@ -30,6 +30,8 @@ class CheckFailed(AssertionError):
         self.ledger: Any = None
         #: The seed of the inputs on which it failed; it repeats the failure (`check.AUTOGRADER_SEED`).
         self.seed: int | None = None
+        #: Searches for the hints, where that was put off (`hints.later`).
+        self.find_hints: Callable[[], tuple[str, ...]] = tuple
         super().__init__("\n".join([message, *(f"Hint: {hint}" for hint in self.hints)]))
 
 

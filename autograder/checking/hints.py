@@ -27,6 +27,8 @@ class Shared:
     """What the checks of this process share, once `check.share_inputs` was called."""
 
     seed: int | None = None
+    #: Failed checks do not search for hints; whoever catches their error may (`later`).
+    later: bool = False
     #: Hints are searched for this exercise only (for all, if None), and among this one known wrong answer only.
     hinted: str | None = None
     suspect: str | None = None
@@ -47,13 +49,27 @@ def only_for(exercise: str, suspect: str | None = None) -> Iterator[None]:
         Shared.hinted = Shared.suspect = None
 
 
-def matching(exercise: str, body: Callable, seed: int, failure: CheckFailed, attempt: Attempt) -> tuple[str, ...]:
-    """The hints of the known wrong answers that fail this check, on these inputs, as the student's did."""
+@contextlib.contextmanager
+def later() -> Iterator[None]:
+    """Inside, failed checks do not search for hints: their errors have `find_hints` for those that will be shown."""
+    before, Shared.later = Shared.later, True
+    try:
+        yield
+    finally:
+        Shared.later = before
+
+
+def matching(
+    exercise: str, body: Callable, seed: int, failure: CheckFailed, attempt: Attempt, launches: int
+) -> tuple[str, ...]:
+    """The hints of the known wrong answers that fail this check, on these inputs, as the student's did.
+
+    launches: how often the check had started ranks when it failed.
+    """
     from autograder.answers import mutants
 
     if failure.case == NOT_WRITTEN or Shared.hinted not in (None, exercise):
         return ()
-    launches = Launches.count
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     found = []
     for mutant in mutants.of_exercise(exercise):

@@ -16,6 +16,7 @@ import nbformat
 from nbformat.v4 import new_output
 
 from autograder.checking.check import UNWRITTEN
+from autograder.checking.expect import CheckFailed
 from autograder.grading import checklist
 from autograder.grading.kernels import ANSI, Kernel, Reply
 from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT
@@ -36,6 +37,9 @@ class Limits:
 #: Seconds after which a kernel that still lives is believed to have survived what its cells started.
 MOMENT = 5.0
 
+#: What was written down about each property that failed, and the error of its check.
+Failures = list[tuple[nbformat.NotebookNode, CheckFailed]]
+
 #: The status of a cell that was skipped.
 NOT_RUN = "not run"
 
@@ -49,7 +53,7 @@ def run_cells(
     limits: Limits,
     skip: Collection[str] = (),
     passed: Callable[[], None] = lambda: None,
-) -> None:
+) -> Failures:
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
@@ -58,7 +62,8 @@ def run_cells(
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
     whole notebook took too long. A test also gets `properties`: for each property of its exercise, the core first,
     the `name`, the sentence that it `says`, its `points`, its `status` and, if it failed, `error` (name, text), `where`
-    (the frames in the student's cells) and the `seed` that repeats the failure.
+    (the frames in the student's cells) and the `seed` that repeats the failure. Returns the failures of checks, for
+    `add_hints`.
     """
     run = _Run(new_kernel, limits)
     try:
@@ -68,6 +73,15 @@ def run_cells(
                 passed()
     finally:
         run.kernel.stop()
+    return run.failures
+
+
+def add_hints(failures: Failures) -> None:
+    """Add to the failures that still count what the authors of known wrong answers would say to them."""
+    for outcome, failure in failures:
+        if "error" in outcome:
+            name, text = outcome.error
+            outcome.error = [name, "\n".join([text, *(f"Hint: {hint}" for hint in failure.find_hints())])]
 
 
 def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> None:
@@ -102,6 +116,8 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         reply = run.step(test, one.source)
         test.outputs += run.bounded(reply.outputs)
         found.update(_outcome(run, reply))
+        if isinstance(reply.raised, CheckFailed):
+            run.failures.append((found, reply.raised))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
 
@@ -135,6 +151,7 @@ class _Run:
         self.kernel, self.fresh = new_kernel(), True
         self.since = time.monotonic()  # when the live kernel had seen the cells before
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
+        self.failures: Failures = []
         self.shown = 0  # characters of all outputs so far
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
         self.tested: set[str] = set()  # the tests that the live kernel has seen

@@ -18,9 +18,10 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
+from autograder.checking import hints
 from autograder.grading import bar, carried
 from autograder.grading.kernels import Kernel, LocalKernel
-from autograder.grading.run_cells import Limits, run_cells
+from autograder.grading.run_cells import Limits, add_hints, run_cells
 from autograder.grading.submission_files import companion_files, lesson_notebook, submitted_files
 from autograder.lessons import properties, skippable
 
@@ -65,15 +66,19 @@ class RunCells(NbGraderPreprocessor):
 def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
     """Run the cells of a restored submission (`run_cells`), in kernels that `kernels_for` starts.
 
-    Exercises that fail are tried again without the errors of those on which they build (`carried`).
+    Exercises that fail are tried again without the errors of those on which they build (`carried`). Hints are searched
+    for after that, for what has failed for good.
 
     how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`).
     """
     properties.copy_weights(cells, lesson)
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel:
-        run_cells(cells, new_kernel, how.limits, skip, functools.partial(bar.tick, getattr(how, "progress", "")))
-        carried.try_again(cells, lesson, new_kernel, how.limits)
+        passed = functools.partial(bar.tick, getattr(how, "progress", ""))
+        with hints.later():
+            failures = run_cells(cells, new_kernel, how.limits, skip, passed)
+            carried.try_again(cells, lesson, new_kernel, how.limits)
+    add_hints(failures)
 
 
 def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
