@@ -77,6 +77,9 @@ def _preload(modules: list[str]) -> None:
             importlib.import_module(name)
     server.preload()
     torch.set_num_threads(1)
+    streams = sys.stdout, sys.stderr
+    _new_shell(lambda *_: None).run_cell("None")  # the first shell of a process imports what later ones use
+    sys.stdout, sys.stderr = streams
 
 
 def _start(fd: int, request: dict) -> int:
@@ -389,6 +392,7 @@ def _new_shell(output: Any) -> Any:
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
 
     class Publisher(DisplayPublisher):
         def publish(
@@ -430,9 +434,7 @@ def _new_shell(output: Any) -> Any:
     Shell.display_pub_class = Publisher  # type: ignore[assignment]  # as above
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     InteractiveShell.clear_instance()
-    shell = Shell.instance(colors="nocolor")
-    if shell.history_manager is not None:
-        shell.history_manager.enabled = False
+    shell = Shell.instance(colors="nocolor", config=Config({"HistoryManager": {"enabled": False}}))
     # Also while no cell runs: `ranks` asks it for the numbers of cells.
     vars(builtins)["get_ipython"] = shell.get_ipython
     for name in ("stdout", "stderr"):
