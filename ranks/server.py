@@ -101,7 +101,8 @@ def _import(modules: list[str]) -> None:
 
 
 def preload() -> None:
-    """Import what ranks need."""
+    """Import what ranks need. `make_forks_cheap` comes next: until then, no garbage is collected."""
+    gc.disable()  # imports make none, and each search for it would look at all that has been imported
     import cloudpickle  # noqa: F401
     import torch
     import torch.distributed
@@ -118,6 +119,7 @@ def preload() -> None:
 def make_forks_cheap() -> None:
     """Prepare what this process has in memory for being shared with the processes that it forks."""
     gc.collect()
+    gc.enable()
     gc.freeze()  # or the garbage collector would write to every page in every rank, and so copy it
     if sys.platform == "linux":
         _gather_in_huge_pages()

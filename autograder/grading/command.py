@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
         where = folder_of(arguments) / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
         print(f"Nothing to grade: put each notebook at {where} and run this again.")
         return 0
+    gc.set_threshold(50_000, 20, 100)  # nbgrader makes millions of objects and few cycles
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))
     print(gradebook.table_of(course.rows()))
     folder = folder_of(arguments)

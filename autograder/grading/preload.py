@@ -3,9 +3,11 @@
 Nothing else imports this. A worker forks its ranks from itself, so that no rank has to import torch.
 """
 
+import gc
 import importlib
 import os
 
+gc.disable()  # until `make_forks_cheap`: imports make no garbage
 os.environ["OMP_NUM_THREADS"] = "1"  # each core has a worker already, and each worker a jail that computes
 os.environ["RANKS_INSIDE"] = "preload"  # so that `ranks` starts no server of its own
 for name in ("autograder.grading.workers", "autograder.grading.jail.kernel"):

@@ -79,7 +79,7 @@ class Jail:
         self.limits, self.owner = limits or Limits(), os.getpid()
         self.places, self.links = view.shown()
         ours, theirs = socket.socketpair()
-        python = "import sys; from jail import inside; inside.main(int(sys.argv[1]), sys.argv[2:])"
+        python = "import gc, sys; gc.disable(); from jail import inside; inside.main(int(sys.argv[1]), sys.argv[2:])"
         users = own_user.Mapping() if own_user.possible([*view.pythons(), str(_ranks()), str(HERE)]) else None
         #: The submissions' user number inside: 0 for that of the jail's own processes, which is this user's outside.
         self.user = own_user.INSIDE if users else 0
