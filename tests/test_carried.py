@@ -7,7 +7,8 @@ import nbformat
 import pytest
 from nbgrader.converters import Autograde
 
-from autograder.grading import carried, scoring, workers
+from autograder.checking.expect import CheckFailed
+from autograder.grading import carried, run_cells, scoring, workers
 from autograder.lessons import notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 
@@ -261,3 +262,15 @@ def test_no_answer_has_the_best_of_two_behaviours():
     task = workers.Task(("ada", "03_step"), nbformat.writes(handed_in), nbformat.writes(nb), {})
     graded = nbformat.reads(workers.execute(task), as_version=4)
     assert [scoring.score(cell(graded, test)) for test in tests] == [1.75, 6.0]
+
+
+def test_hints_are_searched_for_only_where_a_failure_still_counts():
+    failure = CheckFailed("the sum is 3, expected 4")
+    failure.find_hints = lambda: ("Add the last one.", "Begin with zero.")
+    carried = CheckFailed("the mean is 1, expected 2")
+    carried.find_hints = lambda: pytest.fail("the student would not see it")
+    failed = nbformat.from_dict({"status": "error", "error": ["CheckFailed", str(failure)]})
+    kept = nbformat.from_dict({"status": "error", "carried": ["01-ex1"]})
+    run_cells.add_hints([(failed, failure), (kept, carried)])
+    assert failed.error == ["CheckFailed", "the sum is 3, expected 4\nHint: Add the last one.\nHint: Begin with zero."]
+    assert "error" not in kept

@@ -153,6 +153,15 @@ def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, monkey
     assert caught.value.hints == ("You added two.",)
 
 
+def test_the_search_for_hints_can_be_put_off(doubling):
+    with hints.later(), pytest.raises(CheckFailed) as caught:
+        doubling(lambda y: 2 + y)
+    assert caught.value.hints == () and "Hint" not in str(caught.value)
+    assert caught.value.find_hints() == ("You added two.",)
+    with pytest.raises(CheckFailed, match="Hint: You added two"):
+        doubling(lambda y: 2 + y)
+
+
 def test_calls_that_are_made_at_once_give_what_they_give_one_by_one():
     seen = []
 
