@@ -1,14 +1,15 @@
 """Errors carried forward: an exercise that fails only because of another one keeps its marks, and nothing leaks."""
 
 import copy
+import functools
 import json
 
 import nbformat
 import pytest
 from nbgrader.converters import Autograde
 
-from autograder.checking.expect import CheckFailed
 from autograder.grading import carried, run_cells, scoring, workers
+from autograder.grading.jail import outside
 from autograder.lessons import notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 
@@ -265,12 +266,19 @@ def test_no_answer_has_the_best_of_two_behaviours():
 
 
 def test_hints_are_searched_for_only_where_a_failure_still_counts():
-    failure = CheckFailed("the sum is 3, expected 4")
-    failure.find_hints = lambda: ("Add the last one.", "Begin with zero.")
-    carried = CheckFailed("the mean is 1, expected 2")
-    carried.find_hints = lambda: pytest.fail("the student would not see it")
-    failed = nbformat.from_dict({"status": "error", "error": ["CheckFailed", str(failure)]})
+    failed = nbformat.from_dict({"status": "error", "error": ["CheckFailed", "the sum is 3, expected 4"]})
     kept = nbformat.from_dict({"status": "error", "carried": ["01-ex1"]})
-    run_cells.add_hints([(failed, failure), (kept, carried)])
+    for_nobody = functools.partial(pytest.fail, "the student would not see it")
+    run_cells.add_hints([(failed, lambda: ("Add the last one.", "Begin with zero.")), (kept, for_nobody)], 60)
     assert failed.error == ["CheckFailed", "the sum is 3, expected 4\nHint: Add the last one.\nHint: Begin with zero."]
     assert "error" not in kept
+
+
+@pytest.mark.parametrize("raised", [MemoryError, RecursionError, outside.DiedError])
+def test_evidence_that_cannot_be_compared_costs_the_hint_and_not_the_grade(raised):
+    def search():
+        raise raised
+
+    failed = nbformat.from_dict({"status": "error", "error": ["CheckFailed", "the sum is 3, expected 4"]})
+    run_cells.add_hints([(failed, search)], 60)
+    assert failed.error == ["CheckFailed", "the sum is 3, expected 4"]

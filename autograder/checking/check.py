@@ -58,7 +58,8 @@ def check(exercise: str) -> Callable[[Callable], Callable]:
             failure = attempt(body, subjects, seed)
             if failure is None:
                 return
-            find_hints = functools.partial(hints.matching, exercise, body, seed, failure, attempt, Launches.count)
+            seen = CheckFailed("", failure.case, failure.got)  # without what its frames hold
+            find_hints = functools.partial(hints.matching, exercise, body, seed, seen, attempt, Launches.count)
             found = () if hints.Shared.later else find_hints()
             told = CheckFailed(failure.message, failure.case, failure.got, found)
             told.ledger, told.seed, told.find_hints = failure.ledger, seed, find_hints

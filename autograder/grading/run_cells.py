@@ -37,8 +37,8 @@ class Limits:
 #: Seconds after which a kernel that still lives is believed to have survived what its cells started.
 MOMENT = 5.0
 
-#: What was written down about each property that failed, and the error of its check.
-Failures = list[tuple[nbformat.NotebookNode, CheckFailed]]
+#: What was written down about each property that failed, and the search for hints (`CheckFailed.find_hints`).
+Failures = list[tuple[nbformat.NotebookNode, Callable[[], tuple[str, ...]]]]
 
 #: The status of a cell that was skipped.
 NOT_RUN = "not run"
@@ -76,12 +76,26 @@ def run_cells(
     return run.failures
 
 
-def add_hints(failures: Failures) -> None:
-    """Add to the failures that still count what the authors of known wrong answers would say to them."""
-    for outcome, failure in failures:
-        if "error" in outcome:
+def add_hints(failures: Failures, seconds: float) -> None:
+    """Add to the failures that still count what the authors of known wrong answers would say to them.
+
+    A submission can make its evidence so large that it cannot be compared; then it gets no hint, and its grade all the
+    same. No search begins after `seconds`.
+    """
+    until = time.monotonic() + seconds
+    for outcome, find_hints in failures:
+        if "error" in outcome and time.monotonic() < until:
             name, text = outcome.error
-            outcome.error = [name, "\n".join([text, *(f"Hint: {hint}" for hint in failure.find_hints())])]
+            outcome.error = [name, "\n".join([text, *(f"Hint: {hint}" for hint in _found_by(find_hints))])]
+
+
+def _found_by(find_hints: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    try:
+        return find_hints()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # what is asked of an object that stayed in the jail raises errors that are no Exception
+        return ()
 
 
 def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> None:
@@ -117,7 +131,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         test.outputs += run.bounded(reply.outputs)
         found.update(_outcome(run, reply))
         if isinstance(reply.raised, CheckFailed):
-            run.failures.append((found, reply.raised))
+            run.failures.append((found, reply.raised.find_hints))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
 

@@ -78,7 +78,7 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
         with hints.later():
             failures = run_cells(cells, new_kernel, how.limits, skip, passed)
             carried.try_again(cells, lesson, new_kernel, how.limits)
-    add_hints(failures)
+    add_hints(failures, how.limits.notebook)
 
 
 def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
