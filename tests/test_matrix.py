@@ -46,9 +46,11 @@ def test_the_audit_notices_an_answer_that_fails_something_else(monkeypatch, fail
     assert audit.examine(case, thorough=False).complaints == ()
     changed = dataclasses.replace(mutant, fails=fails)
     monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: [changed])
-    said, other = audit.examine(case, thorough=False).complaints
+    said, other, *more = audit.examine(case, thorough=False).complaints
     assert said == f"it says that it fails {fails[0] if fails else 'adam_follows_torch'}, but it does not"
     assert other.startswith("it fails adam_leaves_its_inputs_alone, but does not say so: ")
+    # No hint is searched for among the answers that are said to pass a check.
+    assert [line[:46] for line in more] == (["03-ex3-adam-update-test does not show the hint"] if fails else [])
 
 
 def test_the_table_has_a_line_for_each_property():

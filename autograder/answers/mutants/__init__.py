@@ -25,8 +25,9 @@ a name that begins with an underscore: it is a base, and no mutant.
 
 `breaks` lists every grade cell that loses marks: the exercise itself and those that build on it. `fails` lists the
 checks of its own exercise that a mutant fails; one without it fails the core, and then nothing else is tried.
-`make audit` checks that these fail, that no other does, and that the message shows this very hint. No two mutants of
-an exercise have the same hint: a class's mistakes are counted by it.
+`make audit` checks that these fail, that no other does, and that the message shows this very hint: hints are searched
+for only among the answers that fail a check. No two mutants of an exercise have the same hint: a class's mistakes are
+counted by it.
 """
 
 from __future__ import annotations
