@@ -365,8 +365,9 @@ def expect_rounds(trial: Trial, most: int) -> None:
 
 def chunk_bytes(case: Case) -> list[int]:
     """Bytes of each rank's chunk: the first n mod N chunks of n elements have one element more."""
-    quotient, rest = divmod(case.inputs[0].size, case.world_size)
-    return [case.inputs[0].itemsize * (quotient + (rank < rest)) for rank in range(case.world_size)]
+    first = case.inputs[0]  # once: a large input is drawn anew each time
+    quotient, rest = divmod(first.size, case.world_size)
+    return [first.itemsize * (quotient + (rank < rest)) for rank in range(case.world_size)]
 
 
 def turned(sizes: list[int], by: int) -> list[int]:
