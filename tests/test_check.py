@@ -313,3 +313,15 @@ def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
 )
 def test_no_message_names_a_file_of_the_grader(text, shown):
     assert stage.without_our_lines(text) == shown
+
+
+def own_rank(rank, world_size):
+    return rank
+
+
+def test_a_limit_of_launches_holds_for_one_check_only():
+    def launches(*, rng):
+        stage.run_ranks(own_rank, 1, ())
+
+    assert check.attempt(launches, (), 1, most_launches=0) is None
+    assert list(stage.run_ranks(own_rank, 1, ())) == [0]

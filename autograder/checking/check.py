@@ -122,6 +122,8 @@ def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = m
         failure = CheckFailed(text, "raised", got)
         failure.__cause__ = error
         return failure
+    finally:
+        Launches.most = math.inf
     return None
 
 
