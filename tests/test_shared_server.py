@@ -32,12 +32,22 @@ def script(*lines: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
+#: In the environment of what these tests start: other tests that run at the same time share servers, too.
+MARK = "STARTED_BY_TEST_SHARED_SERVER"
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch):
+    monkeypatch.setenv(MARK, str(os.getpid()))
+
+
 def listening() -> set[int]:
-    """The processes that fork servers for others."""
+    """The processes that fork servers for others, and that these tests have started."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"server.listen(" in (folder / "cmdline").read_bytes():
+            ours = f"{MARK}={os.getpid()}".encode() in (folder / "environ").read_bytes()
+            if ours and b"server.listen(" in (folder / "cmdline").read_bytes():
                 found.add(int(folder.name))
     return found
 
