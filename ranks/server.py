@@ -118,9 +118,10 @@ def preload() -> None:
 
 def make_forks_cheap() -> None:
     """Prepare what this process has in memory for being shared with the processes that it forks."""
-    gc.collect()
+    # Or the garbage collector would write to every page in every rank, and so copy it. Nothing is collected before:
+    # imports leave little garbage, and what it leaves free would be filled, and copied, page by page.
+    gc.freeze()
     gc.enable()
-    gc.freeze()  # or the garbage collector would write to every page in every rank, and so copy it
     if sys.platform == "linux":
         _gather_in_huge_pages()
 
