@@ -25,13 +25,14 @@ def draw_prices(rng: np.random.Generator, nbytes: float) -> tuple[float, float]:
 def ring_seconds(nbytes: float | Fraction, n: int, alpha: float, beta: float | Fraction) -> Fraction:
     """Play a ring: in each round every rank passes on a chunk; each half ends when a chunk has visited every rank."""
     message = Fraction(alpha) + Fraction(beta) * Fraction(nbytes) / n
-    seconds = Fraction(0)
+    rounds = 0
     for _half in ("reduce-scatter", "all-gather"):
-        visited = {0}
+        holder, visited = 0, {0}
         while len(visited) < n:
-            visited.add((max(visited) + 1) % n)
-            seconds += message
-    return seconds
+            holder = (holder + 1) % n
+            visited.add(holder)
+            rounds += 1
+    return rounds * message
 
 
 def tree_seconds(nbytes: float, n: int, alpha: float, beta: float) -> Fraction:
