@@ -108,14 +108,22 @@ def _by_value() -> Iterator[None]:
 
 
 def call(
-    inmate: outside.Inmate, function: Any, args: tuple = (), kwargs: dict | None = None, *, ours: bool = False
+    inmate: outside.Inmate,
+    function: Any,
+    args: tuple = (),
+    kwargs: dict | None = None,
+    *,
+    ours: bool = False,
+    payload: bytes | None = None,
 ) -> Any:
     """Call a function in the jail: a handle, or one of ours whose arguments mention handles.
 
-    ours: it is a check's. Such a function returns all that it has to say. What it was given stays as it was here: the
-    submission that it calls could find its arguments in its frame, and change them for this check and for later ones.
+    payload: the function and its arguments, if they are packed already. ours: the function is a check's. Such a
+    function returns all that it has to say. What it was given stays as it was here: the submission that it calls could
+    find its arguments in its frame, and change them for this check and for later ones.
     """
-    payload, _ = pack((function, args, kwargs or {}))
+    if payload is None:
+        payload, _ = pack((function, args, kwargs or {}))
     files = wire.read_folder(inmate.folder)
     reply = inmate.ask("call", classes=classes(), payload=payload, folder=inmate.folder, files=files)
     take_files(inmate, reply.get("files"))
@@ -129,8 +137,10 @@ def call(
 
 def call_where(function: Callable, args: tuple) -> Any:
     """`function(*args)`: in the jail if an argument mentions a handle, else in this process."""
-    inmate = pack((function, args))[1]
-    return function(*args) if inmate is None else call(inmate, function, args, ours=not isinstance(function, Handle))
+    payload, inmate = pack((function, args, {}))
+    if inmate is None:
+        return function(*args)
+    return call(inmate, function, args, ours=not isinstance(function, Handle), payload=payload)
 
 
 class Results(ranks.Results):

@@ -72,8 +72,8 @@ class JailedKernel:
     """
 
     def __init__(self, jail: outside.Jail, lesson: nbformat.NotebookNode, files: dict[str, bytes]):
-        self.jail, self.lesson, self.files = jail, lesson, files
-        self.answers = answers_of(lesson)
+        self.jail, self.files = jail, files
+        self.answers, self.setup = answers_of(lesson), setup_of(lesson)
         self.inmate: outside.Inmate | None = None
         #: Processes that have ended because a test asked for another one that runs the same cells.
         self.former: list[outside.Inmate] = []
@@ -199,7 +199,7 @@ class JailedKernel:
         """The cell as code, and the namespace for it. known: the names that the submission defines."""
         file = f"<test {abs(hash(source))}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        space = namespace_of(self.lesson)
+        space = _namespace_after(self.setup)
         _, wanted = notebook.names_in(source, file)
         for name in wanted - space.keys() - vars(builtins).keys():
             if name in known:
@@ -209,13 +209,18 @@ class JailedKernel:
         return notebook.compiled(source, file), space
 
 
-def namespace_of(lesson: nbformat.NotebookNode) -> dict[str, Any]:
-    """What a lesson's own setup and parameter cells define, without its answers."""
+def setup_of(lesson: nbformat.NotebookNode) -> list[CodeType]:
+    """A lesson's own setup and parameter cells, without its answers."""
+    cells = [cell for cell in lesson.cells if notebook.is_setup(cell) and notebook.nbgrader_role(cell) != "solution"]
+    return [notebook.compiled(cell.source, f"<cell {cell.id}>") for cell in cells]
+
+
+def _namespace_after(setup: list[CodeType]) -> dict[str, Any]:
+    """What these cells define."""
     space = notebook.fresh_namespace()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        for cell in lesson.cells:
-            if notebook.is_setup(cell) and notebook.nbgrader_role(cell) != "solution":
-                exec(notebook.compiled(cell.source, f"<cell {cell.id}>"), space)
+        for code in setup:
+            exec(code, space)
     return space
 
 
@@ -285,7 +290,7 @@ def _time_is_up(*_: Any) -> None:
 
 def _text(value: Any) -> str:
     """A text that a submission's process has sent; '' for anything else, which may take minutes to be written."""
-    from autograder.grading.restore import well_formed
+    from autograder.grading.limits import well_formed
 
     return well_formed(value[:20_000]) if isinstance(value, str) else ""
 
