@@ -93,9 +93,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="class-") as folder:
         ours, stock = Path(folder).resolve() / "ours", Path(folder).resolve() / "stock"
         for lesson in arguments.lessons:
-            hand_in(ours, lesson, arguments.students)
             shutil.copytree(notebook.SOLUTIONS / lesson, ours / "solutions" / lesson)
             Course(ours).prepare(lesson)
+            hand_in(ours, lesson, arguments.students)
         shutil.copytree(ours, stock)
         (stock / nbgrader_api.CONFIG).write_text(STOCK)
         shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, ours / nbgrader_api.CONFIG)

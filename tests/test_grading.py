@@ -17,7 +17,7 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from autograder.__main__ import main
-from autograder.grading import example_class, jail
+from autograder.grading import example_class, jail, workers
 from autograder.grading.course import Course
 from autograder.lessons import notebook
 from tests.helpers.hostile_markup import assert_harmless
@@ -172,6 +172,20 @@ def test_grade_writes_table_csv_and_feedback_and_regrades_only_what_changed(cour
 
 def page(course, student):
     return course.root / "feedback" / student / LESSON / f"{LESSON}.html"
+
+
+def test_imports_begin_early_only_where_something_new_was_handed_in(course, monkeypatch):
+    begun = []
+    monkeypatch.setattr(workers, "begin_to_import", lambda: begun.append(1))
+    grade = ["grade", "--course", str(course.root), "--jobs", "1", "--timeout", "10"]
+    assert main(grade) == 0 and len(begun) == 1
+    assert main(grade) == 0 and len(begun) == 1, "nothing is new"
+    path = course.root / "submitted" / "ada" / LESSON / f"{LESSON}.ipynb"
+    copy = path.with_suffix(".copy")
+    shutil.copy2(path, copy)  # keeps the time at which it was written, as nbgrader does when it collects
+    copy.rename(path)
+    assert main(grade) == 0 and len(begun) == 2
+    assert main([*grade, "--force"]) == 0 and len(begun) == 3
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -66,6 +67,35 @@ def test_when_a_worker_dies_its_task_is_tried_by_itself(course, monkeypatch):
     assert [type(found[f"student-{number}"]).__name__ for number in range(5)] == [
         "NoneType", "NoneType", "BrokenProcessPool", "NoneType", "NoneType",
     ]  # fmt: skip
+
+
+def test_tasks_are_prepared_while_workers_start():
+    pool, started, made = workers.Workers(8), threading.Event(), []
+    pool.starting = threading.Thread(target=started.wait)
+    pool.starting.start()
+
+    def tasks(count):
+        for number in range(count):
+            made.append(number)
+            yield number
+
+    assert list(pool.prepared(tasks(3))) == [0, 1, 2], "there need not be many"
+    made.clear()
+    given = pool.prepared(tasks(2 * workers.PREPARED))
+    assert len(made) == workers.PREPARED
+    started.set()
+    pool.starting.join()
+    assert list(given) == list(range(2 * workers.PREPARED))
+    made.clear()
+    given = pool.prepared(tasks(3))
+    assert not made and list(given) == [0, 1, 2]
+
+
+def test_what_workers_import_has_nothing_of_nbgrader():
+    """It takes a third of a second, in which no submission is graded."""
+    code = "import sys, autograder.grading.preload; print([n for n in sys.modules if n.startswith('nbgrader')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def ends_at_an_empty_task(task):

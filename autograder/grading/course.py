@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,6 +97,8 @@ class Course:
         """
         from autograder.grading import workers
 
+        if not scheduler and (force or self._has_newer(lessons)):
+            workers.begin_to_import()
         self._check_setup()
         with nbgrader_api.one_engine(), Bar(hidden=not self._gradable(lessons)) as bar:
             problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
@@ -124,8 +126,9 @@ class Course:
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
         bar.expect(len(todo) + len(needed))
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
+            tasks = pool.prepared(bar.watched(self.task(*job)) for job in todo)
             self.try_solutions(needed, pool, bar)
-            return self._grade(todo, pool, bar)
+            return self._grade(todo, tasks, pool, bar)
 
     def _check_setup(self) -> None:
         """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
@@ -148,15 +151,24 @@ class Course:
             view.refuse(self.root)
             view.refuse(self.solutions)
 
-    def _grade(self, todo: dict[tuple[str, str], str], pool: Workers, bar: Bar) -> list[str]:
+    def _has_newer(self, lessons: list[str] | None) -> bool:
+        """Has a notebook been put there since the last grading? A quick guess by the time that no copy keeps."""
+        last = self.graded.stat().st_mtime if self.graded.is_file() else 0.0
+        for student, lesson in self._gradable(lessons):
+            with contextlib.suppress(OSError):  # there is none, or it cannot be read: grading says so
+                if (self.root / "submitted" / student / lesson / f"{lesson}.ipynb").stat().st_ctime > last:
+                    return True
+        return False
+
+    def _grade(self, todo: dict[tuple[str, str], str], tasks: Iterable[Task], pool: Workers, bar: Bar) -> list[str]:
         """Let workers run these submissions, and write each one's grade as soon as it is known.
 
-        todo: (student, lesson) → the fingerprint of what is graded.
+        todo: (student, lesson) → the fingerprint of what is graded. tasks: one for each.
         """
         done, problems = self._read_graded(), []
         if todo:
             bar.say("grading")
-        for task, executed, error in pool.run(bar.watched(self.task(*job)) for job in todo):
+        for task, executed, error in pool.run(tasks):
             student, lesson = task.name
             bar.say(f"graded {student} {lesson}")
             problem = self.write_grade(student, lesson, executed, error)

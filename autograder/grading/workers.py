@@ -23,14 +23,14 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import limits, steps
+from autograder.grading import limits, submission
 from autograder.grading.run_cells import Limits
 
 #: A worker takes seconds to start: for fewer submissions than this, another one saves no time.
 WORTH_A_WORKER = 4
 
-#: How many tasks per worker are prepared in advance.
-AHEAD = 2
+#: How many tasks per worker are prepared in advance, and how many in all while the workers start.
+AHEAD, PREPARED = 2, 100
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def execute(task: Task) -> str:
         nb = nbformat.reads(task.cells, as_version=4)
         lesson = nbformat.reads(task.lesson, as_version=4)
         with limits.bounded_time(limits.WORKER_SECONDS) if _is_worker() else contextlib.nullcontext():
-            steps.run_submission(nb.cells, lesson, task.files, task)
+            submission.run_submission(nb.cells, lesson, task.files, task)
         return nbformat.writes(nb)
 
 
@@ -98,6 +98,7 @@ class Workers:
         self.jobs = max(1, min(jobs, -(-expected // WORTH_A_WORKER)))
         self.jail = jail
         self.pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self.starting: threading.Thread | None = None
         self.client: Any = None
 
     def __enter__(self) -> Workers:
@@ -112,6 +113,16 @@ class Workers:
             self.client.close()
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
+
+    def prepared(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """The same tasks, for `run`: made now, as many as can be while the workers start, when a core is idle."""
+        coming, made = iter(tasks), list[Task]()
+        while self.starting is not None and self.starting.is_alive() and len(made) < PREPARED:
+            found = list(itertools.islice(coming, 1))
+            if not found:
+                break
+            made += found
+        return itertools.chain(made, coming)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Each task with its executed notebook, or with '' and the error, in the order in which they end.
@@ -140,8 +151,9 @@ class Workers:
         if self.pool is not None:
             self.pool.shutdown()
         self.pool = concurrent.futures.ProcessPoolExecutor(self.jobs, _context(), _begin, (self.jail,))
-        for _ in range(self.jobs):
-            self.pool.submit(os.getpid)  # each one makes the pool start a process
+        # In a thread: the first worker is there when the process from which it is forked has imported everything.
+        self.starting = threading.Thread(target=_start_workers, args=(self.pool, self.jobs), daemon=True)
+        self.starting.start()
 
     def _in_processes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         coming = iter(tasks)
@@ -191,6 +203,12 @@ class Workers:
             future.release()
 
 
+def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, jobs: int) -> None:
+    with contextlib.suppress(RuntimeError):  # the pool has been shut down, or a worker has died: `run` will report it
+        for _ in range(jobs):
+            pool.submit(os.getpid)  # each one makes the pool start a process
+
+
 def _outcome(task: Task, future: Any) -> Outcome:
     error = future.exception()
     return task, "" if error else future.result(), error
@@ -201,6 +219,15 @@ def _attempt(task: Task) -> Outcome:
         return task, execute(task), None
     except Exception as error:
         return task, "", error
+
+
+def begin_to_import() -> None:
+    """Start the process from which workers are forked, which imports for seconds, before it is known what to grade."""
+    if sys.platform == "linux":
+        from multiprocessing import forkserver
+
+        _context()
+        forkserver.ensure_running()
 
 
 def _context() -> multiprocessing.context.BaseContext:
