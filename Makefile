@@ -162,7 +162,7 @@ $(STAMPS)/pieces: $(SOLUTIONS) autograder/lessons/pieces.py $(STAMPS)/inputs .ve
 	@$(BIN)/python -m autograder pieces
 	@touch $@
 
-$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py autograder/grading/steps.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 

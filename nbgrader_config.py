@@ -8,13 +8,12 @@ from pathlib import Path
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
 
-from autograder.grading.checklist import ListChecks
 from autograder.grading.exchange import Collect, ReleaseFeedback
 from autograder.grading.feedback import FeedbackExporter
 from autograder.grading.restore import RestoreCells, SubmissionExporter
 from autograder.grading.safe import SafeCells
 from autograder.grading.scoring import SaveScores
-from autograder.grading.steps import RunCells
+from autograder.grading.steps import ListChecks, RunCells
 
 c = get_config()  # noqa: F821 (nbgrader defines it)
 

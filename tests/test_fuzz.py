@@ -183,9 +183,9 @@ def draws_a_ledger(chance):
 def makes_a_page(chance):
     role = {"grade": True, "solution": False, "points": 2, "score": 1.0, "grade_id": "07-ex2-square-test"}
     cells = [new_code_cell("assert x", id="07-ex2-square-test", metadata={"nbgrader": role})]
-    cells += [new_markdown_cell(restore.well_formed(text(chance, 20_000)))]
-    cells += [new_code_cell(limits.source(restore.well_formed(text(chance, 400_000))))]
-    cells[-1].outputs = [nbformat.v4.new_output("stream", text=restore.well_formed(text(chance, 200_000)))]
+    cells += [new_markdown_cell(limits.well_formed(text(chance, 20_000)))]
+    cells += [new_code_cell(limits.source(limits.well_formed(text(chance, 400_000))))]
+    cells[-1].outputs = [nbformat.v4.new_output("stream", text=limits.well_formed(text(chance, 200_000)))]
     info = {"notebook": "07_toy", "student": "ada", "score": 1.0, "max_score": 2.0}
     page = feedback.bounded_page(new_notebook(cells=cells), info)
     assert "1 / 2" in page and "<script" not in page.lower().split("<main>")[1]

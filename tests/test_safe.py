@@ -8,7 +8,7 @@ from nbconvert.filters import markdown2html
 from nbformat.v4 import new_output
 
 from autograder.grading import safe
-from autograder.grading.restore import well_formed
+from autograder.grading.limits import well_formed
 from tests.helpers.hostile_markup import ATTACKS, PIXEL, assert_harmless
 
 each_attack = pytest.mark.parametrize("attack", ATTACKS)

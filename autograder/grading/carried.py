@@ -19,9 +19,9 @@ import nbformat
 from nbformat.v4 import new_code_cell
 
 from autograder.grading.kernels import Kernel
-from autograder.grading.restore import answer_of, natural
 from autograder.grading.run_cells import Limits, is_test, run_cells
 from autograder.lessons import notebook, release
+from autograder.lessons.notebook import answer_of, natural
 
 #: What stands where an answer is not written yet.
 STUB = f"raise {release.STUB}("

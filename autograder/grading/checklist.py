@@ -11,37 +11,9 @@ import importlib
 import re
 from collections.abc import Callable
 
-import nbformat
-from nbgrader.preprocessors import NbGraderPreprocessor
-
 from autograder.checking.check import REGISTERED
-from autograder.grading.restore import answer_of
-from autograder.lessons import notebook, properties
-
-
-class ListChecks(NbGraderPreprocessor):
-    """Adds the list to the statement of each exercise whose test calls checks.
-
-    ValueError for weights that do not fit, and for an exercise that builds on one that does not exist.
-    """
-
-    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """Append each exercise's list to the Markdown cell with its statement."""
-        for cell, name in notebook.undefined_names(nb):
-            raise ValueError(f"{cell} builds on {name}, which no cell of the lesson defines")
-        statements = {cell.id: cell for cell in nb.cells if cell.cell_type == "markdown"}
-        for test in nb.cells:
-            if notebook.nbgrader_role(test) != "grade":
-                continue
-            found = properties.of_test(test)
-            test.metadata.pop("properties", None)
-            statement = statements.get(statement_of(test.id))
-            sentences = {check.__name__: sentence_of(check) for check in checks_called_by(test.source)}
-            for name in sentences.keys() - {name for one in found for name in one.checks}:
-                raise ValueError(f"{test.id}: {name} is not called on a line of its own")
-            if statement is not None and sentences:
-                statement.source = f"{statement.source.rstrip()}\n\n{folded(lines_of(sentences, found))}"
-        return nb, resources
+from autograder.lessons import properties
+from autograder.lessons.notebook import answer_of
 
 
 def statement_of(test: str) -> str:

@@ -15,8 +15,9 @@ from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
 from autograder.grading import formulas, limits, safe, scoring
-from autograder.grading.restore import answer_of, visible_part
+from autograder.grading.restore import visible_part
 from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
+from autograder.lessons.notebook import answer_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: What nbconvert puts after a heading. An attribute may hold any sign but its quotes.

@@ -23,7 +23,7 @@ from nbformat.v4 import new_output
 
 from autograder.checking.check import SEED, fresh_seed
 from autograder.grading import limits
-from autograder.grading.restore import well_formed
+from autograder.grading.limits import well_formed
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 

@@ -83,6 +83,16 @@ def _has_many_marks(run: str) -> bool:
     return False
 
 
+def well_formed(text: str) -> str:
+    """`text` as any file can hold it and as it reads; what cannot be kept becomes question marks.
+
+    These are half characters, control characters but for ANSI's escape, and those that change the direction of
+    writing, which show code in another order than it runs in (CVE-2021-42574).
+    """
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]", "?", text)
+
+
 def last_states(text: str) -> str:
     """`text` as a terminal shows it: of a line with carriage returns, what comes after the last one.
 

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from autograder.grading import limits
-from autograder.grading.restore import well_formed
+from autograder.grading.limits import well_formed
 
 
 def picture_of(error: Exception | None) -> dict[str, str]:

@@ -25,6 +25,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
 from autograder.grading import limits
+from autograder.lessons.notebook import answer_of, natural
 
 #: Marks the notebooks that this process has written; a submission cannot know it.
 _OURS = secrets.token_hex(16)
@@ -121,7 +122,7 @@ def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
         return None
     items = metadata.items() if isinstance(metadata, dict) else ()
     kept = {key: value for key, value in items if key in ("nbgrader", "autograder") and isinstance(value, dict)}
-    fresh = new_cell(kind, limits.source(well_formed(source), kind), kept)
+    fresh = new_cell(kind, limits.source(limits.well_formed(source), kind), kept)
     if re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", str(cell.get("id", ""))):
         fresh.id = str(cell.id)
     return fresh
@@ -144,16 +145,6 @@ def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str 
     """A cell as nbformat makes it. Not validated by itself, which takes long: the notebook is, when it is written."""
     common = {"id": cell_id or random_cell_id(), "cell_type": kind, "metadata": metadata or {}, "source": source}
     return nbformat.from_dict({**common, **PARTS[kind]})
-
-
-def well_formed(text: str) -> str:
-    """`text` as any file can hold it and as it reads; what cannot be kept becomes question marks.
-
-    These are half characters, control characters but for ANSI's escape, and those that change the direction of
-    writing, which show code in another order than it runs in (CVE-2021-42574).
-    """
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]", "?", text)
 
 
 @dataclass(frozen=True)
@@ -187,11 +178,6 @@ class Restored:
     cells: list[nbformat.NotebookNode]
     notes: dict[str, list[str]] = field(default_factory=dict)
     unwritten: set[str] = field(default_factory=set)
-
-
-def answer_of(test: str) -> str:
-    """The answer cell that a test cell belongs to: `03-ex1-worker-gradient-test` tests `03-ex1-worker-gradient`."""
-    return test.removesuffix("-test")
 
 
 def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -> Restored:
@@ -281,11 +267,6 @@ def visible_part(source: str) -> str:
         elif not hidden:
             lines.append(line)
     return "\n".join(lines)
-
-
-def natural(name: str) -> list:
-    """A sort key with numbers by value: ex2 before ex10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _name(cell: nbformat.NotebookNode, known: dict[str, SourceCell]) -> str | None:

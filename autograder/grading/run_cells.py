@@ -21,8 +21,8 @@ from autograder.grading import checklist
 from autograder.grading.kernels import ANSI, Kernel, Reply
 from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT
 from autograder.grading.pictures import picture_of
-from autograder.grading.restore import natural
 from autograder.lessons import properties
+from autograder.lessons.notebook import natural
 
 
 @dataclass

@@ -19,7 +19,7 @@ from nbconvert.filters import markdown2html
 from nbconvert.preprocessors import Preprocessor
 from traitlets import Bool
 
-from autograder.grading.restore import well_formed
+from autograder.grading.limits import well_formed
 
 #: The tags that stay.
 TAGS = {

@@ -14,9 +14,9 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.checking.check import UNWRITTEN
-from autograder.grading.restore import answer_of
 from autograder.grading.run_cells import NOT_TRIED, is_test, is_unwritten
 from autograder.lessons import properties
+from autograder.lessons.notebook import answer_of
 
 #: The message about a property is cut after this many characters.
 MAX_MESSAGE = 2000

@@ -1,29 +1,45 @@
-"""The step of nbgrader's autograding that runs a submission, and the same step for a worker, which has no course.
-
-A submission's cells run in a jail, its grade cells outside.
-"""
+"""Two steps that take part in nbgrader's own: one lists checks at release, one runs a submission at autograding."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import functools
-import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
-from autograder.checking import hints
-from autograder.grading import bar, carried
-from autograder.grading.kernels import Kernel, LocalKernel
-from autograder.grading.run_cells import Limits, add_hints, run_cells
+from autograder.grading import checklist, submission
+from autograder.grading.run_cells import Limits
 from autograder.grading.submission_files import companion_files, lesson_notebook, submitted_files
-from autograder.lessons import properties, skippable
+from autograder.lessons import notebook, properties
+
+
+class ListChecks(NbGraderPreprocessor):
+    """Adds the list to the statement of each exercise whose test calls checks.
+
+    ValueError for weights that do not fit, and for an exercise that builds on one that does not exist.
+    """
+
+    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
+        """Append each exercise's list to the Markdown cell with its statement."""
+        for cell, name in notebook.undefined_names(nb):
+            raise ValueError(f"{cell} builds on {name}, which no cell of the lesson defines")
+        statements = {cell.id: cell for cell in nb.cells if cell.cell_type == "markdown"}
+        for test in nb.cells:
+            if notebook.nbgrader_role(test) != "grade":
+                continue
+            found = properties.of_test(test)
+            test.metadata.pop("properties", None)
+            statement = statements.get(checklist.statement_of(test.id))
+            called = checklist.checks_called_by(test.source)
+            sentences = {check.__name__: checklist.sentence_of(check) for check in called}
+            for name in sentences.keys() - {name for one in found for name in one.checks}:
+                raise ValueError(f"{test.id}: {name} is not called on a line of its own")
+            if statement is not None and sentences:
+                lines = checklist.lines_of(sentences, found)
+                statement.source = f"{statement.source.rstrip()}\n\n{checklist.folded(lines)}"
+        return nb, resources
 
 
 class RunCells(NbGraderPreprocessor):
@@ -58,27 +74,9 @@ class RunCells(NbGraderPreprocessor):
         else:
             source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
             lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
-            run_submission(nb.cells, lesson, {**files, **companion_files(source)}, self)
+            submission.run_submission(nb.cells, lesson, {**files, **companion_files(source)}, self)
         nb.metadata.autograder.left_out = left_out
         return nb, resources
-
-
-def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
-    """Run the cells of a restored submission (`run_cells`), in kernels that `kernels_for` starts.
-
-    Exercises that fail are tried again without the errors of those on which they build (`carried`). Hints are searched
-    for after that, for what has failed for good.
-
-    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`).
-    """
-    properties.copy_weights(cells, lesson)
-    skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
-    with kernels_for(lesson, files, how.jail) as new_kernel:
-        passed = functools.partial(bar.tick, getattr(how, "progress", ""))
-        with hints.later():
-            failures = run_cells(cells, new_kernel, how.limits, skip, passed)
-            carried.try_again(cells, lesson, new_kernel, how.limits)
-    add_hints(failures, how.limits.notebook)
 
 
 def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
@@ -93,40 +91,3 @@ def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = other.outputs, other.execution_count
             cell.metadata["autograder"] = other.metadata.get("autograder", {})
-
-
-@contextlib.contextmanager
-def kernels_for(lesson: nbformat.NotebookNode, files: dict[str, bytes], jail: bool) -> Iterator[Callable[[], Kernel]]:
-    """A function that makes kernels for a submission to this lesson, in this process's jail or without one.
-
-    files: the other files in the notebook's folder, by name.
-    """
-    from autograder.grading.jail import kernel, outside
-
-    if jail:
-        modules = large_modules(lesson)
-        yield lambda: kernel.JailedKernel(outside.shared(modules), lesson, files)
-        return
-    with tempfile.TemporaryDirectory(prefix="submission-") as folder:
-        for name, content in files.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        yield lambda: LocalKernel(folder)
-
-
-#: Packages that few lessons use. They take a second to import, and with them each fork takes a third longer.
-LARGE = ("sklearn", "scipy")
-
-
-def large_modules(lesson: nbformat.NotebookNode) -> frozenset[str]:
-    """The modules of large packages that a lesson's own cells import."""
-    found: set[str] = set()
-    for cell in lesson.cells:
-        if cell.cell_type == "code" and any(package in cell.source for package in LARGE):
-            for node in ast.walk(ast.parse(cell.source)):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    found.add(node.module)
-                elif isinstance(node, ast.Import):
-                    found.update(alias.name for alias in node.names)
-    return frozenset(name for name in found if name.split(".")[0] in LARGE)

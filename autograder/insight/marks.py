@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from autograder.grading.course import Course
-from autograder.grading.restore import natural
+from autograder.lessons.notebook import natural
 
 
 class Student(NamedTuple):

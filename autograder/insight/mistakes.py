@@ -13,8 +13,8 @@ from typing import NamedTuple
 from autograder.answers import mutants
 from autograder.answers.answer import Answer
 from autograder.grading import scoring
-from autograder.grading.restore import natural
 from autograder.insight.marks import Mark, Submission
+from autograder.lessons.notebook import natural
 
 UNWRITTEN = "Not written yet"
 ENDLESS = "Did not end in the time allowed"

@@ -13,6 +13,7 @@ import functools
 import io
 import linecache
 import os
+import re
 import shutil
 import symtable
 import sys
@@ -95,6 +96,16 @@ def nbgrader_role(cell: nbformat.NotebookNode) -> str:
     if meta.get("solution"):
         return "solution"
     return "grade" if meta.get("grade") else ""
+
+
+def answer_of(test: str) -> str:
+    """The answer cell that a test cell belongs to: `03-ex1-worker-gradient-test` tests `03-ex1-worker-gradient`."""
+    return test.removesuffix("-test")
+
+
+def natural(name: str) -> list:
+    """A sort key with numbers by value: ex2 before ex10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def is_setup(cell: nbformat.NotebookNode) -> bool:

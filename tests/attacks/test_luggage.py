@@ -19,7 +19,7 @@ import autograder.checks
 from autograder.checking import check
 from autograder.checks.context import ring
 from autograder.grading.jail import handles, luggage
-from autograder.grading.restore import natural
+from autograder.lessons.notebook import natural
 
 #: What these are called with runs where the submission does.
 SENDERS = ("call_inside", "run_ranks", "run_recorded")

@@ -12,6 +12,7 @@ from autograder.answers.answer import Answer
 from autograder.checking.expect import CheckFailed
 from autograder.grading import restore, scoring
 from autograder.grading.run_cells import is_test
+from autograder.lessons import notebook
 from tests.helpers.toy_course import LESSON, Toy, lesson
 
 #: A second lesson, with the same exercises.
@@ -50,7 +51,7 @@ def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found:
             cell.metadata["autograder"] = nbformat.from_dict(seen)
         tests = {name: cell for name, cell in cells.items() if is_test(cell)}
         for test in tests.values():
-            answer = cells[restore.answer_of(test.id)]
+            answer = cells[notebook.answer_of(test.id)]
             test.metadata.autograder.reason = scoring.reason(test, answer, problem)
         scoring.save(gradebook, name, name, student, tests)
     path = toy.root / "autograded" / student / name / f"{name}.ipynb"
