@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ranks import hang, processes, progress, source
+from ranks import hang, processes, progress, sending, source
 from ranks.errors import HangError, RankError
 from ranks.ledger import Ledger, Record, ledger_of, read_records
 
@@ -330,11 +330,8 @@ def _check(worker: Any, world_size: Any, args: Any, timeout: Any) -> None:
 
 
 def _pack(worker: Callable[..., Any], args: Iterable[Any]) -> bytes:
-    import cloudpickle
-
     try:
-        packed: bytes = cloudpickle.dumps((worker, tuple(args)))
-        return packed
+        return sending.packed((worker, tuple(args)))
     except Exception as error:
         raise ValueError(
             f"the worker or its args cannot be sent to the ranks ({error}); "

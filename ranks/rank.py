@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ranks import record
+from ranks import record, sending
 
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
@@ -115,10 +115,8 @@ def _redirect_output(folder: str, rank: int) -> None:
 
 def _pack(result: Any) -> tuple[Any, ...]:
     """("result", its bytes), which outlive this process, as shared memory would not."""
-    import cloudpickle
-
     try:
-        return ("result", cloudpickle.dumps(result))
+        return ("result", sending.packed(result))
     except Exception as error:
         what = f"returned a {type(result).__name__}, which cannot be sent back ({error}); return plain values"
         return ("error", "", what, [])

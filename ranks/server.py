@@ -103,12 +103,14 @@ def _import(modules: list[str]) -> None:
 def preload() -> None:
     """Import what ranks need. `make_forks_cheap` comes next: until then, no garbage is collected."""
     gc.disable()  # imports make none, and each search for it would look at all that has been imported
-    import cloudpickle  # noqa: F401
     import torch
     import torch.distributed
     import torch.nn.parallel
 
     import ranks.rank  # noqa: F401
+    from ranks import sending
+
+    sending.pickler()
 
     # The first optimizer of a process imports another large part of torch, and its first step some more.
     w = torch.zeros(1, requires_grad=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import os
+import pickle
 import pkgutil
 import signal
 import subprocess
@@ -21,7 +24,7 @@ from torch.profiler import record_function
 
 import ranks
 from autograder import checks
-from ranks import Ledger, Message, Span, processes, record, timeline
+from ranks import Ledger, Message, Span, processes, record, sending, timeline
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -67,6 +70,34 @@ def test_functions_travel_by_value():
     exec("def helper(x):\n    return x * 10\n\ndef worker(rank, world_size):\n    return helper(rank)", space)
     assert ranks.run(space["worker"], world_size=3) == [0, 10, 20]
     assert ranks.run(lambda rank, world_size: rank + offset, world_size=2) == [7, 8]
+
+
+CACHED = """
+import functools
+
+@functools.cache
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+@functools.lru_cache(maxsize=3, typed=True)
+def double(x):
+    return 2 * x
+
+def worker(rank, world_size, other):
+    found = fibonacci(20 + rank), double(rank), other(rank)
+    return *found, fibonacci.cache_info().currsize, double.cache_parameters()
+"""
+
+
+def test_cached_functions_travel_without_their_results():
+    space = {"__name__": "__main__"}
+    exec(CACHED, space)
+    assert space["fibonacci"](90) > 0
+    inner = functools.cache(lambda x: x + 1)  # it is defined in a function
+    expected = [(6765, 0, 1, 21, {"maxsize": 3, "typed": True}), (10946, 2, 2, 22, {"maxsize": 3, "typed": True})]
+    assert ranks.run(space["worker"], world_size=2, args=(inner,)) == expected
+    importable = fnmatch._compile_pattern
+    assert pickle.loads(sending.packed(importable)) is importable, "what can be imported goes by its name"
 
 
 def test_results_are_whole_however_large():

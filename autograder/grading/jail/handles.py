@@ -29,6 +29,7 @@ import ranks
 from autograder.checking import stage
 from autograder.grading.jail import outside, wire
 from autograder.grading.jail.luggage import Luggage, is_record
+from ranks import sending
 from ranks.ledger import Ledger, Message, Span
 
 _run_outside = ranks.run
@@ -63,7 +64,7 @@ class Handle:
         return f"<{type(self).__name__} of the submission>"
 
 
-class _Packer(cloudpickle.Pickler):
+class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first asked for
     """Pickles for the jail, where a handle becomes the object itself; remembers whether it met one.
 
     The lesson's own exceptions travel by name: in the jail these are classes that the submission has defined, and its
