@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,8 +139,9 @@ def test_a_hint_grades_one_lesson_again(copy, monkeypatch):
     monkeypatch.setattr(course, "final", lambda: set(course.jobs()))
     monkeypatch.setattr(course, "rows", lambda: [])
     monkeypatch.setattr(course, "try_solutions", lambda states, pool, bar: tried.extend(states))
-    monkeypatch.setattr(course, "_grade", lambda todo, pool, bar: graded.extend(todo) or [])
-    monkeypatch.setattr(workers, "Workers", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(course, "_grade", lambda todo, tasks, pool, bar: graded.extend(todo) or [])
+    pool = SimpleNamespace(prepared=lambda tasks: tasks)
+    monkeypatch.setattr(workers, "Workers", lambda *_: contextlib.nullcontext(pool))
     course.grade()
     assert graded == tried == []
     edit_a_hint(copy)
