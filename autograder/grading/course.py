@@ -97,7 +97,7 @@ class Course:
         """
         from autograder.grading import workers
 
-        if not scheduler and (force or self._has_newer(lessons)):
+        if self.jail and not scheduler and (force or self._has_newer(lessons)):
             workers.begin_to_import()
         self._check_setup()
         with nbgrader_api.one_engine(), Bar(hidden=not self._gradable(lessons)) as bar:
