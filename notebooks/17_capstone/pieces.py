@@ -32,7 +32,7 @@ from torch.nn import functional
 
 
 def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
-    """Give every rank rank `src`'s parameters and buffers of `module`, in place.
+    """Copy rank `src`'s parameters and buffers of `module` to every rank, in place.
 
     module: the same on all ranks but for its numbers; any dtypes and shapes, contiguous.
     Raises ValueError if `src` is not a rank.

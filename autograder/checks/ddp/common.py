@@ -120,7 +120,7 @@ def expect_arrays(rank: OneRank, what: str, got: list, expected: list, whose: st
     for number, (array, right) in enumerate(zip(got, expected, strict=True)):
         name = f"{what} {number}"
         if (array is None) != (right is None):
-            has, wanted = ("None", "numbers") if array is None else ("numbers", "None")
+            has, wanted = ("None", "a tensor") if array is None else ("a tensor", "None")
             rank.fail(f"{name} is {has}, but {whose} {wanted}")
         if array is None:
             continue

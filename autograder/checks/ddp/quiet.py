@@ -221,7 +221,7 @@ def looking_decides_nothing(QuietDataParallel, *, rng):  # noqa: N803
 
 @check("05-ex6-no-sync")
 def no_sync_restores_what_was(QuietDataParallel, *, rng):  # noqa: N803
-    """After no_sync, also one that is inside another or ends by an exception, forwards decide as before it."""
+    """When a no_sync ends, even a nested one or one that raised, forwards decide as they did before it."""
     _expect_batches(
         QuietDataParallel,
         inputs.seed(rng),

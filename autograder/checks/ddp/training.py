@@ -136,4 +136,4 @@ def _expect_loss(case: str, losses: list[float], expected: float) -> None:
     if not abs(mean - expected) <= RTOL * abs(expected):
         one, other = digits_that_differ(mean, expected)
         text = f"the ranks' losses {losses} have the mean {one}, but the loss of the whole batch is {other}"
-        fail(f"{text}: the ranks' parameters are not those of one process", case, [*losses])
+        fail(f"{text}: the ranks' parameters or buffers are not those of one process", case, [*losses])

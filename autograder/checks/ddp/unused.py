@@ -216,7 +216,7 @@ _LAYER_PARAMS = {name[0]: [f"{name}.weight", f"{name}.bias"] for name in ("first
 
 @check("05-ex7-unused")
 def unused_parameters_are_named(CheckedDataParallel, *, rng):  # noqa: N803
-    """Without the flag a RuntimeError names the unused parameters, and no other; if none is, only buckets are sent."""
+    """Without the flag a RuntimeError names unused parameters, no others; if all are used, only buckets are sent."""
     uses = ("fl", "ml", "fml", "fm", "m", "")
     cases: list[tuple] = [(size, use, use) for size in (1, 750, 2**20) for use in uses]
     cases += [(size, "fl", "fl", left) for size in (1, 2**20) for left in ("middle", "gain", "again")]
@@ -245,16 +245,16 @@ def unused_parameters_are_named(CheckedDataParallel, *, rng):  # noqa: N803
 
 @check("05-ex7-unused")
 def a_rank_that_skips_stops_the_step(CheckedDataParallel, *, rng):  # noqa: N803
-    """If one rank alone skips a layer, it raises before it starts anything more, and the others get no means."""
+    """If one rank alone skips a layer, it raises before it starts another bucket, and the others get no means."""
     arguments = (CheckedDataParallel, inputs.seed(rng), [(750, "fl", "fml")])
     case = "2 ranks, only rank 0 skips the middle layer"
     try:
         ranks.run(_drive_names, 2, (*arguments, False), timeout=20, echo=False)
         fail("nothing was raised, and the ranks went on with different gradients", case, "nothing raised")
     except ranks.RankError as error:
-        if error.type_name != "RuntimeError":
+        # What its text names is another check's; what gloo raises says who has gone, and is not the wrapper's.
+        if (error.rank, error.type_name) != (0, "RuntimeError") or "gloo" in error.headline:
             raise CheckFailed(f"{error.headline} (case: {case})", case, error.evidence) from error
-        expect_error(case, error.headline, _LAYER_PARAMS["m"], _LAYER_PARAMS["f"] + _LAYER_PARAMS["l"])
     except ranks.HangError as error:
         text = f"rank 0 should have raised a RuntimeError. {error} (case: {case})"
         raise CheckFailed(text, case, error.evidence) from error
