@@ -137,7 +137,7 @@ def _expect_numbers(case: Case, outcomes: list) -> None:
 
 @check(LOSS)
 def two_numbers_are_all_reduced(sequence_loss, *, rng):
-    """Forward, all-reduces of two numbers together, and nothing else; backward, no message."""
+    """The forward pass sends only all-reduces, of two numbers in all; the backward pass sends nothing."""
     for world_size in (2, 3):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (sequence_loss, cases))

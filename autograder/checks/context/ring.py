@@ -179,7 +179,7 @@ def _calls(parts: list[list], place: int) -> list[list[tuple[str, Any, int]]]:
 
 @check(RING)
 def blocks_travel_between_neighbors(ring_forward, *, rng):
-    """Only neighbors exchange messages, at most 2(N−1) a rank, of 2BHD numbers for each token of all but one rank."""
+    """Only neighbors exchange messages, at most 2(N−1) per rank, 2BHD numbers for each token of all ranks but one."""
     for world_size in (1, 2, 4, 5):
         cases = _cases(rng, world_size)
         results = run_ranks(_drive, world_size, (ring_forward, cases))
@@ -217,7 +217,7 @@ def _drive_watched(rank: int, world_size: int, function: Any, case: Case) -> lis
 
 @check(RING)
 def the_next_block_is_on_its_way(ring_forward, *, rng):
-    """A block is computed after each send and receive is posted, and before the wait for that receive ends."""
+    """Each step posts its send and its receive, then computes with the block at hand, and only then waits."""
     for world_size in (3, 5):
         layout = NAMES[1 + world_size % 2]
         case = Case(
@@ -278,7 +278,7 @@ _MOST_BLOCKS = 6
 
 @check(RING)
 def no_rank_holds_all_blocks(ring_forward, *, rng):
-    """With 8 ranks, at most 6 blocks of keys and values are alive on a rank of few tokens above its inputs."""
+    """With 8 ranks, one with few tokens has at most 6 blocks of keys and values in memory besides its inputs."""
     seed = seed_for_ranks(rng)
     results = run_ranks(_drive_metered, 8, (ring_forward, seed))
     case = "8 ranks, 2 positions on rank 1 and 8 on the others, D = 64"
@@ -322,7 +322,7 @@ _NAMES = ("grad", "q", "k", "v", "out", "lse")
 
 @check(BACKWARD)
 def gradients_come_home(ring_backward, *, rng):
-    """dq, dk and dv are those of one process, for any positions, numbers of tokens and layout; no argument changes."""
+    """dq, dk and dv are those of one process, for any positions, numbers of tokens and memory layout; inputs stay."""
     for world_size in WORLD_SIZES:
         cases = [*_cases(rng, world_size), _large(rng, world_size)]
         forwards = [case.forward() for case in cases]
@@ -347,7 +347,7 @@ def _expect_gradients(case: Case, outcomes: list) -> None:
 
 @check(BACKWARD)
 def gradients_travel_with_their_blocks(ring_backward, *, rng):
-    """Only neighbors exchange messages, at most 5N a rank, of at most 2BHD numbers, twice, for each token."""
+    """Only neighbors exchange messages, at most 5N per rank, of at most 4BHD numbers for each token of all ranks."""
     for world_size in (1, 2, 4, 5):
         cases = _cases(rng, world_size)
         forwards = [case.forward() for case in cases]
