@@ -59,7 +59,7 @@ def lines_of(sentences: dict[str, str], found: list[properties.Property]) -> lis
     core, *others = found
     joined = [name for name in core.checks if name != core.name]
     return [
-        f"{points(core.points)}, the core: {sentences[core.name]}",
+        f"{points(core.points)}, the core, without which the rest earns nothing: {sentences[core.name]}",
         *(f"The core, too: {sentences[name]}" for name in joined),
         *(f"{points(one.points)}: {sentences[one.name]}" for one in others if one.name != properties.VISIBLE),
     ]
