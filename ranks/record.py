@@ -107,12 +107,17 @@ class _Recorder:
 
 
 class _RecordedWork:
-    """A torch `Work` whose `wait` is recorded; everything else is passed on to the original."""
+    """A torch `Work` whose `wait` is recorded; everything else is passed on to the original.
 
-    def __init__(self, work: Any, recorder: _Recorder, number: int):
-        self._work, self._recorder, self._number, self._waited = work, recorder, number, False
+    once: what it is called, if it is a message; gloo would wait forever for one that has arrived already.
+    """
+
+    def __init__(self, work: Any, recorder: _Recorder, number: int, once: str = ""):
+        self._work, self._recorder, self._number, self._waited, self._once = work, recorder, number, False, once
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
+        if self._waited and self._once:
+            raise RuntimeError(f"wait() was called twice on the same {self._once}: call it once for each message")
         if self._waited:
             return self._work.wait(*args, **kwargs)
         self._recorder.write(e="wait", i=self._number, at=_caller())
@@ -208,7 +213,7 @@ def _point_to_point(
             # A receive from any rank returns the rank whose message it took.
             recorder.write(e="done", i=number, **({"peer": result} if other is None else {}))
             return result
-        return _RecordedWork(result, recorder, number) if result is not None else result
+        return _RecordedWork(result, recorder, number, once=name) if result is not None else result
 
     return call
 

@@ -72,6 +72,19 @@ def test_functions_travel_by_value():
     assert ranks.run(lambda rank, world_size: rank + offset, world_size=2) == [7, 8]
 
 
+def waits_twice(rank, world_size, collective):
+    x = torch.ones(1)
+    work = dist.all_reduce(x, async_op=True) if collective else dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)
+    work.wait()
+    work.wait()
+
+
+def test_a_second_wait_for_a_message_raises_where_gloo_would_hang():
+    with pytest.raises(ranks.RankError, match=r"wait\(\) was called twice on the same i(send|recv)"):
+        ranks.run(waits_twice, world_size=2, args=(False,), timeout=20)
+    assert ranks.run(waits_twice, world_size=2, args=(True,)) == [None, None]
+
+
 CACHED = """
 import functools
 
