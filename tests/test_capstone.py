@@ -88,8 +88,8 @@ def test_own_pieces_come_from_finished_notebooks(lessons, capsys):
     edit(
         lessons,
         "05_ddp",
-        '    """Give every rank rank `src`\'s parameters',
-        '    print("mine")\n    """Give every rank rank `src`\'s',
+        '    """Copy rank `src`\'s parameters',
+        '    print("mine")\n    """Copy rank `src`\'s',
     )
     edit(lessons, "08_zero1", "    norm = norm.sqrt()\n", '    raise NotImplementedError("write this function")\n')
     edit(lessons, "12_tensor", "class ParallelAttention(nn.Module):", "class ParallelAttention(nn.Module:")

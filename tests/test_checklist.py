@@ -10,7 +10,7 @@ from autograder.grading import checklist
 from autograder.lessons import notebook
 
 #: What stands in front of a sentence where there are several: what it is worth.
-WORTH = re.compile(r"^(?:([\d.]+) points?(, the core)?|The core, too): ")
+WORTH = re.compile(r"^(?:([\d.]+) points?(, the core, without which the rest earns nothing)?|The core, too): ")
 LIST = re.compile(r"<details><summary>What the grader checks</summary>\n\n(.*?)\n\n</details>\Z", re.DOTALL)
 
 
