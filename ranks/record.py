@@ -116,9 +116,9 @@ class _RecordedWork:
         self._work, self._recorder, self._number, self._waited, self._once = work, recorder, number, False, once
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        if self._waited and self._once:
-            raise RuntimeError(f"wait() was called twice on the same {self._once}: call it once for each message")
         if self._waited:
+            if self._once:
+                raise RuntimeError(f"wait() was called twice on the same {self._once}: call it once for each message")
             return self._work.wait(*args, **kwargs)
         self._recorder.write(e="wait", i=self._number, at=_caller())
         result = self._work.wait(*args, **kwargs)

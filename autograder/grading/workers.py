@@ -118,10 +118,9 @@ class Workers:
         """The same tasks, for `run`: made now, as many as can be while the workers start, when a core is idle."""
         coming, made = iter(tasks), list[Task]()
         while self.starting is not None and self.starting.is_alive() and len(made) < PREPARED:
-            found = list(itertools.islice(coming, 1))
-            if not found:
+            if (task := next(coming, None)) is None:
                 break
-            made += found
+            made.append(task)
         return itertools.chain(made, coming)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:

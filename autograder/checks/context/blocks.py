@@ -161,7 +161,7 @@ def a_part_without_keys_changes_nothing(attend, merge, *, rng):
         given = [x.clone() for x in (*pair[0], *pair[1])]  # merge could change what it is compared with
         got = _pair(name, merge(*given), "merge")
         same = all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
-        bad = any(bool(x.isnan().any()) for x in got)
         if not same:
+            bad = any(bool(x.isnan().any()) for x in got)
             text = "merge gives nan" if bad else "merge changes the part"
             fail(f"{text}, but it should stay as it is", name, [_finite(x) for x in got])

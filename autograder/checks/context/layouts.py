@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from autograder.checking.check import check
-from autograder.checking.expect import digits_that_differ, expect_equal, expect_raises, fail
+from autograder.checking.expect import digits_that_differ, expect_equal, expect_raises, expect_type, fail
 
 LAYOUTS = "13-ex2-layouts"
 NAMES = ("contiguous", "striped", "zigzag")
@@ -75,8 +75,7 @@ def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
         slots = sum(max(row) for row in pairs.tolist()) * len(pairs)
         want = (slots - sum(map(sum, pairs.tolist()))) / slots if slots else 0.0
         got = idle_fraction(torch.from_numpy(pairs.astype("int64")))
-        if not isinstance(got, float):
-            fail(f"idle_fraction returned a {type(got).__name__}, expected a float", case, str(got))
+        expect_type(case, got, float, what="what idle_fraction returns")
         if not math.isclose(got, want, rel_tol=1e-5, abs_tol=1e-6):
             one, other = digits_that_differ(got, want)
             fail(f"idle_fraction returned {one}, expected {other}", case, got)

@@ -26,6 +26,7 @@ from typing import Any
 
 import nbformat
 
+from autograder.grading import limits
 from autograder.grading.jail import fence, handles, outside
 from autograder.grading.kernels import Outputs, Reply
 from autograder.lessons import notebook
@@ -290,9 +291,7 @@ def _time_is_up(*_: Any) -> None:
 
 def _text(value: Any) -> str:
     """A text that a submission's process has sent; '' for anything else, which may take minutes to be written."""
-    from autograder.grading.limits import well_formed
-
-    return well_formed(value[:20_000]) if isinstance(value, str) else ""
+    return limits.well_formed(value[:20_000]) if isinstance(value, str) else ""
 
 
 def _said(value: Any) -> str:
