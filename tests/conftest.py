@@ -14,7 +14,7 @@ import pytest
 from autograder.checking import check
 from autograder.grading import workers
 from autograder.grading.jail import missing
-from tests.helpers import browser, firefox, hub
+from tests.helpers import browser, firefox, hub, website
 from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
 
 #: The seed of the inputs of all checks here, also in the processes that tests start. With it a change fails by its own
@@ -110,6 +110,16 @@ def book() -> Path:
     if made.returncode:
         pytest.fail("the book does not build:\n" + made.stderr[-3000:], pytrace=False)
     return root / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def site(book):
+    """The URL of the built book on a server, for tests of what pages remember.
+
+    Chromium on a busy machine sometimes loses what a page opened from disk stores: the next page reads an older value.
+    """
+    with website.served(book) as url:
+        yield url
 
 
 #: Where workers are what is tested.

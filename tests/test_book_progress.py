@@ -23,9 +23,9 @@ def tab(chromium):
 
 
 @pytest.fixture
-def go(tab, book):
+def go(tab, site):
     def go(name):
-        tab.page.goto((book / "book" / f"{name}.html").as_uri())
+        tab.page.goto(f"{site}book/{name}.html")
 
     return go
 
@@ -92,7 +92,7 @@ def test_a_finished_chapter_is_ticked_at_home_until_it_is_erased(tab, go):
     assert not tab.page.get_by_label("I have finished this chapter").is_checked()
 
 
-def test_it_goes_to_another_browser_in_a_file(chromium, tab, go, book, tmp_path):
+def test_it_goes_to_another_browser_in_a_file(chromium, tab, go, site, tmp_path):
     go(CHAPTER)
     answer(tab, right=True)
     go("index")
@@ -103,7 +103,7 @@ def test_it_goes_to_another_browser_in_a_file(chromium, tab, go, book, tmp_path)
     (kept,) = json.loads(saved.read_text())["chapters"][CHAPTER]["answers"].values()
     assert kept["right"] is True
     there = Tab(chromium)
-    there.page.goto((book / "book" / "index.html").as_uri())
+    there.page.goto(site + "book/index.html")
     there.page.evaluate("localStorage.clear()")
     there.page.reload()
     home_says(there, "0 questions")

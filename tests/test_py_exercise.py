@@ -24,7 +24,7 @@ from sphinx.util.docutils import docutils_namespace
 
 from autograder.answers import mutants
 from autograder.lessons import notebook
-from tests.helpers import npm, pyodide
+from tests.helpers import npm, pyodide, website
 from tests.helpers.browser import Tab
 from tests.helpers.notebook_regions import split
 
@@ -253,7 +253,7 @@ def server(package):
     def url():
         with npm.or_skip():
             folder = npm.get(package)
-        with pyodide.served(folder) as url:
+        with website.served(folder) as url:
             yield url
 
     return url
@@ -432,7 +432,7 @@ def test_paper_and_readers_without_scripts_have_the_starting_code(chromium, chap
 def test_the_pyodide_of_today_runs_an_exercise_from_disk_and_from_a_server(chromium, current, tmp_path):
     """The version that the book names; npm has it without numpy, which this exercise does not need."""
     page = small_book(tmp_path, current, f"{PURE_LESSON}/{PURE}")
-    with pyodide.served(tmp_path / "html") as site:
+    with website.served(tmp_path / "html") as site:
         for url in (page.as_uri(), f"{site}pages/page.html"):
             exercise = Exercise(Tab(chromium), url)
             assert exercise.press("Check")[0] == f"Not yet: {UNFILLED}"
@@ -447,7 +447,7 @@ def test_a_pyodide_beside_the_pages_is_used(chromium, current, tmp_path, monkeyp
     distribution = with_a_stub_of_numpy(npm.get(pyodide.CURRENT), tmp_path / "pyodide")
     monkeypatch.setenv("PYODIDE", str(distribution))
     page = small_book(tmp_path, "https://example.org/full/", f"{LESSON}/{ADAM}")
-    with pyodide.served(tmp_path / "html") as site:
+    with website.served(tmp_path / "html") as site:
         exercise = Exercise(Tab(chromium), f"{site}pages/page.html")
         exercise.write("print(np.__name__)")
         assert exercise.press("Run") == ("Done.", "numpy\n")
