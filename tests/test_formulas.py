@@ -63,9 +63,9 @@ def test_an_underscore_in_a_name_is_one():
 
 def test_formulas_that_grow_or_nest_cost_no_time():
     for formula in ("{" * 900, "\\frac{" * 150, "x^{" * 300 + "}" * 300, "\\sqrt{" * 160 + "x" + "}" * 160):
-        started = time.process_time()
+        started = time.perf_counter()
         shown(f"${formula}$")
-        assert time.process_time() - started < 2
+        assert time.perf_counter() - started < 2
 
 
 def test_every_formula_of_the_lessons_is_drawn():
