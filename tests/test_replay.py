@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import pytest
 import torch
@@ -97,6 +98,37 @@ def try_alone(worker):
         cases.append(Recording(rank, (others,), sent, ledger))
         then.append(values[rank])
     return then, expect_same_alone(worker, N, cases)
+
+
+class SlowToFill(torch.Tensor):
+    """A tensor into which a message is copied as slowly as next to hundreds of busy processes."""
+
+    def copy_(self, *args):
+        time.sleep(1)
+        return super().copy_(*args)
+
+
+def receives_slowly(rank, world_size, count):
+    """Rank 0 sends `count` messages to each other rank, which is told how many there will be."""
+    told, got = torch.tensor([count]), torch.zeros(2)
+    for other in range(1, world_size) if rank == 0 else ():
+        dist.send(told, other)
+        for _ in range(count):
+            dist.send(got + 1, other)
+    if rank:
+        dist.recv(told, 0)
+        for _ in range(int(told)):
+            dist.recv(got.as_subclass(SlowToFill), 0)
+    return got
+
+
+def test_a_slow_receive_is_no_endless_one():
+    """Each rank does its part of another case again, so that nothing that it receives has been sent by a neighbor."""
+    cases = []
+    for rank, count in enumerate([1, 3]):
+        _, sent, ledger = run_recorded(receives_slowly, 2, (count,))
+        cases.append(Recording(rank, (count,), sent, ledger))
+    assert [value.tolist() for value in expect_same_alone(receives_slowly, 2, cases)] == [[0, 0], [1, 1]]
 
 
 @pytest.mark.parametrize("worker", [passed_on, with_everything_that_torch_has])
