@@ -71,7 +71,8 @@ def _join(job: dict[str, Any], rank: int) -> None:
         store=dist.FileStore(str(folder / "rendezvous"), world_size),
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=job["timeout"] + 60),  # the run's own timeout comes first and explains more
+        # The run's own timeout comes first and explains more; on a busy machine it comes late.
+        timeout=datetime.timedelta(seconds=job["timeout"]) + datetime.timedelta(days=1),
     )
     if hasattr(signal, "SIGUSR1"):
         # Prints the stack even from inside a C++ call, where no Python signal handler would run.

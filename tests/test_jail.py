@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autograder.grading.jail import fence, outside, own_user, wire
+from ranks.stopwatch import family
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail
@@ -135,7 +136,7 @@ def test_where_root_grades_each_jail_has_a_user_number_of_its_own(own, monkeypat
         for jail in (one, other):
             inmate = jail.start(tempfile.mkdtemp(dir=tmp_path))
             assert run(inmate, USERS) == ("1 1 True\n", None)
-            users.append({os.stat(f"/proc/{pid}").st_uid for pid in outside._descendants(jail.pid)[-3:]})
+            users.append({os.stat(f"/proc/{pid}").st_uid for pid in family(jail.pid)[-3:]})
             inmate.end()
             assert alive(jail) == 3
         assert users == [{own_user.FIRST + one.pid}, {own_user.FIRST + other.pid}] if own else [{os.geteuid()}] * 2
@@ -176,7 +177,7 @@ def ends(inmate, source, seconds=20):
 
 
 def alive(jail):
-    return len(outside._descendants(jail.process.pid))
+    return len(family(jail.process.pid))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.grading import submission
 from autograder.grading.jail import kernel as kernels
-from autograder.grading.jail import outside
 from autograder.lessons import notebook
+from ranks.stopwatch import family
 
 pytestmark = pytest.mark.jail
 
@@ -130,14 +130,14 @@ def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail
 
 
 def test_the_first_process_has_ended_before_the_second_starts(jail):
-    before = set(outside._descendants(jail.pid))  # another test's submission may still be there
+    before = set(family(jail.pid))  # another test's submission may still be there
     kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {})
     kernel.start()
     first, seen = kernel.running, []
     begin = jail.start
 
     def start(*args):
-        seen.append(outside._descendants(jail.pid))
+        seen.append(family(jail.pid))
         return begin(*args)
 
     try:

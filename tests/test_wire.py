@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -196,13 +195,27 @@ def test_keys_that_collide_are_refused_before_they_are_compared(make):
 
 def test_a_message_is_read_only_until_its_deadline():
     with pytest.raises(TimeoutError):
-        wire._Reader(memoryview(b""), {}, time.monotonic()).decode(["l", list(range(2000))])
+        wire._Reader(memoryview(b""), {}, lambda: 0.0).decode(["l", list(range(2000))])
     ours, theirs = socket.socketpair()
     message = b"".join(wire.encoded(list(range(1_000_000))))
     with ours, theirs:
         threading.Thread(target=ours.sendall, args=(message,)).start()
         with pytest.raises(TimeoutError):
-            wire.receive(theirs, deadline=time.monotonic() + 0.1)
+            wire.receive(theirs, left=iter([0.1, *[0.0] * 9]).__next__)
+
+
+def test_a_reader_goes_on_waiting_while_there_is_time():
+    """Of a limit less may have passed than the socket has waited: another program had the processor."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(TimeoutError):
+        wire.receive(theirs, left=iter([0.01, 0.01, 0.01, 0.01, 0.0]).__next__)
+    message = b"".join(wire.encoded(list(range(1_000_000))))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        threading.Thread(target=wire.send_all, args=(ours, message, lambda: 30.0)).start()
+        assert len(wire.receive(theirs, left=lambda: 30.0)) == 1_000_000
+        with pytest.raises(TimeoutError):  # nobody reads
+            wire.send_all(ours, message, iter([0.01] * 4 + [0.0] * 9999).__next__)
 
 
 @pytest.mark.parametrize("order", [[0], [0, 0], [1, 2], list(range(10_000)), ["a", 0]])

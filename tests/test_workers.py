@@ -16,6 +16,7 @@ import pytest
 from autograder.__main__ import main
 from autograder.grading import workers
 from autograder.grading.jail import outside
+from ranks import stopwatch
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail
@@ -113,7 +114,7 @@ def test_workers_end_when_the_grader_is_killed(course):
     before = made()  # by graders that other tests killed; numbers of processes come round again
     while not any("bwrap" in command_of(pid) for pid in family) and time.monotonic() < until:
         time.sleep(0.1)
-        family = outside._descendants(grader.pid)
+        family = stopwatch.family(grader.pid)
     assert len(family) > 4, "the grader, what workers are forked from, workers, and jails"
     grader.kill()
     grader.wait()
@@ -159,7 +160,7 @@ def test_a_grader_that_ends_leaves_nothing(course):
     grader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     family, most = set(), 0
     while grader.poll() is None:
-        family |= set(outside._descendants(grader.pid))
+        family |= set(stopwatch.family(grader.pid))
         most = max(most, len(left_by(family)))
         time.sleep(0.1)
     assert grader.returncode == 0 and most > 1, "there were things to be removed"

@@ -11,13 +11,13 @@ code that runs there can read the lesson's answers.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import nbformat
 from nbformat.v4 import new_code_cell
 
+from autograder.grading import clock
 from autograder.grading.kernels import Kernel
 from autograder.grading.run_cells import Limits, is_test, run_cells
 from autograder.lessons import notebook, release
@@ -49,8 +49,8 @@ def try_again(
     faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
     right: set[str] = set()
     waiting = sorted(failed - faulty)
-    until = time.monotonic() + limits.notebook
-    while waiting and time.monotonic() < until:
+    until = clock.now() + limits.notebook
+    while waiting and clock.now() < until:
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
         ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
         replaced = {name: needs[name] - right for name in ready}
@@ -158,7 +158,7 @@ def _reached(answer: str, names: _Names) -> set[str]:
 
 def _rest(limits: Limits, until: float) -> Limits:
     """The same limits, with the time that is left for all second runs together."""
-    return replace(limits, notebook=max(0.0, until - time.monotonic()))
+    return replace(limits, notebook=max(0.0, until - clock.now()))
 
 
 def _status(test: nbformat.NotebookNode) -> str:

@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +21,7 @@ from jupyter_client import BlockingKernelClient, KernelManager
 from nbformat.v4 import new_output
 
 from autograder.checking.check import SEED, fresh_seed
-from autograder.grading import limits
+from autograder.grading import clock, limits
 from autograder.grading.limits import well_formed
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -91,7 +90,7 @@ class LocalKernel:
         )
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=600)
 
     def stop(self) -> None:
         """End the kernel and every process it started; does nothing if there is none."""
@@ -108,11 +107,11 @@ class LocalKernel:
         """Run one cell. After "timeout", "died" or "unstarted" the kernel cannot be used any more: stop it."""
         assert self.manager is not None and self.client is not None
         request = self.client.execute(source, allow_stdin=False, stop_on_error=False)
-        deadline = time.monotonic() + timeout
+        deadline = clock.now() + timeout
         reply, collected, started, idle = Reply("unstarted"), Outputs(), False, False
         answer = None
         while not (idle and answer):
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 reply.status = "timeout"
                 break
             message = self._next("iopub" if not idle else "shell")

@@ -20,6 +20,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ranks.stopwatch import Stopwatch
+
 #: Characters of one cell's source, and of all cells. Python's parser takes about 375 bytes of memory for each.
 SOURCE, ALL_SOURCE = 200_000, 2_000_000
 #: Accents and other marks on one letter, as many as in what Unicode calls stream-safe text. Python puts those of a name
@@ -166,7 +168,7 @@ def bounded_time(seconds: float) -> Iterator[None]:
 class Helper:
     """A process that calls functions for this one and may die. It is forked when needed and kept for further calls.
 
-    memory: bytes of address space beyond what this process has. seconds: for one call.
+    memory: bytes of address space beyond what this process has. seconds: for one call (`Stopwatch`).
     """
 
     def __init__(self, memory: int, seconds: float):
@@ -181,8 +183,10 @@ class Helper:
             self._start()
         try:
             self.connection.send((function, args))
-            if not self.connection.poll(self.seconds):
-                raise OutOfLimitsError(f"it took more than {self.seconds:g} seconds")
+            stopwatch = Stopwatch(lambda: [self.process.pid])
+            while not self.connection.poll(min(0.2, self.seconds)):
+                if stopwatch.seconds() >= self.seconds:
+                    raise OutOfLimitsError(f"it took more than {self.seconds:g} seconds")
             good, value = self.connection.recv()
         except (EOFError, OSError):
             self._end()

@@ -17,7 +17,7 @@ from nbformat.v4 import new_output
 
 from autograder.checking.check import UNWRITTEN
 from autograder.checking.expect import CheckFailed
-from autograder.grading import checklist
+from autograder.grading import checklist, clock
 from autograder.grading.kernels import ANSI, Kernel, Reply
 from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT
 from autograder.grading.pictures import picture_of
@@ -27,7 +27,7 @@ from autograder.lessons.notebook import natural
 
 @dataclass
 class Limits:
-    """Seconds: for a cell, for a test cell, for the whole notebook."""
+    """Seconds (`clock.now`): for a cell, for a test cell, for the whole notebook."""
 
     cell: float = 60
     test: float = 120
@@ -82,9 +82,9 @@ def add_hints(failures: Failures, seconds: float) -> None:
     A submission can make its evidence so large that it cannot be compared; then it gets no hint, and its grade all the
     same. No search begins after `seconds`.
     """
-    until = time.monotonic() + seconds
+    until = clock.now() + seconds
     for outcome, find_hints in failures:
-        if "error" in outcome and time.monotonic() < until:
+        if "error" in outcome and clock.now() < until:
             name, text = outcome.error
             outcome.error = [name, "\n".join([text, *(f"Hint: {hint}" for hint in _found_by(find_hints))])]
 
@@ -161,7 +161,7 @@ class _Run:
 
     def __init__(self, new_kernel: Callable[[], Kernel], limits: Limits):
         self.new_kernel, self.limits = new_kernel, limits
-        self.deadline = time.monotonic() + limits.notebook
+        self.deadline = clock.now() + limits.notebook
         self.kernel, self.fresh = new_kernel(), True
         self.since = time.monotonic()  # when the live kernel had seen the cells before
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
@@ -179,7 +179,7 @@ class _Run:
         retried = False
         if is_test(cell) and any(natural(cell.id) < natural(other) for other in self.tested):
             self._end()
-        while time.monotonic() < self.deadline:
+        while clock.now() < self.deadline:
             if self.fresh and not self._replay(list(self.seen)):
                 continue
             reply = self._run(cell, source)
@@ -254,7 +254,7 @@ class _Run:
 
     def _run(self, cell: nbformat.NotebookNode, source: str) -> Reply:
         limit = self.limits.test if is_test(cell) else self.limits.cell
-        left = max(0.0, self.deadline - time.monotonic())
+        left = max(0.0, self.deadline - clock.now())
         run = self.kernel.run_test if is_test(cell) else self.kernel.run
         if is_test(cell):
             self.tested.add(cell.id)

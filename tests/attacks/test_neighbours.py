@@ -11,6 +11,7 @@ import pytest
 
 from autograder.grading.jail import outside
 from autograder.lessons import notebook
+from ranks.stopwatch import family
 from tests.attacks import stock, test_folders
 from tests.helpers.inmates import run
 
@@ -202,7 +203,7 @@ def test_processes_of_another_submission_cannot_be_reached(jail):
     with outside.Jail(jail.limits) as second:
         victim, end = started(jail)
         attacker, end_other = started(second)
-        of_victim = outside._descendants(jail.pid)
+        of_victim = family(jail.pid)
         numbers = [number for number in of_victim if number > 50]  # small ones are the attacker's own
         nice = [os.getpriority(os.PRIO_PROCESS, number) for number in of_victim]
         assert run(attacker, REACH.format(processes=numbers)) == ("[]\n", None)

@@ -26,7 +26,7 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import limits
+from autograder.grading import clock, limits
 from autograder.grading.jail import fence, handles, outside
 from autograder.grading.kernels import Outputs, Reply
 from autograder.lessons import notebook
@@ -124,7 +124,7 @@ class JailedKernel:
             first.end()
             self.former.append(first)
             second = first.successor = self.inmate = self._new_inmate()
-            second.deadline = time.monotonic() + max(60, 3 * self.took)
+            second.deadline = clock.now() + max(60, 3 * self.took)
             for source in self.cells:
                 second.ask("cell", source=source)
         second.deadline = first.deadline
@@ -133,7 +133,7 @@ class JailedKernel:
 
     def run(self, source: str, timeout: float) -> Reply:
         """Run one of the submission's cells. After "timeout", "died" or "unstarted", stop the kernel."""
-        began, inmate = time.monotonic(), self.running
+        began, inmate = clock.now(), self.running
         inmate.deadline = began + max(timeout, 0.01)
         reply, collected = Reply("unstarted"), Outputs()
         if self.broken:
@@ -155,14 +155,14 @@ class JailedKernel:
                 reply.traceback = [_text(frame) for frame in frames[-5:]] if isinstance(frames, list) else []
             reply.execution_count = count if type(count) is int and 0 < count < 10**9 else None
             self.cells.append(source)
-            self.took += time.monotonic() - began
+            self.took += clock.now() - began
         reply.outputs = collected.finished()
         return reply
 
     def run_test(self, source: str, timeout: float) -> Reply:
         """Run a grade cell in this process. It sees the lesson's own names, and handles of the submission's."""
         inmate = self.running
-        inmate.deadline = time.monotonic() + max(timeout, 0.01)
+        inmate.deadline = clock.now() + max(timeout, 0.01)
         reply = Reply("unstarted")
         if self.broken:
             return reply
@@ -174,7 +174,7 @@ class JailedKernel:
             reply.status = "died"
             names = {name for name in known if isinstance(name, str)} if isinstance(known, list) else set()
             code, space = self._prepare(source, names)
-            with _graded_in(inmate.folder, timeout, space, self.other):
+            with _graded_in(inmate, timeout, space, self.other):
                 exec(code, space)
             reply.status = "ok"
         except outside.TooLongError:
@@ -190,7 +190,7 @@ class JailedKernel:
 
     def _can_be_asked(self) -> bool:
         """Can the submission go on after a failed test? It may have removed what its own process needs."""
-        self.running.deadline = time.monotonic() + HEALTHY
+        self.running.deadline = clock.now() + HEALTHY
         try:
             return self.running.ask("ready").get("raised") is None
         except (outside.DiedError, outside.TooLongError):
@@ -248,14 +248,21 @@ def frames_of(error: BaseException | None) -> list[str]:
 
 @contextlib.contextmanager
 def _graded_in(
-    folder: str, timeout: float, space: dict[str, Any], other: Callable[[], outside.Inmate]
+    inmate: outside.Inmate, timeout: float, space: dict[str, Any], other: Callable[[], outside.Inmate]
 ) -> Iterator[None]:
     """For a grade cell: `ranks.run` runs in the jail where it must, temporary files are shared, time is limited."""
     before, streams = tempfile.tempdir, (sys.stdout, sys.stderr)
-    tempfile.tempdir = folder
+    tempfile.tempdir = inmate.folder
     in_main = threading.current_thread() is threading.main_thread()
+
+    def time_is_up(*_: Any) -> None:
+        if (left := inmate.latest.left()) > 0:  # on a busy machine less of it has passed than by the clock
+            signal.setitimer(signal.ITIMER_REAL, left + 1)
+        else:
+            raise outside.TooLongError
+
     if in_main:
-        previous = signal.signal(signal.SIGALRM, _time_is_up)
+        previous = signal.signal(signal.SIGALRM, time_is_up)
         signal.setitimer(signal.ITIMER_REAL, max(timeout, 0.01) + 1)  # the jail's own deadline comes first
     try:
         with (
@@ -276,17 +283,13 @@ def _graded_in(
 def _clock_stopped(inmate: outside.Inmate) -> Iterator[None]:
     """Pauses the grade cell's timer."""
     in_main = threading.current_thread() is threading.main_thread()
-    began, left = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, 0)[0] if in_main else 0.0
+    began, left = clock.now(), signal.setitimer(signal.ITIMER_REAL, 0)[0] if in_main else 0.0
     try:
         yield
     finally:
-        inmate.deadline += time.monotonic() - began
+        inmate.deadline += clock.now() - began
         if left:
             signal.setitimer(signal.ITIMER_REAL, left)
-
-
-def _time_is_up(*_: Any) -> None:
-    raise outside.TooLongError
 
 
 def _text(value: Any) -> str:

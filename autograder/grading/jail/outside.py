@@ -18,17 +18,18 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+from autograder.grading import clock
 from autograder.grading import jail as package
 from autograder.grading.jail import MISSING, fence, own_user, view, wire
 from autograder.grading.limits import unbound_memory
 from autograder.lessons import notebook
+from ranks.stopwatch import family
 
 HERE = Path(__file__).resolve().parent
 
@@ -121,7 +122,7 @@ class Jail:
         return self.process.pid
 
     def _expect_ready(self, process: subprocess.Popen[bytes]) -> None:
-        self.requests.settimeout(120)
+        self.requests.settimeout(900)  # it imports torch, which takes minutes on a very busy machine
         try:
             wire.receive(self.requests)
         except (EOFError, OSError, wire.WireError):
@@ -196,21 +197,20 @@ class Inmate:
 
     files: the message with those of its working directory. They go to this process alone: what its jail has once held
     is in the memory of all processes that are forked there later. Nothing that it sends can be trusted. `deadline`:
-    when its time is up (`time.monotonic`).
+    when its time is up (`clock.now`).
     """
 
     def __init__(self, jail: Jail, connection: socket.socket, pid: int, folder: str, files: list[bytes]):
         self.jail, self.connection, self.pid, self.folder = jail, connection, pid, folder
-        self.deadline = time.monotonic() + 60
+        self.deadline = clock.now() + 60
         self.why_ended = ""
         #: The process of the same submission that has taken the place of this one.
         self.successor: Inmate | None = None
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._keep_limits, daemon=True)
-        connection.settimeout(60)
         with contextlib.suppress(OSError):  # it has ended, and may have said why
             for part in files:
-                connection.sendall(part)
+                wire.send_all(connection, part, self.left)
         first = self._receive()
         if not (isinstance(first, dict) and first.get("up")):
             why = str(first.get("broken", ""))[-500:] if isinstance(first, dict) else ""
@@ -223,13 +223,11 @@ class Inmate:
 
         TooLongError after the deadline, DiedError if the process ends or sends a reply that cannot be read.
         """
-        if time.monotonic() > self.deadline:
+        if self.left() <= 0:
             raise TooLongError
         try:
             for part in wire.encoded({"what": what, **request}):
-                # Anew for each part: a process may take one part now and then.
-                self.connection.settimeout(max(0.01, self.deadline - time.monotonic()))
-                self.connection.sendall(part)
+                wire.send_all(self.connection, part, self.left)
         except TimeoutError:
             raise TooLongError from None
         except OSError:
@@ -246,9 +244,13 @@ class Inmate:
             if on_output is not None:
                 on_output(kind, content)
 
+    def left(self) -> float:
+        """Seconds until its time is up."""
+        return self.deadline - clock.now()
+
     def _receive(self, classes: dict | None = None) -> Any:
         try:
-            return wire.receive(self.connection, classes, self.deadline)
+            return wire.receive(self.connection, classes, self.left)
         except TimeoutError:
             raise TooLongError from None
         except (EOFError, OSError, wire.WireError):
@@ -267,7 +269,7 @@ class Inmate:
     @functools.cached_property
     def _network(self) -> Path:
         """The file in which the system counts what its network has carried: that of its first process."""
-        for pid in _descendants(self.jail.pid, self.jail.limits.processes + _OWN):
+        for pid in family(self.jail.pid, self.jail.limits.processes + _OWN):
             with contextlib.suppress(OSError):
                 found = re.search(r"^NSpid:(.*)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
                 if found and found[1].split() == [str(pid), str(self.pid)]:  # its numbers outside and in the jail
@@ -291,13 +293,14 @@ class Inmate:
         limits = self.jail.limits
         while not self._ended.wait(0.2):
             with contextlib.suppress(MemoryError):  # of this process; it must go on watching
+                clock.now()  # which wants to be asked a few times a second
                 self._look(limits)
             if self.why_ended:
                 return
 
     def _look(self, limits: Limits) -> None:
         """End it if it uses too much now."""
-        mine = _descendants(self.jail.pid, limits.processes + 1)
+        mine = family(self.jail.pid, limits.processes + 1)
         if len(mine) > limits.processes:
             self.why_ended = "it started too many processes"
         # Resident bytes count shared pages once per process: too much, but cheap to read, so they are read first.
@@ -381,18 +384,6 @@ def _begin(mine: fence.Fence) -> None:
     """In the process that becomes bubblewrap: its limits are those of the jail, not those of a worker."""
     mine.enter()
     unbound_memory()
-
-
-def _descendants(pid: int, most: int = 5000) -> list[int]:
-    """A process and its descendants, parents first; at most `most`."""
-    found, todo = list[int](), [pid]
-    while todo and len(found) < most:
-        pid = todo.pop(0)
-        found.append(pid)
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{pid}/task"):
-                todo += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
 
 
 def _resident(pid: int) -> int:

@@ -16,7 +16,6 @@ import pathlib
 import shutil
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,35 +84,55 @@ def encoded(message: Any, keep: Callable[[Any], int] | None = None) -> list[byte
     return [b"".join(parts)] if size <= _ONE_PART else parts
 
 
-def receive(connection: socket.socket, classes: dict[str, type] | None = None, deadline: float | None = None) -> Any:
-    """The next message. classes: dataclasses and named tuples, by name, that it may hold. deadline: `time.monotonic`.
+#: Gives the seconds that are left for a message; none means no limit.
+Left = Callable[[], float] | None
 
-    EOFError if the other side has ended, WireError for anything that is not a message, TimeoutError after the deadline
-    or the socket's time-out.
+
+def send_all(connection: socket.socket, data: bytes, left: Callable[[], float]) -> None:
+    """Send all of this. TimeoutError when no time is left and the other side takes nothing."""
+    view = memoryview(data)
+    while view:
+        connection.settimeout(max(0.01, left()))
+        try:
+            view = view[connection.send(view) :]
+        except TimeoutError:
+            if left() <= 0:
+                raise
+
+
+def receive(connection: socket.socket, classes: dict[str, type] | None = None, left: Left = None) -> Any:
+    """The next message. classes: dataclasses and named tuples, by name, that it may hold.
+
+    EOFError if the other side has ended, WireError for anything that is not a message, TimeoutError when no time is
+    left or, without `left`, after the socket's time-out.
     """
-    size, length = _HEADER.unpack(_exactly(connection, _HEADER.size, deadline))
+    size, length = _HEADER.unpack(_exactly(connection, _HEADER.size, left))
     if size > MAX_MESSAGE or length > min(size, MAX_TREE):
         raise WireError("a message is too long")
     try:
-        body = _exactly(connection, size, deadline)
+        body = _exactly(connection, size, left)
         tree = json.loads(body[:length].decode("ascii"))
-        return _Reader(memoryview(body)[length:], classes or {}, deadline).decode(tree)
+        return _Reader(memoryview(body)[length:], classes or {}, left).decode(tree)
     except (WireError, EOFError, OSError):
         raise
     except Exception as error:  # of Python, numpy and torch, which see names and sizes that the other side has chosen
         raise WireError(f"a message cannot be read: {type(error).__name__}") from None
 
 
-def _exactly(connection: socket.socket, size: int, deadline: float | None) -> bytearray:
+def _exactly(connection: socket.socket, size: int, left: Left) -> bytearray:
     data = bytearray(size)
     view, got = memoryview(data), 0
     while got < size:
-        if deadline is not None:  # for the whole message: a sender may send one byte now and then
-            left = deadline - time.monotonic()
-            if left <= 0:
+        if left is not None:  # for the whole message: a sender may send one byte now and then
+            if (seconds := left()) <= 0:
                 raise TimeoutError
-            connection.settimeout(left)
-        count = connection.recv_into(view[got:])
+            connection.settimeout(max(0.01, seconds))
+        try:
+            count = connection.recv_into(view[got:])
+        except TimeoutError:
+            if left is None or left() <= 0:
+                raise
+            continue  # the machine is busy: less of the time has passed than the socket has waited
         if not count:
             raise EOFError
         got += count
@@ -246,18 +265,18 @@ def _dtype(name: Any) -> np.dtype:
 class _Reader:
     """Turns a tree and its buffers into objects."""
 
-    def __init__(self, data: memoryview, classes: dict[str, type], deadline: float | None = None):
-        self.data, self.classes, self.deadline = data, classes, deadline
+    def __init__(self, data: memoryview, classes: dict[str, type], left: Left = None):
+        self.data, self.classes, self.left = data, classes, left
         self.entries, self.opaque = 0, 0
 
     def decode(self, tree: Any, depth: int = 0) -> Any:
-        """One value. WireError for a tree that `_Writer` would not have made, TimeoutError after the deadline."""
+        """One value. WireError for a tree that `_Writer` would not have made, TimeoutError when no time is left."""
         if tree is None or isinstance(tree, bool):
             return tree
         if isinstance(tree, str):
             return _whole(tree)
         self.entries += 1
-        if self.deadline is not None and self.entries % 1000 == 0 and time.monotonic() > self.deadline:
+        if self.left is not None and self.entries % 1000 == 0 and self.left() <= 0:
             raise TimeoutError
         if depth > MAX_DEPTH + 1 or self.entries > 2 * MAX_ENTRIES:
             raise WireError("a message is nested too deeply")
