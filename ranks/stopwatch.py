@@ -22,9 +22,10 @@ class Stopwatch:
 
     processes: gives their process ids, at each look; children are counted with their parents. Of a second the part is
     left out in which their threads wanted a processor that other programs used, but they have at least as many seconds
-    as they computed. Of the process that asks, only the main thread counts: others watch. Linux tells how long each thread has waited (`/proc/PID/task/TID/schedstat`); elsewhere every
-    second counts. Between two calls of `seconds`, a process that comes and goes is not seen, and its waiting counts:
-    call it a few times a second. May be called from several threads.
+    as they computed. Of the process that asks, only the main thread counts: others watch. Linux tells how long each
+    thread has waited (`/proc/PID/task/TID/schedstat`); elsewhere every second counts. Between two calls of `seconds`, a
+    process that comes and goes is not seen, and its waiting counts: call it a few times a second. May be called from
+    several threads.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]]):

@@ -11,12 +11,16 @@ import threading
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from autograder.__main__ import main
 from autograder.grading import workers
 from autograder.grading.jail import outside
+from autograder.grading.kernels import Reply
+from autograder.grading.run_cells import Limits, failed_by_time, is_test, run_cells
 from ranks import stopwatch
+from tests.helpers import toy_course
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail
@@ -230,7 +234,7 @@ def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, 
 
     def attempt(task):
         tried.append(task.name[0])
-        return task, "", error if len(tried) == 1 else None
+        return task, '{"cells": []}', error if len(tried) == 1 else None
 
     monkeypatch.setattr(workers, "_attempt", attempt)
     with workers.Workers(3) as pool:
@@ -239,3 +243,92 @@ def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, 
     assert [(task.name[0], problem) for task, _, problem in outcomes] == [
         ("student-1", None), ("student-2", None), ("student-0", None)
     ]  # fmt: skip
+
+
+def executed(**outcome):
+    """A notebook whose only test has run, as a worker returns it."""
+    ours = {"status": outcome["status"], "properties": [outcome]}
+    return json.dumps({"metadata": {}, "cells": [{"metadata": {}}, {"metadata": {"autograder": ours}}]})
+
+
+PASSED = executed(status="ok")
+
+
+@pytest.mark.parametrize("bad", [{"status": "timeout", "limit": 120}, {"status": "error", "hang": True}])
+def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monkeypatch, bad):
+    """Beside hundreds of busy processes of another submission, right answers met limits of time."""
+    tasks = [workers.Task((f"student-{number}", LESSON), "", "") for number in range(3)]
+    tried = []
+
+    def attempt(task):
+        tried.append((task.name[0], task.again))
+        return task, executed(**bad) if len(tried) in (1, 3) else PASSED, None
+
+    monkeypatch.setattr(workers, "_attempt", attempt)
+    with workers.Workers(3) as pool:
+        outcomes = list(pool.run(tasks))
+    assert tried == [
+        ("student-0", False), ("student-1", False), ("student-2", False), ("student-0", True), ("student-2", True)
+    ]  # fmt: skip
+    assert sorted((task.name[0], found) for task, found, _ in outcomes) == [
+        ("student-0", PASSED), ("student-1", PASSED), ("student-2", PASSED)
+    ]  # fmt: skip
+
+
+def test_other_failures_are_not_tried_again():
+    assert not failed_by_time(json.loads(executed(status="error"))["cells"])
+    assert not failed_by_time(json.loads(PASSED)["cells"])
+
+
+def test_a_second_run_tries_only_the_tests_that_failed():
+    """The other marks stay, and so does what was said of them."""
+    lesson, asked = nbformat.from_dict(toy_course.lesson()), []
+
+    class Scripted:
+        """The test of the second exercise does not end, the first time."""
+
+        def start(self):
+            pass
+
+        def stop(self):
+            pass
+
+        def run(self, source, timeout):
+            return Reply("ok")
+
+        def run_test(self, source, timeout):
+            asked.append(next(name for name in ("double", "square", "half") if name in source))
+            return Reply("timeout" if asked.count("square") == 1 and asked[-1] == "square" else "ok")
+
+    run_cells(lesson.cells, Scripted, Limits())
+    assert asked == ["double", "square", "half"] and failed_by_time(lesson.cells)
+    run_cells(lesson.cells, Scripted, Limits(), again=True)
+    assert asked == ["double", "square", "half", "square"] and not failed_by_time(lesson.cells)
+
+
+def test_a_limit_is_named_beside_the_points_and_so_is_the_second_try(tmp_path):
+    toy = Toy(tmp_path, timeout=2)
+    assert toy.grade(submission(ex2="def square(x):\n    while True: pass\n"))["ex2"] == 0.0
+    said = toy.comment("ex2")
+    assert "The limit is 4 s." in said and "second try, during which nothing else was graded" in said
+    assert "second try" not in toy.comment("ex1") + toy.comment("ex3")
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_time_limit_met_on_a_busy_machine_is_not_remembered_as_a_grade(tmp_path, monkeypatch, capsys, busy):
+    toy = Toy(tmp_path)
+    toy.hand_in("ada", submission())
+    one = {"name": "The whole test", "says": "", "points": 1.0, "status": "timeout", "limit": 4.0, "tries": 2}
+
+    def run(self, tasks):
+        for task in tasks:
+            nb = nbformat.reads(task.cells, as_version=4)
+            for test in filter(is_test, nb.cells):
+                test.metadata.autograder |= {"status": "timeout", "properties": [dict(one)]}
+            nb.metadata.autograder.busy = busy
+            yield task, nbformat.writes(nb), None
+
+    monkeypatch.setattr(workers.Workers, "run", run)
+    for _ in range(2):
+        assert toy.course.grade(solutions=False) == []
+    assert capsys.readouterr().err.count("ada 07_toy: it met a limit of time") == (2 if busy else 0)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import nbformat
 
+from autograder.grading import limits
+
 if TYPE_CHECKING:
     from autograder.grading.workers import Task
 
@@ -75,6 +77,10 @@ class Bar:
         """What is going on, after the bar."""
         self.bar.set_description_str(text, refresh=False)
         self._show()
+
+    def note(self, text: str) -> None:
+        """A line for the person who grades, which stays above the bar."""
+        self.bar.write(limits.printable(text), file=sys.stderr)
 
     def watched(self, task: Task) -> Task:
         """The same task, whose worker notes its cells."""

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from autograder.grading import gradebook
+from autograder.grading import gradebook, limits
 from autograder.grading.course import Course
 from autograder.lessons import notebook
 
@@ -91,15 +91,18 @@ def _say_limits(course: Course) -> None:
 def _example(arguments: argparse.Namespace) -> int:
     from autograder.grading import example_class
 
-    course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # one submission never ends
+    course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # some submissions never end
     course.check(arguments.lessons)
     # Without the solutions first: the expected points show a broken test or jail as well.
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments), solutions=False)
     print(gradebook.table_of(course.rows()))
     expected = example_class.read_expected(example_class.EXAMPLE / "expected.csv")
     wrong = example_class.differences(course.scores(), expected, arguments.lessons)
-    for line in wrong:
-        print(line, file=sys.stderr)
+    comments = course.comments() if wrong else {}
+    for key, line in wrong.items():
+        why = comments.get(key, "").split("\n")[0]
+        print(f"{line}: {limits.printable(why)}" if why else line, file=sys.stderr)
+    course.forget(key[:2] for key in wrong)  # or the next `make` would only repeat these lines
     folder = example_class.EXAMPLE_COURSE.relative_to(notebook.ROOT)
     print(f"\nThe example class is in {folder}: feedback pages in {folder / 'feedback'}.")
     return 1 if problems or wrong else 0

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from autograder.grading import limits
 from autograder.grading.bar import Bar
-from autograder.grading.gradebook import Row, csv_of, read_rows, scores_of, totals_of
+from autograder.grading.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
 from autograder.grading.nbgrader_steps import exactly_one
 from autograder.lessons import keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from traitlets.config import Config
 
     from autograder.grading.workers import Task, Workers
+
+
+#: Said of a submission that is not remembered as graded.
+STARVED = (
+    "it met a limit of time, also when it was tried alone, while other programs had the processors; the next `grade` "
+    "tries it again"
+)
 
 
 class Course:
@@ -175,10 +182,19 @@ class Course:
             if problem:
                 problems.append(problem)
             else:
-                done["/".join(task.name)] = todo[task.name]
-                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+                if _decided_by_others(executed):
+                    bar.note(f"{student} {lesson}: {STARVED}")
+                else:
+                    done["/".join(task.name)] = todo[task.name]
+                    write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
             bar.done(task.name)
         return problems
+
+    def forget(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """Let the next `grade` grade these submissions again, (student, lesson), although they have not changed."""
+        forgotten = set(map("/".join, jobs))
+        kept = {name: state for name, state in self._read_graded().items() if name not in forgotten}
+        write_whole(self.graded, json.dumps(kept, indent=1, sort_keys=True))
 
     def task(self, student: str, lesson: str) -> Task:
         """What a worker needs to run one submission; without a student (''), the solution itself."""
@@ -307,6 +323,11 @@ class Course:
         with self.gradebook() as gradebook:
             return [row for row in read_rows(gradebook) if row[:2] in present]
 
+    def comments(self) -> dict[tuple[str, str, str], str]:
+        """(student, lesson, exercise) → the autograder's comment."""
+        with self.gradebook() as gradebook:
+            return read_comments(gradebook)
+
     def has_gradebook(self) -> bool:
         """Is there a gradebook yet? `gradebook` would make one."""
         return (self.root / "gradebook.db").is_file()
@@ -384,3 +405,11 @@ class Course:
         submission = submission_files.digest(self.root / "submitted" / student / lesson) if student else ""
         parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), submission)
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
+
+
+def _decided_by_others(executed: str) -> bool:
+    """Did a test fail by a limit of time while other programs had the processors for most of the time?"""
+    from autograder.grading import run_cells
+
+    nb = json.loads(executed)
+    return nb["metadata"].get("autograder", {}).get("busy", False) and run_cells.failed_by_time(nb["cells"])

@@ -31,13 +31,13 @@ def read_expected(path: Path) -> dict[tuple[str, str, str], float]:
         }
 
 
-def differences(scores: dict, expected: dict, lessons: list[str] | None = None) -> list[str]:
-    """One line for each exercise whose points are not the expected ones."""
-    lines = []
+def differences(scores: dict, expected: dict, lessons: list[str] | None = None) -> dict[tuple[str, str, str], str]:
+    """(student, lesson, exercise) → one line, for each exercise whose points are not the expected ones."""
+    lines = {}
     for key in sorted(scores.keys() | expected.keys()):
         if lessons and key[1] not in lessons:
             continue
         got = scores[key][0] if key in scores else None
         if got != expected.get(key):
-            lines.append(f"{' '.join(key)}: got {got}, expected {expected.get(key)}")
+            lines[key] = f"{' '.join(key)}: got {got}, expected {expected.get(key)}"
     return lines

@@ -52,6 +52,24 @@ def read_rows(gradebook: Any) -> list[Row]:
     return [Row(student, lesson, test.removesuffix("-test"), *rest) for student, lesson, test, *rest in found]
 
 
+def read_comments(gradebook: Any) -> dict[tuple[str, str, str], str]:
+    """(student, lesson, exercise) → the autograder's comment. nbgrader keeps it with the answer cell."""
+    from nbgrader import api
+
+    found = (
+        gradebook.db.query(
+            api.SubmittedAssignment.student_id, api.Assignment.name, api.SolutionCell.name, api.Comment.auto_comment
+        )
+        .select_from(api.Comment)
+        .join(api.SubmittedNotebook, api.Comment.notebook_id == api.SubmittedNotebook.id)
+        .join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id)
+        .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
+        .join(api.SolutionCell, api.Comment.cell_id == api.SolutionCell.id)
+        .all()
+    )
+    return {(student, lesson, cell): text or "" for student, lesson, cell, text in found}
+
+
 def scores_of(rows: list[Row]) -> dict[tuple[str, str, str], tuple[float, float]]:
     """(student, lesson, exercise) → (score, most)."""
     return {row[:3]: (row.score, row.max_score) for row in rows}

@@ -33,8 +33,8 @@ class Reply:
 
     status: "ok", "error", "timeout" (stopped after `timeout` seconds), "died" (the kernel ended), or
     "unstarted" (the kernel had ended before the cell began). error: name and text of the exception that it raised. why:
-    what ended the kernel, if known. raised: the exception that a grade cell raised outside the jail. seed: the seed of
-    its checks' inputs.
+    what ended the kernel, if known. limit: the seconds after which it was stopped. raised: the exception that a grade
+    cell raised outside the jail. seed: the seed of its checks' inputs.
     """
 
     status: str
@@ -43,6 +43,7 @@ class Reply:
     traceback: list[str] = field(default_factory=list)
     execution_count: int | None = None
     why: str = ""
+    limit: float = 0.0
     raised: Exception | None = None
     seed: int | None = None
 

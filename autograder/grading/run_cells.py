@@ -23,6 +23,7 @@ from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT
 from autograder.grading.pictures import picture_of
 from autograder.lessons import properties
 from autograder.lessons.notebook import natural
+from ranks import HangError
 
 
 @dataclass
@@ -40,6 +41,9 @@ MOMENT = 5.0
 #: What was written down about each property that failed, and the search for hints (`CheckFailed.find_hints`).
 Failures = list[tuple[nbformat.NotebookNode, Callable[[], tuple[str, ...]]]]
 
+#: What is written down about a cell that has run.
+OUTCOME = ("status", "error", "why", "seed", "where", "picture", "limit", "hang")
+
 #: The status of a cell that was skipped.
 NOT_RUN = "not run"
 
@@ -53,19 +57,21 @@ def run_cells(
     limits: Limits,
     skip: Collection[str] = (),
     passed: Callable[[], None] = lambda: None,
+    again: bool = False,
 ) -> Failures:
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
-    passed: called after each code cell.
+    passed: called after each code cell. again: the cells have run before; tests that hold do not run once more.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
     whole notebook took too long. A test also gets `properties`: for each property of its exercise, the core first,
     the `name`, the sentence that it `says`, its `points`, its `status` and, if it failed, `error` (name, text), `where`
-    (the frames in the student's cells) and the `seed` that repeats the failure. Returns the failures of checks, for
-    `add_hints`.
+    (the frames in the student's cells), the `seed` that repeats the failure, the `limit` of time that it hit, in
+    seconds, whether it is a `hang` of ranks, and the number of `tries` if there were two. Returns the failures of
+    checks, for `add_hints`.
     """
-    run = _Run(new_kernel, limits)
+    run = _Run(new_kernel, limits, again)
     try:
         for cell in cells:
             if cell.cell_type == "code":
@@ -101,6 +107,10 @@ def _found_by(find_hints: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
 def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> None:
     """Run one code cell and write down what became of it."""
     ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
+    if run.again and is_test(cell) and ours.status == "ok":
+        return
+    for key in OUTCOME:  # of an earlier run
+        ours.pop(key, None)
     if cell.id in skip:
         ours.status = NOT_RUN
     elif is_test(cell):
@@ -130,6 +140,8 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         reply = run.step(test, one.source)
         test.outputs += run.bounded(reply.outputs)
         found.update(_outcome(run, reply))
+        if run.again and found.status != "ok":
+            found.tries = 2
         if isinstance(reply.raised, CheckFailed):
             run.failures.append((found, reply.raised.find_hints))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
@@ -141,6 +153,10 @@ def _outcome(run: _Run, reply: Reply) -> dict:
     found: dict = {"status": reply.status, "error": [part[:ERROR] for part in reply.error]}
     if reply.why:
         found["why"] = reply.why
+    if reply.limit:
+        found["limit"] = reply.limit
+    if isinstance(reply.raised, HangError) or isinstance(getattr(reply.raised, "__cause__", None), HangError):
+        found["hang"] = True
     if reply.seed is not None and reply.status != "ok":
         found["seed"] = str(reply.seed)  # as text: JavaScript would round it
     if reply.status == "error":
@@ -148,6 +164,14 @@ def _outcome(run: _Run, reply: Reply) -> dict:
         if drawn := picture_of(reply.raised):
             found["picture"] = drawn
     return run.within_account(found)
+
+
+def failed_by_time(cells: list[dict]) -> bool:
+    """Does a test fail, and was a limit of time or a hang of ranks met on the way? cells: after `run_cells`."""
+    found = [cell["metadata"].get("autograder", {}) for cell in cells]
+    outcomes = [one for ours in found for one in (ours, *ours.get("properties", []))]
+    fails = any(one["status"] != "ok" for ours in found for one in ours.get("properties", []))
+    return fails and any(one.get("limit") or one.get("hang") for one in outcomes)
 
 
 def is_unwritten(outcome: dict) -> bool:
@@ -159,8 +183,8 @@ def is_unwritten(outcome: dict) -> bool:
 class _Run:
     """One pass over a notebook: the live kernel, and which cells it has seen."""
 
-    def __init__(self, new_kernel: Callable[[], Kernel], limits: Limits):
-        self.new_kernel, self.limits = new_kernel, limits
+    def __init__(self, new_kernel: Callable[[], Kernel], limits: Limits, again: bool = False):
+        self.new_kernel, self.limits, self.again = new_kernel, limits, again
         self.deadline = clock.now() + limits.notebook
         self.kernel, self.fresh = new_kernel(), True
         self.since = time.monotonic()  # when the live kernel had seen the cells before
@@ -197,7 +221,7 @@ class _Run:
                 if reply.status == "died" and self._leave_out_what_kills_later(lived):
                     continue
             return reply
-        return Reply("out of time")
+        return Reply("out of time", limit=self.limits.notebook)
 
     def bounded(self, outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
         """A cell's outputs, or a line in their place when those of all cells are too long together."""
@@ -259,8 +283,10 @@ class _Run:
         if is_test(cell):
             self.tested.add(cell.id)
         reply = run(source, min(limit, left))
-        if reply.status == "timeout" and left < limit:
-            reply.status = "out of time"
+        if reply.status == "timeout":
+            reply.limit = limit
+            if left < limit:
+                reply.status, reply.limit = "out of time", self.limits.notebook
         if reply.execution_count and not is_test(cell):
             self.counts.add(reply.execution_count)
         return reply

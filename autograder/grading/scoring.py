@@ -77,6 +77,8 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
         said.append("Without the core of the exercise, the other properties earn no points.")
     if len(outcomes) > 1 and [one.name for one in outcomes if not holds(one)] == [properties.VISIBLE]:
         said.append("Only the visible part of the test fails. No other property explains that, so it costs all points.")
+    if any(one.get("tries") for one in outcomes if not holds(one)):
+        said.append("This is the result of a second try, during which nothing else was graded.")
     return said
 
 
@@ -93,7 +95,7 @@ def _why(outcome: nbformat.NotebookNode, about: str, unwritten: bool) -> str:
     elif status == "error":
         why = f"The test stopped with {name}: {text}" if text else f"The test stopped with {name}."
     else:
-        why = STOPPED[status].format(what="the test", What="The test") + _known_cause(outcome)
+        why = STOPPED[status].format(what="the test", What="The test") + _details(outcome)
     if name == "NameError" and about.endswith(LEFT_OUT):
         return about  # which explains the error
     return f"{about} {why}".strip()
@@ -125,9 +127,9 @@ def _numbered(exercises: list[str]) -> str:
     return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}. Fix those first."
 
 
-def _known_cause(outcome: dict) -> str:
-    why = str(outcome.get("why") or "")
-    return f" It was ended because {why}." if why else ""
+def _details(outcome: dict) -> str:
+    why, limit = str(outcome.get("why") or ""), outcome.get("limit")
+    return (f" The limit is {limit:g} s." if limit else "") + (f" It was ended because {why}." if why else "")
 
 
 def _about_answer(answer: nbformat.NotebookNode | None) -> str:
@@ -141,7 +143,7 @@ def _about_answer(answer: nbformat.NotebookNode | None) -> str:
         text = CELL.sub(r" (line \1)", text)
         return "" if name == "NotImplementedError" else f"Your answer cell stopped with {name}: {text}."
     if status in STOPPED:
-        return STOPPED[status].format(what="your answer cell", What="Your answer cell") + _known_cause(ours) + LEFT_OUT
+        return STOPPED[status].format(what="your answer cell", What="Your answer cell") + _details(ours) + LEFT_OUT
     return ""
 
 

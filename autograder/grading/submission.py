@@ -25,14 +25,15 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
     Exercises that fail are tried again without the errors of those on which they build (`carried`). Hints are searched
     for after that, for what has failed for good.
 
-    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`).
+    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`) and
+    `again` (`run_cells`).
     """
     properties.copy_weights(cells, lesson)
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel:
         passed = functools.partial(bar.tick, getattr(how, "progress", ""))
         with hints.later():
-            failures = run_cells(cells, new_kernel, how.limits, skip, passed)
+            failures = run_cells(cells, new_kernel, how.limits, skip, passed, getattr(how, "again", False))
             carried.try_again(cells, lesson, new_kernel, how.limits)
     add_hints(failures, how.limits.notebook)
 

@@ -11,10 +11,12 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
+import json
 import multiprocessing
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -23,8 +25,8 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import limits, submission
-from autograder.grading.run_cells import Limits
+from autograder.grading import clock, limits, submission
+from autograder.grading.run_cells import Limits, failed_by_time
 
 #: A worker takes seconds to start: for fewer submissions than this, another one saves no time.
 WORTH_A_WORKER = 4
@@ -38,6 +40,7 @@ class Task:
     """One notebook to run. cells, lesson: notebooks as text. files: the other files in its folder, by name.
 
     limits, jail, demonstrations: as `steps.RunCells` has them. progress: the file in which its cells are counted.
+    again: the cells have been run, and only tests that fail are tried once more.
     """
 
     name: tuple[str, str]
@@ -48,6 +51,7 @@ class Task:
     jail: bool = True
     demonstrations: bool = False
     progress: str = ""
+    again: bool = False
 
     def with_cells(self, cells: str) -> Task:
         """The same task for other cells."""
@@ -64,8 +68,11 @@ def execute(task: Task) -> str:
         _share_inputs()
         nb = nbformat.reads(task.cells, as_version=4)
         lesson = nbformat.reads(task.lesson, as_version=4)
+        began, own = time.monotonic(), clock.now()
         with limits.bounded_time(limits.WORKER_SECONDS) if _is_worker() else contextlib.nullcontext():
             submission.run_submission(nb.cells, lesson, task.files, task)
+        # Others had the processors for most of the time.
+        nb.metadata.setdefault("autograder", {})["busy"] = clock.now() - own < (time.monotonic() - began) / 2
         return nbformat.writes(nb)
 
 
@@ -126,17 +133,29 @@ class Workers:
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Each task with its executed notebook, or with '' and the error, in the order in which they end.
 
-        A task whose jail did not start is tried again after all others: that need not be its own fault.
+        A task whose jail did not start is tried again after all others: that need not be its own fault. So are tests
+        that failed by a limit of time or by a hang, after that and one notebook at a time: a neighbor may have had the
+        processors. Of these, what the second run says counts.
         """
         from autograder.grading.jail import outside
 
-        again = []
+        unstarted, slow = list[Task](), list[Outcome]()
         for outcome in self._run(tasks):
             if isinstance(outcome[2], (OSError, outside.JailError)):
-                again.append(outcome[0])
+                unstarted.append(outcome[0])
+            elif _is_slow(outcome):
+                slow.append(outcome)
             else:
                 yield outcome
-        yield from self._run(again)
+        for outcome in self._run(unstarted):
+            if _is_slow(outcome):
+                slow.append(outcome)
+            else:
+                yield outcome
+        for task, executed, _ in slow:
+            once_more = replace(task, cells=executed, again=True)
+            for _, twice, error in self._run([once_more]):
+                yield task, executed if error else twice, None
 
     def _run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         if self.client is not None:
@@ -200,6 +219,11 @@ class Workers:
         for future in as_completed(futures):
             yield _outcome(futures[future], future)
             future.release()
+
+
+def _is_slow(outcome: Outcome) -> bool:
+    """Did tests fail by a limit of time or by a hang?"""
+    return not outcome[2] and failed_by_time(json.loads(outcome[1])["cells"])
 
 
 def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, jobs: int) -> None:

@@ -116,32 +116,13 @@ def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
     """(student, lesson) → marks in the order of the exercises, for the submissions that are in `submitted/` now."""
     if not course.has_gradebook():
         return {}
-    comments = _comments(course)
+    comments = course.comments()
     found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
         by_hand, comment = row.manual_score is not None, comments.get(row[:3], "")
         mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand)
         found.setdefault(row[:2], []).append(mark)
     return found
-
-
-def _comments(course: Course) -> dict[tuple[str, str, str], str]:
-    """(student, lesson, exercise) → the autograder's comment. nbgrader keeps it with the answer cell."""
-    from nbgrader import api
-
-    with course.gradebook() as gradebook:
-        rows = (
-            gradebook.db.query(
-                api.SubmittedAssignment.student_id, api.Assignment.name, api.SolutionCell.name, api.Comment.auto_comment
-            )
-            .select_from(api.Comment)
-            .join(api.SubmittedNotebook, api.Comment.notebook_id == api.SubmittedNotebook.id)
-            .join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id)
-            .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
-            .join(api.SolutionCell, api.Comment.cell_id == api.SolutionCell.id)
-            .all()
-        )
-    return {(student, lesson, cell): text or "" for student, lesson, cell, text in rows}
 
 
 def _students(course: Course) -> list[Student]:
