@@ -140,7 +140,7 @@ def exported(lessons):
     """The capstone's folder, with its notebook as a script."""
     folder = lessons / pieces.LESSON
     subprocess.run(
-        [sys.executable, "-m", "jupytext", "--to", "py", "17_capstone.ipynb"], cwd=folder, check=True, timeout=60
+        [sys.executable, "-m", "jupytext", "--to", "py", "17_capstone.ipynb"], cwd=folder, check=True, timeout=900
     )
     return folder
 
@@ -151,7 +151,7 @@ def test_the_exported_notebook_runs_under_torchrun(lessons):
     folder = exported(lessons)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "17_capstone.py"]
     environment = {**os.environ, "CHECKPOINT_DIR": str(folder / "checkpoints"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
     told = [float(loss) for loss in re.findall(r"^step +\d+  loss (.*)$", done.stdout, re.MULTILINE)]
     assert told == ranks.run(notebook.functions(pieces.LESSON)["train"], 4, (20, None, None))[0]["losses"]
@@ -184,7 +184,7 @@ def test_the_slurm_file_trains_on_two_nodes_and_goes_on(lessons, tmp_path):
     expected = ranks.run(notebook.functions(pieces.LESSON)["train"], 4, (20, None, None))[0]["losses"]
     for first in (1, 11):  # the second time Slurm has put the job back into its queue
         command = ["bash", str(CLUSTER / "capstone.sbatch")]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stderr
         told = re.findall(r"^step +(\d+)  loss (.*)$", done.stdout, re.MULTILINE)
         assert [(int(step), float(loss)) for step, loss in told] == list(enumerate(expected, start=1))[first - 1 :]

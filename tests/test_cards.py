@@ -51,7 +51,7 @@ def test_a_card_shows_for_the_pointer_and_the_keyboard_and_closes(chromium, book
     tab.open((book / "book" / "05_ddp.html").as_uri())
     link = tab.page.locator("a.reference[href='#thm-overlap']").first
     link.hover()
-    tab.wait(f"({CARD}).includes('The last bucket arrives at')", seconds=5)
+    tab.wait(f"({CARD}).includes('The last bucket arrives at')")
     assert tab.evaluate("document.querySelector('[aria-describedby=link-card]').hash") == "#thm-overlap"
     tab.page.locator(".link-card").hover()  # the pointer moves onto the card
     tab.page.wait_for_timeout(400)

@@ -13,11 +13,12 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from playwright.sync_api import expect
 
 import ranks
 from autograder.lessons import notebook
 from ranks import playable
-from tests.helpers.browser import Tab
+from tests.helpers.browser import DRAWN, Tab
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 
@@ -79,7 +80,7 @@ def to_the_end(tab: Tab, figure: str) -> str:
 
 
 def said(tab: Tab, figure: str) -> str:
-    tab.page.wait_for_timeout(50)
+    tab.drawn()
     return tab.page.locator(f"figure-{figure} .figure-says").first.inner_text()
 
 
@@ -715,7 +716,7 @@ def test_a_message_is_on_its_way_and_arrives(chapter_01):
     moved, arrived = set(), []
     for step in range(1, 17):
         chapter_01.page.keyboard.press("ArrowRight")
-        chapter_01.page.wait_for_timeout(30)
+        chapter_01.drawn()
         assert player.locator(".figure-count").inner_text() == f"{step} / 16"
         moved.add(player.locator("path.ledger-moving").count())
         if player.locator("path.ledger-arrived").count():
@@ -779,7 +780,7 @@ def test_keys_play_and_step_on_a_still_page(chromium, book, width):
     assert page.locator("figure-ring button[aria-label=Pause]").count() == 1
     page.keyboard.press(" ")
     page.keyboard.press("Home")
-    page.wait_for_timeout(50)
+    page.evaluate(DRAWN)
     assert count.inner_text() == "0 / 6"
     context.close()
 
@@ -795,12 +796,12 @@ def test_every_figure_is_moved_with_keys_and_says_what_it_shows(chromium, book):
             count, says = box.locator(".figure-count"), box.locator(".figure-says")
             box.focus()
             tab.page.keyboard.press("End")
-            tab.page.wait_for_timeout(50)
+            tab.drawn()
             step, last = count.inner_text().split(" / ")
             end = says.inner_text()
             assert step == last and len(end) > 20, f"{path.name}: {name}"
             tab.page.keyboard.press("Home")
-            tab.page.wait_for_timeout(50)
+            tab.drawn()
             assert count.inner_text() == f"0 / {last}", f"{path.name}: {name}"
             assert last == "0" or says.inner_text() != end, f"{path.name}: {name} says the same at both ends"
             moved.add(name)
@@ -812,9 +813,9 @@ def test_the_ring_at_home_runs_once_unless_less_motion_is_wanted(chromium, book)
     for motion, step in (("no-preference", "6 / 6"), ("reduce", "0 / 6")):
         page = chromium.new_context(reduced_motion=motion).new_page()
         page.goto((book / "book" / "index.html").as_uri())
-        page.wait_for_timeout(7500)
-        assert page.locator("figure-ring .figure-count").inner_text() == step
-        assert page.locator("figure-ring button[aria-label=Play]").count() == 1, "it does not rest"
+        page.wait_for_timeout(7500 if motion == "reduce" else 0)
+        expect(page.locator("figure-ring .figure-count")).to_have_text(step)
+        expect(page.locator("figure-ring button[aria-label=Play]"), "it does not rest").to_have_count(1)
         page.context.close()
 
 

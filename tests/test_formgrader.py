@@ -37,7 +37,7 @@ def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
             env=environment(toy.root),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=1800,
         )
         assert done.returncode == 0, done.stderr
     assert toy.points("noisy") == {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}

@@ -1,12 +1,11 @@
 """Formulas on the feedback page: drawn where they are formulas, harmless whatever a student writes."""
 
 import re
-import time
 
 import nbformat
 import pytest
 
-from autograder.grading import feedback, safe
+from autograder.grading import clock, feedback, safe
 from autograder.lessons import notebook
 from tests.helpers.hostile_markup import assert_harmless
 
@@ -63,9 +62,9 @@ def test_an_underscore_in_a_name_is_one():
 
 def test_formulas_that_grow_or_nest_cost_no_time():
     for formula in ("{" * 900, "\\frac{" * 150, "x^{" * 300 + "}" * 300, "\\sqrt{" * 160 + "x" + "}" * 160):
-        started = time.perf_counter()
+        started = clock.now()
         shown(f"${formula}$")
-        assert time.perf_counter() - started < 2
+        assert clock.now() - started < 2
 
 
 def test_every_formula_of_the_lessons_is_drawn():

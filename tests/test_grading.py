@@ -5,6 +5,7 @@ import html.parser
 import json
 import os
 import re
+import resource
 import runpy
 import shutil
 import signal
@@ -22,6 +23,7 @@ from autograder.grading.course import Course
 from autograder.lessons import notebook
 from tests.helpers.hostile_markup import assert_harmless
 from tests.helpers.notebook_regions import split
+from tests.helpers.patience import PATIENCE
 from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.jail
@@ -39,7 +41,7 @@ def grade(*arguments, cwd=None):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=1800,
+        timeout=7200,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -83,11 +85,12 @@ def all_expected():
 
 @pytest.mark.slow
 def test_a_second_run_grades_nothing_and_is_quick(example):
-    started = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     status, out, err = grade("--example", *LESSONS)
     assert (status, out) == (0, example[1])
     assert not re.search(r"[1-9]\d*%\|", err), "the bar says that it prepares, and never moves"
-    assert time.monotonic() - started < 15
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 15, "seconds of a processor"
 
 
 @pytest.mark.slow
@@ -203,7 +206,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(course):
     command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root)]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     state = course.root / "autograded" / ".graded.json"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while running.poll() is None and time.monotonic() < deadline:
         if state.exists() and re.search(r'"\w[\w-]*/07_toy"', state.read_text()):
             break  # somebody's is graded

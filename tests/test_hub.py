@@ -22,6 +22,7 @@ from autograder.lessons import notebook
 from tests.helpers import npm
 from tests.helpers.browser import Tab, chromium
 from tests.helpers.hub import RECIPE, Hub, proxy
+from tests.helpers.patience import PATIENCE
 
 LESSON = "03_step"
 #: A student → how the exercises begin that this student solves, and the points for them.
@@ -73,31 +74,31 @@ def test_a_class_from_release_to_feedback(hub):
 
 def fetch(tab: Tab, folder: Path) -> None:
     """Fetch the lesson in the Assignment List, the only one of nbgrader's pages in a student's menu."""
-    tab.page.click(".lm-MenuBar-itemLabel:text-is('Nbgrader')", timeout=120_000)
+    tab.page.click(".lm-MenuBar-itemLabel:text-is('Nbgrader')")
     tab.page.click(".lm-Menu-itemLabel:text-is('Assignment List')")
     assert tab.page.locator(".lm-Menu-itemLabel:text-is('Formgrader')").count() == 0
-    tab.page.click("#released_assignments_list button:text-is('Fetch')", timeout=60_000)
-    tab.page.wait_for_selector("#fetched_assignments_list .list_item", timeout=60_000)
+    tab.page.click("#released_assignments_list button:text-is('Fetch')")
+    tab.page.wait_for_selector("#fetched_assignments_list .list_item")
     assert {path.name for path in folder.iterdir()} == {f"{LESSON}.ipynb", "AGENTS.md"}
 
 
 def solve(tab: Tab, server: str, path: Path, beginning: str) -> None:
     """Open the notebook, put right answers into the cells that begin like this, run all cells, and save."""
-    tab.page.goto(f"{server}/lab/tree/{LESSON}/{LESSON}.ipynb", timeout=60_000)
+    tab.page.goto(f"{server}/lab/tree/{LESSON}/{LESSON}.ipynb")
     tab.wait_for_kernel()
     answers = answers_of(beginning)
     for source in answers:
         cell = tab.page.locator(".jp-Notebook .jp-CodeCell", has_text=source.split("\n")[0]).first
-        cell.locator(".cm-content").click(timeout=60_000)
+        cell.locator(".cm-content").click()
         tab.page.keyboard.press("Control+a")
         tab.page.keyboard.insert_text(source)
     if answers:
         tab.page.click(".lm-MenuBar-itemLabel:text-is('Run')")
         tab.page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
-        tab.wait("[...document.querySelectorAll('.jp-InputPrompt')].some(it => /\\d/.test(it.innerText))", 90)
-        tab.wait("[...document.querySelectorAll('.jp-InputPrompt')].every(it => !it.innerText.includes('*'))", 90)
+        tab.wait("[...document.querySelectorAll('.jp-InputPrompt')].some(it => /\\d/.test(it.innerText))")
+        tab.wait("[...document.querySelectorAll('.jp-InputPrompt')].every(it => !it.innerText.includes('*'))")
     tab.page.keyboard.press("Control+s")
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while not sources(path).issuperset(answers):
         assert time.monotonic() < until, "the notebook was not saved"
         time.sleep(0.2)
@@ -124,17 +125,17 @@ def submit(tab: Tab) -> None:
     """Hand in with the Assignment List's button."""
     tab.page.click(".lm-MenuBar-itemLabel:text-is('Nbgrader')")
     tab.page.click(".lm-Menu-itemLabel:text-is('Assignment List')")
-    tab.page.click("#fetched_assignments_list button:text-is('Submit')", timeout=60_000)
-    tab.page.wait_for_selector("#submitted_assignments_list .list_item", timeout=60_000)
+    tab.page.click("#fetched_assignments_list button:text-is('Submit')")
+    tab.page.wait_for_selector("#submitted_assignments_list .list_item")
 
 
 def feedback(tab: Tab) -> str:
     """Fetch the feedback in the Assignment List and open it from the file browser; the text of the page."""
     tab.page.click("#refresh_assignments_list")
-    tab.page.click("#submitted_assignments_list button:text-is('Fetch Feedback')", timeout=60_000)
-    tab.page.click("#submitted_assignments_list a:has-text('view feedback')", timeout=60_000)
-    tab.page.dblclick(f".jp-DirListing-itemText:has-text('{LESSON}.html')", timeout=60_000)
-    return tab.page.frame_locator(".jp-HTMLViewer iframe").locator("body").inner_text(timeout=60_000)
+    tab.page.click("#submitted_assignments_list button:text-is('Fetch Feedback')")
+    tab.page.click("#submitted_assignments_list a:has-text('view feedback')")
+    tab.page.dblclick(f".jp-DirListing-itemText:has-text('{LESSON}.html')")
+    return tab.page.frame_locator(".jp-HTMLViewer iframe").locator("body").inner_text()
 
 
 def test_students_have_what_ranks_and_the_notebooks_import():

@@ -340,9 +340,9 @@ def test_old_formats_cost_nothing_more():
     cells = [{"cell_type": "heading", "level": 10**12, "source": "x"}]
     cells += [{"cell_type": "code", "input": "1", "language": "python", "outputs": outputs}]
     nb = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]}
-    began = time.monotonic()
+    began = time.process_time()
     read = restore.read_submission(io.StringIO(json.dumps(nb)))
-    assert [cell.source for cell in read.cells] == ["# x", "1"] and time.monotonic() - began < 30
+    assert [cell.source for cell in read.cells] == ["# x", "1"] and time.process_time() - began < 30
 
 
 def test_a_number_of_a_cell_is_short(monkeypatch):

@@ -2,11 +2,11 @@
 
 import copy
 import os
-import time
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from autograder.grading import clock
 from autograder.grading.restore import SourceCell, restore
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
 
@@ -220,10 +220,10 @@ KILLERS = {
 @pytest.mark.parametrize("name", KILLERS)
 def test_a_killer_costs_its_exercise_only_and_says_why(toy, name):
     source, why = KILLERS[name]
-    started = time.monotonic()
+    started = clock.now()
     assert toy.grade(submission(ex2=source), name) == WITHOUT_EX2
     assert toy.comment("ex2", name).startswith(why)
-    assert time.monotonic() - started < 20
+    assert clock.now() - started < 40, "two tries"
 
 
 @pytest.mark.thorough

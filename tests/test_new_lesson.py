@@ -221,7 +221,7 @@ def run(root: Path, *arguments: str) -> str:
     """What `python …` prints with the packages of the copy; it must succeed."""
     environment = os.environ | {"PYTHONPATH": str(root), "JUPYTER_PREFER_ENV_PATH": "1"}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=7200)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 

@@ -25,7 +25,7 @@ OPF = "{http://www.idpf.org/2007/opf}"
 def written(book, path):
     """Run the program that writes a file of this kind."""
     program = ROOT / ".ci" / f"{path.suffix[1:]}.py"
-    done = subprocess.run([sys.executable, program, book, path], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, program, book, path], capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stderr
     assert list(path.parent.iterdir()) == [path], "it leaves nothing behind"
     return path

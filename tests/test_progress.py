@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.helpers.browser import Tab, chromium
 from tests.helpers.formgrader_server import Server
+from tests.helpers.patience import PATIENCE
 
 QUICKLY = "import ranks, time\nfrom ranks import progress\nprogress.PATIENCE = progress.EVERY = 0.2"
 #: Rank 0 ends at once, rank 1 after a while.
@@ -32,7 +33,7 @@ def kernel():
 def outputs(client, source: str, looked_at: bool) -> list[dict]:
     """The messages about outputs that a cell sends. looked_at: as from JupyterLab, not as from a program."""
     found: list[dict] = []
-    client.execute_interactive(source, allow_stdin=looked_at, output_hook=found.append, timeout=60)
+    client.execute_interactive(source, allow_stdin=looked_at, output_hook=found.append, timeout=900)
     return [message for message in found if message["msg_type"] not in ("status", "execute_input")]
 
 
@@ -80,14 +81,14 @@ def test_jupyterlab_shows_the_line_and_saves_nothing_of_it(tmp_path):
         with chromium() as browser:
             tab = Tab(browser)
             tab.open(f"{server.url}/login?token={server.token}")
-            tab.page.goto(f"{server.url}/lab/tree/long.ipynb", timeout=60_000)
+            tab.page.goto(f"{server.url}/lab/tree/long.ipynb")
             tab.wait_for_kernel()
             tab.page.click(".lm-MenuBar-itemLabel:text-is('Run')")
             tab.page.click(".lm-Menu-itemLabel:text-is('Run All Cells')")
             text = "document.querySelector('.jp-Notebook').innerText"
-            tab.wait(f"/1 of 2 ranks finished, \\d+ s/.test({text})", 60)
-            tab.wait(f"!{text}.includes('ranks finished')", 30)
-            until = time.monotonic() + 60
+            tab.wait(f"/1 of 2 ranks finished, \\d+ s/.test({text})")
+            tab.wait(f"!{text}.includes('ranks finished')")
+            until = time.monotonic() + PATIENCE
             while not (saved := nbformat.read(path, as_version=4)).cells[1].execution_count:
                 assert time.monotonic() < until, "the notebook was not saved"
                 tab.page.keyboard.press("Control+s")  # again: the cell may not have had its number yet

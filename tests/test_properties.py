@@ -279,7 +279,7 @@ def test_all_front_doors_show_the_same_fraction(course):
         env=environment(course.root),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     assert points(course, "eve") == points(course, "fay") == (1.75, 2.0)

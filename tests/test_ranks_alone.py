@@ -236,7 +236,7 @@ def test_ranks_works_without_the_course(tmp_path):
         env={**os.environ, "PYTHONPATH": str(tmp_path), "RANKS_DEBUG": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
     )
     assert done.stdout == "[(0, [2.0, 2.0]), (1, [2.0, 2.0])] rank 0 waits forever\n", done.stderr
 
@@ -245,7 +245,7 @@ def test_ranks_works_without_the_course(tmp_path):
 @pytest.mark.thorough
 def test_ranks_is_typed():
     command = [sys.executable, "-m", "mypy", "ranks"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -266,7 +266,7 @@ def test_an_example_is_stored_clean(path):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any(" forever\n  rank 0 " in output.get("text", "") for output in shown), "a hang is explained"
     assert sum("text/html" in output.get("data", {}) for output in shown) == 3, "three figures"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autograder.lessons.shared_server import share_server
+from tests.helpers.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -28,7 +29,7 @@ def script(*lines: str, **environment: str) -> subprocess.CompletedProcess:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -52,8 +53,8 @@ def listening() -> set[int]:
     return found
 
 
-def until(holds, seconds=10):
-    end = time.monotonic() + seconds
+def until(holds):
+    end = time.monotonic() + PATIENCE
     while not holds() and time.monotonic() < end:
         time.sleep(0.02)
     assert holds()

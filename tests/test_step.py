@@ -60,7 +60,7 @@ def test_the_assignment_needs_no_torch():
     sources = [_without_hidden_tests(cell) for cell in cells]
     blocked = "import sys\nfor name in ('torch', 'ranks', 'autograder'):\n    sys.modules[name] = None\n"
     script = blocked + "\n".join(sources) + "\nprint(distributed_training_step.__name__)\n"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=900)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "distributed_training_step"
 

@@ -21,6 +21,7 @@ from autograder.grading.kernels import Reply
 from autograder.grading.run_cells import Limits, failed_by_time, is_test, run_cells
 from ranks import stopwatch
 from tests.helpers import toy_course
+from tests.helpers.patience import PATIENCE
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail
@@ -114,7 +115,7 @@ def ends_at_an_empty_task(task):
 def test_workers_end_when_the_grader_is_killed(course):
     command = [sys.executable, "-m", "autograder", "grade", "--course", str(course.root), "--jobs", "2"]
     grader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    family, until = [], time.monotonic() + 60
+    family, until = [], time.monotonic() + PATIENCE
     before = made()  # by graders that other tests killed; numbers of processes come round again
     while not any("bwrap" in command_of(pid) for pid in family) and time.monotonic() < until:
         time.sleep(0.1)
@@ -122,7 +123,7 @@ def test_workers_end_when_the_grader_is_killed(course):
     assert len(family) > 4, "the grader, what workers are forked from, workers, and jails"
     grader.kill()
     grader.wait()
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while any(map(command_of, family)) and time.monotonic() < until:
         time.sleep(0.1)
     assert [command for command in map(command_of, family) if command] == []
@@ -193,7 +194,7 @@ def cluster(folder):
     try:
         for command in commands:
             started.append(subprocess.Popen([*dask, *command], start_new_session=True, **common))
-            until = time.monotonic() + 60
+            until = time.monotonic() + PATIENCE
             while not file.exists() and time.monotonic() < until:
                 time.sleep(0.1)
         yield json.loads(file.read_text())["address"]
@@ -203,7 +204,7 @@ def cluster(folder):
                 os.killpg(process.pid, signal.SIGTERM)
         for process in started:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=20)
+                process.wait(timeout=PATIENCE)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
@@ -214,8 +215,8 @@ def test_a_dask_cluster_grades_as_this_machine_does(course, tmp_path, capsys):
     from dask.distributed import Client
 
     with cluster(tmp_path) as address:
-        with Client(address, timeout=60) as client:
-            client.wait_for_workers(2, timeout=120)
+        with Client(address, timeout=PATIENCE) as client:
+            client.wait_for_workers(2, timeout=PATIENCE)
         status = main(["grade", "--course", str(course.root), "--scheduler", address, "--timeout", "20"])
     assert status == 0, capsys.readouterr().err
     assert points(course) == EXPECTED

@@ -26,7 +26,7 @@ BOOK = notebook.ROOT / "book"
 CACHE = notebook.ROOT / "_build" / "jupyter_cache"
 
 #: Seconds for one cell, as in `_config.yml`.
-CELL_TIMEOUT = 300
+CELL_TIMEOUT = 3600
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

@@ -25,7 +25,7 @@ from autograder.lessons.shared_server import share_server
 EXECUTED = notebook.ROOT / "_build" / "executed"
 
 #: Seconds for one cell. The slowest cells take a few seconds; the limit ends a cell that hangs.
-CELL_TIMEOUT = 600
+CELL_TIMEOUT = 3600
 
 
 #: What follows the fingerprint of a notebook that ran without its test cells.

@@ -27,6 +27,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.lessons import notebook
+from ranks.stopwatch import Stopwatch
 from tests.attacks import catalog, lessons
 from tests.attacks.attack import Attack
 from tests.helpers import toy_course
@@ -248,24 +249,23 @@ def descendants(pid: int | None = None) -> set[int]:
 
 
 class Run:
-    """What became of a machine that was graded: seconds, problems, scores, what changed, what was left."""
+    """What became of a machine that was graded: problems, scores, what changed, what was left."""
 
     def __init__(self, machine: Machine, timeout: float):
         self.machine, before = machine, machine.digest()
         environment = {**os.environ, **IMPORTS, "HOME": str(machine.home), "TMPDIR": str(machine.root / "tmp")}
         (machine.root / "tmp").mkdir()
         adopt_orphans()
-        there, started = descendants(), time.monotonic()
+        there = descendants()
         command = [*PYTHON, "-m", "tests.attacks.course", str(machine.root)]
         with Accomplice(machine.places) as accomplice:
             running = subprocess.Popen(command, env=environment, cwd=machine.root, stdin=subprocess.DEVNULL)
-            try:
-                self.status = running.wait(timeout)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                self.status = running.wait()
-            self.seconds = time.monotonic() - started
-            until = time.monotonic() + 2  # what was told to end has ended by then
+            stopwatch = Stopwatch(lambda: [running.pid])
+            while running.poll() is None and stopwatch.seconds() < timeout:
+                time.sleep(0.1)
+            running.kill()
+            self.status = running.wait()
+            until = time.monotonic() + 60  # what was told to end has ended by then
             while (left := descendants() - there) and time.monotonic() < until:
                 time.sleep(0.05)
         self.left, self.heard = left, accomplice.heard

@@ -5,10 +5,10 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
+from autograder.grading import clock
 from autograder.grading.jail import outside
 from autograder.lessons import notebook
 from ranks.stopwatch import family
@@ -37,6 +37,7 @@ print(found)
 
 DESCRIPTORS = """
 import fcntl, os
+
 
 def look(process):
     seen = []
@@ -109,7 +110,7 @@ def test_submissions_share_no_open_file(jail):
 
 def test_a_signal_to_its_group_stops_only_itself(jail):
     inmate, end = started(jail)
-    before = time.monotonic()
+    before = clock.now()
     with pytest.raises(outside.TooLongError):
         run(inmate, STOP, seconds=1)
     end()
@@ -118,7 +119,7 @@ def test_a_signal_to_its_group_stops_only_itself(jail):
         run(after, "import os\nprint(os.getpgid(0) > 0, os.getpgid(1) > 0, os.getsid(1) > 0)")[0] == "True True True\n"
     )
     end()
-    assert time.monotonic() - before < 60, "nobody waits for a process that it has stopped"
+    assert clock.now() - before < 60, "nobody waits for a process that it has stopped"
 
 
 def test_each_has_terminals_of_its_own_and_few(jail, inmate):
@@ -226,6 +227,6 @@ def test_all_of_this_holds_where_an_ordinary_user_grades():
         command += [f"--basetemp={folder}/tests", __file__, test_folders.__file__, "-k", "not ordinary"]
         environment = {**os.environ, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            command, cwd=notebook.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=notebook.ROOT, env=environment, capture_output=True, text=True, timeout=3600, check=False
         )
     assert done.returncode == 0 and " passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-5000:]

@@ -10,9 +10,11 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.helpers.patience import PATIENCE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -31,6 +33,10 @@ FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--proxy-server=http://127.0.0.1:9",
 ]
+
+
+#: A promise that is kept once a page has been drawn again.
+DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 def find() -> str | None:
@@ -53,7 +59,7 @@ def pages(book: Path) -> list[Path]:
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser without windows; `Tab` opens one. Raises RuntimeError where Chromium is not installed."""
-    from playwright.sync_api import sync_playwright  # not needed to find the browser
+    from playwright.sync_api import expect, sync_playwright  # not needed to find the browser
 
     path = find()
     if path is None:
@@ -61,10 +67,24 @@ def chromium() -> Iterator[Browser]:
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS, chromium_sandbox=not root)
+        expect.set_options(timeout=1000 * PATIENCE)
+        browser.new_page = _patient(browser.new_page)
+        browser.new_context = _patient(browser.new_context)
         try:
             yield browser
         finally:
             browser.close()
+
+
+def _patient(new: Callable[..., Any]) -> Callable[..., Any]:
+    """`new_page` or `new_context`, of which nothing gives up on a busy machine."""
+
+    def made(**options: Any) -> Any:
+        page = new(**options)
+        page.set_default_timeout(1000 * PATIENCE)
+        return page
+
+    return made
 
 
 class Tab:
@@ -95,20 +115,24 @@ class Tab:
         """Load a page and wait until its scripts have run and its fonts are there."""
         self.requests.clear()
         self.errors.clear()
-        self.page.goto(url, timeout=60_000)
+        self.page.goto(url)
         self.wait("document.fonts.status === 'loaded'")
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page, as plain data; promises are awaited."""
         return self.page.evaluate(expression)
 
-    def wait(self, expression: str, seconds: float = 30) -> None:
+    def wait(self, expression: str) -> None:
         """Wait until an expression is true, also on a page that this one sends us on to."""
-        self.page.wait_for_function(expression, timeout=1000 * seconds)
+        self.page.wait_for_function(expression)
+
+    def drawn(self) -> None:
+        """Wait until the page has drawn what was asked of it before."""
+        self.page.evaluate(DRAWN)
 
     def wait_for_kernel(self) -> None:
         """Wait until JupyterLab's status bar says that the notebook's kernel is idle; earlier, it asks for one."""
-        self.wait("document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle')", 120)
+        self.wait("document.querySelector('#jp-main-statusbar')?.innerText.includes('| Idle')")
 
 
 def main(arguments: list[str]) -> int:

@@ -65,7 +65,7 @@ class Server:
             data=b"{}" if method == "POST" else None,
             headers={"Authorization": f"token {self.token}"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=900) as answer:
             return answer.read().decode()
 
     def json(self, path: str, method: str = "GET") -> Any:
@@ -75,5 +75,5 @@ class Server:
     def stop(self) -> None:
         """End it."""
         self.process.terminate()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=300)
         self.log.close()

@@ -16,6 +16,7 @@ from pathlib import Path
 from autograder.lessons import notebook
 from tests.helpers import npm
 from tests.helpers.browser import Tab
+from tests.helpers.patience import PATIENCE
 
 RECIPE = notebook.ROOT / "examples" / "hub"
 TEACHER = "teacher"
@@ -69,7 +70,7 @@ class Hub:
             stderr=self.log,
             start_new_session=True,
         )
-        until = time.monotonic() + 90
+        until = time.monotonic() + PATIENCE
         while not self._answers():
             assert self.process.poll() is None and time.monotonic() < until, self.said()
             time.sleep(0.3)
@@ -89,11 +90,11 @@ class Hub:
 
     def login(self, tab: Tab, name: str, path: str = "lab") -> None:
         """Log in as this person and wait for the page at `path` of the person's own server."""
-        tab.page.goto(f"{self.url}/hub/login?next=/hub/user-redirect/{path}", timeout=60_000)
+        tab.page.goto(f"{self.url}/hub/login?next=/hub/user-redirect/{path}")
         tab.page.fill("#username_input", name)
         tab.page.fill("#password_input", "any")
         tab.page.click("#login_submit")
-        tab.page.wait_for_url(f"{self.url}/user/{name}/{path}**", timeout=120_000)
+        tab.page.wait_for_url(f"{self.url}/user/{name}/{path}**")
 
     def run(self, *command: str) -> str:
         """What a command of the instructor prints, in the course's folder, as in a terminal of the hub."""
@@ -105,7 +106,7 @@ class Hub:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=400,  # grading on a busy machine
+            timeout=3600,  # grading on a busy machine
         )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -114,7 +115,7 @@ class Hub:
         """End the hub, its proxy and everybody's server."""
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=40)
+            self.process.wait(timeout=300)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.log.close()

@@ -87,7 +87,7 @@ def get(package: Package) -> Path:
 
 def _npm(arguments: list[str], folder: Path) -> str:
     """Run npm in a folder; what it prints. NoPackageError where it reaches no registry."""
-    made = subprocess.run(["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=300)
+    made = subprocess.run(["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=3600)
     if made.returncode and re.search(r"ENOTFOUND|EAI_AGAIN|ECONN|ETIMEDOUT|ENETUNREACH|ERR_SOCKET", made.stderr):
         raise NoPackageError(f"npm reaches no registry for `npm {' '.join(arguments)}`")
     assert made.returncode == 0, f"`npm {' '.join(arguments)}` failed:\n{made.stderr[-2000:]}"

@@ -14,6 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ranks import stopwatch
+
 
 class SavedBytes:
     """How many bytes of tensors autograd keeps alive for a backward pass: now, and at the most."""
@@ -110,12 +112,11 @@ class LiveBytes(TorchDispatchMode):
 
     def settled(self, limit: float) -> int:
         """Bytes that are alive, once they are no more than the limit or patience is at its end."""
-        total = self.now()
-        while total > limit and self.patience > 0:
-            started = time.monotonic()
+        total, waited = self.now(), stopwatch.own()
+        while total > limit and waited.seconds() < self.patience:
             time.sleep(0.002)
             total = self.now()
-            self.patience -= time.monotonic() - started
+        self.patience -= waited.seconds()
         return total
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -25,7 +25,7 @@ from autograder.checking.instruments.filesystem import watch
 from autograder.checking.stage import run_ranks
 from autograder.checks.checkpoints.format import Saved, draw, expect_content, read_checkpoint, scratch_folder
 from autograder.checks.checkpoints.states import attempt, expect_returned, state_of
-from ranks import record
+from ranks import record, stopwatch
 
 #: Seconds for a save to end of itself once its other rank was killed.
 GRACE = 5.0
@@ -126,14 +126,14 @@ def _start(folder: Path, save_sharded: Callable, saved: Saved, victim: int, kill
 
 
 def _finish(pids: list[int]) -> list[int]:
-    """The exit codes of processes; those that still run after `GRACE` are ended."""
-    until, codes = time.monotonic() + GRACE, {}
+    """The exit codes of processes; those that still run after `GRACE` seconds of their own are ended."""
+    had, codes = stopwatch.Stopwatch(lambda: pids), {}
     while len(codes) < len(pids):
         for pid in set(pids) - set(codes):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 codes[pid] = os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
+        if had.seconds() > GRACE:
             for pid in set(pids) - set(codes):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.001)

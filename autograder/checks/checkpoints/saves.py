@@ -37,6 +37,7 @@ from autograder.checks.checkpoints.states import (
     piece_of,
     state_of,
 )
+from ranks import stopwatch
 
 #: Seconds that one rank waits for another to begin to write; they write at the same time, so it need not wait.
 PATIENCE = 3.0
@@ -204,8 +205,8 @@ def _slow_driver(rank, world_size, folder, save_sharded, saved):
 
 def _all_ranks_sync(log: Log, world_size: int) -> bool:
     """Wait until all ranks have begun an fsync, unless another has waited for that in vain."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
+    waited = stopwatch.own()
+    while waited.seconds() < PATIENCE:
         events = log.events()
         if len({e.rank for e in events if e.kind == "fsync"}) == world_size:
             return True

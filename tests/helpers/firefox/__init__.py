@@ -33,7 +33,7 @@ def visit(pages: list[Path], width: int, ask: dict[str, str]) -> dict[Path, dict
     shutil.copy(HERE / "visit.mjs", _FOLDER)
     task = {"firefox": find(), "width": width, "pages": [page.as_uri() for page in pages], "ask": ask}
     made = subprocess.run(
-        ["node", "visit.mjs"], cwd=_FOLDER, input=json.dumps(task), capture_output=True, text=True, timeout=600
+        ["node", "visit.mjs"], cwd=_FOLDER, input=json.dumps(task), capture_output=True, text=True, timeout=3600
     )
     assert made.returncode == 0, made.stderr[-3000:]
     found = json.loads(made.stdout)
