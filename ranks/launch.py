@@ -186,7 +186,7 @@ class _Run:
 
     def _await_exit(self, rank: int) -> None:
         """A rank's connection has closed: wait for its exit status, which follows at once."""
-        until = time.monotonic() + 2
+        until = time.monotonic() + 60
         while rank not in self.ranks.exits and time.monotonic() < until:
             wait(self.ranks.events, timeout=0.05)
             self.ranks.collect_exits()
@@ -277,8 +277,8 @@ class _Run:
         for rank in ranks:
             if rank not in self.ranks.exits:
                 os.kill(self.ranks.pids[rank], signal.SIGUSR1)
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until and not all(_size(self.folder / f"stack.{r}") for r in ranks):
+        had = Stopwatch(lambda: self.ranks.pids)
+        while had.seconds() < 0.5 and not all(_size(self.folder / f"stack.{r}") for r in ranks):
             time.sleep(0.01)
         for rank in ranks:
             if found := _innermost_own_frame(self.folder / f"stack.{rank}"):

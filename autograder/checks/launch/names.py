@@ -18,7 +18,7 @@ from autograder.checks.launch.common import outcome
 
 #: Seconds that a rank may take when all others are there (a busy machine takes some of them), and after which an
 #: attempt is killed.
-LIMIT, CUT = 5.0, 0.3
+LIMIT, CUT = 15.0, 0.3
 #: Seconds between a rank and the next one, so that each attempt has an order.
 BETWEEN = 0.08
 #: Seconds for which a rank that comes late lets the others wait once.
