@@ -122,7 +122,7 @@ def test_it_ends_with_the_program_that_shares_it():
             "with share_server():\n    time.sleep(60)\n",
         ]
     )
-    until(lambda: listening() - before, 30)
+    until(lambda: listening() - before)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     until(lambda: not listening() - before)
