@@ -6,6 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import ranks
+from autograder.answers import variants
 from autograder.checks.costs import common
 from autograder.lessons import notebook
 from tests.helpers import right_answers
@@ -43,6 +45,31 @@ def test_two_levels_with_a_port_for_each_gpu_move_what_one_ring_of_all_gpus_move
     for nodes, gpus in ((2, 4), (8, 8), (3, 5)):
         two = common.two_level_seconds(1000, nodes, gpus, gpus, (0, 1), (0, 1))
         assert two == common.ring_seconds(1000, nodes * gpus, 0, 1)
+
+
+def _all_reduce_ones(rank, world_size, all_reduce):
+    import torch
+
+    all_reduce(torch.ones(800))
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "vectors"),
+    [
+        ("all_reduce", None, 2 * 7 / 8),
+        ("halving_all_reduce", None, 4 * 2 * 1 / 2),
+        ("halving_all_reduce", "halving_with_near_partners_first", 2 * 1 / 2),
+    ],
+)
+def test_what_leaves_a_node_depends_on_the_order_of_the_partners(name, variant, vectors):
+    """Two nodes of four, as lesson 01 counts them: a ring 2(N−1)/N · T, far partners first 2g(n−1)/n · T, near ones
+    2(n−1)/n · T."""
+    pytest.importorskip("torch")
+    swap = {v.cell: v.source for v in variants.of_lesson("01_collectives") if v.name == variant}
+    assert bool(swap) == bool(variant)
+    function = notebook.functions("01_collectives", swap)[name]
+    sends = ranks.run(_all_reduce_ones, 8, (function,)).ledger.sends()
+    assert sum(m.bytes for m in sends if m.rank < 4 <= m.peer) == vectors * 3200
 
 
 def test_one_port_carries_all_bytes_of_its_node():
