@@ -1,6 +1,7 @@
 """Lesson 02: its oracles agree with numpy and with published numbers, and chance never decides a mark."""
 
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -23,6 +24,18 @@ def close(value):
 @pytest.fixture(scope="module")
 def lesson():
     return notebook.functions(LESSON)
+
+
+@pytest.fixture(scope="module")
+def glued():
+    """The numbers that the chapter's hidden cells put into its sentences, by name."""
+    chapter = (notebook.ROOT / "book" / f"{LESSON}.md").read_text()
+    cells = re.findall(r"```\{code-cell\} python\n:tags: \[remove-cell\]\n(.*?)```", chapter, re.DOTALL)
+    numbers = {}
+    space = {"glue": lambda name, value, display: numbers.update({name: value})}
+    for cell in cells:
+        exec(cell.replace("from myst_nb import glue\n", ""), space)
+    return numbers
 
 
 def test_the_played_rounds_are_those_of_lesson_01():
@@ -91,6 +104,27 @@ def test_the_threshold_hardly_depends_on_the_model_or_on_the_nodes(lesson):
             seconds = lesson["two_level_time"](2 * parameters, nodes, 8, 8, NVLINK, PORT)
             thresholds.append(lesson["tokens_to_hide"](parameters, seconds, 989e12, 0.4, 2 / 3))
     assert max(thresholds) < 1.4 * min(thresholds)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 16])
+def test_only_the_last_backward_of_several_hides_messages(lesson, batches):
+    """The part 2/(3M) of M micro-batches is what is left of the step when the last backward begins."""
+    for communication in (0.0, 0.1, 0.5, 2.0):
+        last_backward_begins = (batches - 1) * 1.0 + 1 / 3
+        played = max(batches, last_backward_begins + communication)
+        assert lesson["step_time"](batches, communication, 2 / (3 * batches)) == close(played)
+    one, all_of_them = (lesson["tokens_to_hide"](1e9, 0.1, 989e12, 0.4, 2 / (3 * m)) for m in (1, batches))
+    assert batches * (one - 1) < all_of_them <= batches * one
+
+
+def test_the_chapter_counts_the_tokens_of_one_micro_batch_for_llama_3(glued):
+    """Float32 gradients, reduce-scattered over 128 copies, against 8,192 tokens: at the edge, not 17 times inside."""
+    assert glued["llama_has"] == "8,192"
+    needs = int(glued["llama_needs"].replace(",", ""))
+    by_the_theorem = 4 * 0.4 * 989e12 / (6 * 2 / 3 * 50e9) * 127 / 128  # without start-ups
+    assert by_the_theorem < needs < 1.01 * by_the_theorem
+    assert glued["llama_share"] == f"{needs / 8192:.2f}"
+    assert glued["attention"] == "8.4"  # 12 · 126 · 16,384 · 8,192 operations over 6 · 405 billion, in percent
 
 
 def test_the_straight_line_is_that_of_torch(lesson):
