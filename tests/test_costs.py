@@ -127,6 +127,11 @@ def test_the_chapter_counts_the_tokens_of_one_micro_batch_for_llama_3(glued):
     assert glued["attention"] == "8.4"  # 12 · 126 · 16,384 · 8,192 operations over 6 · 405 billion, in percent
 
 
+def test_short_vectors_are_priced_five_times_too_high_by_simple(glued):
+    """126 steps over 8 nodes of 8, 14 of them between nodes, by the latencies of NCCL 2.30.7's tuning.cc."""
+    assert (glued["steps_simple"], glued["steps_ll"]) == ("577", "105")
+
+
 def test_the_straight_line_is_that_of_torch(lesson):
     torch = pytest.importorskip("torch")
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=3.2)
