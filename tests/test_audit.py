@@ -33,7 +33,7 @@ LEAST = {
     "12_tensor": (40, 7),
     "13_context": (60, 7),
     "14_experts": (60, 7),
-    "15_layout": (75, 7),
+    "15_layout": (79, 7),
     "16_checkpoints": (60, 7),
     "17_capstone": (50, 7),
     "03_step": (15, 4),

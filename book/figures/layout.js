@@ -38,14 +38,15 @@
     const count = batch / (dp * micro);
     const memory = bytes(model, layout, count, stage);
     if (memory > GPU.memory) return { ...layout, reason: "memory", memory };
-    const speed = (together) => (together <= GPU.node ? GPU.intra : GPU.inter);
+    // Rings through a node use a port for each rank that their group has there; a message between stages uses one port.
+    const speed = (together, ports = 1) => (together <= GPU.node ? GPU.intra : Math.min(GPU.intra, ports * GPU.inter));
     const operations = (6 * model.params + 12 * model.layers * model.hidden * model.seq) * batch * model.seq;
     const activation = 2 * micro * model.seq * model.hidden;
     const products = (operations * (recompute ? 4 / 3 : 1)) / (gpus * GPU.peak * GPU.efficiency);
     const calls = (((recompute ? 6 : 4) * model.layers) / pp) * count;
-    const tensor = (calls * 2 * (tp - 1) * activation) / tp / speed(tp);
+    const tensor = (calls * 2 * (tp - 1) * activation) / tp / speed(tp, GPU.node);
     const pipeline = pp > 1 ? (2 * chunks * count * activation) / tp / speed(tp * pp) : 0;
-    const data = (4 * (dp - 1) * model.params) / dp / (tp * pp) / speed(gpus);
+    const data = (4 * (dp - 1) * model.params) / dp / (tp * pp) / speed(gpus, Math.max(1, Math.floor(GPU.node / (tp * pp))));
     const share = (pp - 1) / (chunks * count + pp - 1);
     const bubble = ((products + tensor + pipeline) * share) / (1 - share);
     const parts = { products, tensor, pipeline, bubble, data };

@@ -208,8 +208,11 @@ def cost_by_slots():
         if memory > cluster["memory"]:
             result["reason"] = "memory"
             return result
+        node, port = cluster["per_node"], cluster["inter"]
+        own = node // (t * p) or 1  # ranks of a data-parallel group in a node
         speed = [
-            cluster["intra"] if size <= cluster["per_node"] else cluster["inter"] for size in (t, t * p, t * p * d)
+            cluster["intra"] if size <= node else min(cluster["intra"], ports * port)
+            for size, ports in ((t, node), (t * p, 1), (t * p * d, own))
         ]
         flops = flops_per_token(model["params"], model["layers"], model["hidden"], model["seq"]) * model["seq"]
         slot = flops * b / (t * p) * (4 / 3 if again else 1) / cluster["peak"] / cluster["efficiency"]

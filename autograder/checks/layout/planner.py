@@ -81,8 +81,11 @@ def spent(model: dict, cluster: dict, one: dict, batch: int) -> dict[str, float]
     count = batch // (d * one["micro"])
     tokens = one["micro"] * model["seq"]
 
-    def sending(nbytes: float, group: int) -> float:
-        return nbytes / (cluster["inter"] if group > cluster["per_node"] else cluster["intra"])
+    def sending(nbytes: float, group: int, stride: int) -> float:
+        """Seconds for a rank's bytes in a group of ranks `stride` apart, each of which has a port of its own."""
+        inside = max(1, cluster["per_node"] // stride)  # ranks of the group in a node
+        across = min(cluster["intra"], inside * cluster["inter"])
+        return nbytes / (across if group * stride > cluster["per_node"] else cluster["intra"])
 
     layer = 6 * model["params"] / model["layers"] + 12 * model["hidden"] * model["seq"]  # operations of a token
     vector = 2 * tokens * model["hidden"]  # bytes of one activation
@@ -91,11 +94,11 @@ def spent(model: dict, cluster: dict, one: dict, batch: int) -> dict[str, float]
     slot += (
         per_rank * layer * tokens / t / (cluster["peak"] * cluster["efficiency"]) * (4 if one["recompute"] else 3) / 3
     )
-    slot += per_rank * (6 if one["recompute"] else 4) * sending(2 * vector * (t - 1) / t, t)
+    slot += per_rank * (6 if one["recompute"] else 4) * sending(2 * vector * (t - 1) / t, t, 1)
     if p > 1:
-        slot += v * 2 * sending(vector / t, t * p)
+        slot += v * 2 * vector / t / cluster["intra" if t * p <= cluster["per_node"] else "inter"]  # through one port
     seconds = slot * (count + (p - 1) / v)
-    seconds += sending(2 * (2 * model["params"] / t / p) * (d - 1) / d, t * p * d)
+    seconds += sending(2 * (2 * model["params"] / t / p) * (d - 1) / d, d, t * p)
     work = batch * model["seq"] * model["layers"] * layer
     mfu = work / seconds / cluster["gpus"] / cluster["peak"]
     return {"seconds": seconds, "mfu": mfu, "bubble": (p - 1) / (v * count + p - 1)}

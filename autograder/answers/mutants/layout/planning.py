@@ -15,7 +15,7 @@ ranks_of_the_axis_alone = edit(
     COST,
     """For the data-parallel all-reduce you ask whether d ranks fit into a node. Neighbors in dp are t · p ranks apart,
     so a group stays inside a node only if all t · p · d ranks fit into it.""",
-    ("/ bandwidth(cluster, t * p * d)", "/ bandwidth(cluster, d)"),
+    ("/ bandwidth(cluster, t * p * d, ports)", "/ bandwidth(cluster, d, ports)"),
     breaks=tests_of(COST, PLAN),
 )
 
@@ -31,9 +31,41 @@ full_nodes_are_left = edit(
     COST,
     """You let tp groups of exactly per_node ranks cross nodes. Such a group fills one node and stays inside it.""",
     (
-        "/ bandwidth(cluster, t)\n",
-        '/ (cluster["intra"] if t < cluster["per_node"] else cluster["inter"])\n',
+        '/ bandwidth(cluster, t, cluster["per_node"])\n',
+        '/ bandwidth(cluster, t if t < cluster["per_node"] else cluster["per_node"] + 1, cluster["per_node"])\n',
     ),
+    breaks=tests_of(COST, PLAN),
+)
+
+all_ranks_share_a_port = edit(
+    COST,
+    """You let a tp group that crosses nodes use one port of each node. The group fills its nodes, and each GPU has a
+    port: pass per_node as ports.""",
+    ('/ bandwidth(cluster, t, cluster["per_node"])\n', "/ bandwidth(cluster, t)\n"),
+    breaks=tests_of(COST, PLAN),
+)
+
+replicas_share_a_port = edit(
+    COST,
+    """You let a dp group use one port of each node. If several ranks of the group are in a node, each of them has a
+    port: per_node // (t · p) of them, and at least one.""",
+    ('ports = max(1, cluster["per_node"] // (t * p))', "ports = 1"),
+    breaks=tests_of(COST, PLAN),
+)
+
+replicas_use_the_ports_of_others = edit(
+    COST,
+    """You let a dp group use all ports of a node. The t · p groups that pass through a node share its ports, so only
+    the ports of a group's own ranks work for it.""",
+    ('ports = max(1, cluster["per_node"] // (t * p))', 'ports = cluster["per_node"]'),
+    breaks=tests_of(COST, PLAN),
+)
+
+stages_use_all_ports = edit(
+    COST,
+    """You let a pipeline's message use all ports of a node. It goes from one GPU to one other GPU, through one
+    port.""",
+    ("/ t / bandwidth(cluster, t * p)", '/ t / bandwidth(cluster, t * p, cluster["per_node"])'),
     breaks=tests_of(COST, PLAN),
 )
 
@@ -50,8 +82,8 @@ whole_weights_are_averaged = edit(
     """You let every rank average all gradients. A rank holds P/(tp) of the weights, and sends only that many
     gradients.""",
     (
-        '2 * model["params"] / (t * p) / bandwidth(cluster, t * p * d)',
-        '2 * model["params"] / bandwidth(cluster, t * p * d)',
+        '2 * model["params"] / (t * p) / bandwidth(cluster, t * p * d, ports)',
+        '2 * model["params"] / bandwidth(cluster, t * p * d, ports)',
     ),
     breaks=tests_of(COST, PLAN),
 )
