@@ -130,6 +130,105 @@ def test_scripts_move_nothing_while_a_page_loads(chromium, book, width):
     assert seen[0] == seen[1]
 
 
+#: The colors of a page, and which of its two logos one sees.
+LOOK = """(() => {
+  const style = (where, name) => getComputedStyle(document.querySelector(where)).getPropertyValue(name).trim();
+  return {
+    border: style('html', '--pst-color-border'), page: style('body', 'background-color'),
+    text: style('article p', 'color'), link: style('article p a', 'color'),
+    code: style('div.highlight pre', 'color'), behind: style('div.highlight pre', 'background-color'),
+    keyword: style('div.highlight .kn', 'color'),
+    logos: [...document.querySelectorAll('.navbar-brand img')].filter(e => e.checkVisibility()).map(e => e.className),
+  };
+})()"""
+
+
+def first_look(chromium, url, scheme, stopped=None, script=True):
+    """How a page looks to somebody who has never been there; `stopped`: the scripts that never arrive."""
+    context = chromium.new_context(color_scheme=scheme, java_script_enabled=script)
+    page = context.new_page()
+    if stopped:
+        page.route(stopped, lambda route: route.abort())
+    page.goto(url, timeout=60_000)
+    page.wait_for_timeout(300)  # what fades has arrived
+    look = page.evaluate(LOOK)
+    context.close()
+    return look
+
+
+@pytest.mark.browser
+def test_a_first_visit_has_its_colors_before_the_last_script_and_without_scripts(chromium, site):
+    url = site + "book/01_collectives.html"
+    finished = {scheme: first_look(chromium, url, scheme) for scheme in ("light", "dark")}
+    assert all(finished["light"][what] != finished["dark"][what] for what in finished["light"])
+    for scheme, look in finished.items():
+        assert len(look["logos"]) == 1
+        for stopped in (re.compile(r"pydata-sphinx-theme\.js"), re.compile(r"\.js(\?|$)")):
+            assert first_look(chromium, url, scheme, stopped) == look, f"{scheme}, without {stopped.pattern}"
+        assert first_look(chromium, url, scheme, script=False) == finished["light"], f"{scheme}, without scripts"
+
+
+@pytest.mark.browser
+def test_a_reader_who_follows_the_system_finds_its_colors_of_today(chromium, site):
+    """The theme also stores which colors it last showed; the system may have changed since."""
+    context = chromium.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto(site + "book/01_collectives.html", timeout=60_000)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.emulate_media(color_scheme="light")
+    page.route(re.compile(r"\.js(\?|$)"), lambda route: route.abort())
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    context.close()
+
+
+SHIFTS = """window.shift = 0; new PerformanceObserver(list => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shift += entry.value;
+}).observe({ type: "layout-shift", buffered: true });"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        ("book/cluster.html", 1024),
+        ("book/start/attacks.html", 1440),
+        ("book/13_context.html", 768),
+        ("book/reference/formulas.html", 768),
+        ("book/07_bandwidth.html", 1440),
+    ],
+)
+def test_nothing_jumps_on_a_first_visit(chromium, book, site, name, width):
+    """The cumulative layout shift, from a server and from disk; 0.1 counts as good (https://web.dev/articles/cls)."""
+    for url in (site + name, (book / name).as_uri()):
+        context = chromium.new_context(viewport={"width": width, "height": 900})
+        page = context.new_page()
+        page.add_init_script(SHIFTS)
+        page.goto(url, timeout=60_000)
+        page.evaluate("document.fonts.ready.then(() => null)")
+        page.wait_for_timeout(500)
+        assert page.evaluate("window.shift") < 0.05, url
+        context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_magnifier_does_not_cover_what_one_types(chromium, book, width):
+    free = """(form) => {
+      const input = form.querySelector('input');
+      const begins = input.getBoundingClientRect().left + parseFloat(getComputedStyle(input).paddingLeft);
+      return begins - form.querySelector('.fa-magnifying-glass').getBoundingClientRect().right;
+    }"""
+    tab = Tab(chromium, width)
+    tab.open((book / "search.html").as_uri())
+    assert tab.page.locator("main form.bd-search").first.evaluate(free) >= 2
+    tab.open((book / "book" / "index.html").as_uri())
+    tab.page.keyboard.press("Control+k")
+    dialog = tab.page.locator("#pst-search-dialog[open] form.bd-search")
+    dialog.wait_for()
+    assert dialog.evaluate(free) >= 2
+
+
 def test_an_assignment_lists_its_exercises(book):
     for lesson in notebook.lessons():
         links = soup(book / "notebooks" / lesson / f"{lesson}.html").select(".assignment-offer li a")

@@ -1,4 +1,9 @@
-"""Takes out of the pages what none of them needs, so that they load fast.
+"""Gives the pages their colors before they are first painted, and takes out what none of them needs.
+
+The theme has two sets of colors, `light` and `dark`. It writes neither into a page but `auto`, and its last script
+decides: until that one has run, or forever without scripts, a page has no colors at all
+(https://github.com/pydata/pydata-sphinx-theme/issues/1857). Here a page is light when it comes, and the theme's first
+script, in the head, decides by what the reader has chosen, or else by the reader's system.
 
 The theme brings all icons of Font Awesome, as a script of 1.5 MB and in its style sheet. The book uses some twenty: of
 the theme's font only these are kept, within the style sheet, and the script goes. What searches as one types, which is
@@ -21,6 +26,14 @@ SCRIPT = re.compile(r'\s*<script defer src="[^"]*scripts/fontawesome\.js[^"]*"><
 SEARCH = re.compile(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')
 VIEWPORT = re.compile(r'<meta name="viewport"[^>]*>')
 
+WRITTEN = re.compile(r'(<html\b[^>]*) data-theme="auto"')
+#: The theme's script in the head, and what decides in its place.
+DECIDED = re.compile(r'document\.documentElement\.dataset\.theme = localStorage\.getItem\("theme"\) \|\| "[^"]*";')
+DECIDES = """(({ dataset }) => {
+      const dark = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+      dataset.theme = ["light", "dark"].includes(dataset.mode) ? dataset.mode : dark;
+    })(document.documentElement);"""
+
 FACE = re.compile(r"@font-face\{[^}]*Font Awesome[^}]*\}")
 #: The rules that give icons their signs.
 RULE = re.compile(r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"[^"]*"\}')
@@ -30,8 +43,8 @@ FONTS = {"fa-solid-900": ("Font Awesome\\ 6 Free", 900), "fa-brands-400": ("Font
 
 
 def lighter(html: str, searches: bool) -> str:
-    """A page without what it does not need. searches: whether it is the search page."""
-    html = SCRIPT.sub("", html)
+    """A page with its colors, and without what it does not need. searches: whether it is the search page."""
+    html = DECIDED.sub(DECIDES, WRITTEN.sub(r'\1 data-theme="light"', SCRIPT.sub("", html)))
     if not searches:
         html = SEARCH.sub("", html)
     first = VIEWPORT.search(html)

@@ -1,8 +1,11 @@
 """Draws formulas while the book is built: LaTeX becomes MathML, which browsers show by themselves.
 
 Temml (`book/_vendor/temml`) converts, in V8, which the package mini-racer brings. A page needs no script for its
-formulas, shows them at once, and a screen reader reads them. `math.css` holds the font; only pages with formulas load
-it. A formula that cannot be converted causes a warning, which stops the build.
+formulas, and a screen reader reads them. A formula that cannot be converted causes a warning, which stops the build.
+
+`math.css` holds the font; only pages with formulas load it. They ask for the font in their head: a browser that first
+meets it in a formula decodes it after the first paint, and then lays out every line with a formula again. A font in a
+file of its own, preloaded, does as well on a server, but not from disk.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ COVERED = re.compile(
 )
 #: The name of the style sheet with the font.
 STYLE = "math.css"
+ASK_FOR_FONT = """document.fonts.load('1em "STIX Two Math"')"""
 
 
 @functools.cache
@@ -89,6 +93,7 @@ def load(app: Any, pagename: str, templatename: str, context: dict[str, Any], do
     """Give pages with formulas the font."""
     if "<math" in (context.get("body") or ""):
         app.add_css_file(STYLE)
+        app.add_js_file(None, body=ASK_FOR_FONT)
 
 
 def write(app: Any, exception: Exception | None) -> None:
