@@ -33,7 +33,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser firefox jail npm FORCE
+.PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 # The book asks for the notebooks, which one core makes while the other runs the solutions.
@@ -107,7 +107,7 @@ test: .venv/.ready browser jail ## run the tests of the code, all solutions, a s
 quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
 
-thorough: .venv/.ready browser firefox jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
+thorough: .venv/.ready browser firefox epubcheck jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 
@@ -130,6 +130,9 @@ browser: .venv/.ready
 
 firefox: .venv/.ready
 	@command -v firefox-esr >/dev/null || command -v firefox >/dev/null || $(call apt,firefox-esr)
+
+epubcheck: .venv/.ready
+	@command -v epubcheck >/dev/null || $(call apt,epubcheck)
 
 # Submissions are graded in a jail that bubblewrap makes; without it, grading works only with --no-jail.
 jail: .venv/.ready

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import html as escaping
 import mimetypes
+import re
 import sys
 import zipfile
 from datetime import UTC, datetime
@@ -23,6 +24,12 @@ from bs4 import Tag
 
 IDENTIFIER = "urn:uuid:6f0d2c5e-0d0b-4f4e-9a55-6d1c7a7c2e11"
 FONT = articles.ROOT / "book" / "_vendor" / "stix" / "stix-two-math-subset.woff2"
+#: SVG's names with capitals, which a parser of HTML has made small. XML tells them apart, and a reader drops what it
+#: does not know: without its viewBox a picture is cut.
+SVG_NAMES = """viewBox preserveAspectRatio linearGradient radialGradient gradientUnits gradientTransform spreadMethod
+    clipPath clipPathUnits maskUnits patternUnits patternTransform markerWidth markerHeight markerUnits refX refY
+    pathLength textPath textLength lengthAdjust startOffset foreignObject"""
+CAPITALS = {name.lower(): name for name in SVG_NAMES.split()}
 CONTAINER = """<?xml version="1.0"?>
 <container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container">
   <rootfiles><rootfile full-path="content.opf" media-type="application/oebps-package+xml"/></rootfiles>
@@ -66,11 +73,22 @@ def xhtml(title: str, body: str) -> str:
 def picture(source: str) -> tuple[str, bytes]:
     """(ending, bytes) of the picture at an address: a file, or data in the page."""
     if source.startswith("data:"):
-        kind, data = source.removeprefix("data:").split(",", 1)
+        kind, text = source.removeprefix("data:").split(",", 1)
         ending = mimetypes.guess_extension(kind.split(";")[0]) or ".bin"
-        return ending, base64.b64decode(data) if kind.endswith(";base64") else unquote(data).encode()
-    path = Path(unquote(urlparse(source).path))
-    return path.suffix, path.read_bytes()
+        data = base64.b64decode(text) if kind.endswith(";base64") else unquote(text).encode()
+    else:
+        path = Path(unquote(urlparse(source).path))
+        ending, data = path.suffix, path.read_bytes()
+    return ending, for_readers(data) if ending == ".svg" else data
+
+
+def for_readers(svg: bytes) -> bytes:
+    """A picture as stores and readers take it.
+
+    Matplotlib names a DTD on another server, and draws a space as a path without its `d`.
+    """
+    svg = re.sub(rb"<!DOCTYPE[^>\[]*>\s*", b"", svg)
+    return re.sub(rb"<path(?![^>]*\sd=)", b'<path d="M0 0"', svg)
 
 
 def cleaned(article: Tag, pictures: dict[str, bytes]) -> str:
@@ -79,6 +97,9 @@ def cleaned(article: Tag, pictures: dict[str, bytes]) -> str:
         tag["xmlns"] = "http://www.w3.org/1998/Math/MathML"
     for tag in article.find_all("svg"):
         tag["xmlns"] = "http://www.w3.org/2000/svg"
+        for part in [tag, *tag.find_all(True)]:
+            part.name = CAPITALS.get(part.name, part.name)
+            part.attrs = {CAPITALS.get(name, name): value for name, value in part.attrs.items()}
     for tag in article.select('[role^="doc-"]'):
         del tag["role"]
     for tag in article.select("img[src]"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import subprocess
@@ -15,6 +16,7 @@ from bs4 import BeautifulSoup
 from pypdf import PdfReader
 
 from autograder.lessons.notebook import ROOT, lessons
+from tests.helpers import epubcheck
 
 pytestmark = pytest.mark.thorough
 
@@ -70,6 +72,7 @@ def test_the_epub_is_well_formed_and_whole(book, headings, tmp_path):
         names = set(archive.namelist())
         trees = {name: ElementTree.fromstring(archive.read(name)) for name in names if name.endswith("ml")}
         package = ElementTree.fromstring(archive.read("content.opf"))
+        pictures = [archive.read(name) for name in names if name.endswith(".svg")]
     listed = {item.get("href") for item in package.iter(f"{OPF}item")}
     assert listed == names - {"mimetype", "META-INF/container.xml", "content.opf"}
     ids = {name: {tag.get("id") for tag in tree.iter()} for name, tree in trees.items()}
@@ -85,7 +88,19 @@ def test_the_epub_is_well_formed_and_whole(book, headings, tmp_path):
     text = " ".join("".join(tree.itertext()) for tree in trees.values())
     assert all(heading in text for heading in headings)
     formulas = sum(len(tree.findall(".//{http://www.w3.org/1998/Math/MathML}math")) for tree in trees.values())
+    drawn = [tag for tree in trees.values() for tag in tree.iter("{http://www.w3.org/2000/svg}svg")]
+    assert len(drawn) > 50 and not any("viewbox" in tag.attrib for tag in drawn)
+    assert sum("viewBox" in tag.attrib for tag in drawn) > 50
+    assert len(pictures) > 20 and not any(b"<!DOCTYPE" in picture for picture in pictures)
     assert formulas > 1000 and not any(tree.findall(f".//{XHTML}script") for tree in trees.values())
+
+
+@pytest.mark.epubcheck
+def test_epubcheck_has_nothing_to_say_of_the_epub(book, tmp_path):
+    epub, said = written(book, tmp_path / "book.epub"), tmp_path / "said.json"
+    done = subprocess.run([*epubcheck.command(), epub, "--json", said], capture_output=True, text=True, timeout=900)
+    messages = json.loads(said.read_text())["messages"]
+    assert not messages and done.returncode == 0, f"{len(messages)} messages, such as {messages[:3]}\n{done.stderr}"
 
 
 def test_without_a_browser_the_pdf_is_refused_in_one_line(book, tmp_path, monkeypatch):
