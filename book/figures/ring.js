@@ -110,7 +110,7 @@
           <span class="ring-number">${frame.sent[rank].toLocaleString("en")}</span></td>
       </tr>`)}</tbody></table>
       <p class="figure-key">Each chunk has a strip for each rank, filled in that rank's color once its part has been added.
-        The line across the bars is the least possible, 2(N − 1)/N · T = ${round(frame.bound).toLocaleString("en")} bytes.</p>`;
+        The line across the bars is the least that the busiest rank can send, 2(N − 1)/N · T = ${round(frame.bound).toLocaleString("en")} bytes.</p>`;
   }
 
   window.figures.define("ring", {
