@@ -39,7 +39,9 @@
     });
   }
 
-  /** The frames: before the first step, and after each one, until all ranks are done or none can move. */
+  /** The frames: before the first call, and after each step, until all ranks are done or none can move.
+
+      If none can from the beginning, the only step is that all call. */
   function frames({ ranks, order, sends }) {
     const all = [...Array(ranks).keys()];
     const lists = all.map((rank) => calls(rank, order));
@@ -49,7 +51,8 @@
       const done = at.every((count) => count === 2);
       const stuck = !done && next.every((count, rank) => count === at[rank]);
       const waits = all.map((rank) => (next[rank] === at[rank] && at[rank] < 2 ? whom(rank, ranks, lists[rank][at[rank]]) : null));
-      found.push({ at, lists, done, stuck, waits, says: says(at, before, lists, waits, { done, stuck, step: found.length }) });
+      if (!before) found.push({ at, lists, waits: all.map(() => null), says: "Every rank is before its first call." });
+      if (before || stuck) found.push({ at, lists, done, stuck, waits, says: says(at, before, lists, waits, { done, stuck, step: found.length }) });
       if (done || stuck) return found;
       [before, at] = [at, next];
     }
@@ -64,12 +67,12 @@
     const received = (counts) => lists.map((calls, rank) => (counts && calls.indexOf("recv") < counts[rank] ? rank : -1));
     const late = received(before);
     const now = received(at).filter((rank, k) => rank >= 0 && late[k] < 0);
-    const news = step === 0 ? "Every rank is before its first call." : now.length ? `Step ${step}: ${list(now)} received.` : `Step ${step}: no message was received.`;
+    const news = !before ? "All ranks have called" : now.length ? `Step ${step}: ${list(now)} received.` : `Step ${step}: no message was received.`;
     if (done) return `${news} All ranks are done.`;
     if (!stuck) return news;
     const cycle = [];
     for (let rank = 0; !cycle.includes(rank); rank = waits[rank]) cycle.push(rank); // in a stuck ring all ranks wait
-    return `${step === 0 ? "Nothing can move" : `${news} Nothing more can move`}: each rank waits for the next in the cycle ${[...cycle, cycle[0]].join(" → ")}.`;
+    return `${news}${before ? " Nothing more can move" : ", and none can go on"}: each rank waits for the next in the cycle ${[...cycle, cycle[0]].join(" → ")}.`;
   }
 
   const RADIUS = 100;
@@ -86,14 +89,14 @@
     return `M${a.x + dx * (node + 3) + sx} ${a.y + dy * (node + 3) + sy}L${b.x - dx * (node + 7) + sx} ${b.y - dy * (node + 7) + sy}`;
   }
 
-  function draw(frame, { html, settings }) {
+  function draw(frame, { html, settings, step }) {
     const { at, lists, waits, stuck } = frame;
     const { ranks, sends } = settings;
     const node = 20;
     const name = (call) => (call === "send" && sends === "at-once" ? "isend" : call);
     const all = [...Array(ranks).keys()];
-    const doing = (rank) => (at[rank] === 2 ? "is done" : waits[rank] === null ? "can go on" : `waits for rank ${waits[rank]}`);
-    const state = (rank, k) => (k < at[rank] ? "deadlock-done" : k === at[rank] ? "deadlock-now" : "");
+    const doing = (rank) => (step === 0 ? "has not called" : at[rank] === 2 ? "is done" : waits[rank] === null ? "can go on" : `waits for rank ${waits[rank]}`);
+    const state = (rank, k) => (k < at[rank] ? "deadlock-done" : k === at[rank] && step > 0 ? "deadlock-now" : "");
     return html`<div class="deadlock">
       <svg class="deadlock-ring" viewBox="-130 -130 260 260" aria-hidden="true">
         <defs><marker id="deadlock-head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="9" markerHeight="9"

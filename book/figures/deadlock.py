@@ -41,12 +41,16 @@ def still() -> tuple[str, str]:
     marks, said = [], []
     for k, (order, senders) in enumerate(ORDERS.items()):
         hangs = stuck(list(senders))
-        said.append(f"{order}: {'every rank waits forever' if hangs else 'all messages arrive'}")
-        marks.append(f'<text class="still-title" x="{k * WIDE + 10}" y="14">{said[-1]}</text>')
-        center = (k * WIDE + WIDE / 2 - 10, 20 + HIGH / 2)
+        ends = "every rank waits forever" if hangs else "all messages arrive"
+        said.append(f"{order}: {ends}")
+        marks += [
+            f'<text class="still-{look}" text-anchor="middle" x="{(k + 0.5) * WIDE:g}" y="{y}">{words}</text>'
+            for look, words, y in (("title", order, 14), ("label", ends, 30))
+        ]
+        center = ((k + 0.5) * WIDE, 36 + HIGH / 2)
         marks += [mark for rank in range(RANKS) for mark in _rank(rank, rank in senders, *center)]
     alt = f"Four ranks in a ring; each sends to its right neighbor and receives from its left one. {'; '.join(said)}."
-    size = f"0 0 {WIDE * len(ORDERS)} {HIGH + 30}"
+    size = f"0 0 {WIDE * len(ORDERS)} {HIGH + 36}"
     return f'<svg viewBox="{size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
 
 
