@@ -240,21 +240,76 @@ def test_the_pipeline_is_that_of_the_lesson(chapter_11):
 
 def test_the_race_is_timed_by_the_lessons_formulas(chapter_02):
     lesson, draw = notebook.functions("02_costs"), random.Random()
-    inside, network = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)
-    for _ in range(RACES):
-        nodes, gpus, ports = draw.randint(1, 64), draw.randint(1, 8), draw.randint(1, 8)
-        n, where = nodes * gpus, f"{nodes} nodes of {gpus} GPUs and {ports} ports"
-        frames = chapter_02.evaluate(f"figures.race.logic.frames({{nodes: {nodes}, gpus: {gpus}, ports: {ports}}})")
+    ring, tree, halving, two_level = (lesson[f"{name}_time"] for name in ("ring", "tree", "halving", "two_level"))
+    alpha, beta = network = (14e-6, 1 / 50e9)
+    inside = (3.4e-6, 1 / 450e9)
+    settings = [(draw.randint(1, 64), draw.choice([1, 2, 4, 8]), draw.randint(1, 8)) for _ in range(RACES)]
+    for (nodes, gpus, ports), order in itertools.product([*settings, (8, 8, 1)], ("far", "near")):
+        n, where = nodes * gpus, f"{nodes} nodes of {gpus} GPUs and {ports} ports, {order} partners first"
+        shared = (alpha, beta * max(1, gpus / ports))
+        frames = chapter_02.evaluate(f"figures.race.logic.frames({race(nodes, gpus, ports, order)})")
         for frame in frames:
             size = frame["bytes"]
-            want = [lesson["ring_time"](size, n, *network), lesson["tree_time"](size, n, *network)]
-            want.append(lesson["halving_time"](size, n, *network) if n & (n - 1) == 0 else None)
-            want.append(lesson["two_level_time"](size, nodes, gpus, min(ports, gpus), inside, network))
+            if order == "far":  # all GPUs of a node send out at once, and the node has what its GPUs have left
+                up = tree(size, nodes, *shared) + tree(size, gpus, *inside)
+                by_halves = halving(size, nodes, *shared) + halving(size / nodes, gpus, *inside) if two(n) else None
+            else:  # one GPU of a node holds its sum; or each a part of it
+                up = tree(size, gpus, *inside) + tree(size, nodes, *network)
+                by_halves = halving(size, gpus, *inside) + halving(size / gpus, nodes, *shared) if two(n) else None
+            want = [ring(size, n, *(network if nodes > 1 else inside)), up, by_halves]
+            want.append(two_level(size, nodes, gpus, min(ports, gpus), inside, network))
             for got, seconds in zip(frame["seconds"], want, strict=True):
                 assert got == (None if seconds is None else pytest.approx(seconds)), where
-        choose(chapter_02, "race", nodes=nodes, gpus=gpus, ports=ports)
+            best = min(seconds for seconds in want if seconds is not None)
+            assert n == 1 or want[frame["first"]] == pytest.approx(best), where
+        choose(chapter_02, "race", nodes=nodes, gpus=gpus, ports=ports, order=order)
         words = to_the_end(chapter_02, "race")
         assert f"on {n} GPU" in words, where
+
+
+def two(n):
+    """Is it a power of two?"""
+    return n & (n - 1) == 0
+
+
+def race(nodes, gpus, ports, order):
+    """The settings of a race, as JSON."""
+    return json.dumps({"nodes": nodes, "gpus": gpus, "ports": ports, "order": order})
+
+
+def test_what_the_chapter_says_of_the_race(chapter_02):
+    for ports, order, ahead_from in ((8, "far", 16.384e6), (1, "far", 1.024e6), (8, "near", None), (1, "near", None)):
+        frames = chapter_02.evaluate(f"figures.race.logic.frames({race(8, 8, ports, order)})")
+        first = {frame["bytes"]: frame["first"] for frame in frames}
+        halving, two_levels = 2, 3
+        expected = {size: two_levels if ahead_from and size >= ahead_from else halving for size in first}
+        assert first == expected and (not ahead_from or ahead_from in first), (ports, order)
+
+
+def _add_up(rank, world_size, function):
+    function(torch.ones(64 * world_size))
+
+
+def test_the_partners_of_the_race_are_those_of_lesson_01(chapter_02):
+    lesson = notebook.functions("01_collectives")
+    rounds = {
+        (name, order, n): chapter_02.evaluate(f"figures.race.logic.{name}Rounds({n}, '{order}')")
+        for name, order, n in (("halving", "far", 8), ("tree", "near", 6), ("tree", "far", 6))
+    }
+    sends = [(m.rank, m.peer, m.bytes) for m in ranks.run(_add_up, 8, (lesson["halving_all_reduce"],)).ledger.sends()]
+    up = [(a, b, 2048 // 2 ** (k + 1)) for k, messages in enumerate(rounds["halving", "far", 8]) for a, b in messages]
+    assert sorted(sends) == sorted([*up, *((b, a, nbytes) for a, b, nbytes in up)])
+    # Its tree adds up with near partners first, and spreads the sum with near ones first, too.
+    sends = [(m.rank, m.peer) for m in ranks.run(_add_up, 6, (lesson["tree_all_reduce"],)).ledger.sends()]
+    up, down = ([ends for messages in rounds["tree", order, 6] for ends in messages] for order in ("near", "far"))
+    assert sorted(sends) == sorted([*map(tuple, up), *((a, b) for b, a in down)])
+    # What leaves a node of 4 on the way up, in vectors. Lesson 01 counts as much again on the way down: 4 and 1 in all.
+    for order, out in (("far", 4 * (1 / 2)), ("near", 4 * (1 / 8))):
+        messages = chapter_02.evaluate(f"figures.race.logic.halvingRounds(8, '{order}')")
+        leaving = [sum(a < 4 <= b for a, b in one) / 2 ** (k + 1) for k, one in enumerate(messages)]
+        assert sum(leaving) == out
+        crowds = [chapter_02.evaluate(f"figures.race.logic.crowd({json.dumps(one)}, 4)") for one in messages]
+        assert crowds == ([4, 0, 0] if order == "far" else [0, 0, 4])
 
 
 # The buckets

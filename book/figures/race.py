@@ -1,4 +1,8 @@
-"""The still of the race: four all-reduces of three sizes on 8 nodes of 8 GPUs, as lesson 02 times them."""
+"""The still of the race: four all-reduces of three sizes on 8 nodes of 8 GPUs, as lesson 02 times them.
+
+Each node has a port for every GPU, so that no message waits for another one. Rounds within a node cost NVLink's prices,
+the others the network's; halving and the tree begin with the partners in other nodes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from autograder.lessons import notebook
 
 CAPTION = "Four all-reduces in a race"
 NODES, GPUS, PORTS = 8, 8, 8
-#: Seconds a message and seconds a byte: NVLink inside a node, one port of the network between nodes.
+#: Seconds per message and seconds per byte: NVLink inside a node, one port of the network between nodes.
 INSIDE, NETWORK = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)
 SIZES = {"64 kB": 64e3, "4 MB": 4.096e6, "1 GB": 1e9}
 #: In units of the picture: the space for labels, the longest bar, a bar's height, the space between sizes.
@@ -16,10 +20,11 @@ LEFT, WIDE, HIGH, GAP = 132, 320, 18, 34
 def _times(nbytes: float) -> dict[str, float]:
     """Seconds of each algorithm."""
     lesson, n = notebook.functions("02_costs"), NODES * GPUS
+    tree, halving = lesson["tree_time"], lesson["halving_time"]
     return {
         "ring": lesson["ring_time"](nbytes, n, *NETWORK),
-        "tree": lesson["tree_time"](nbytes, n, *NETWORK),
-        "halving and doubling": lesson["halving_time"](nbytes, n, *NETWORK),
+        "tree": tree(nbytes, NODES, *NETWORK) + tree(nbytes, GPUS, *INSIDE),
+        "halving and doubling": halving(nbytes, NODES, *NETWORK) + halving(nbytes / NODES, GPUS, *INSIDE),
         "two levels": lesson["two_level_time"](nbytes, NODES, GPUS, PORTS, INSIDE, NETWORK),
     }
 
