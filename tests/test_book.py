@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -235,6 +236,33 @@ def test_an_assignment_lists_its_exercises(book):
         tests = [cell for cell in notebook.read(lesson).cells if notebook.nbgrader_role(cell) == "grade"]
         assert len(links) == len(tests) and all(link["href"].startswith("#") for link in links), lesson
         assert not any("(" in code.text for link in links for code in link.select("code")), lesson
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_columns_of_an_assignments_exercises_stand_apart(chromium, book, width):
+    tab, columns = Tab(chromium, width), 0
+    where = """[...document.querySelectorAll('.assignment-offer li')].map(item => [item.getBoundingClientRect().left,
+      Math.max(...[...item.querySelector('a').getClientRects()].map(line => line.right))])"""
+    for lesson in notebook.lessons():
+        tab.open((book / "notebooks" / lesson / f"{lesson}.html").as_uri())
+        items = tab.evaluate(where)
+        lefts = sorted({left for left, _ in items})
+        columns += len(lefts) - 1
+        for left, right in itertools.pairwise(lefts):
+            assert max(end for begin, end in items if begin == left) < right - 24, lesson  # the next one's bullet
+    assert (columns > 10) == (width == 1440)
+
+
+@pytest.mark.browser
+def test_a_download_is_called_by_words_and_not_by_code(chromium, book):
+    tab = Tab(chromium)
+    tab.open((book / "book" / "02_costs.html").as_uri())
+    fonts = tab.evaluate(
+        """[...document.querySelectorAll('article a.download code')].map(code => [
+          getComputedStyle(code).fontFamily, getComputedStyle(code.closest('p')).fontFamily])"""
+    )
+    assert fonts and all(own == around for own, around in fonts)
 
 
 @pytest.mark.browser

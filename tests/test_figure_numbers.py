@@ -60,6 +60,22 @@ def test_a_caption_is_not_the_whole_alternative():
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_without_a_caption_the_button_stands_in_the_corner_of_its_picture(chromium, book, width):
+    tab = Tab(chromium, width)
+    tab.open((book / "book" / "index.html").as_uri())
+    places = tab.evaluate(
+        """[...document.querySelectorAll("img.zoomable")].filter((one) => !one.closest("figure")).map((picture) => [
+          picture, picture.nextElementSibling].map((one) => one.getBoundingClientRect().toJSON()))"""
+    )
+    assert places
+    for picture, button in places:
+        assert abs(button["right"] - picture["right"]) < 4 and abs(button["top"] - picture["top"]) < 4
+    player = tab.page.locator(".ledger-player").first.bounding_box()
+    assert player["y"] >= places[0][0]["bottom"] - 1
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_picture_opens_large_and_gives_the_focus_back(chromium, book, width):
     tab = Tab(chromium, width)

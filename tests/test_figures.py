@@ -755,6 +755,8 @@ def test_the_lamps_are_shown_as_the_logic_says(chapter_17, runs_with_faults):
         lit = [figure.locator(f".faults-seen {cell}").all_inner_texts() for cell in ("th", "td")]
         assert dict(zip(*lit, strict=True)) == {name: _words(*where) for name, where in seen[fault].items()}
         assert figure.locator(".faults-held").count() == 8
+    choose(chapter_17, "faults", fault="none")
+    assert said(chapter_17, "faults").endswith("At the end none of 8 lamps is lit.")
     choose(chapter_17, "faults", fault="all")
     rows = figure.locator(".faults-matrix tbody tr")
     for row, name in zip(rows.all(), live_figure.module("faults").DETECTORS, strict=True):
@@ -877,6 +879,18 @@ def test_every_figure_is_moved_with_keys_and_says_what_it_shows(chromium, book):
             moved.add(name)
         assert not tab.errors, path.name
     assert moved == {f"figure-{file.stem}" for file in live_figure.FIGURES.glob("*.js")} - {"figure-stepper"}
+
+
+def test_no_setting_of_a_figure_is_cut_on_a_phone(chromium, book):
+    tab = Tab(chromium, 390)
+    for path in sorted((book / "book").glob("*.html")):
+        if "/figures/stepper.js" not in path.read_text():
+            continue
+        tab.open(path.as_uri())
+        wide = """boxes => boxes.flatMap(box => [...box.querySelectorAll('.figure-setting :is(select, input)')]
+          .filter(e => e.getBoundingClientRect().right > box.getBoundingClientRect().right - 8)
+          .map(e => `${box.parentElement.localName}: ${e.name}`))"""
+        assert tab.page.locator(".figure-box:visible").evaluate_all(wide) == [], path.name
 
 
 def test_the_ring_at_home_runs_once_unless_less_motion_is_wanted(chromium, book):

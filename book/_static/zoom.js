@@ -46,6 +46,11 @@
       open(picture, name);
     });
     if (caption) caption.append(button);
-    else picture.after(button);
+    else {
+      const frame = document.createElement("span");
+      frame.className = "zoom-frame";
+      picture.before(frame);
+      frame.append(picture, button);
+    }
   }
 })();

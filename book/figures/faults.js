@@ -97,7 +97,7 @@
     const lit = NAMES.flatMap((name, k) => (run.lamps[k]?.step === step ? [`“${name}” ${whom(run.lamps[k])}`] : []));
     const light = lit.length ? ` ${lit.length > 1 ? "Lamps light" : "A lamp lights"}: ${and(lit)}.` : "";
     const count = run.lamps.filter(Boolean).length;
-    const sum = last ? ` At the end ${count || "no"} of ${NAMES.length} lamps ${count === 1 ? "is" : "are"} lit.` : "";
+    const sum = last ? ` At the end ${count || "none"} of ${NAMES.length} lamps ${count > 1 ? "are" : "is"} lit.` : "";
     return `Step ${step}: ${happens}${fell(run.losses)}${light} ${parity(start, end)}${sum}`;
   }
 

@@ -205,7 +205,7 @@
     details.addEventListener("toggle", open);
     details.open = Boolean(data.stuck);
     open();
-    picture.after(details);
+    (picture.closest(".zoom-frame") ?? picture).after(details);
   }
 
   const start = () => document.querySelectorAll("img[data-ledger]").forEach(attach);
