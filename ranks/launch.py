@@ -36,6 +36,9 @@ OUTPUT_LIMIT = 16 * 2**20
 #: What gloo says on the ranks that lost their peer: the consequence of a failure on another rank.
 _ECHO = re.compile(r"Connection (closed by peer|reset by peer|refused)|Broken pipe|recv.*-1|Application timeout")
 
+#: What the gloo of PyTorch 2.8 prints for each new group; nobody's worker has written it.
+_GREETING = re.compile(r"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number .*\n?", re.MULTILINE)
+
 
 class Results(list[Any]):
     """What the ranks returned: entry r is rank r's value.
@@ -310,17 +313,24 @@ class _Output:
             self._data += file.read(OUTPUT_LIMIT + 1 - len(self._data))
         end = self._data.rfind(b"\n") + 1
         if self.echo and end > self._printed:
-            lines = self._data[self._printed : end].decode(errors="replace").splitlines()
-            print("\n".join(f"[rank {self.rank}] {line}" for line in lines), flush=True)
+            lines = _worker_text(self._data[self._printed : end]).splitlines()
+            if lines:
+                print("\n".join(f"[rank {self.rank}] {line}" for line in lines), flush=True)
             self._printed = end
 
     def text(self) -> str:
         """The whole text; a last line without a newline is printed now."""
         self.read()
         if self.echo and self._printed < len(self._data):
-            print(f"[rank {self.rank}] {self._data[self._printed :].decode(errors='replace')}", flush=True)
+            if last := _worker_text(self._data[self._printed :]):
+                print(f"[rank {self.rank}] {last}", flush=True)
             self._printed = len(self._data)
-        return self._data.decode(errors="replace")
+        return _worker_text(self._data)
+
+
+def _worker_text(data: bytes) -> str:
+    """What a rank printed, as text, without gloo's own lines."""
+    return _GREETING.sub("", data.decode(errors="replace"))
 
 
 def _check(worker: Any, world_size: Any, args: Any, timeout: Any) -> None:

@@ -58,6 +58,20 @@ COLLECTIVES = {
 
 _as_json = json.JSONEncoder(separators=(",", ":")).encode
 
+#: Collectives under the names that PyTorch 2.13 gave them → their names until then, with the same parameters.
+RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
+
+
+def add_new_names() -> None:
+    """Give this process's `torch.distributed` the names of PyTorch 2.13 where an older PyTorch lacks them."""
+    for new, old in RENAMED.items():
+        for module in (dist, distributed_c10d):
+            if not hasattr(module, new):
+                setattr(module, new, getattr(module, old))
+
+
+add_new_names()  # before a rank imports the worker's module, which may import the new names
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import linecache
 import os
 import re
@@ -65,5 +66,23 @@ def _cell_number(file: str) -> int | None:
     get_ipython = getattr(builtins, "get_ipython", None)  # IPython puts it there while a cell runs
     if get_ipython is None:
         return None
-    numbers: dict[str, int] = getattr(get_ipython().compile, "_filename_map", {})
+    shell = get_ipython()
+    numbers: dict[str, int] | None = getattr(shell.compile, "_filename_map", None)
+    if numbers is None:
+        numbers = _numbers_by_name(shell)
     return numbers.get(file)
+
+
+def _numbers_by_name(shell: Any) -> dict[str, int]:
+    """File name → number of each cell, for IPython 7 (Colab, Kaggle), which keeps no such table.
+
+    There a name is derived from the cell's text, so the last one of several equal cells has it. The history has lost the
+    newline at a text's end.
+    """
+    names = {}
+    with contextlib.suppress(AttributeError, TypeError):  # a shell of another make
+        history = shell.history_manager
+        for n, texts in enumerate(zip(history.input_hist_raw, history.input_hist_parsed, strict=False)):
+            for end in ("", "\n"):
+                names[shell.compile.get_code_name(texts[0] + end, texts[1] + end, n)] = n
+    return names
