@@ -25,7 +25,7 @@ LESSON_FILES = (
 
 #: Pattern of a changed file → the test files for it.
 TESTS = (
-    (r"ranks/", "test_ranks test_hangs test_progress test_packages"),
+    (r"ranks/", "ranks/test_ranks ranks/test_hangs test_progress test_packages"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
     (r"autograder/answers/answer\.py", "test_audit"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
@@ -41,7 +41,7 @@ TESTS = (
     (r"book/(figures|_ext)/", "test_figures"),
     (r"book/(exercise|_ext)/", "test_py_exercise"),
     (r"examples/hub/", "test_hub"),
-    (r"tests/(test_\w+)\.py", r"\1"),
+    (r"tests/((?:ranks/)?test_\w+)\.py", r"\1"),
 )
 
 

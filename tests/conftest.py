@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -134,26 +133,6 @@ def one_worker_is_this_process(request, monkeypatch):
     if request.path.stem not in OWN_WORKERS:
         start = workers.Workers._start_pool
         monkeypatch.setattr(workers.Workers, "_start_pool", lambda self: start(self) if self.jobs > 1 else None)
-
-
-@pytest.fixture
-def no_leftovers(tmp_path, monkeypatch):
-    """After the test there is no process of a run and no file of one."""
-    from ranks import processes
-
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # nobody else's runs are in there
-    yield
-    until = time.monotonic() + 60
-    while (left := [*_children(processes._server[1].pid), *folder.glob("ranks-*")]) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not left, f"left behind: {left}"
-
-
-def _children(pid: int) -> list[str]:
-    rows = subprocess.run(["ps", "-A", "-o", "ppid=,pid=,args="], capture_output=True, text=True).stdout.splitlines()
-    return [row for row in rows if row.split()[0] == str(pid)]
 
 
 @pytest.fixture(scope="module")

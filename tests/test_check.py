@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import pkgutil
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import ranks
+from autograder import checks
 from autograder.answers import answer as answers
 from autograder.answers import mutants
 from autograder.checking import check, hints, stage
 from autograder.checking.expect import CheckFailed, digits_that_differ, expect_close, expect_raises, expect_unchanged
 from autograder.checking.hints import same_evidence
+from ranks import processes
 
 
 def test_close_arrays_pass_and_others_are_told_where_they_differ():
@@ -325,3 +331,18 @@ def test_a_limit_of_launches_holds_for_one_check_only():
 
     assert check.attempt(launches, (), 1, most_launches=0) is None
     assert list(stage.run_ranks(own_rank, 1, ())) == [0]
+
+
+def not_imported(rank, world_size, names):
+    """Those of the modules `names` that nobody has imported before this worker."""
+    return [name for name in names if name not in sys.modules]
+
+
+def test_the_fork_server_imports_the_drivers_of_all_checks(monkeypatch):
+    """And it keeps its one thread, without which a fork is not safe."""
+    names = {module.name for module in pkgutil.walk_packages(checks.__path__, f"{checks.__name__}.")}
+    assert len(names) > 2
+    monkeypatch.setattr(processes, "PRELOAD", names)
+    assert ranks.run(not_imported, world_size=1, args=(sorted(names),)) == [[]]
+    if sys.platform == "linux":
+        assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1

@@ -30,7 +30,8 @@ def test_a_file_leads_to_its_lesson(file, lessons):
 @pytest.mark.parametrize(
     ("file", "test"),
     [
-        ("ranks/hang.py", "test_hangs"),
+        ("ranks/hang.py", "ranks/test_hangs"),
+        ("tests/ranks/test_ranks.py", "ranks/test_ranks"),
         ("autograder/checking/expect.py", "test_check"),
         ("autograder/grading/jail/wire.py", "test_wire"),
         ("autograder/insight/lms.py", "test_lms"),
