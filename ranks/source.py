@@ -76,7 +76,7 @@ def _cell_number(file: str) -> int | None:
 def _numbers_by_name(shell: Any) -> dict[str, int]:
     """File name → number of each cell, for IPython 7 (Colab, Kaggle), which keeps no such table.
 
-    There a name is derived from the cell's text, so the last one of several equal cells has it. The history has lost the
+    There a name is derived from the cell's text, so the last of several equal cells has it. The history has lost the
     newline at a text's end.
     """
     names = {}
