@@ -209,7 +209,9 @@ class Course:
             files = submission_files.next_to(files, submission_files.submitted_files(folder, run.data_files)[0])
             cells, problem = nb.cells, nb.metadata.autograder.problem
         with self.gradebook() as gradebook:
-            restored = restore.restored_notebook(cells, problem, restore.source_cells(gradebook, lesson, lesson))
+            restored = restore.restored_notebook(
+                cells, problem, restore.source_cells(gradebook, lesson, lesson), instructor
+            )
         texts = notebook.nbformat.writes(restored), notebook.nbformat.writes(instructor)
         return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
 

@@ -14,7 +14,7 @@ from nbconvert.exporters import Exporter
 from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
-from autograder.grading import formulas, limits, safe, scoring
+from autograder.grading import formulas, limits, safe, scoring, setup_cells
 from autograder.grading.restore import visible_part
 from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
 from autograder.lessons.notebook import answer_of
@@ -78,6 +78,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             late_penalty=info.get("late_penalty") or 0,
             problem=problem,
             left_out=ours.get("left_out", []),
+            setup=[hide(remark, secrets) for remark in setup_cells.remarks(nb.cells)],
             exercises=[exercise(test, answers.get(answer_of(test.id)), secrets, bool(problem)) for test in tests],
             cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
             all_run=len(run) == len(nb.cells),

@@ -2,7 +2,9 @@
 
 A submission can come in any state: test cells deleted, doubled, edited, moved, turned into Markdown, points
 changed, or no notebook at all. nbgrader stops at some of these. Here the notebook to grade is built anew:
-the student's cells in the student's order, and every test cell from the gradebook, after the answer it tests.
+the student's cells in the student's order, and every test cell from the gradebook, after the answer it tests. Cells
+are known by nbgrader's metadata or their ids, and where an editor has removed both, by what they say (`_name_by_text`,
+`_defining`). Where a setup cell of the lesson was changed or lost, the lesson's own runs as well (`setup_cells`).
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from nbconvert.exporters import NotebookExporter
 from nbformat.v4 import new_notebook
 from nbformat.v4.nbbase import random_cell_id
 from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
-from autograder.grading import limits
+from autograder.grading import limits, setup_cells
+from autograder.grading.submission_files import lesson_notebook
 from autograder.lessons.notebook import answer_of, natural
 
 #: Marks the notebooks that this process has written; a submission cannot know it.
@@ -189,6 +193,7 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
         names.append(_name(cell, known))
 
     result = Restored(cells)
+    _name_by_text(result, names, known)
     for source in sorted(known.values(), key=lambda source: (source.is_test, natural(source.name))):
         (_place_test if source.is_test else _place_answer)(source, result, names)
     taken = set(known)
@@ -201,21 +206,27 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
 
 def _place_answer(source: SourceCell, result: Restored, names: list[str | None]) -> None:
     notes = result.notes.setdefault(f"{source.name}-test", [])
-    copies = [at for at, name in enumerate(names) if name == source.name]
+    named = [at for at, name in enumerate(names) if name == source.name]
+    defining = [] if named else _defining(source, result)
+    copies = named or [at for at in defining if names[at] is None]
     if not copies:
-        # No stub here: the student may have written the function in another cell, and a stub would undo it.
-        notes.append("The answer cell was missing.")
-        later = [at for at, name in enumerate(names) if name and natural(name) > natural(source.name)]
-        at = min(later, default=len(names))
-        result.cells.insert(at, source.cell("# This answer cell was not in the submission."))
+        # No stub here: it would undo what another cell defines.
+        if defining:  # the answer to another exercise
+            at, text = defining[-1] + 1, "# This answer is in another cell of the submission."
+        else:
+            notes.append("The answer cell was missing.")
+            later = [at for at, name in enumerate(names) if name and natural(name) > natural(source.name)]
+            at, text = min(later, default=len(names)), "# This answer cell was not in the submission."
+        result.cells.insert(at, source.cell(text))
         names.insert(at, source.name)
         return
     edited = [at for at in copies if result.cells[at].source.strip() != source.source.strip()]
     if not edited:
         result.unwritten.add(source.name)
-    if len(copies) > 1:
+    if len(named) > 1:
         notes.append("The answer cell was there several times; the last one that was written counts.")
     at = (edited or copies)[-1]
+    names[at] = source.name
     if result.cells[at].cell_type != "code":
         notes.append("The answer cell had been turned into text; it was run as code.")
     result.cells[at] = source.cell(result.cells[at].source)
@@ -225,6 +236,17 @@ def _place_answer(source: SourceCell, result: Restored, names: list[str | None])
             names[other] = None
             if edited and other not in edited:
                 del result.cells[other], names[other]
+
+
+def _defining(source: SourceCell, result: Restored) -> list[int]:
+    """The places of code cells that define a function or class of an answer whose cell has lost its name."""
+    starts = re.findall(r"^(?:async +def|def|class) +(\w+)", source.source, re.MULTILINE)
+    if not starts:
+        return []
+    name = "|".join(map(re.escape, starts))
+    defines = re.compile(rf"^(?:(?:async +def|def|class) +(?:{name})\b|(?:{name}) *=(?!=))", re.MULTILINE)
+    # Read as text: a cell with an error in its syntax, or with a magic command, is the student's answer as well.
+    return [at for at, cell in enumerate(result.cells) if cell.cell_type == "code" and defines.search(cell.source)]
 
 
 def _place_test(source: SourceCell, result: Restored, names: list[str | None]) -> None:
@@ -279,6 +301,15 @@ def _name(cell: nbformat.NotebookNode, known: dict[str, SourceCell]) -> str | No
     return None
 
 
+def _name_by_text(result: Restored, names: list[str | None], known: dict[str, SourceCell]) -> None:
+    """Name the test cells that have lost nbgrader's metadata and their ids, but not their text."""
+    lost = [test for test in known.values() if test.is_test and test.name not in names]
+    by_text = {visible_part(test.source).strip(): test.name for test in lost}
+    for at, cell in enumerate(result.cells):
+        if names[at] is None and cell.source.strip():
+            names[at] = by_text.get(cell.source.strip())
+
+
 def _ids(number: int) -> Iterator[str]:
     yield f"own-{number}"
     copy = 0
@@ -304,13 +335,19 @@ class RestoreCells(NbGraderPreprocessor):
         where = resources["nbgrader"]
         with Gradebook(where["db_url"]) as gradebook:
             sources = source_cells(gradebook, where["notebook"], where["assignment"])
-        return restored_notebook(nb.cells, nb.metadata.autograder.problem, sources), resources
+        course = CourseDirectory(config=self.config)
+        folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
+        lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb")
+        return restored_notebook(nb.cells, nb.metadata.autograder.problem, sources, lesson), resources
 
 
 def restored_notebook(
-    submitted: list[nbformat.NotebookNode], problem: str, sources: list[SourceCell]
+    submitted: list[nbformat.NotebookNode], problem: str, sources: list[SourceCell], lesson: nbformat.NotebookNode
 ) -> nbformat.NotebookNode:
-    """The notebook to grade: a submission's cells and the gradebook's; where there is a problem, the latter only."""
+    """The notebook to grade: a submission's cells, the gradebook's, and the lesson's setup cells that were lost.
+
+    Where there is a problem, only the gradebook's.
+    """
     restored = restore([] if problem else submitted, sources)
     for cell in restored.cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -322,6 +359,8 @@ def restored_notebook(
                 "unwritten": answer_of(name) in restored.unwritten,
             }
         )
+    if not problem:
+        setup_cells.put_back(restored.cells, lesson)
     return notebook_of(restored.cells, problem)
 
 
