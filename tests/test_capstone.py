@@ -129,6 +129,20 @@ def test_the_switch_takes_them_and_grading_does_not(lessons, monkeypatch):
     capstone.steps_follow_one_process(space["Trainer"], space["make_corpus"])  # the grader with the reference
 
 
+@pytest.mark.parametrize("there", [(), ("pieces.py",), ("faults.py",)], ids=" ".join)
+def test_a_notebook_without_its_modules_says_what_to_put_where(tmp_path, there):
+    """As on a site to which only the notebook was uploaded."""
+    (code,) = (cell.source for cell in notebook.read(pieces.LESSON).cells if cell.id == "17-pieces")
+    for name in there:
+        (tmp_path / name).write_text("")
+    command = [sys.executable, "-c", f"from importlib.util import find_spec\n{code}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: put pieces.py and faults.py of lesson 17 next to this notebook: "
+        "they come with it, in the folder notebooks/17_capstone"
+    )
+
+
 def first_norm(rank, world_size, trainer_class):
     """The norm of the gradient in the first step."""
     return trainer_class(rank, world_size).gradients(1)[1]
