@@ -143,6 +143,14 @@ def test_each_declared_package_has_one_exact_version():
     assert set(names) == everything(), "requirements.txt and pyproject.toml should name the same packages"
 
 
+def test_the_lower_bounds_are_versions_that_a_workflow_tries():
+    (versions,) = re.findall(r"versions: (\w.*)", (ROOT / ".github" / "workflows" / "ranks.yml").read_text())
+    tried = dict(version.split("==") for version in versions.split())
+    bounds = dict(requirement.split(">=") for requirement in PROJECT["dependencies"])
+    assert tried.keys() == bounds.keys()
+    assert all(f"{tried[name]}.".startswith(f"{bounds[name]}.") for name in bounds)
+
+
 def test_every_locked_version_installs_on_the_oldest_python():
     """Debian 12 has Python 3.11.2; a lock that was written with a later one must not shut it out."""
     oldest = [*map(int, PROJECT["requires-python"].removeprefix(">=").split(".")), 0]

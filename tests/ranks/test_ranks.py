@@ -28,6 +28,7 @@ import ranks
 from ranks import Ledger, Message, Span, processes, record, sending, source, timeline
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
+forked = pytest.mark.skipif(not processes.can_fork(), reason="is about the fork server, or about a fork")
 
 
 def ring_step(rank, world_size, numel):
@@ -326,6 +327,7 @@ def leaves_a_daemon(rank, world_size):
     time.sleep(900)
 
 
+@forked
 def test_daemons_of_a_rank_are_ended():
     with pytest.raises(ranks.RankError):
         ranks.run(leaves_a_daemon, world_size=2)
@@ -432,6 +434,7 @@ def test_ranks_listen_on_loopback_only():
         assert all(address.startswith("0100007F:") for address in addresses), addresses  # 127.0.0.1
 
 
+@forked
 def test_the_server_has_one_thread_and_comes_back_when_killed():
     ranks.run(all_reduced_rank, world_size=2)
     server = processes._server[1]
@@ -446,6 +449,7 @@ def not_imported(rank, world_size, names):
     return [name for name in names if name not in sys.modules]
 
 
+@forked
 def test_the_server_imports_what_every_rank_would(monkeypatch):
     """And it keeps its one thread, without which a fork is not safe."""
     names = {"sqlite3.dump", "wsgiref.simple_server", "xml.dom.minidom"}
@@ -455,11 +459,13 @@ def test_the_server_imports_what_every_rank_would(monkeypatch):
         assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1
 
 
+@forked
 def test_a_request_may_be_longer_than_a_socket_hands_over_at_once(monkeypatch):
     monkeypatch.setattr(processes, "PRELOAD", {f"there.is.no.such.module.{i}" for i in range(2_000)})
     assert ranks.run(not_imported, world_size=1, args=([],)) == [[]]
 
 
+@forked
 def test_the_folder_in_which_ranks_was_imported_may_go(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -475,6 +481,7 @@ def test_the_folder_in_which_ranks_was_imported_may_go(tmp_path):
     assert done.stdout == "[0, 1]\n", done.stderr
 
 
+@forked
 def test_a_server_that_ends_as_soon_as_it_starts_is_reported_in_one_line(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import sys\nsys.executable = '/bin/false'\nimport ranks\nranks.run(print, world_size=2)\n")
@@ -482,6 +489,7 @@ def test_a_server_that_ends_as_soon_as_it_starts_is_reported_in_one_line(tmp_pat
     assert done.stderr.splitlines()[-1].startswith("RuntimeError: no rank was started: the process that forks")
 
 
+@forked
 def test_a_kernel_that_is_killed_takes_its_ranks_along(tmp_path):
     script = tmp_path / "kernel.py"
     script.write_text(
@@ -695,6 +703,7 @@ def forks_two(rank, world_size):
     return seen, mine.read_text().count('"op":"barrier"')
 
 
+@forked
 def test_a_fork_of_a_rank_may_stop_recording():
     results = ranks.run(forks_two, world_size=2)
     for rank, ((path, attached, detached), calls) in enumerate(results):
