@@ -143,6 +143,15 @@ def test_each_declared_package_has_one_exact_version():
     assert set(names) == everything(), "requirements.txt and pyproject.toml should name the same packages"
 
 
+def test_the_tests_of_ranks_need_nothing_else():
+    allowed = sys.stdlib_module_names | {"ranks", "pytest", *declared("")}
+    files = sorted((ROOT / "tests" / "ranks").glob("*.py"))
+    assert len(files) > 2
+    for path in files:
+        others = {module for _, module in imports(path.read_text()) if module.split(".")[0] not in allowed}
+        assert not others, f"{path.name} imports {', '.join(sorted(others))}: move that test out of tests/ranks"
+
+
 def test_the_lower_bounds_are_versions_that_a_workflow_tries():
     (versions,) = re.findall(r"versions: (\w.*)", (ROOT / ".github" / "workflows" / "ranks.yml").read_text())
     tried = dict(version.split("==") for version in versions.split())
