@@ -10,7 +10,13 @@ import re
 import traceback
 from typing import Any
 
-_FOREIGN = re.compile(r"[/\\](torch|ranks|multiprocessing|lib[/\\]python[^/\\]*)[/\\]|^<frozen|^<string>")
+# By the names of our files, because a user's own folder may be called `ranks` as well.
+_OURS = "|".join(
+    re.escape(name) for name in os.listdir(os.path.dirname(os.path.abspath(__file__))) if name[-3:] == ".py"
+)
+_FOREIGN = re.compile(
+    rf"[/\\](torch|multiprocessing|lib[/\\]python[^/\\]*)[/\\]|[/\\]ranks[/\\]({_OURS})$|^<frozen|^<string>"
+)
 
 #: Folders whose code no message may show, such as that of an autograder's tests.
 HIDDEN: set[str] = set()

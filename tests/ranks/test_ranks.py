@@ -112,6 +112,11 @@ def test_a_cell_has_its_number_in_ipython_7_too(monkeypatch):
     assert source.place(names[1], 2) == "Cell In[2], line 2"
 
 
+def test_a_folder_of_the_users_that_is_called_ranks_is_not_foreign():
+    assert source.foreign(processes.__file__) and source.foreign("/elsewhere/ranks/launch.py")
+    assert not source.foreign("/home/ada/ranks/train.py")
+
+
 def test_another_shell_has_no_cells(monkeypatch):
     monkeypatch.setattr(builtins, "get_ipython", lambda: SimpleNamespace(compile=compile), raising=False)
     assert source.name_of("/tmp/ipykernel_7/another.py") == "another.py"
