@@ -6,6 +6,7 @@ import functools
 from collections import ChainMap
 from collections.abc import Callable
 from io import BytesIO
+from types import CodeType
 from typing import Any, ClassVar
 
 #: The type of what functools.cache and functools.lru_cache return.
@@ -21,13 +22,24 @@ def packed(value: Any) -> bytes:
 
 @functools.cache
 def pickler() -> type[Any]:
-    """cloudpickle's Pickler, which can also send a notebook's cached functions; imported when it is first needed."""
+    """cloudpickle's Pickler, which also sends cached functions and keeps file names; imported when first needed."""
     import cloudpickle
 
+    theirs = cloudpickle.Pickler.dispatch_table
+
+    def reduced_code(code: CodeType) -> Any:
+        """How code travels: as cloudpickle sends it, but with the name of its file, which 3.1.3 leaves out."""
+        build, parts, *_ = theirs[CodeType](code)
+        return _code, (code.co_filename, build, parts)
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-        dispatch_table: ClassVar[Any] = ChainMap({_Cached: _reduced}, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap({_Cached: _reduced, CodeType: reduced_code}, theirs)
 
     return Pickler
+
+
+def _code(file: str, build: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+    return build(*parts).replace(co_filename=file)
 
 
 def _reduced(function: Any) -> Any:

@@ -14,10 +14,12 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -183,6 +185,21 @@ def test_cached_functions_travel_without_their_results():
     assert ranks.run(space["worker"], world_size=2, args=(inner,)) == expected
     importable = fnmatch._compile_pattern
     assert pickle.loads(sending.packed(importable)) is importable, "what can be imported goes by its name"
+
+
+def test_code_keeps_the_name_of_its_file_whatever_cloudpickle_does(monkeypatch):
+    """cloudpickle 3.1.3 sends `<dynamic-code>` instead: then no hang and no error would say where it is."""
+    theirs = cloudpickle.Pickler.dispatch_table
+
+    def without_file(code, reduced=theirs[types.CodeType]):
+        return reduced(code.replace(co_filename="<dynamic-code>"))
+
+    monkeypatch.setitem(theirs, types.CodeType, without_file)
+    monkeypatch.setattr(sending, "pickler", sending.pickler.__wrapped__)
+    space = {"__name__": "__main__"}
+    exec(compile("def worker():\n    def inner():\n        pass\n    return inner\n", "cell.py", "exec"), space)
+    worker = pickle.loads(sending.packed(space["worker"]))
+    assert [worker.__code__.co_filename, worker().__code__.co_filename] == ["cell.py"] * 2
 
 
 def test_results_are_whole_however_large():
