@@ -112,7 +112,7 @@ thorough: .venv/.ready browser firefox epubcheck jail npm ## run the other tests
 	@$(PYTEST) tests/attacks -m thorough
 
 clean: ## remove everything that is generated
-	@rm -rf _build .venv .pytest_cache .ruff_cache .jupyter_cache *.egg-info .nbgrader.log
+	@rm -rf _build build .venv .pytest_cache .ruff_cache .jupyter_cache *.egg-info .nbgrader.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +
 

@@ -8,9 +8,12 @@ import functools
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -237,7 +240,7 @@ def test_ranks_works_without_the_course(tmp_path):
     """As after `pip install .`: what only the extras need is not there, for the ranks neither."""
     base = needed_by(declared(""))
     assert not base & {"nbgrader", "ipython", "nbformat", "jupyter-client", "traitlets"}
-    hidden = {
+    hidden = {"autograder"} | {
         name
         for name, packages in providers().items()
         if not packages & base
@@ -256,6 +259,51 @@ def test_ranks_works_without_the_course(tmp_path):
         timeout=900,
     )
     assert done.stdout == "[(0, [2.0, 2.0]), (1, [2.0, 2.0])] rank 0 waits forever\n", done.stderr
+
+
+#: Builds both kinds of package without a network.
+BUILD = "from setuptools import build_meta; build_meta.build_wheel('made'); build_meta.build_sdist('made')"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder of a wheel and a source distribution, made in a copy of the repository in which others were made."""
+    root = tmp_path_factory.mktemp("repository")
+    left_out = shutil.ignore_patterns(".*", "_build", "build", "__pycache__", "*.egg-info", "node_modules", "submitted")
+    shutil.copytree(ROOT, root, ignore=left_out, dirs_exist_ok=True)
+    shutil.copytree(root / "autograder" / "answers", root / "build" / "lib" / "autograder" / "answers")
+    (root / f"{PROJECT['name'].replace('-', '_')}.egg-info").mkdir()
+    (root / f"{PROJECT['name'].replace('-', '_')}.egg-info" / "SOURCES.txt").write_text("autograder/__init__.py\n")
+    done = subprocess.run([sys.executable, "-c", BUILD], cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return root / "made"
+
+
+def test_the_wheel_holds_ranks_alone(built):
+    """Whatever else it held, each student who installs it would have: answers and hidden tests are in `autograder`."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+    assert sorted(names) == sorted(f"ranks/{path.name}" for path in (ROOT / "ranks").iterdir() if path.is_file())
+
+
+def test_the_source_distribution_holds_no_answers(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    about = {"PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", *(path.name for path in ROOT.glob("LICENSE*"))}
+    assert about <= names
+    strange = {name for name in names - about if not name.startswith("ranks/") and ".egg-info/" not in name}
+    assert not strange and "ranks/launch.py" in names
+
+
+def test_the_clone_is_on_the_path_of_an_editable_install():
+    """`autograder` is in no package, but `nbgrader_config.py` and the solutions' kernels import it, wherever they run."""
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"] == {"": "."}
+    code = "import autograder, ranks; print(autograder.__file__, ranks.__file__, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, timeout=100)
+    places = {Path(line).parent.parent.resolve() for line in done.stdout.split()}
+    assert len(places) == 1 and (places.pop() / "pyproject.toml").is_file(), done.stderr
 
 
 @pytest.mark.slow
