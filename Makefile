@@ -33,7 +33,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: all book pdf epub lab notebooks run grade report audit check lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
+.PHONY: all book pdf epub setup lab notebooks handout run grade report audit check lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 # The book asks for the notebooks, which one core makes while the other runs the solutions.
@@ -52,6 +52,9 @@ all: $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the 
 book: $(STAMPS)/book ## build the book; with PYODIDE=FOLDER, put that Pyodide next to its pages
 	@echo "The book: $(CURDIR)/_build/html/index.html"
 
+setup: .venv/.ready ## only install everything into .venv
+	@echo "Everything is installed in .venv. make lab opens the notebooks, make book builds the book."
+
 pdf: $(STAMPS)/book browser ## print the book: _build/book.pdf
 	@$(STEP) "printing the book" _build/pdf.log -- $(BIN)/python .ci/pdf.py _build/html _build/book.pdf
 	@echo "The book: $(CURDIR)/_build/book.pdf"
@@ -66,6 +69,10 @@ lab: .venv/.ready ## open JupyterLab, with nbgrader's extensions, on notebooks/
 notebooks: .venv/.ready ## regenerate notebooks/ from solutions/
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder release $(LESSONS)
+
+handout: .venv/.ready ## write the folder and the zip for students: _build/handout.zip
+	@$(BIN)/python -m autograder pieces
+	@$(BIN)/python -m autograder handout $(LESSONS)
 
 run: .venv/.ready ## run the solution notebooks with papermill, test cells included
 	@$(BIN)/python -m autograder run $(LESSONS)

@@ -21,6 +21,7 @@ COMMANDS = (
     "authoring.where",
     "authoring.new_lesson",
     "authoring.drafts",
+    "authoring.handout",
 )
 
 

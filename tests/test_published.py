@@ -9,6 +9,7 @@ from io import StringIO
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from bs4 import BeautifulSoup
 
 from autograder.lessons.notebook import ROOT
@@ -28,9 +29,16 @@ def built(folder, **settings):
     (folder / "index.md").write_text(
         "# A book\n\nIt says & shows how two pages become one book.\n\n```{toctree}\nstart/page\n```\n"
     )
-    (folder / "start" / "page.md").write_text("# A page\n\nAfter it you can\n\n- read a page to its end;\n- stop.\n")
+    (folder / "start" / "page.md").write_text(
+        "# A page\n\nAfter it you can\n\n- read a page to its end;\n- stop.\n\nA copy ({{ clone }}) is yours.\n"
+    )
     sys.path.insert(0, str(ROOT / "book" / "_ext"))
-    own = {"extensions": "myst_parser,published,light", "html_theme": "sphinx_book_theme", "html_title": "Two pages"}
+    own = {
+        "extensions": "myst_parser,published,light",
+        "myst_enable_extensions": ["substitution"],
+        "html_theme": "sphinx_book_theme",
+        "html_title": "Two pages",
+    }
     try:
         with docutils_namespace():  # what this book registers is not there for the next one
             app = Sphinx(
@@ -63,9 +71,22 @@ def test_with_an_address_and_a_repository_pages_have_all_that_needs_one(tmp_path
     links = {link["href"] for link in html.select("a[href^='https://github.com']")}
     assert {REPOSITORY, f"{REPOSITORY}/edit/main/start/page.md"} <= links
     assert any(link.startswith(f"{REPOSITORY}/issues/new") for link in links)
+    assert f"A copy (git clone {REPOSITORY}) is yours." in html.text
     sitemap = ElementTree.parse(folder / "sitemap.xml").getroot()
     assert [entry[0].text for entry in sitemap] == [f"{BASE}index.html", f"{BASE}start/page.html"]
     assert f'href="{BASE}index.html"' in (folder / "404.html").read_text()
+
+
+def test_without_a_repository_a_page_says_that_there_is_nothing_to_clone(tmp_path):
+    assert "A copy (it has no public address yet) is yours." in page(built(tmp_path / "none")).text
+
+
+def test_the_readme_says_where_to_clone_from():
+    """It is read before anything is built, so nothing puts the address of `_config.yml` into it."""
+    address = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["config"]["repository_url"]
+    readme = (ROOT / "README.md").read_text()
+    assert (f"git clone {address}" if address else "has no public address yet") in readme
+    assert not address or "has no public address yet" not in readme, "say `git clone …` where it says this"
 
 
 def test_without_them_nothing_points_to_them(book):

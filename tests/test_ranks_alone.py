@@ -298,7 +298,7 @@ def test_the_source_distribution_holds_no_answers(built):
 
 
 def test_the_clone_is_on_the_path_of_an_editable_install():
-    """`autograder` is in no package, but `nbgrader_config.py` and the solutions' kernels import it, wherever they run."""
+    """`autograder` is in no package, but `nbgrader_config.py` and the solutions import it, wherever they run."""
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"] == {"": "."}
     code = "import autograder, ranks; print(autograder.__file__, ranks.__file__, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, timeout=100)

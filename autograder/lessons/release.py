@@ -48,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
 def stale(lessons: list[str] | None = None) -> list[str]:
     """One line for each released file that differs from what its solution gives now."""
     problems = []
-    with _generated(lessons) as made:
+    with generated(lessons) as made:
         for lesson, folder in made:
             for path in _files(folder):
                 target = notebook.NOTEBOOKS / lesson / path.relative_to(folder)
@@ -66,7 +66,7 @@ def release(lessons: list[str] | None = None) -> list[str]:
     UnknownLessonError for a lesson that does not exist; ValueError for a solution that nbgrader refuses.
     """
     lines = []
-    with _generated(lessons) as made:
+    with generated(lessons) as made:
         for lesson, folder in made:
             for path in _files(folder):
                 target = notebook.NOTEBOOKS / lesson / path.relative_to(folder)
@@ -87,7 +87,7 @@ def release(lessons: list[str] | None = None) -> list[str]:
 
 
 @contextlib.contextmanager
-def _generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
+def generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
     """What nbgrader makes of these lessons now: (lesson, folder) pairs in a scratch folder."""
     names = notebook.pick(lessons)
     sources = [notebook.SOLUTIONS / name for name in names]

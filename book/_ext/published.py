@@ -2,8 +2,8 @@
 
 Two settings in `_config.yml` switch things on. `html_baseurl`, the address at which the book is published, gives each
 page its canonical address and the preview picture, and writes `sitemap.xml`. `repository_url` puts the links to the
-repository, to its issues and to an edit of the page at the top of each page. Where one is empty, what it switches on is
-missing.
+repository, to its issues and to an edit of the page at the top of each page, and `{{ clone }}` in a text becomes the
+command that clones it. Where one is empty, what it switches on is missing, and `{{ clone }}` says so.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ if (!"{base}") for (const link of document.querySelectorAll("a")) link.setAttrib
 
 
 def link_repository(app: Any, config: Any) -> None:
-    """Switch the theme's links to the repository on."""
+    """Switch the theme's links to the repository on, and say how to clone it."""
+    clone = f"`git clone {config.repository_url}`" if config.repository_url else "it has no public address yet"
+    config.myst_substitutions = {**config.myst_substitutions, "clone": clone}
     if config.repository_url:
         config.html_theme_options |= {"repository_url": config.repository_url, **dict.fromkeys(BUTTONS, True)}
 
