@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 from io import StringIO
 from xml.etree import ElementTree
@@ -79,6 +80,19 @@ def test_with_an_address_and_a_repository_pages_have_all_that_needs_one(tmp_path
 
 def test_without_a_repository_a_page_says_that_there_is_nothing_to_clone(tmp_path):
     assert "A copy (it has no public address yet) is yours." in page(built(tmp_path / "none")).text
+
+
+def test_each_extension_of_the_book_is_loaded():
+    """`config.extensions` replaces the list that Jupyter Book makes of `local_extensions`: each name stands in both."""
+    code = "import sys; from pathlib import Path; from jupyter_book.config import get_final_config as final; "
+    code += "print(*final(user_yaml=Path(sys.argv[1]), cli_config={'latex_individualpages': False})[0]['extensions'])"
+    command = [sys.executable, "-c", code, str(ROOT / "_config.yml")]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout.split()
+    local = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["local_extensions"]
+    files = [path.stem for path in (ROOT / "book" / "_ext").glob("*.py") if "def setup(" in path.read_text()]
+    assert "quiz" in loaded and sorted(local) == sorted(files)
+    missing = [name for name in local if loaded.count(name) != 1]
+    assert not missing, f"_config.yml: write these once into sphinx.config.extensions: {', '.join(missing)}"
 
 
 def test_the_readme_says_where_to_clone_from():
