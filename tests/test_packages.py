@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from autograder.grading import jail
+
 ROOT = Path(__file__).resolve().parent.parent
-#: All of the course that the jail sees, besides `ranks`.
-IN_THE_JAIL = ("wire.py", "namespace.py", "inside.py")
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess:
@@ -51,12 +51,18 @@ def test_a_lazy_import_upwards_is_found(copy, file, line):
     assert done.returncode == 1 and "BROKEN" in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("name", IN_THE_JAIL)
+@pytest.mark.parametrize("name", jail.FILES_INSIDE)
 def test_the_half_in_the_jail_needs_nothing_of_this_package(name):
+    """There it is the package `jail`, which has these files and no others."""
     imported = set()
     for node in ast.walk(ast.parse((ROOT / "autograder" / "grading" / "jail" / name).read_text())):
         if isinstance(node, ast.ImportFrom):
-            imported.add(node.module or "")
+            assert not node.level, "a relative import may name a file that is not there"
+            imported |= (
+                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "jail" else {node.module}
+            )
         elif isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
-    assert imported and not [module for module in imported if module.split(".")[0] == "autograder"]
+    there = {f"jail.{file.removesuffix('.py')}" for file in jail.FILES_INSIDE}
+    strange = {module for module in imported if module.split(".")[0] in ("autograder", "jail")} - there
+    assert imported and not strange

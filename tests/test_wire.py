@@ -42,6 +42,23 @@ def test_plain_data_crosses_as_it_is(value):
     assert type(got) is type(value) and got == value
 
 
+def test_the_place_of_an_array_costs_the_same_however_many_came_before():
+    class Counted(list):
+        visited = 0
+
+        def __iter__(self):
+            for item in super().__iter__():
+                Counted.visited += 1
+                yield item
+
+    writer = wire._Writer(None)
+    writer.buffers = Counted()
+    tree = writer.encode([np.arange(number, dtype="int8") for number in range(100)])
+    places = [place for *_, place in tree[1]]
+    assert places == [[number * (number - 1) // 2, number] for number in range(100)]
+    assert Counted.visited <= 100
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_json_does_not_know_cross(value):
     assert repr(across(value)) == repr(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -80,13 +79,3 @@ def bits(thing: Any) -> Any:
         return None
     t = thing.detach().contiguous()
     return f"{str(t.dtype)[6:]} {tuple(t.shape)}", t.view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
-
-
-def quietly(function: Callable) -> Callable:
-    """`function` with this process's generator put back afterwards."""
-
-    def call(*args: Any) -> Any:
-        with torch.random.fork_rng(devices=[]):
-            return function(*args)
-
-    return call

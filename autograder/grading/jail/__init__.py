@@ -12,13 +12,16 @@
     luggage.py   what a check's records bring into the jail
     kernel.py    one notebook: its cells run in the jail, its grade cells outside
 
-The jail sees the first four files of this package and no others.
+The jail sees those files of this package that `FILES_INSIDE` names, and no others.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+
+#: The files that the jail sees. They import nothing of the course but each other, as `jail`, and `ranks`.
+FILES_INSIDE = ("__init__.py", "wire.py", "namespace.py", "calls.py", "inside.py")
 
 MISSING = (
     "submissions are graded in a jail, which needs bubblewrap (Debian: apt-get install bubblewrap) and a Linux that "

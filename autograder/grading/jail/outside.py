@@ -26,7 +26,7 @@ from typing import Any
 
 from autograder.grading import clock
 from autograder.grading import jail as package
-from autograder.grading.jail import MISSING, fence, own_user, view, wire
+from autograder.grading.jail import FILES_INSIDE, MISSING, fence, own_user, view, wire
 from autograder.grading.limits import unbound_memory
 from autograder.lessons import notebook
 from ranks.stopwatch import family
@@ -111,7 +111,7 @@ class Jail:
         """Options of bubblewrap: what is there in the jail."""
         found = view.options(self.places, self.links)
         found += ["--ro-bind", str(_ranks()), "/jail/ranks"]
-        for name in ("__init__.py", "wire.py", "namespace.py", "calls.py", "inside.py"):
+        for name in FILES_INSIDE:
             found += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
         return found
 

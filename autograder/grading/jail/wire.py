@@ -77,7 +77,7 @@ def encoded(message: Any, keep: Callable[[Any], int] | None = None) -> list[byte
     """The bytes of one message, in parts, as `send` sends them. ValueError if it is too large or too deep."""
     writer = _Writer(keep)
     tree = json.dumps(writer.encode(message), separators=(",", ":")).encode("ascii")
-    size = len(tree) + sum(map(len, writer.buffers))
+    size = len(tree) + writer.size
     if size > MAX_MESSAGE or len(tree) > MAX_TREE:
         raise ValueError(f"a result of {size >> 20} MiB is too large: at most {MAX_MESSAGE >> 20} MiB are allowed")
     parts = [_HEADER.pack(size, len(tree)) + tree, *writer.buffers]
@@ -145,6 +145,7 @@ class _Writer:
     def __init__(self, keep: Callable[[Any], int] | None):
         self.keep, self.entries, self.opaque = keep, 0, 0
         self.buffers: list[bytes] = []
+        self.size = 0  # of all buffers together
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """The tree of one value: null, true, false, a string or a number as themselves, all else as [kind, …]."""
@@ -230,7 +231,7 @@ class _Writer:
         return ["T", name, list(plain.shape), order, self._buffer(raw), flags]
 
     def _buffer(self, data: bytes) -> list[int]:
-        start = sum(map(len, self.buffers))
+        start, self.size = self.size, self.size + len(data)
         self.buffers.append(data)
         return [start, len(data)]
 
