@@ -1,7 +1,8 @@
 """`make quick`: run only the tests of files that have changed since a commit (BASE, by default HEAD).
 
 A lesson's tests look at its style, its solution and a sample of its known answers. Other code has test files of its
-own. The book is not built: `make book` does that, and `make thorough` looks at its pages.
+own. A changed figure is driven in Chromium, on the pages that show it, for which the book is built. For nothing else is
+it built: `make book` does that, and `make thorough` looks at its pages.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ LESSON_FILES = (
 #: Pattern of a changed file → the test files for it.
 TESTS = (
     (r"ranks/", "ranks/test_ranks ranks/test_hangs test_progress test_packages"),
+    (r"pyproject\.toml|requirements|MANIFEST", "test_ranks_alone test_packages test_handout"),
+    (r"_config\.yml|README\.md|book/_ext/", "test_published"),
+    (r"\.ci/quick\.py", "test_quick"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
     (r"autograder/answers/answer\.py", "test_audit"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
@@ -36,13 +40,16 @@ TESTS = (
         "test_grading test_workers test_nbgrader_traps test_carried test_checklist test_retry test_bar test_packages",
     ),
     (r"autograder/insight/", "test_report test_lms test_regrade"),
-    (r"autograder/authoring/", "test_where test_new_lesson test_packages"),
+    (r"autograder/authoring/", "test_where test_new_lesson test_handout test_packages"),
     (r"solutions/|autograder/(checks|answers)/|_toc\.yml|README\.md|book/index\.md", "test_lessons"),
-    (r"book/(figures|_ext)/", "test_figures"),
+    (r"book/_ext/", "test_figures"),
     (r"book/(exercise|_ext)/", "test_py_exercise"),
     (r"examples/hub/", "test_hub"),
     (r"tests/((?:ranks/)?test_\w+)\.py", r"\1"),
 )
+
+#: The directive that puts a figure on a page.
+_FIGURE = re.compile(r"^:+\{live-figure\} (\w+)", re.MULTILINE)
 
 
 def changed_files(base: str) -> list[str]:
@@ -73,6 +80,22 @@ def tests_of(files: list[str]) -> list[str]:
     return [f"tests/{name}.py" for name in sorted(names) if (ROOT / "tests" / f"{name}.py").is_file()]
 
 
+def figures_of(files: list[str]) -> str | None:
+    """Which tests in `test_figures.py` look at these files, for pytest's `-k`: "" for all of them, None for no test.
+
+    A file that no chapter names, such as `stepper.js`, belongs to every figure.
+    """
+    changed = [file for file in files if re.match(r"book/(figures/|_ext/live_figure\.py)", file)]
+    if not changed:
+        return None
+    shown = {path.stem: set(_FIGURE.findall(path.read_text(encoding="utf-8"))) for path in (ROOT / "book").glob("*.md")}
+    names = {re.split(r"[/.]", file)[-2] for file in changed}
+    if names - set().union(*shown.values()):
+        return ""
+    pages = sorted(f"chapter_{page[:2]}" for page, figures in shown.items() if names & figures and page[:2].isdigit())
+    return " or ".join([*pages, "every_figure", *(["at_home"] if names & shown["index"] else [])])
+
+
 def main(base: str) -> int:
     """Run the tests; their exit status."""
     files = changed_files(base)
@@ -93,6 +116,11 @@ def main(base: str) -> int:
             "tests/test_solutions.py",
             "tests/test_audit.py",
         ]
+        status = subprocess.run([*pytest, *select], cwd=ROOT).returncode or status
+    figures = figures_of(files)
+    if figures is not None:
+        print("building the book for the tests of the figures", flush=True)
+        select = [*(["-k", figures] if figures else []), "-m", "thorough", "tests/test_figures.py"]
         status = subprocess.run([*pytest, *select], cwd=ROOT).returncode or status
     return status
 

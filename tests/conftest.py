@@ -39,11 +39,12 @@ def pytest_itemcollected(item):
     """With `-n 2 --dist loadgroup`, a file's tests run in one process, except those that are marked `apart`.
 
     So do all tests that look at the book, which is built once: the others would only wait for it. They are part of
-    `make thorough`.
+    `make thorough`. `-k chapter_05` takes those that open this chapter (`make quick` asks for them).
     """
     looks_at_the_book = "book" in getattr(item, "fixturenames", ())
     if looks_at_the_book:  # which takes minutes to build
         item.add_marker(pytest.mark.thorough)
+    item.extra_keyword_matches.update(name for name in getattr(item, "fixturenames", ()) if name.startswith("chapter_"))
     if not item.get_closest_marker("apart"):
         item.add_marker(pytest.mark.xdist_group("book" if looks_at_the_book else item.path.stem))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,30 @@ def test_a_file_leads_to_the_tests_that_look_at_it(file, test):
     found = QUICK["tests_of"]([file])
     assert f"tests/{test}.py" in found and "tests/test_style.py" in found
     assert f"tests/{test}.py" not in QUICK["tests_of"](["README.md"])
+
+
+@pytest.mark.parametrize(
+    ("files", "tests"),
+    [
+        (["book/figures/race.js"], "chapter_02 or every_figure"),
+        (["book/figures/ring.css", "book/figures/stack.py"], "chapter_01 or chapter_08 or every_figure or at_home"),
+        (["book/figures/race.js", "book/figures/stepper.js"], ""),
+        (["book/_ext/live_figure.py"], ""),
+        (["book/05_ddp.md"], None),
+    ],
+)
+def test_a_figure_leads_to_the_tests_that_drive_it_on_its_page(files, tests):
+    assert QUICK["figures_of"](files) == tests
+
+
+def test_the_tests_of_a_figure_are_found_by_its_chapter():
+    """They need the built book, so no other command than `make thorough` would run them."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", "-m", "thorough"]
+    command += ["-k", QUICK["figures_of"](["book/figures/race.js"]), "tests/test_figures.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    found = {line.split("::")[1].split("@")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert {"test_the_race_is_timed_by_the_lessons_formulas"} < found, done.stdout + done.stderr
+    assert not any("buckets" in name for name in found)
 
 
 def test_every_pattern_leads_to_test_files_that_exist():
