@@ -79,6 +79,7 @@ def test_nothing_of_a_lesson_is_left_out(lesson):
     tests = [cell for cell in released["cells"] if cell["metadata"].get("nbgrader", {}).get("grade")]
     points = sum(cell["metadata"]["nbgrader"]["points"] for cell in tests)
     assert sum(points for _, _, points in collected.exercises(released)) == points
+    assert collected._hours(released) != "–", "the title cell says nothing like `About 2 hours`"
 
 
 @pytest.mark.parametrize(("words", "minutes"), [(0, 5), (750, 5), (751, 10), (4200, 30)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,9 @@ import pytest
 from autograder.__main__ import main
 from autograder.authoring import new_lesson
 from autograder.lessons import files, notebook, release
+
+sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
+import collected
 
 NAME = "98_tiny_talk"
 NEW = [
@@ -86,6 +90,15 @@ def test_the_templates_files_are_filled_in(root):
     nb = nbformat.reads(texts[NEW[0]], as_version=4)
     assert nb.cells[0].source.startswith("# 98 · Tiny talk\n") and nb.cells[0].metadata.tags == ["draft"]
     assert "tiny_talk.every_rank_gets_the_mean(mean_over_ranks)" in texts[NEW[0]]
+
+
+def test_the_pages_of_reference_find_what_they_collect(root):
+    """Else the book does not build with the lesson: a chapter without key terms is a warning, which stops it."""
+    texts = new_lesson.plan(root, NAME)
+    chapter, title = texts[f"book/{NAME}.md"], json.loads(texts[NEW[0]])
+    assert len(collected.terms(chapter)) >= 3 and len(collected.questions(chapter)) >= 3
+    assert all(find(chapter) for _, find in collected.PAGES.values())
+    assert collected._hours(title) == "1 hour"
 
 
 def test_the_statement_is_short():
@@ -254,7 +267,7 @@ def test_a_new_lesson_runs(made):
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_new_lesson_and_its_lists_pass_the_tests_of_style(made):
-    root, tests = made[0], ["tests/test_style.py", "tests/test_lessons.py", "tests/test_skippable.py"]
+    root, tests = made[0], [f"tests/test_{name}.py" for name in ("style", "lessons", "skippable", "collected")]
     said = run(root, "-m", "pytest", "-q", *tests)
     assert "failed" not in said and "skipped" not in said
     collected = run(root, "-m", "pytest", "-q", "--collect-only", tests[0], "-k", NAME)

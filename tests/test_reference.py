@@ -20,9 +20,8 @@ def test_the_table_of_efforts_says_what_each_chapter_says(book):
     for row, lesson in zip(rows, notebook.lessons(), strict=True):
         number, _, reading, hours, exercises, points, needs = [cell.get_text() for cell in row.select("td")]
         own = page(book, lesson).select_one("p.effort").get_text()
-        assert own == (
-            f"About {reading.removesuffix(' min')} minutes to read · {exercises} exercises, {points} points"
-        ), lesson
+        count = f"{exercises} exercise{'s' * (exercises != '1')}"
+        assert own == f"About {reading.removesuffix(' min')} minutes to read · {count}, {points} points", lesson
         assert re.fullmatch(r"\d+(–\d+| to \d+)? hours?", hours), hours
         assert all(needed < number for needed in needs.split(", ") if needed != "–")
 

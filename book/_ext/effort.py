@@ -47,7 +47,7 @@ class Effort(SphinxTransform):
         points = sum(points for _, _, points in found)
         link = addnodes.pending_xref(
             "",
-            nodes.inline("", f"{len(found)} exercises, {points} points"),
+            nodes.inline("", f"{len(found)} exercise{'s' * (len(found) != 1)}, {points} points"),
             refdomain="std",
             reftype="doc",
             reftarget=f"/{assignment}",
