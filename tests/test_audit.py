@@ -172,6 +172,11 @@ def test_no_hint_breaks_a_word_at_the_end_of_a_line():
     assert not broken and len(hints) > 500
 
 
+def test_an_empty_hint_is_noticed(monkeypatch):
+    """It is part of every message."""
+    assert "its hint is empty: say what the student did and what follows from it" in _examine_with(monkeypatch, hint="")
+
+
 def _examine_with(monkeypatch, **changes):
     """The verdict on lesson 03's first mutant after changing what is said of it."""
     lesson = "03_step"

@@ -7,6 +7,7 @@ import copy
 import functools
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -76,6 +77,60 @@ def missing_parts(lesson: str, cells: Iterable, checks: Checks, wrong: list[Answ
     ]
 
 
+def wrong_points(lesson: str, cells: Iterable) -> list[str]:
+    """What the title cell and the headings of the exercises say of points, where the test cells have others."""
+    points = {c.id: c.metadata.nbgrader.points for c in cells if notebook.nbgrader_role(c) == "grade"}
+    texts = {cell.id: cell.source for cell in cells if cell.cell_type == "markdown"}
+    title = f"{lesson[:2]}-title"
+    found = [
+        f"{title}: the exercises have {sum(points.values()):g} points in all: write `· {sum(points.values()):g} points`"
+    ] * (not re.search(rf"· {sum(points.values()):g} points?\b", texts.get(title, "")))
+    for test, worth in points.items():
+        short = "-".join(test.split("-")[:2])
+        heading = rf"^#+ Exercise {short.partition('-ex')[2]}\b.*\({worth:g} points?\)"
+        if not re.search(heading, texts.get(short, ""), re.MULTILINE):
+            found.append(
+                f"{short}: {test} has {worth:g} points: write `({worth:g} points)` into the exercise's heading"
+            )
+    return found
+
+
+def without_example(cells: Iterable) -> list[str]:
+    """The exercises that no cell shows at work: neither an answer nor a test."""
+    codes = [cell for cell in cells if cell.cell_type == "code"]
+    examples = {"-".join(cell.id.split("-")[:2]) for cell in codes if not notebook.nbgrader_role(cell)}
+    answers = [cell.id for cell in codes if notebook.nbgrader_role(cell) == "solution"]
+    return [
+        f"{one} has no example: add a cell {short}-try that runs the answer"
+        for one in answers
+        if (short := "-".join(one.split("-")[:2])) not in examples
+    ]
+
+
+def not_exported(lesson: str, checks: Checks, package: object) -> list[str]:
+    """The checks of a lesson that its hidden tests cannot call, because its package does not have them."""
+    topic = lesson.split("_", 1)[1]
+    own = [(module, function) for module, function in checks if module.split(".")[2] == topic]
+    return [
+        f"{topic} does not export {function}: import it in autograder/checks/{topic}/__init__.py, and add it to __all__"
+        for module, function in own
+        if not hasattr(package, function)
+    ]
+
+
+def strange_answers(checks: Checks, answers: list[Answer]) -> list[str]:
+    """The known answers without a text, and those that say that they fail a check which their exercise lacks."""
+    found = [
+        f"{one.name} has no hint: say what the student did and what follows from it" for one in answers if not one.hint
+    ]
+    for one in answers:
+        own = {function for (_, function), exercise in checks.items() if exercise == one.cell}
+        strange = [name for name in one.fails if name not in own]
+        there = f"no check of {one.cell}: its checks are {', '.join(sorted(own))}"
+        found += [f"{one.name} says that it fails {name}, which is {there}" for name in strange]
+    return found
+
+
 def missing_files(lesson: str, root: Path) -> list[str]:
     """The files of a lesson that are not in the repository in `root`."""
     topic = lesson.split("_", 1)[1]
@@ -108,31 +163,63 @@ def checks() -> Checks:
     return {key: exercise for key, exercise in REGISTERED.items() if key[0].startswith("autograder.checks.")}
 
 
+def complain(found: list[str]) -> None:
+    """Fail with these sentences alone: pytest's own account of an assertion hides them, and cuts long ones."""
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
 @each_lesson
 def test_each_check_is_called_in_the_test_cell_of_its_exercise(lesson):
-    assert not uncalled_checks(lesson, notebook.read(lesson).cells, checks())
+    complain(uncalled_checks(lesson, notebook.read(lesson).cells, checks()))
 
 
 def test_each_check_belongs_to_a_lesson():
     numbers = {lesson.split("_")[0] for lesson in LESSONS}
     strange = {key: exercise for key, exercise in checks().items() if exercise.split("-")[0] not in numbers}
-    assert not strange, "no lesson has these numbers: correct them in @check(…)"
+    complain([f"{key[1]} is a check of {strange[key]}: no lesson has this number" for key in strange])
 
 
 @each_lesson
 def test_each_exercise_has_all_its_parts(lesson):
     known = mutants.of_lesson(lesson), variants.of_lesson(lesson)
-    assert not missing_parts(lesson, notebook.read(lesson).cells, checks(), *known)
+    complain(missing_parts(lesson, notebook.read(lesson).cells, checks(), *known))
+
+
+@each_lesson
+def test_the_points_in_a_lessons_texts_are_those_of_its_tests(lesson):
+    complain(wrong_points(lesson, notebook.read(lesson).cells))
+
+
+#: Exercises whose answer the exercises after them show at work.
+LATER = {"13-ex4-backward", "17-ex3-invariants"}
+
+
+@each_lesson
+def test_each_exercise_has_an_example_to_run(lesson):
+    found = without_example(notebook.read(lesson).cells)
+    complain([line for line in found if line.split()[0] not in LATER])
+
+
+@each_lesson
+def test_hidden_tests_can_call_each_check(lesson):
+    package = importlib.import_module(f"autograder.checks.{lesson.split('_', 1)[1]}")
+    complain(not_exported(lesson, checks(), package))
+
+
+@each_lesson
+def test_each_known_answer_has_a_text_and_names_checks_that_exist(lesson):
+    complain(strange_answers(checks(), [*mutants.of_lesson(lesson), *variants.of_lesson(lesson)]))
 
 
 @each_lesson
 def test_each_lesson_has_its_files(lesson):
-    assert not missing_files(lesson, notebook.ROOT)
+    complain(missing_files(lesson, notebook.ROOT))
 
 
 @each_lesson
 def test_each_lesson_is_listed(lesson):
-    assert not missing_in_lists(lesson, {name: (notebook.ROOT / name).read_text() for name in LISTS})
+    complain(missing_in_lists(lesson, {name: (notebook.ROOT / name).read_text() for name in LISTS}))
 
 
 # What was forgotten would be noticed
@@ -168,6 +255,41 @@ def test_an_exercise_without_a_part_is_named():
         f"{EXERCISE} has no other right answer: add one to autograder/answers/variants/zero1",
     ]
     assert not missing_parts(LESSON, cells, checks(), *known)
+
+
+def test_points_that_do_not_agree_are_named():
+    cells = copy.deepcopy(notebook.read(LESSON).cells)
+    assert not wrong_points(LESSON, cells)
+    total = sum(cell.metadata.nbgrader.points for cell in cells if notebook.nbgrader_role(cell) == "grade")
+    test = next(cell for cell in cells if cell.id == f"{EXERCISE}-test")
+    test.metadata.nbgrader.points += 1.5
+    worth = test.metadata.nbgrader.points
+    assert wrong_points(LESSON, cells) == [
+        f"08-title: the exercises have {total + 1.5:g} points in all: write `· {total + 1.5:g} points`",
+        f"08-ex1: {EXERCISE}-test has {worth:g} points: write `({worth:g} points)` into the exercise's heading",
+    ]
+
+
+def test_an_exercise_without_an_example_is_named():
+    cells = [cell for cell in notebook.read(LESSON).cells if not re.match("08-ex1-(?!shard-bounds)", cell.id)]
+    assert without_example(cells) == [f"{EXERCISE} has no example: add a cell 08-ex1-try that runs the answer"]
+
+
+def test_a_check_that_is_not_exported_is_named():
+    made_up = {("autograder.checks.zero1.shards", "holds"): EXERCISE}
+    package = importlib.import_module("autograder.checks.zero1")
+    assert not_exported(LESSON, made_up, package) == [
+        "zero1 does not export holds: import it in autograder/checks/zero1/__init__.py, and add it to __all__"
+    ]
+
+
+def test_an_answer_without_a_hint_or_with_a_check_that_is_none_is_named():
+    answer = Answer("rounds_up", LESSON, EXERCISE, "", "", (f"{EXERCISE}-test",), ("no_such_check",))
+    first, second = strange_answers({("autograder.checks.zero1.shards", "holds"): EXERCISE}, [answer])
+    assert first == "rounds_up has no hint: say what the student did and what follows from it"
+    assert (
+        second == f"rounds_up says that it fails no_such_check, which is no check of {EXERCISE}: its checks are holds"
+    )
 
 
 def test_an_answer_to_no_exercise_is_named():

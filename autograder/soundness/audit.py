@@ -89,6 +89,8 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
         complaints += matrix.differences(nb, answer, outcome.broken[own_test])
     if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
         complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
+    if not answer.hint:  # "" would be in every message
+        complaints.append("its hint is empty: say what the student did and what follows from it")
     return Verdict(case, tuple(complaints))
 
 
