@@ -1,22 +1,79 @@
 """Every lesson can be graded in the jail, where nothing of the autograder can be imported.
 
-`grade` first grades the lesson's own solution there, and refuses a class if that loses a mark.
+`grade` first grades the lesson's own solution there, and refuses a class if that loses a mark. So two notebooks per
+lesson try three things: the solution, other right answers, and wrong answers.
 """
 
 from __future__ import annotations
 
 import csv
 import shutil
+from pathlib import Path
 
+import nbformat
 import pytest
 
 from autograder.__main__ import main
+from autograder.answers import mutants, variants
+from autograder.answers.answer import Answer
 from autograder.authoring import drafts
 from autograder.lessons import notebook
 
-pytestmark = [pytest.mark.jail, pytest.mark.slow, pytest.mark.thorough, pytest.mark.apart]
+pytestmark = [pytest.mark.jail, pytest.mark.slow, pytest.mark.apart]
 
 
+def submit(root: Path, student: str, lesson: str, answers: dict[str, str]) -> None:
+    """Hand in the released notebook with these answers, and with the lesson's own to all other exercises."""
+    solution = {cell.id: cell.source for cell in notebook.read(lesson).cells}
+    folder = root / "submitted" / student / lesson
+    shutil.copytree(notebook.NOTEBOOKS / lesson, folder, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.mine*"))
+    nb = nbformat.read(folder / f"{lesson}.ipynb", as_version=4)
+    for cell in nb.cells:
+        if notebook.nbgrader_role(cell) == "solution":
+            cell.source = answers.get(cell.id, solution[cell.id])
+    nbformat.write(nb, folder / f"{lesson}.ipynb")
+
+
+def independent(lesson: str) -> list[Answer]:
+    """Known wrong answers to as many exercises as there are of which none breaks another's test."""
+    found: list[Answer] = []
+    for one in mutants.of_lesson(lesson):
+        if not any(f"{a.cell}-test" in b.breaks for other in found for a, b in ((one, other), (other, one))):
+            found.append(one)
+    return found
+
+
+def found_in(root: Path, student: str, lesson: str) -> dict[str, str]:
+    """What the grader says of each test in which the student lost marks, by the test's own exercise."""
+    nb = nbformat.read(root / "autograded" / student / lesson / f"{lesson}.ipynb", as_version=4)
+    tests = [cell for cell in nb.cells if notebook.nbgrader_role(cell) == "grade"]
+    return {
+        test.id: test.metadata.autograder.reason
+        for test in tests
+        if any(one.status != "ok" and "carried" not in one for one in test.metadata.autograder.properties)
+    }
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_known_answers_are_graded_in_the_jail_as_the_audit_says(lesson, tmp_path, capsys):
+    """The audit tries answers in its own process, and stops at the first failure of a core; students meet this grader.
+
+    One notebook has another right answer to each exercise, one has wrong answers to as many as do not touch each other.
+    """
+    right = {answer.cell: answer.source for answer in variants.of_lesson(lesson)}
+    wrong = independent(lesson)
+    submit(tmp_path, "right", lesson, right)
+    submit(tmp_path, "wrong", lesson, {answer.cell: answer.source for answer in wrong})
+    assert main(["grade", "--course", str(tmp_path), "--jobs", "1", lesson]) == 0, capsys.readouterr().err
+    rows = {row["student_id"]: row for row in csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())}
+    assert rows["right"]["score"] == rows["right"]["max_score"], found_in(tmp_path, "right", lesson)
+    said = found_in(tmp_path, "wrong", lesson)
+    assert set(said) == {f"{answer.cell}-test" for answer in wrong}, said
+    assert not [answer.name for answer in wrong if answer.hint not in said[f"{answer.cell}-test"]], said
+    assert float(rows["wrong"]["score"]) < float(rows["wrong"]["max_score"])
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_the_solution_gets_all_marks_in_the_jail(lesson, tmp_path, capsys):
     folder = tmp_path / "submitted" / "ada" / lesson
