@@ -17,6 +17,7 @@ from autograder.__main__ import main
 from autograder.answers import mutants, variants
 from autograder.answers.answer import Answer
 from autograder.authoring import drafts
+from autograder.grading import carried
 from autograder.lessons import notebook
 
 pytestmark = [pytest.mark.jail, pytest.mark.slow, pytest.mark.apart]
@@ -35,10 +36,17 @@ def submit(root: Path, student: str, lesson: str, answers: dict[str, str]) -> No
 
 
 def independent(lesson: str) -> list[Answer]:
-    """Known wrong answers to as many exercises as there are of which none breaks another's test."""
+    """Known wrong answers to exercises of which none breaks another's test, or builds on another.
+
+    Next to a wrong answer on which it builds, one may fail in another way than the one that its hint explains.
+    """
+    solution = notebook.read(lesson)
+    known = mutants.of_lesson(lesson)
+    below = carried.builds_on({answer.cell for answer in known}, solution.cells, solution)
     found: list[Answer] = []
-    for one in mutants.of_lesson(lesson):
-        if not any(f"{a.cell}-test" in b.breaks for other in found for a, b in ((one, other), (other, one))):
+    for one in known:
+        pairs = [pair for other in found for pair in ((one, other), (other, one))]
+        if not any(f"{a.cell}-test" in b.breaks or a.cell in below[b.cell] for a, b in pairs):
             found.append(one)
     return found
 
