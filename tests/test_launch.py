@@ -1,8 +1,15 @@
-"""Lesson 06: the jobs that its checks play write what torch's own flight recorder writes."""
+"""Lesson 06: its scripts leave when they are told to; the jobs of its checks write what the flight recorder writes."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -55,3 +62,66 @@ def test_only_a_dead_rank_leaves_no_dump_and_only_the_culprit_is_missing():
             ]
             assert called == [rank for rank in range(4) if rank != culprit]
             assert all(entry["time_created_ns"] < now for dump in dumps if dump for entry in dump["entries"])
+
+
+# The loops that call train_until_told
+
+
+class ToldInStep(torch.nn.Linear):
+    """A model whose forward number TOLD_IN_STEP in a process sends SIGTERM to rank 1."""
+
+    steps = 0
+
+    def __init__(self):
+        super().__init__(2, 3, dtype=torch.float64)
+
+    def forward(self, x):
+        ToldInStep.steps += 1
+        if (os.environ["RANK"], str(ToldInStep.steps)) == ("1", os.environ["TOLD_IN_STEP"]):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().forward(x)
+
+
+def runs_the_notebooks_script(rank, world_size, folder, told_in_step):
+    """The cell under "Put together", whose script asks four times for three more steps."""
+    [cell] = [cell.source for cell in notebook.read("06_launch").cells if "\ndef script(folder)" in cell.source]
+    points = torch.randn(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = points, (points[:, 0] > 0).long()
+    space = {**notebook.functions("06_launch"), "Model": ToldInStep, "data": data}
+    exec(cell, space)
+    os.environ.update(TORCHELASTIC_RESTART_COUNT="1", TOLD_IN_STEP=str(told_in_step))
+    space["script"](folder)
+
+
+def test_the_notebooks_script_leaves_when_it_is_told_to_and_goes_on(tmp_path):
+    for told_in_step in (5, 0):  # in the middle of the second three steps; in none
+        ranks.run(runs_the_notebooks_script, 2, (str(tmp_path), told_in_step), echo=False, timeout=120)
+    lines = re.findall(r"for (\d+) .* (\d+) are", (tmp_path / "log").read_text())
+    assert [f"{done} of {asked}" for asked, done in lines[:2]] == ["3 of 3", "5 of 6"]
+    assert [f"{done} of {asked}" for asked, done in lines[2:]] == ["5 of 3", "6 of 6", "9 of 9", "12 of 12"]
+    assert torch.load(tmp_path / "result.0", weights_only=True)["done"]
+
+
+def test_the_chapters_script_leaves_when_it_is_told_to_and_goes_on(tmp_path):
+    text = (notebook.ROOT / "book" / "06_launch.md").read_text()
+    cells = re.findall(r"^```\{code-cell\} python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    [cell] = [cell for cell in cells if "train.py" in cell]
+    definitions = cell[cell.index("NAMES =") : cell.index("scratch =")]
+    space = {"lesson": notebook.functions("06_launch")}
+    exec(definitions, space)
+    functions = [inspect.getsource(space["lesson"][name]) for name in space["NAMES"]]
+    script = space["HEAD"] + "\n\n".join(functions) + space["MAIN"]
+    assert script.count("== (1, 0, 8)") == script.count("SIGKILL") == 1
+    script = script.replace("== (1, 0, 8)", "== (0, 0, 5)").replace("SIGKILL", "SIGTERM")  # rank 0, in its fifth step
+    (tmp_path / "train.py").write_text(script)
+    command = [sys.executable, "train.py"]
+    for attempt, steps in enumerate((5, 12)):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment = {**os.environ, **place, "TORCHELASTIC_RESTART_COUNT": str(attempt), "DDP_BACKEND": "gloo"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        result = torch.load(tmp_path / "result.0", weights_only=True)
+        assert (result["done"], len(result["losses"])) == (steps == 12, steps)
