@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shlex
 import shutil
@@ -179,9 +181,19 @@ CLUSTER = notebook.ROOT / "examples" / "cluster"
 #: Stand-ins: both nodes of the job are this machine, and srun starts its command once for each of them.
 STAND_INS = {
     "scontrol": "echo 127.0.0.1; echo 127.0.0.1",
-    "srun": '"$@" & "$@" & wait -n; first=$?; wait -n; exit $((first + $?))',
+    "srun": 'while [[ $1 == --* ]]; do shift; done\n"$@" & "$@" & wait -n; first=$?; wait -n; exit $((first + $?))',
+    "python": f'exec {sys.executable} "$@"',
     "torchrun": f'exec {sys.executable} -m torch.distributed.run --local-addr 127.0.0.1 "$@"',
 }
+
+
+def free_port(among):
+    """A port among these on which nobody listens now."""
+    for port in random.sample(among, len(among)):
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 @pytest.mark.slow
@@ -191,10 +203,9 @@ def test_the_slurm_file_trains_on_two_nodes_and_goes_on(lessons, tmp_path):
     for name, text in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "RDZV_PORT": str(port)}
+    shutil.copy(CLUSTER / "newest_whole_checkpoint.py", folder)
+    number = free_port(range(10_000, 30_000)) - 10_000  # the script derives the port from the job's number
+    job = {"SLURM_JOB_ID": str(number), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
     environment = {**os.environ, **job, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     expected = ranks.run(notebook.functions(pieces.LESSON)["train"], 4, (20, None, None))[0]["losses"]
     for first in (1, 11):  # the second time Slurm has put the job back into its queue
@@ -210,7 +221,7 @@ def test_the_kubernetes_file_starts_what_the_slurm_file_starts():
     pod = job["spec"]["template"]["spec"]
     [container] = pod["containers"]
     script = (CLUSTER / "capstone.sbatch").read_text()
-    slurm = shlex.split(re.search(r"^srun (.*?py)$", script.replace("\\\n", " "), re.MULTILINE | re.DOTALL)[1])
+    slurm = shlex.split(re.search(r"^srun \S+ (torchrun .*?py) ", script.replace("\\\n", " "), re.MULTILINE)[1])
 
     def options(command):
         """What the command is and starts, and its options but for those that say which machines take part."""
