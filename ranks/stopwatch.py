@@ -25,7 +25,7 @@ class Stopwatch:
     as they computed. Of the process that asks, only the main thread counts: others watch. Linux tells how long each
     thread has waited (`/proc/PID/task/TID/schedstat`); elsewhere every second counts. Between two calls of `seconds`, a
     process that comes and goes is not seen, and its waiting counts: call it a few times a second. May be called from
-    several threads.
+    several threads and from a signal's handler.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]]):
@@ -35,18 +35,25 @@ class Stopwatch:
 
     def seconds(self) -> float:
         """The seconds so far."""
-        with self._lock:
-            if (passed := time.monotonic() - self._at) < _LOOK_EVERY:
-                return self._counted
-            now = _used(self._processes())
-            computed = waited = 0
-            for thread, (cpu, queue) in now.items():
-                cpu_before, queue_before = self._before.get(thread, (0, 0))
-                computed += max(0, cpu - cpu_before)
-                waited += max(0, queue - queue_before)
-            self._counted += min(passed, max(computed / 1e9, passed - waited / 1e9))
-            self._at, self._before = self._at + passed, now
-            return self._counted
+        # Never waits for the lock: a signal's handler may ask while its own thread is in here.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+        return self._counted
+
+    def _look(self) -> None:
+        if (passed := time.monotonic() - self._at) < _LOOK_EVERY:
+            return
+        now = _used(self._processes())
+        computed = waited = 0
+        for thread, (cpu, queue) in now.items():
+            cpu_before, queue_before = self._before.get(thread, (0, 0))
+            computed += max(0, cpu - cpu_before)
+            waited += max(0, queue - queue_before)
+        self._counted += min(passed, max(computed / 1e9, passed - waited / 1e9))
+        self._at, self._before = self._at + passed, now
 
 
 def own() -> Stopwatch:

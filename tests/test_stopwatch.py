@@ -97,6 +97,19 @@ def test_where_the_system_tells_nothing_every_second_counts(monkeypatch):
     assert 0 < passed - counted < 0.3
 
 
+def test_a_handler_may_ask_while_its_thread_is_being_answered(monkeypatch):
+    """A deadlock would end the test at the limit of the whole run."""
+    asked, stopwatch = [], Stopwatch(lambda: [os.getpid()])
+
+    def interrupted(processes):
+        asked.append(stopwatch.seconds())
+        return {}
+
+    monkeypatch.setattr("ranks.stopwatch._used", interrupted)
+    time.sleep(0.3)
+    assert stopwatch.seconds() >= 0.3 and asked == [0.0]
+
+
 @linux
 def test_a_run_has_its_limit_for_itself_and_says_so():
     """One second of computing, next to nine others on the same core, takes ten; the limit is three."""
