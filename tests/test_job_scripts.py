@@ -28,6 +28,14 @@ def test_pages_include_the_job_scripts_and_hold_no_copy():
     assert "{literalinclude} ../examples/cluster/train.sbatch" in pages[notebook.ROOT / "book" / "06_launch.md"]
 
 
+def test_nothing_of_a_job_script_is_cut_on_its_page():
+    """A page shows 96 characters of a line; the rest must be scrolled to, and is missing on paper."""
+    long = [
+        f"{path.name}: {line}" for path in CLUSTER.iterdir() for line in path.read_text().splitlines() if len(line) > 96
+    ]
+    assert not long, "\n".join(long)
+
+
 # After the run
 
 #: A run that ends as the environment says: with a status, and with a new checkpoint or without one.

@@ -2,8 +2,8 @@
 
     python newest_whole_checkpoint.py FOLDER
 
-Damaged checkpoints that are newer are moved aside: the run that goes on will come to their steps again, and
-`save_sharded` writes over nothing. Needs lesson 16's functions in pieces.py.
+Damaged checkpoints that are newer are moved aside: the run that goes on will come to their
+steps again, and `save_sharded` writes over nothing. Needs lesson 16's functions in pieces.py.
 """
 
 import re
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from pieces import CheckpointError, read_manifest, read_shard
 
-folders = [path for path in Path(sys.argv[1]).glob("step_*") if re.fullmatch(r"step_\d{8,}", path.name)]
-for folder in sorted(folders, key=lambda path: int(path.name.removeprefix("step_")), reverse=True):
+named = re.compile(r"step_\d{8,}").fullmatch
+folders = [path for path in Path(sys.argv[1]).glob("step_*") if named(path.name)]
+folders.sort(key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
+for folder in folders:
     try:
         for shard in read_manifest(folder)["shards"]:
             read_shard(folder, shard)
