@@ -62,9 +62,12 @@ class Paper:
     def write(self, *names: str) -> None:
         """Put the solution's answer into these cells."""
         for name in names:
-            source = next(cell.source for cell in self.solution.cells if cell.id == name)
-            lines = [line for line in source.split("\n") if "### BEGIN" not in line and "### END" not in line]
-            self.cell(name).source = "\n".join(lines)
+            self.put(name, next(cell.source for cell in self.solution.cells if cell.id == name))
+
+    def put(self, name: str, source: str) -> None:
+        """Put an answer into a cell, without the marks of the solution."""
+        lines = [line for line in source.rstrip("\n").split("\n") if "### BEGIN" not in line and "### END" not in line]
+        self.cell(name).source = "\n".join(lines)
 
     def leave(self, *names: str) -> None:
         """These exercises will have no points; `names` are their answer cells."""
@@ -73,7 +76,7 @@ class Paper:
     def mistake(self, name: str) -> None:
         """Put in the mutant of this name."""
         mutant = next(mutant for mutant in mutants.of_lesson(self.lesson) if mutant.name == name)
-        self.cell(mutant.cell).source = mutant.source.rstrip("\n")
+        self.put(mutant.cell, mutant.source)
         if mutant.fails:
             self.fails[f"{mutant.cell}-test"] = mutant.fails
         else:
@@ -97,7 +100,7 @@ def another_way(paper: Paper) -> None:
     """Writes every answer for which there is another right way in that way."""
     all_right(paper)
     for variant in reversed(variants.of_lesson(paper.lesson)):  # the first one of each exercise stays
-        paper.cell(variant.cell).source = variant.source.rstrip("\n")
+        paper.put(variant.cell, variant.source)
 
 
 def mistakes(*names: str) -> Callable[[Paper], None]:
