@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 LESSONS ?=
+RECORD ?=
 # A folder with a Pyodide, for the exercises on the book's pages; without one they use that of _config.yml.
 PYODIDE ?=
 
@@ -83,8 +84,8 @@ grade: .venv/.ready jail ## grade your class: submitted/ into gradebook.db, feed
 report: .venv/.ready ## one page on your graded class: report.html
 	@$(BIN)/python -m autograder report
 
-audit: .venv/.ready ## grade every known wrong and right answer; print the matrix
-	@$(BIN)/python -m autograder audit $(LESSONS)
+audit: .venv/.ready ## grade every known wrong and right answer; with RECORD=1, record what they fail
+	@$(BIN)/python -m autograder audit $(LESSONS) $(if $(RECORD),--record)
 
 # Where the variable PYODIDE is set, mypy takes the program to be one for Pyodide, without Linux's calls.
 check: .venv/.ready ## the quick checks: style, types, order of imports, stale notebooks, what was forgotten

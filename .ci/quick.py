@@ -19,9 +19,9 @@ from autograder.lessons import notebook  # noqa: E402
 
 #: Patterns of a lesson's own files; the group is its name or its topic.
 LESSON_FILES = (
-    r"(?:solutions|notebooks|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
+    r"(?:solutions|notebooks|autograder/answers|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
     r"book/(\d\d_\w+)\.md",
-    r"autograder/(?:checks|answers/mutants|answers/variants)/([a-z0-9_]+)(?:\.py|/)",
+    r"autograder/checks/([a-z0-9_]+)(?:\.py|/)",
 )
 
 #: Pattern of a changed file → the test files for it.
@@ -31,7 +31,7 @@ TESTS = (
     (r"_config\.yml|README\.md|book/_ext/", "test_published"),
     (r"\.ci/quick\.py", "test_quick"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
-    (r"autograder/answers/answer\.py", "test_audit"),
+    (r"autograder/answers/\w+\.py", "test_answers test_audit test_packages"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
     (r"autograder/soundness/", "test_audit test_packages"),
     (r"autograder/grading/jail/", "test_wire test_jail test_handles test_jail_kernel test_calls test_packages"),

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.answers import mutants, variants
+from autograder.answers import right, wrong
 from autograder.grading import example_class
 from autograder.grading.course import Course
 from autograder.lessons import nbgrader_api, notebook
@@ -43,7 +43,7 @@ def hand_in(root: Path, lesson: str, students: int) -> None:
     solution = notebook.read(lesson)
     released = nbformat.read(notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb", as_version=4)
     kinds = itertools.cycle(range(6))
-    wrong, other = itertools.cycle(mutants.of_lesson(lesson)), itertools.cycle(variants.of_lesson(lesson))
+    mistakes, others = itertools.cycle(wrong.of_lesson(lesson)), itertools.cycle(right.of_lesson(lesson))
     for number, kind in zip(range(students), kinds, strict=False):
         paper = MAKE["Paper"](lesson, nbformat.from_dict(released), solution)
         paper.nb = nbformat.reads(nbformat.writes(released), as_version=4)
@@ -54,10 +54,10 @@ def hand_in(root: Path, lesson: str, students: int) -> None:
         else:
             paper.write(*paper.answers)
         if kind in (1, 2, 3):
-            mistake = next(wrong)
+            mistake = next(mistakes)
             paper.cell(mistake.cell).source = mistake.source.rstrip("\n")
         if kind == 4:
-            answer = next(other)
+            answer = next(others)
             paper.cell(answer.cell).source = answer.source.rstrip("\n")
         path = root / "submitted" / f"student-{number + 1:02d}" / lesson / f"{lesson}.ipynb"
         path.parent.mkdir(parents=True)

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import os
 import re
 import warnings
-from pathlib import Path
 
+import nbformat
 import pytest
 
+import autograder.checks
 from autograder.__main__ import main
-from autograder.answers import answer as answers
-from autograder.answers import mutants, variants
-from autograder.answers.mutants.zero1 import step
+from autograder.answers import right, verdicts, wrong
+from autograder.answers.verdicts import Losses
 from autograder.checking import check, hints
+from autograder.checking.expect import expect_equal
 from autograder.lessons import notebook
 from autograder.soundness import audit
-
-#: The least numbers of known wrong and other right answers of a lesson; for the others see `drafts.sizes`.
-LEAST = {
-    "01_collectives": (60, 12),
-    "02_costs": (40, 8),
-    "04_accumulation": (40, 8),
-    "05_ddp": (40, 6),
-    "06_launch": (40, 6),
-    "07_bandwidth": (40, 6),
-    "08_zero1": (30, 5),
-    "09_fsdp": (40, 6),
-    "11_pipeline": (40, 6),
-    "12_tensor": (40, 7),
-    "13_context": (60, 7),
-    "14_experts": (60, 7),
-    "15_layout": (79, 7),
-    "16_checkpoints": (60, 7),
-    "17_capstone": (50, 7),
-    "03_step": (15, 4),
-}
-
+from tests.helpers import tiny_lesson
 
 #: How many known wrong answers of each exercise `make test` tries, next to as many other right ones.
 SAMPLE = 1
@@ -74,9 +53,9 @@ def verdicts_of(lesson, batch, **how):
     or a hint that does not fit, fails both times: AUTOGRADER_SEED fixes what is drawn.
     """
     verdicts = audit.try_batch(lesson, batch, thorough=False, **how)
-    if wrong := complaints(verdicts):
+    if failed := complaints(verdicts):
         check.share_inputs()  # forget how known answers failed on the busy machine
-        warnings.warn(f"tried again: {wrong}", stacklevel=2)
+        warnings.warn(f"tried again: {failed}", stacklevel=2)
         verdicts = audit.try_batch(lesson, batch, thorough=False, **how)
     return verdicts
 
@@ -103,7 +82,7 @@ def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
 
 @pytest.mark.parametrize(("failures", "holds"), [(0, True), (1, True), (2, False)])
 def test_a_case_that_does_not_hold_is_tried_once_more(monkeypatch, failures, holds):
-    case, tries = audit.Case("03_step", "mutant", "one"), []
+    case, tries = audit.Case("03_step", "wrong", "one"), []
 
     def try_batch(lesson, batch, thorough):
         tries.append(batch)
@@ -132,7 +111,7 @@ def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, m
         return audit.Verdict(case, ("does not hold",) if case.name == "bad" else ())
 
     monkeypatch.setattr(audit, "examine", examine)
-    cases = [audit.Case("L", "mutant", name) for name in ("good", "bad")] + [audit.Case("L", "variant", "other")]
+    cases = [audit.Case("L", "wrong", name) for name in ("good", "bad")] + [audit.Case("L", "right", "other")]
     monkeypatch.setattr(audit, "batches", lambda lesson: {"ex": cases})
     for thorough, expected in ((False, ["good", "bad", "other"]), (False, ["bad"]), (True, ["good", "bad", "other"])):
         assert [v.case.name for v in audit.try_batch("L", "ex", thorough)] == ["good", "bad", "other"]
@@ -151,73 +130,67 @@ def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, m
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
-def test_there_are_enough_answers_to_try(lesson):
-    least_mutants, least_variants = LEAST.get(lesson, (1, 1))
-    assert len(mutants.of_lesson(lesson)) >= least_mutants
-    assert len(variants.of_lesson(lesson)) >= least_variants
-    names = [answer.name for answer in mutants.of_lesson(lesson) + variants.of_lesson(lesson)]
+def test_no_two_answers_have_the_same_name(lesson):
+    names = [answer.name for answer in wrong.of_lesson(lesson) + right.of_lesson(lesson)]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_no_two_mistakes_of_an_exercise_have_the_same_hint(lesson):
-    hints = [(mutant.cell, mutant.hint) for mutant in mutants.of_lesson(lesson)]
+    hints = [(known.cell, known.hint) for known in wrong.of_lesson(lesson)]
     assert len(hints) == len(set(hints))
 
 
 def test_no_hint_breaks_a_word_at_the_end_of_a_line():
     """Lines are joined with a space: of `all-` and `reduce` that makes `all- reduce`."""
-    hints = [(mutant.name, mutant.hint) for lesson in notebook.lessons() for mutant in mutants.of_lesson(lesson)]
+    hints = [(known.name, known.hint) for lesson in notebook.lessons() for known in wrong.of_lesson(lesson)]
     broken = [name for name, hint in hints if re.search(r"\w- (?!and |or )\w", hint)]
     assert not broken and len(hints) > 500
 
 
-def test_an_empty_hint_is_noticed(monkeypatch):
-    """It is part of every message."""
-    assert "its hint is empty: say what the student did and what follows from it" in _examine_with(monkeypatch, hint="")
+def _examine_with(monkeypatch, thorough=True, first=None, **changes):
+    """The complaints of lesson 03's first wrong answer, or of another one, after changing what is said of it."""
+    first = dataclasses.replace(first or wrong.of_lesson("03_step")[0], **changes)
+    monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: [first])
+    return audit.examine(audit.Case("03_step", "wrong", first.name), thorough).complaints
 
 
-def _examine_with(monkeypatch, **changes):
-    """The verdict on lesson 03's first mutant after changing what is said of it."""
-    lesson = "03_step"
-    first = dataclasses.replace(mutants.of_lesson(lesson)[0], **changes)
-    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: [first])
-    return audit.examine(audit.Case(lesson, "mutant", first.name)).complaints
+def _breaks_others():
+    return next(known for known in wrong.of_lesson("03_step") if len(known.breaks) > 1)
 
 
-def test_the_audit_notices_a_mistake_that_keeps_its_marks(monkeypatch):
-    first = mutants.of_lesson("03_step")[0]
+@pytest.mark.parametrize("thorough", [True, False])
+def test_the_audit_notices_a_mistake_that_passes_every_check(monkeypatch, thorough):
+    first = wrong.of_lesson("03_step")[0]
     solution = next(c for c in notebook.read("03_step").cells if c.id == first.cell)
-    complaints = _examine_with(monkeypatch, source=solution.source)
-    assert f"{first.cell}-test kept its marks" in complaints
+    complaints = _examine_with(monkeypatch, thorough, source=solution.source)
+    assert complaints == (f"{first.cell}-test kept its marks: no check fails for this answer, so one is missing",)
 
 
-def test_the_audit_notices_a_grade_cell_that_does_not_exist(monkeypatch):
-    first = mutants.of_lesson("03_step")[0]
-    complaints = _examine_with(monkeypatch, breaks=(f"{first.cell}-test", "13-no-such-test"))
-    assert "13-no-such-test kept its marks" in complaints
-
-
-def test_the_audit_notices_marks_lost_elsewhere(monkeypatch):
-    first = next(m for m in mutants.of_lesson("03_step") if len(m.breaks) > 1)
-    monkeypatch.setattr(
-        "autograder.answers.mutants.of_lesson", lambda lesson: [dataclasses.replace(first, breaks=first.breaks[:1])]
+def test_the_audit_notices_a_mistake_of_which_nothing_is_recorded(monkeypatch):
+    first = wrong.of_lesson("03_step")[0]
+    assert _examine_with(monkeypatch, breaks=(), fails=()) == (
+        f"what it fails is not recorded: make audit LESSONS={first.cell} RECORD=1",
+        f"+{verdicts.line(first.cell, first.name, Losses(first.breaks, first.fails))}",
     )
-    complaints = audit.examine(audit.Case("03_step", "mutant", first.name)).complaints
-    assert any(line.startswith(f"{first.breaks[1]} lost its marks") for line in complaints)
+
+
+def test_the_audit_notices_marks_that_are_lost_elsewhere_and_marks_that_are_not(monkeypatch):
+    first = _breaks_others()
+    rest = " ".join(test.removesuffix("-test") for test in first.breaks[1:])
+    said, old, new, *why = _examine_with(monkeypatch, first=first, breaks=first.breaks[:1])
+    assert said.startswith("what it fails has changed") and len(why) == len(first.breaks) - 1
+    assert new == f"{old.replace('-', '+', 1)} > {rest}"
+    assert why[0].startswith(f"{sorted(first.breaks[1:])[0]} lost its marks: ")
+    said, old, new = _examine_with(monkeypatch, first=first, breaks=(*first.breaks, "13-no-such-test"))
+    assert old == f"{new.replace('+', '-', 1)} 13-no-such"
 
 
 def test_an_audit_that_is_not_thorough_runs_the_test_of_the_exercise_alone(monkeypatch):
-    first = next(m for m in mutants.of_lesson("03_step") if len(m.breaks) > 1)
-    case = audit.Case("03_step", "mutant", first.name)
+    first = _breaks_others()
     for breaks in (first.breaks[:1], (*first.breaks, "13-no-such-test")):
-        changed = dataclasses.replace(first, breaks=breaks)
-        monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson, changed=changed: [changed])
-        assert audit.examine(case).complaints and not audit.examine(case, thorough=False).complaints
-    solution = next(c.source for c in notebook.read("03_step").cells if c.id == first.cell)
-    kept = dataclasses.replace(first, source=solution)
-    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: [kept])
-    assert audit.examine(case, thorough=False).complaints == (f"{first.cell}-test kept its marks",)
+        assert not _examine_with(monkeypatch, False, first=first, breaks=breaks)
+        assert _examine_with(monkeypatch, first=first, breaks=breaks)
 
 
 def test_only_the_grade_cells_that_an_answer_can_reach_are_run_for_it():
@@ -233,74 +206,9 @@ def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):
     # The hint shown is the one of the list that is patched, so nothing is wrong ...
     assert not any("does not show the hint" in line for line in complaints)
     # ... but when the list of known mistakes does not hold it, it cannot be shown.
-    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: [])
+    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: [])
     complaints = _examine_with(monkeypatch)
     assert any("does not show the hint" in line for line in complaints)
-
-
-def test_an_edit_changes_one_passage_of_the_solution():
-    cell = "03-ex4-ema-update"
-    solution = next(c.source for c in notebook.read("03_step").cells if c.id == cell)
-    answer = answers.edit(cell, "Too  slow.", ("def ", "\ndef "), breaks=[f"{cell}-test"])
-    assert answer.source == solution.replace("def ", "\ndef ") and answer.hint == "Too slow."
-    assert (answer.lesson, answer.cell, answer.breaks) == ("03_step", cell, (f"{cell}-test",))
-    for passage, count in (("no such passage", 0), ("e", solution.count("e"))):
-        with pytest.raises(ValueError, match=f"the solution has {count} passages"):
-            answers.edit(cell, "A hint.", (passage, ""), breaks=[f"{cell}-test"])
-
-
-EMA = answers.Answer(
-    "ema", "03_step", "03-ex4-ema-update", "ema = 1\nreturn ema\n", "Wrong.", ("03-ex4-ema-update-test",)
-)
-
-
-def test_an_edit_of_another_answer_takes_over_its_source_alone():
-    answer = answers.edit(EMA.cell, "Later.", ("ema = 1", "ema = 2"), ("= 2", "= 3"), base=EMA)
-    assert answer == answers.Answer("", "03_step", EMA.cell, "ema = 3\nreturn ema\n", "Later.", ())
-    again = answers.edit(EMA.cell, "Latest.", ("= 3", "= 4"), base=answer, breaks=EMA.breaks)
-    assert (again.source, again.breaks) == ("ema = 4\nreturn ema\n", EMA.breaks)
-    assert EMA.source == "ema = 1\nreturn ema\n"
-
-
-def test_an_edit_refuses_passages_that_its_base_has_not_once():
-    for passage, count in (("no such passage", 0), ("ema", 2)):
-        with pytest.raises(ValueError, match=f"the base has {count} passages"):
-            answers.edit(EMA.cell, "A hint.", (passage, ""), base=EMA)
-
-
-def test_an_edit_refuses_a_base_in_another_cell_and_a_cell_that_does_not_exist():
-    with pytest.raises(ValueError, match=r"03-ex1-worker-gradient: the base .* another cell, 03-ex4-ema-update"):
-        answers.edit("03-ex1-worker-gradient", "A hint.", ("ema = 1", "ema = 2"), base=EMA)
-    with pytest.raises(ValueError, match="has no cell '03-ex9'"):
-        answers.edit("03-ex9", "A hint.", ("a", "b"))
-
-
-def test_an_edit_sees_that_the_notebook_has_changed(monkeypatch, tmp_path):
-    lesson, cell = "03_step", "03-ex4-ema-update"
-    text = notebook.solution_path(lesson).read_text()
-    (tmp_path / lesson).mkdir()
-    copy = tmp_path / lesson / f"{lesson}.ipynb"
-    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path)
-    for number, name in enumerate(("ema_update", "ema_upgrade")):
-        copy.write_text(text.replace("def ema_update(", f"def {name}("))
-        os.utime(copy, ns=(number, number))
-        assert answers.edit(cell, "A hint.", (f"def {name}(", "def f(")).source.startswith("def f(ema")
-
-
-def test_a_topic_may_be_a_package_of_several_modules():
-    package = Path(mutants.__file__).parent / "costs"
-    modules = {path.stem for path in package.glob("[a-z]*.py")}
-    loaded = [mutant.name for mutant in mutants.of_lesson("02_costs")]
-    written = {name: importlib.import_module(f"autograder.answers.mutants.costs.{name}") for name in sorted(modules)}
-    assert len(modules) > 1
-    assert loaded == [name for module in written.values() for name in vars(module) if name in loaded]
-    assert all(set(loaded) & set(vars(module)) for module in written.values())
-
-
-def test_a_base_is_no_mutant():
-    names = {name for name, value in vars(step).items() if isinstance(value, answers.Answer)}
-    loaded = {mutant.name for mutant in mutants.of_lesson("08_zero1")}
-    assert names - loaded == {name for name in names if name.startswith("_")} != set()
 
 
 def test_an_unknown_lesson_is_one_line(capsys):
@@ -309,10 +217,10 @@ def test_an_unknown_lesson_is_one_line(capsys):
     assert said.count("\n") == 1 and "99_nothing" in said and "03_step" in said
 
 
-def test_the_variants_are_not_the_solution():
+def test_right_answers_are_not_the_solution():
     for lesson in notebook.lessons():
         sources = {c.id: c.source for c in notebook.read(lesson).cells}
-        assert all(variant.source.strip() != sources[variant.cell].strip() for variant in variants.of_lesson(lesson))
+        assert all(known.source.strip() != sources[known.cell].strip() for known in right.of_lesson(lesson))
 
 
 def test_a_lesson_goes_by_its_number_and_an_exercise_by_the_start_of_its_name():
@@ -326,3 +234,144 @@ def test_a_lesson_goes_by_its_number_and_an_exercise_by_the_start_of_its_name():
 def test_an_unknown_exercise_is_one_line(capsys, name):
     assert main(["audit", name]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# The record
+
+WRONG = """# Wrong
+
+## 98-ex1-twice
+
+### zero_is_one
+You return 1 for 0.
+```diff
+-    doubled_value_of_the_input = 2 * x
++    doubled_value_of_the_input = 2 * x or 1
+```
+
+### adds_three
+You took three times x.
+```diff
+-    doubled_value_of_the_input = 2 * x
++    doubled_value_of_the_input = 3 * x
+```
+"""
+
+
+class Tiny:
+    """A lesson of one exercise with two checks, whose audit runs in this process. tried: what the core tries."""
+
+    def __init__(self, root, monkeypatch):
+        self.folder = root / "autograder" / "answers" / "98_tiny"
+        self.folder.mkdir(parents=True)
+        (self.folder / "wrong.md").write_text(WRONG)
+        hidden = "from autograder.checks import tiny\ntiny.doubles(twice)\ntiny.takes_zero(twice)"
+        path = tiny_lesson.lesson(root / "solutions", hidden=hidden)
+        nb = nbformat.read(path, as_version=4)
+        nb.cells[-1].metadata["properties"] = {"doubles": 2, "takes_zero": 1}
+        nbformat.write(nb, path)
+        monkeypatch.setattr(notebook, "ROOT", root)
+        monkeypatch.setattr(notebook, "SOLUTIONS", root / "solutions")
+        monkeypatch.setattr(audit, "VERDICTS", root / "held")
+        monkeypatch.setattr(audit, "audit", self._audit)
+        monkeypatch.setattr(autograder.checks, "tiny", self, raising=False)
+        monkeypatch.setattr(hints.Shared, "seed", None)
+        monkeypatch.setattr(hints.Shared, "twins", {})
+        self.tried = lambda: [3]
+
+        @check.check("98-ex1-twice")
+        def doubles(twice, *, rng):
+            for x in self.tried():
+                expect_equal(f"x = {x}", twice(x), 2 * x, what="twice x")
+
+        @check.check("98-ex1-twice")
+        def takes_zero(twice, *, rng):
+            expect_equal("x = 0", twice(0), 0, what="twice 0")
+
+        self.doubles, self.takes_zero = doubles, takes_zero
+
+    @staticmethod
+    def _audit(todo, jobs=2, thorough=True, force=False):
+        check.share_inputs()
+        return [verdict for batch in todo for verdict in audit.try_batch(*batch, thorough, None, force)]
+
+    @property
+    def recorded(self):
+        return (self.folder / "verdicts.txt").read_text().splitlines()[1:]
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    monkeypatch.delenv(check.SEED, raising=False)
+    return Tiny(tmp_path, monkeypatch)
+
+
+def test_what_wrong_answers_fail_is_recorded(tiny, capsys):
+    assert main(["audit", "98"]) == 1
+    said = capsys.readouterr().out
+    assert said.count("what it fails is not recorded: make audit LESSONS=98-ex1-twice RECORD=1\n") == 2
+    assert "  +  adds_three: core\n" in said and not (tiny.folder / "verdicts.txt").exists()
+    assert main(["audit", "98", "--record"]) == 0
+    assert "autograder/answers/98_tiny/verdicts.txt:\n" in capsys.readouterr().out
+    assert tiny.recorded == ["  zero_is_one: takes_zero", "  adds_three: core"]
+    assert main(["audit", "98"]) == 0
+    assert "verdicts.txt" not in capsys.readouterr().out
+    (tiny.folder / "wrong.md").write_text(WRONG.replace("zero_is_one", "one_for_zero"))
+    assert main(["audit", "98", "--record"]) == 0
+    assert tiny.recorded == ["  one_for_zero: takes_zero", "  adds_three: core"], "the old name is gone"
+
+
+def test_a_change_of_a_check_shows_as_a_changed_line(tiny, capsys):
+    assert main(["audit", "98", "--record"]) == 0
+    tiny.tried = lambda: [3, 0]
+    capsys.readouterr()
+    assert main(["audit", "98", "--force"]) == 1
+    said = capsys.readouterr().out
+    assert "\n  -  zero_is_one: takes_zero\n  +  zero_is_one: core\n  doubles fails: " in said
+    assert "adds_three" not in said.partition("98_tiny · wrong")[2] and "3 of 4 cases hold" in said
+    assert main(["audit", "98", "--force", "--record"]) == 1, "no wrong answer fails the other check alone"
+    said = capsys.readouterr().out
+    assert "  -  zero_is_one: takes_zero\n  +  zero_is_one: core\n" in said and "4 of 4 cases hold" in said
+    assert tiny.recorded == ["  zero_is_one: core", "  adds_three: core"]
+
+
+def test_what_depends_on_luck_is_not_recorded(tiny, capsys):
+    tries = []
+
+    def tried():
+        tries.append(hints.Shared.seed)
+        return [3, 0] if len(set(tries)) > 1 else [3]
+
+    tiny.tried = tried
+    assert main(["audit", "98", "--record"]) == 1
+    said = capsys.readouterr().out
+    assert "zero_is_one is not recorded: what it fails depends on the inputs that are drawn" in said
+    assert tiny.recorded == ["  adds_three: core"] and len(set(tries)) == 3
+
+
+def test_a_wrong_answer_that_passes_everything_is_never_recorded(tiny, capsys):
+    (tiny.folder / "wrong.md").write_text(WRONG.replace("2 * x or 1", "x + x"))
+    assert main(["audit", "98", "--record"]) == 1
+    said = capsys.readouterr().out
+    assert "98-ex1-twice-test kept its marks: no check fails for this answer, so one is missing" in said
+    assert tiny.recorded == ["  adds_three: core"]
+
+
+def test_nothing_is_recorded_with_one_seed(tiny, monkeypatch, capsys):
+    monkeypatch.setenv(check.SEED, "1")
+    assert main(["audit", "98", "--record"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "unset AUTOGRADER_SEED" in said
+
+
+def test_recording_voids_nothing_but_what_it_changes(tiny, monkeypatch):
+    assert main(["audit", "98", "--record"]) == 0
+    examined = []
+    examine = audit.examine
+    monkeypatch.setattr(audit, "examine", lambda case, thorough: examined.append(case.name) or examine(case, thorough))
+    (tiny.folder / "verdicts.txt").write_text(f"98-ex1-twice\n{chr(10).join(tiny.recorded)} > 98-ex2-other\n")
+    assert main(["audit", "98"]) == 1
+    assert examined == ["adds_three"], "the others hold as recorded"
+    examined.clear()
+    assert main(["audit", "98", "--record"]) == 0
+    assert set(examined) == {"adds_three"} and tiny.recorded[1] == "  adds_three: core"

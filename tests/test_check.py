@@ -13,7 +13,7 @@ import pytest
 import ranks
 from autograder import checks
 from autograder.answers import answer as answers
-from autograder.answers import mutants
+from autograder.answers import right, wrong
 from autograder.checking import check, hints, stage
 from autograder.checking.expect import CheckFailed, digits_that_differ, expect_close, expect_raises, expect_unchanged
 from autograder.checking.hints import same_evidence
@@ -33,9 +33,9 @@ def test_an_expected_inf_or_nan_lets_nothing_else_pass():
     """A difference from inf is inf or nan, and no bound that inf gives is ever passed."""
     expected = np.array([1.0, -np.inf])
     expect_close("case", [1.0, -np.inf], expected, what="lse", rtol=1e-9)
-    for wrong in ([1.0, np.inf], [1.0, np.nan], [1.0, 5.0], [2.0, -np.inf], [np.nan, -np.inf]):
+    for bad in ([1.0, np.inf], [1.0, np.nan], [1.0, 5.0], [2.0, -np.inf], [np.nan, -np.inf]):
         with pytest.raises(CheckFailed, match="lse is wrong"):
-            expect_close("case", wrong, expected, what="lse", rtol=1e-9)
+            expect_close("case", bad, expected, what="lse", rtol=1e-9)
     with pytest.raises(CheckFailed, match="nan is expected"):
         expect_close("case", np.array(np.nan), np.array(np.nan), what="the loss", rtol=1e-9)
     with pytest.raises(CheckFailed, match="wrong at index"):
@@ -117,7 +117,7 @@ def doubling(monkeypatch):
         answers.Answer("adds_two", "L", "00-double", "adds_two", "You added two.", ("00-double-test",)),
     ]
     by_source = {"forgets": forgets, "adds_two": adds_two}
-    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: known)
+    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: known)
     monkeypatch.setattr(
         "autograder.lessons.notebook.functions", lambda lesson, swap: {"double": by_source[swap["00-double"]]}
     )
@@ -148,8 +148,8 @@ def test_an_unknown_mistake_gets_no_hint(doubling):
 
 
 def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, monkeypatch):
-    known = [replace(one, fails=("another",)) for one in mutants.of_exercise("00-double")]
-    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: known)
+    known = [replace(one, fails=("another",)) for one in wrong.of_exercise("00-double")]
+    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: known)
     with pytest.raises(CheckFailed) as caught:
         doubling(lambda y: 2 + y)
     assert caught.value.hints == ()
@@ -204,12 +204,9 @@ def test_what_a_student_prints_stays_out_of_the_feedback(doubling, capsys):
 
 
 def test_the_body_of_an_answer_is_its_source():
-    read = answers.decorator("variants")
-    assert answers._body(solution) == "def double(x):\n    return 2 * x\n"
+    assert right._body(solution) == "def double(x):\n    return 2 * x\n"
     with pytest.raises(ValueError, match="docstring"):
-        read("01-ex1-broadcast")(forgets)
-    with pytest.raises(ValueError, match="names the grade cells"):
-        answers.decorator("mutants")("01-ex1-broadcast")
+        right.answer_to("01-ex1-broadcast")(forgets)
 
 
 def hidden_oracle(rank, world_size, function):
@@ -258,8 +255,8 @@ def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch
         stage.Launches.count = min(3, launches + 1)  # it stops when it asks for one too many
         return failure if launches >= 3 else None
 
-    mutant = answers.Answer("m", "L", "00-x", "", "")
-    tried = [hints.twin("00-x", forgets, ["x"], mutant, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
+    known = answers.Answer("m", "L", "00-x", "", "")
+    tried = [hints.twin("00-x", forgets, ["x"], known, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
     assert tried == [None, None, failure, None, failure]
 
 
@@ -272,8 +269,8 @@ def test_a_known_mistake_for_which_memory_was_short_is_tried_again(monkeypatch):
     short, told = CheckFailed("raised MemoryError", "raised"), CheckFailed("wrong")
     short.__cause__ = MemoryError()
     failures = [short, told]
-    mutant = answers.Answer("m", "L", "00-x", "", "")
-    tried = [hints.twin("00-x", forgets, ["x"], mutant, 1, 0, lambda *_: failures.pop(0)) for _ in range(3)]
+    known = answers.Answer("m", "L", "00-x", "", "")
+    tried = [hints.twin("00-x", forgets, ["x"], known, 1, 0, lambda *_: failures.pop(0)) for _ in range(3)]
     assert tried == [short, told, told]
 
 
@@ -292,7 +289,7 @@ def raises_in_the_second_case(function, *, rng):
 @pytest.mark.parametrize("module", ["autograder.checks.step", "somewhere.else"])
 def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
     monkeypatch.setitem(raises_in_the_second_case.__wrapped__.__globals__, "__name__", module)
-    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: [])
+    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: [])
 
     def answer(case):
         return {"simple": 1}[case]

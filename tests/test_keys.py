@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from autograder.__main__ import main
+from autograder.answers.verdicts import Losses
 from autograder.grading import workers
 from autograder.grading.course import Course
 from autograder.lessons import chapters, keys, notebook, run_solutions
@@ -55,8 +56,9 @@ OWN = ["08_zero1"]
 #: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those chapters that run again.
 CHANGES = [
     ("autograder/checks/zero1/__init__.py", OWN, OWN, OWN, []),
-    ("autograder/answers/mutants/zero1/step.py", OWN, OWN, OWN, []),
-    ("autograder/answers/variants/zero1.py", [], [], OWN, []),
+    ("autograder/answers/08_zero1/wrong.md", OWN, OWN, OWN, []),
+    ("autograder/answers/08_zero1/right.py", OWN, OWN, OWN, []),
+    ("autograder/answers/08_zero1/verdicts.txt", OWN, OWN, [], []),
     ("autograder/grading/scoring.py", [], LESSONS, [], []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),
@@ -104,7 +106,7 @@ def test_what_does_not_count_changes_no_key(copy):
 
 def edit_a_hint(copy):
     """Another wording of one known mistake of lesson 08."""
-    path = copy / "autograder" / "answers" / "mutants" / "zero1" / "step.py"
+    path = copy / "autograder" / "answers" / "08_zero1" / "wrong.md"
     text = path.read_text()
     assert "reduce-scatter" in text
     path.write_text(text.replace("reduce-scatter", "reduce scatter", 1))
@@ -149,15 +151,19 @@ def test_a_hint_grades_one_lesson_again(copy, monkeypatch):
     assert graded == [("ada", "08_zero1"), ("bob", "08_zero1")] and tried == OWN
 
 
+def recorded(case):
+    return Losses(case.answer().breaks, case.answer().fails)
+
+
 def test_a_hint_runs_no_chapter_and_audits_one_lesson_again(copy, monkeypatch):
     monkeypatch.setattr(chapters, "BOOK", copy / "book")
     monkeypatch.setattr(audit, "VERDICTS", copy / "verdicts")
     chapters.forget_stale(copy / "cache")
-    cases = {lesson: next(case for case in audit.cases(lesson) if case.kind == "mutant") for lesson in LESSONS}
+    cases = {lesson: next(case for case in audit.cases(lesson) if case.kind == "wrong") for lesson in LESSONS}
     for lesson, case in cases.items():
-        audit.Held(lesson, "batch").add(case, thorough=True)
+        audit.Held(lesson, "batch").add(audit.Verdict(case, (), recorded(case)), thorough=True)
     edit_a_hint(copy)
     record = json.loads((copy / "cache.json").read_text())
     assert chapters.forget_stale(copy / "cache") == [] and json.loads((copy / "cache.json").read_text()) == record
-    void = [lesson for lesson, case in cases.items() if not audit.Held(lesson, "batch").covers(case, thorough=False)]
+    void = [lesson for lesson, case in cases.items() if not audit.Held(lesson, "batch").losses(case, thorough=False)]
     assert void == OWN

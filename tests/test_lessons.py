@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import autograder.checks
-from autograder.answers import mutants, variants
+from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import new_lesson
 from autograder.checking.check import REGISTERED
@@ -55,14 +55,16 @@ def _called_in(source: str) -> set[str]:
     return {getattr(function, "attr", getattr(function, "id", "")) for function in calls}
 
 
-def missing_parts(lesson: str, cells: Iterable, checks: Checks, wrong: list[Answer], right: list[Answer]) -> list[str]:
+def missing_parts(
+    lesson: str, cells: Iterable, checks: Checks, mistakes: list[Answer], others: list[Answer]
+) -> list[str]:
     """The exercises without a check, a known wrong answer or another right one; and answers to no exercise."""
     exercises = [cell.id for cell in cells if notebook.nbgrader_role(cell) == "solution"]
     topic = lesson.split("_", 1)[1]
     parts = {
         ("check", f"autograder/checks/{topic}"): set(checks.values()),
-        ("known wrong answer", f"autograder/answers/mutants/{topic}"): {answer.cell for answer in wrong},
-        ("other right answer", f"autograder/answers/variants/{topic}"): {answer.cell for answer in right},
+        ("known wrong answer", f"autograder/answers/{lesson}/wrong.md"): {answer.cell for answer in mistakes},
+        ("other right answer", f"autograder/answers/{lesson}/right.py"): {answer.cell for answer in others},
     }
     found = [
         f"{one} has no {w}: add one to {where}"
@@ -70,7 +72,7 @@ def missing_parts(lesson: str, cells: Iterable, checks: Checks, wrong: list[Answ
         for (w, where), have in parts.items()
         if one not in have
     ]
-    strange = [answer for answer in [*wrong, *right] if answer.cell not in exercises]
+    strange = [answer for answer in [*mistakes, *others] if answer.cell not in exercises]
     return found + [
         f"{one.name} answers {one.cell}, which is no exercise of {lesson}: correct its cell, or add it to the notebook"
         for one in strange
@@ -119,16 +121,22 @@ def not_exported(lesson: str, checks: Checks, package: object) -> list[str]:
 
 
 def strange_answers(checks: Checks, answers: list[Answer]) -> list[str]:
-    """The known answers without a text, and those that say that they fail a check which their exercise lacks."""
-    found = [
-        f"{one.name} has no hint: say what the student did and what follows from it" for one in answers if not one.hint
-    ]
+    """The known answers that are recorded to fail a check which their exercise lacks."""
+    found = []
     for one in answers:
         own = {function for (_, function), exercise in checks.items() if exercise == one.cell}
         strange = [name for name in one.fails if name not in own]
         there = f"no check of {one.cell}: its checks are {', '.join(sorted(own))}"
-        found += [f"{one.name} says that it fails {name}, which is {there}" for name in strange]
+        found += [f"{one.name} is recorded to fail {name}, which is {there}" for name in strange]
     return found
+
+
+def unlike_the_record(lesson: str, answers: list[Answer], recorded: Iterable[tuple[str, str]]) -> list[str]:
+    """The wrong answers of which nothing is recorded, and what is recorded of answers that are no more."""
+    known, there = {(one.cell, one.name) for one in answers}, set(recorded)
+    todo = [(cell, name, "is not recorded") for cell, name in known - there]
+    todo += [(cell, name, "is recorded, but no wrong answer") for cell, name in there - known]
+    return [f"{name} {what}: make audit LESSONS={lesson[:2]} RECORD=1" for cell, name, what in sorted(todo)]
 
 
 def missing_files(lesson: str, root: Path) -> list[str]:
@@ -170,6 +178,14 @@ def complain(found: list[str]) -> None:
 
 
 @each_lesson
+def test_each_known_answer_can_be_read(lesson):
+    try:
+        assert wrong.of_lesson(lesson) and right.of_lesson(lesson)
+    except ValueError as error:
+        complain([str(error)])
+
+
+@each_lesson
 def test_each_check_is_called_in_the_test_cell_of_its_exercise(lesson):
     complain(uncalled_checks(lesson, notebook.read(lesson).cells, checks()))
 
@@ -182,7 +198,7 @@ def test_each_check_belongs_to_a_lesson():
 
 @each_lesson
 def test_each_exercise_has_all_its_parts(lesson):
-    known = mutants.of_lesson(lesson), variants.of_lesson(lesson)
+    known = wrong.of_lesson(lesson), right.of_lesson(lesson)
     complain(missing_parts(lesson, notebook.read(lesson).cells, checks(), *known))
 
 
@@ -208,8 +224,9 @@ def test_hidden_tests_can_call_each_check(lesson):
 
 
 @each_lesson
-def test_each_known_answer_has_a_text_and_names_checks_that_exist(lesson):
-    complain(strange_answers(checks(), [*mutants.of_lesson(lesson), *variants.of_lesson(lesson)]))
+def test_each_wrong_answer_is_recorded_and_fails_checks_that_exist(lesson):
+    complain(unlike_the_record(lesson, wrong.of_lesson(lesson), verdicts.read(lesson)))
+    complain(strange_answers(checks(), wrong.of_lesson(lesson)))
 
 
 @each_lesson
@@ -246,13 +263,13 @@ def test_a_check_of_no_exercise_is_named():
 
 def test_an_exercise_without_a_part_is_named():
     cells = notebook.read(LESSON).cells
-    known = mutants.of_lesson(LESSON), variants.of_lesson(LESSON)
-    wrong, right = ([answer for answer in kind if answer.cell != EXERCISE] for kind in known)
+    known = wrong.of_lesson(LESSON), right.of_lesson(LESSON)
+    mistakes, other_ways = ([answer for answer in kind if answer.cell != EXERCISE] for kind in known)
     others = {key: exercise for key, exercise in checks().items() if exercise != EXERCISE}
-    assert missing_parts(LESSON, cells, others, wrong, right) == [
+    assert missing_parts(LESSON, cells, others, mistakes, other_ways) == [
         f"{EXERCISE} has no check: add one to autograder/checks/zero1",
-        f"{EXERCISE} has no known wrong answer: add one to autograder/answers/mutants/zero1",
-        f"{EXERCISE} has no other right answer: add one to autograder/answers/variants/zero1",
+        f"{EXERCISE} has no known wrong answer: add one to autograder/answers/08_zero1/wrong.md",
+        f"{EXERCISE} has no other right answer: add one to autograder/answers/08_zero1/right.py",
     ]
     assert not missing_parts(LESSON, cells, checks(), *known)
 
@@ -283,18 +300,24 @@ def test_a_check_that_is_not_exported_is_named():
     ]
 
 
-def test_an_answer_without_a_hint_or_with_a_check_that_is_none_is_named():
+def test_an_answer_with_a_check_that_is_none_is_named():
     answer = Answer("rounds_up", LESSON, EXERCISE, "", "", (f"{EXERCISE}-test",), ("no_such_check",))
-    first, second = strange_answers({("autograder.checks.zero1.shards", "holds"): EXERCISE}, [answer])
-    assert first == "rounds_up has no hint: say what the student did and what follows from it"
-    assert (
-        second == f"rounds_up says that it fails no_such_check, which is no check of {EXERCISE}: its checks are holds"
-    )
+    assert strange_answers({("autograder.checks.zero1.shards", "holds"): EXERCISE}, [answer]) == [
+        f"rounds_up is recorded to fail no_such_check, which is no check of {EXERCISE}: its checks are holds"
+    ]
+
+
+def test_an_answer_without_a_record_and_a_record_without_an_answer_are_named():
+    answer = Answer("rounds_up", LESSON, EXERCISE, "", "")
+    assert unlike_the_record(LESSON, [answer], [(EXERCISE, "rounds_down")]) == [
+        "rounds_down is recorded, but no wrong answer: make audit LESSONS=08 RECORD=1",
+        "rounds_up is not recorded: make audit LESSONS=08 RECORD=1",
+    ]
 
 
 def test_an_answer_to_no_exercise_is_named():
     cells = [cell for cell in notebook.read(LESSON).cells if cell.id != EXERCISE]
-    complaints = missing_parts(LESSON, cells, checks(), mutants.of_lesson(LESSON), [])
+    complaints = missing_parts(LESSON, cells, checks(), wrong.of_lesson(LESSON), [])
     assert (
         f"bounds_round_down answers {EXERCISE}, which is no exercise of 08_zero1: correct its cell, "
         "or add it to the notebook"
@@ -305,8 +328,9 @@ def test_a_lesson_without_a_file_is_named(tmp_path):
     assert missing_files("98_tiny", tmp_path) == [
         "98_tiny has no solutions/98_tiny/98_tiny.ipynb: add it",
         "98_tiny has no autograder/checks/tiny.py: add it",
-        "98_tiny has no autograder/answers/mutants/tiny.py: add it",
-        "98_tiny has no autograder/answers/variants/tiny.py: add it",
+        "98_tiny has no autograder/answers/98_tiny/wrong.md: add it",
+        "98_tiny has no autograder/answers/98_tiny/verdicts.txt: add it",
+        "98_tiny has no autograder/answers/98_tiny/right.py: add it",
         "98_tiny has no book/98_tiny.md: add it",
     ]
     package = tmp_path / "autograder" / "checks" / "tiny"

@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.answers import mutants, variants
+from autograder.answers import right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import drafts
 from autograder.grading import carried
@@ -68,15 +68,15 @@ def test_known_answers_are_graded_in_the_jail_as_the_audit_says(lesson, tmp_path
 
     One notebook has other right answers, one wrong ones, to as many exercises as do not touch each other.
     """
-    right, wrong = (independent(lesson, kind.of_lesson(lesson)) for kind in (variants, mutants))
-    submit(tmp_path, "right", lesson, {answer.cell: answer.source for answer in right})
-    submit(tmp_path, "wrong", lesson, {answer.cell: answer.source for answer in wrong})
+    others, mistakes = (independent(lesson, kind.of_lesson(lesson)) for kind in (right, wrong))
+    submit(tmp_path, "right", lesson, {answer.cell: answer.source for answer in others})
+    submit(tmp_path, "wrong", lesson, {answer.cell: answer.source for answer in mistakes})
     assert main(["grade", "--course", str(tmp_path), "--jobs", "1", lesson]) == 0, capsys.readouterr().err
     rows = {row["student_id"]: row for row in csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())}
     assert rows["right"]["score"] == rows["right"]["max_score"], found_in(tmp_path, "right", lesson)
     said = found_in(tmp_path, "wrong", lesson)
-    assert set(said) == {f"{answer.cell}-test" for answer in wrong}, said
-    assert not [answer.name for answer in wrong if answer.hint not in said[f"{answer.cell}-test"]], said
+    assert set(said) == {f"{answer.cell}-test" for answer in mistakes}, said
+    assert not [answer.name for answer in mistakes if answer.hint not in said[f"{answer.cell}-test"]], said
     assert float(rows["wrong"]["score"]) < float(rows["wrong"]["max_score"])
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from autograder.answers import mutants
+from autograder.answers import wrong
 from autograder.lessons import notebook
 from autograder.soundness import audit, matrix
 
@@ -24,15 +24,15 @@ def test_exceptions_are_checks_and_lessons_that_exist():
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_wrong_answers_name_checks_of_their_own_exercise_and_not_the_core_next_to_others(lesson):
     rows = {(row.exercise, row.check): row.weight for row in matrix.of_lesson(lesson)}
-    for mutant in mutants.of_lesson(lesson):
-        assert all((mutant.cell, name) in rows for name in mutant.fails), mutant.name
-        weights = [rows[mutant.cell, name] for name in mutant.fails]
-        assert "core" not in weights or len(weights) == 1, mutant.name
+    for known in wrong.of_lesson(lesson):
+        assert all((known.cell, name) in rows for name in known.fails), known.name
+        weights = [rows[known.cell, name] for name in known.fails]
+        assert "core" not in weights or len(weights) == 1, known.name
 
 
 def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
-    kept = [mutant for mutant in mutants.of_lesson(STEP) if "adam_leaves_its_inputs_alone" not in mutant.fails]
-    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: kept)
+    kept = [known for known in wrong.of_lesson(STEP) if "adam_leaves_its_inputs_alone" not in known.fails]
+    monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: kept)
     assert matrix.complaints(STEP) == [f"adam_leaves_its_inputs_alone: no known wrong answer to {ADAM} fails it alone"]
     monkeypatch.setitem(matrix.SHARED, "adam_follows_torch", "no reason")
     (line, _) = sorted(matrix.complaints(STEP), key=len)
@@ -41,15 +41,17 @@ def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
 
 @pytest.mark.parametrize("fails", [(), ("adam_is_computed_in_float64",)])
 def test_the_audit_notices_an_answer_that_fails_something_else(monkeypatch, fails):
-    mutant = next(one for one in mutants.of_exercise(ADAM) if one.fails == ("adam_leaves_its_inputs_alone",))
-    case = audit.Case(STEP, "mutant", mutant.name)
+    known = next(one for one in wrong.of_exercise(ADAM) if one.fails == ("adam_leaves_its_inputs_alone",))
+    case = audit.Case(STEP, "wrong", known.name)
     assert audit.examine(case, thorough=False).complaints == ()
-    changed = dataclasses.replace(mutant, fails=fails)
-    monkeypatch.setattr("autograder.answers.mutants.of_lesson", lambda lesson: [changed])
-    said, other, *more = audit.examine(case, thorough=False).complaints
-    assert said == f"it says that it fails {fails[0] if fails else 'adam_follows_torch'}, but it does not"
-    assert other.startswith("it fails adam_leaves_its_inputs_alone, but does not say so: ")
-    # No hint is searched for among the answers that are said to pass a check.
+    changed = dataclasses.replace(known, fails=fails)
+    monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: [changed])
+    said, old, new, why, *more = audit.examine(case, thorough=False).complaints
+    assert said == "what it fails has changed; if that is right, make audit RECORD=1 records it"
+    assert old.startswith(f"-  {known.name}: {fails[0] if fails else 'core'}")
+    assert new == f"+  {known.name}: adam_leaves_its_inputs_alone"
+    assert why.startswith("adam_leaves_its_inputs_alone fails: ")
+    # No hint is searched for among the answers that are recorded to pass a check.
     assert [line[:46] for line in more] == (["03-ex3-adam-update-test does not show the hint"] if fails else [])
 
 

@@ -24,8 +24,9 @@ NAME = "98_tiny_talk"
 NEW = [
     "solutions/98_tiny_talk/98_tiny_talk.ipynb",
     "autograder/checks/tiny_talk.py",
-    "autograder/answers/mutants/tiny_talk.py",
-    "autograder/answers/variants/tiny_talk.py",
+    "autograder/answers/98_tiny_talk/wrong.md",
+    "autograder/answers/98_tiny_talk/verdicts.txt",
+    "autograder/answers/98_tiny_talk/right.py",
     "book/98_tiny_talk.md",
 ]
 LISTS = ["_toc.yml", "README.md", "book/index.md"]

@@ -22,7 +22,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ConfigError
 from sphinx.util.docutils import docutils_namespace
 
-from autograder.answers import mutants
+from autograder.answers import wrong
 from autograder.lessons import notebook
 from tests.helpers import npm, pyodide, website
 from tests.helpers.browser import Tab
@@ -205,10 +205,10 @@ def notebook_says(code: str) -> str | None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("mutant", mutants.of_exercise(ADAM), ids=lambda mutant: mutant.name)
-def test_a_wrong_answer_is_told_what_the_notebook_says(mutant):
+@pytest.mark.parametrize("known", wrong.of_exercise(ADAM), ids=lambda known: known.name)
+def test_a_wrong_answer_is_told_what_the_notebook_says(known):
     found = py_exercise.material(released(), ADAM)
-    assert ran(mutant.source, found.tests, found.setup)[0].get("headline") == notebook_says(mutant.source)
+    assert ran(known.source, found.tests, found.setup)[0].get("headline") == notebook_says(known.source)
 
 
 def test_right_and_missing_answers():

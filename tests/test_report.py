@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.answers import mutants
+from autograder.answers import wrong
 from autograder.answers.answer import Answer
 from autograder.checking.expect import count_of_ranks
 from autograder.grading import scoring
@@ -35,7 +35,7 @@ def known_wrong(name):
 def page(toy):
     """The page on that class, as text."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mutants, "of_lesson", known_wrong)
+        patch.setattr(wrong, "of_lesson", known_wrong)
         assert main(["report", "--course", str(toy.root)]) == 0
     return (toy.root / "report.html").read_text(encoding="utf-8")
 
@@ -171,7 +171,7 @@ def test_the_other_lost_marks_are_counted_by_what_happened(parsed, counted):
     lost = [key for key, (score, most) in counted.items() if key[1] == LESSON and score < most]
     assert len(lost) == 2 + sum(int(row[1]) for row in rows)  # bob's and cyd's are known
     assert f"{len(lost)} lost marks: exercises without full points" in parsed.text
-    # A lesson without known mistakes: what a mutant of another lesson would say is none of its own.
+    # A lesson without known mistakes: what a known mistake of another lesson would say is none of its own.
     assert parsed.table("Marks lost without a known mistake", 1) == [[mistakes.WRONG, "1", "bob (1)"]]
 
 
@@ -241,8 +241,8 @@ def test_what_grading_really_writes_is_understood(tmp_path, monkeypatch):
     toy.grade(nb)
     (one,) = marks.read(toy.course).submissions
     hint = Answer("zero", LESSON, "07-ex1-double", "", "think of double", ("",))
-    monkeypatch.setattr(mutants, "of_lesson", lambda name: [hint])
-    assert [mistakes.mutants_of(LESSON, mark) for mark in one.marks] == [[hint], [], []]
+    monkeypatch.setattr(wrong, "of_lesson", lambda name: [hint])
+    assert [mistakes.answers_of(LESSON, mark) for mark in one.marks] == [[hint], [], []]
     kinds = [mistakes.kind(mark) for mark in one.marks]
     assert kinds == [mistakes.WRONG, "Raised ZeroDivisionError", mistakes.UNWRITTEN]
     assert list(one.notes) == ["07-ex3-half"] and "missing" in one.notes["07-ex3-half"][0]
@@ -294,10 +294,10 @@ def test_an_answer_that_was_left_out_is_told_by_why(status):
 
 def test_a_hint_whose_end_was_cut_off_is_still_known(monkeypatch):
     long = Answer("long", LESSON, "07-ex1-double", "", "You did this " + "and that " * 20, ("",))
-    monkeypatch.setattr(mutants, "of_lesson", lambda name: [TWICE, long])
+    monkeypatch.setattr(wrong, "of_lesson", lambda name: [TWICE, long])
     text = f"{'x' * (scoring.MAX_MESSAGE - 60)}\nHint: {long.hint}"[: scoring.MAX_MESSAGE]
-    assert mistakes.mutants_of(LESSON, marks.Mark("07-ex1-double", 0, 1, 0, text)) == [long]
-    assert mistakes.mutants_of(LESSON, marks.Mark("07-ex1-double", 0, 1, 0, text[-60:])) == []
+    assert mistakes.answers_of(LESSON, marks.Mark("07-ex1-double", 0, 1, 0, text)) == [long]
+    assert mistakes.answers_of(LESSON, marks.Mark("07-ex1-double", 0, 1, 0, text[-60:])) == []
 
 
 # --- the page -------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_a_screen_reader_finds_its_way(parsed):
 
 def test_the_same_class_makes_the_same_page(toy, page):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mutants, "of_lesson", known_wrong)
+        patch.setattr(wrong, "of_lesson", known_wrong)
         assert report.page(marks.read(toy.course), toy.root / "report.html") == page
 
 

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.answers import mutants
+from autograder.answers import wrong
 from autograder.checking import check, hints
 from autograder.checking.expect import CheckFailed, fail
 from autograder.grading.course import Course
@@ -22,10 +22,10 @@ def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("class")
     nb = nbformat.read(notebook.NOTEBOOKS / LESSON / f"{LESSON}.ipynb", as_version=4)
     solution = {cell.id: cell.source for cell in notebook.read(LESSON).cells}
-    wrong = next(mutant for mutant in mutants.of_exercise(EXERCISE) if mutant.name == "sums_the_micro_batches")
+    known = next(known for known in wrong.of_exercise(EXERCISE) if known.name == "sums_the_micro_batches")
     for cell in nb.cells:
         if cell.id == EXERCISE:
-            cell.source = wrong.source
+            cell.source = known.source
         if cell.id == "03-ex2-all-reduce-mean":
             cell.source = solution[cell.id]
     folder = root / "submitted" / "ada" / LESSON
@@ -99,7 +99,7 @@ def draws_a_number(function, *, rng):
 @pytest.mark.parametrize("shared", [None, 5])
 def test_the_environment_sets_the_seed(monkeypatch, shared):
     monkeypatch.setattr(hints.Shared, "seed", shared)
-    monkeypatch.setattr("autograder.answers.mutants.of_exercise", lambda exercise: [])
+    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: [])
     monkeypatch.setenv(check.SEED, "7")
     failures = []
     for _ in range(2):

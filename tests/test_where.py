@@ -7,8 +7,7 @@ import ast
 import pytest
 
 from autograder.__main__ import main
-from autograder.answers import mutants, variants
-from autograder.answers.answer import Answer
+from autograder.answers import right, wrong
 from autograder.authoring import where
 from autograder.lessons import notebook
 
@@ -46,7 +45,7 @@ def test_every_part_of_the_exercise_is_named(capsys):
         "example 08-ex3-predict",
     ]
     assert f"released {STEP}" in whats and "check state_is_a_shard" in whats
-    for kind, word in ((mutants, "wrong"), (variants, "right")):
+    for kind, word in ((wrong, "wrong"), (right, "right")):
         names = [f"{word} answer {answer.name}" for answer in kind.of_lesson("08_zero1") if answer.cell == STEP]
         assert names and sorted(names) == sorted(what for what in whats if what.startswith(word))
     assert "example class: gradients_are_summed" in [what for _, _, what in said(capsys, "08-ex2-gradient")]
@@ -88,17 +87,23 @@ def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
     ]
 
 
-def test_answers_are_found_in_packages_where_they_are_defined(tmp_path, monkeypatch):
+def test_answers_are_found_where_they_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
-    package = tmp_path / "autograder" / "answers" / "mutants" / "tiny"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("from autograder.answers.mutants.tiny.twice import halves, triples\n")
-    (package / "twice.py").write_text('@mutant("98-ex1-twice")\ndef triples(): ...\n\n\nhalves = edit()\n')
-    known = [Answer(name, "98_tiny", "98-ex1-twice", "", "") for name in ("triples", "halves")]
-    monkeypatch.setattr(mutants, "of_lesson", lambda lesson: known)
-    found = where._answers(where.Exercise("98_tiny", "98-ex1-twice", ("twice",)), mutants)
-    file = "autograder/answers/mutants/tiny/twice.py"
-    assert [(str(place), place.name) for place in found] == [(f"{file}:2", "triples"), (f"{file}:5", "halves")]
+    folder = tmp_path / "autograder" / "answers" / "98_tiny"
+    folder.mkdir(parents=True)
+    entry = "### {}\nA hint.\n```diff\n+pass\n```\n"
+    (folder / "wrong.md").write_text(
+        f"# Wrong\n## 98-ex1-twice\n{entry.format('triples')}## 98-ex2-other\n{entry.format('others')}"
+    )
+    (folder / "right.py").write_text(
+        '@answer_to("98-ex1-twice")\ndef adds(): ...\n@answer_to("98-ex2-other")\ndef others(): ...\n'
+    )
+    exercise = where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
+    found = [*where._wrong_answers(exercise), *where._right_answers(exercise)]
+    assert [(str(place), place.kind, place.name) for place in found] == [
+        ("autograder/answers/98_tiny/wrong.md:3", "wrong answer", "triples"),
+        ("autograder/answers/98_tiny/right.py:2", "right answer", "adds"),
+    ]
 
 
 def test_exercise_1_is_not_exercise_10():

@@ -1,1 +1,1 @@
-"""Known answers to the exercises, right and wrong, as replacements for one solution cell."""
+"""Known answers to the exercises, right and wrong, as replacements for one answer cell."""

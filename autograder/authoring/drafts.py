@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.answers import mutants, variants
+from autograder.answers import right, wrong
 from autograder.lessons import notebook
 
 #: The tag of a draft's first cell.
@@ -50,8 +50,8 @@ def sizes(lesson: str) -> list[Size]:
         Size("cells", len(cells), 35, 60),
         Size("exercises", exercises, 3, 8 if lesson == "17_capstone" else 7),  # its extensions are exercises too
         Size("words in the chapter", words(lesson), 1800, 4200),
-        Size("known wrong answers", len(mutants.of_lesson(lesson)), 10),
-        Size("other right answers", len(variants.of_lesson(lesson)), 3),
+        Size("known wrong answers", len(wrong.of_lesson(lesson)), 10),
+        Size("other right answers", len(right.of_lesson(lesson)), 3),
     ]
 
 

@@ -28,8 +28,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 FILES = {
     "notebook.ipynb": "solutions/{lesson}/{lesson}.ipynb",
     "checks.py": "autograder/checks/{topic}.py",
-    "mutants.py": "autograder/answers/mutants/{topic}.py",
-    "variants.py": "autograder/answers/variants/{topic}.py",
+    "wrong.md": "autograder/answers/{lesson}/wrong.md",
+    "verdicts.txt": "autograder/answers/{lesson}/verdicts.txt",
+    "right.py": "autograder/answers/{lesson}/right.py",
     "chapter.md": "book/{lesson}.md",
 }
 #: The pages with a table of the lessons → where their links to chapters begin.

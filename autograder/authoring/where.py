@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autograder.answers import mutants, variants
+from autograder.answers import answer, wrong
 from autograder.lessons import notebook, pieces
 
 _NAME = re.compile(r"(?P<exercise>(?P<number>\d\d)-ex\d+)(-[a-z0-9]+)*")
@@ -89,10 +89,10 @@ def find(name: str) -> Exercise:
 def places(exercise: Exercise) -> list[list[Place]]:
     """All places, in groups: cells, checks, wrong answers, right answers, users, mentions. A group may be empty."""
     checks = list(_checks(exercise))
-    wrong, right = list(_answers(exercise, mutants)), list(_answers(exercise, variants))
-    used = [*_in_example_class(exercise, {place.name for place in wrong}), *_as_piece(exercise)]
-    mentions = _mentions(exercise, [place.name for place in [*checks, *wrong, *right]])
-    return [_cells(exercise), checks, wrong, right, used, list(mentions)]
+    mistakes, others = list(_wrong_answers(exercise)), list(_right_answers(exercise))
+    used = [*_in_example_class(exercise, {place.name for place in mistakes}), *_as_piece(exercise)]
+    mentions = _mentions(exercise, [place.name for place in [*checks, *mistakes, *others]])
+    return [_cells(exercise), checks, mistakes, others, used, list(mentions)]
 
 
 # ---- cells ----
@@ -119,40 +119,38 @@ def _line_with(text: str, path: Path, kind: str, name: str) -> list[Place]:
 # ---- checks and answers ----
 
 
-def _sources(exercise: Exercise, folder: str) -> list[Path]:
-    """The files of the lesson's module in a folder of `autograder/`, or of its package."""
-    place = notebook.ROOT / "autograder" / folder / exercise.lesson.split("_", 1)[1]
-    module = place.with_suffix(".py")
-    return [module] if module.is_file() else sorted(place.rglob("*.py"))
-
-
 def _checks(exercise: Exercise) -> Iterator[Place]:
-    """The functions below `@check("<cell>")`."""
-    for path in _sources(exercise, "checks"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        constants = _constants(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                graded = [
-                    _text(d.args[0], constants) for d in node.decorator_list if isinstance(d, ast.Call) and _is_check(d)
-                ]
-                if exercise.cell in graded:
-                    yield Place(path, node.lineno, "check", node.name)
+    """The functions below `@check("<cell>")`, in the lesson's module or package of checks."""
+    package = notebook.ROOT / "autograder" / "checks" / exercise.lesson.split("_", 1)[1]
+    module = package.with_suffix(".py")
+    for path in [module] if module.is_file() else sorted(package.rglob("*.py")):
+        yield from _decorated(path, "check", exercise.cell, "check")
 
 
-def _is_check(decorator: ast.Call) -> bool:
-    called = decorator.func
-    return "check" in (getattr(called, "id", None), getattr(called, "attr", None)) and bool(decorator.args)
+def _decorated(path: Path, decorator: str, cell: str, kind: str) -> Iterator[Place]:
+    """The functions of a file that are decorated with `@decorator("<cell>")`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    constants = _constants(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            calls = [d for d in node.decorator_list if isinstance(d, ast.Call) and d.args]
+            named = [d for d in calls if decorator in (getattr(d.func, "id", None), getattr(d.func, "attr", None))]
+            if cell in [_text(d.args[0], constants) for d in named]:
+                yield Place(path, node.lineno, kind, node.name)
 
 
-def _answers(exercise: Exercise, kind: Any) -> Iterator[Place]:
-    """Where the known answers to the exercise are defined, or assigned to their names. kind: mutants or variants."""
-    word, folder = ("wrong answer", "mutants") if kind is mutants else ("right answer", "variants")
-    names = {answer.name for answer in kind.of_lesson(exercise.lesson) if answer.cell == exercise.cell}
-    for path in _sources(exercise, f"answers/{folder}"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                yield from (Place(path, node.lineno, word, name) for name in pieces.names_set_by(node) & names)
+def _wrong_answers(exercise: Exercise) -> Iterator[Place]:
+    """The entries of `wrong.md`."""
+    path = answer.folder(exercise.lesson) / "wrong.md"
+    for entry in wrong.entries(exercise.lesson):
+        if entry.cell == exercise.cell:
+            yield Place(path, entry.line, "wrong answer", entry.name)
+
+
+def _right_answers(exercise: Exercise) -> Iterator[Place]:
+    """The functions below `@answer_to("<cell>")`."""
+    path = answer.folder(exercise.lesson) / "right.py"
+    yield from _decorated(path, "answer_to", exercise.cell, "right answer")
 
 
 # ---- users ----

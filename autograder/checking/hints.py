@@ -66,38 +66,38 @@ def matching(
 
     launches: how often the check had started ranks when it failed.
     """
-    from autograder.answers import mutants
+    from autograder.answers import wrong
 
     if failure.case == NOT_WRITTEN or Shared.hinted not in (None, exercise):
         return ()
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     found = []
-    for mutant in mutants.of_exercise(exercise):
-        if Shared.suspect not in (None, mutant.name):
+    for known in wrong.of_exercise(exercise):
+        if Shared.suspect not in (None, known.name):
             continue
-        if mutant.fails and body.__name__ not in mutant.fails:
+        if known.fails and body.__name__ not in known.fails:
             continue  # it passes this check, which the audit has tried
-        other = twin(exercise, body, names, mutant, seed, launches, attempt)
+        other = twin(exercise, body, names, known, seed, launches, attempt)
         if other is not None and other.case == failure.case and same_evidence(other.got, failure.got):
-            found.append(mutant.hint)
+            found.append(known.hint)
             if len(found) == MAX_HINTS:
                 break
     return tuple(found)
 
 
 def twin(
-    exercise: str, body: Callable, names: list[str], mutant: Any, seed: int, launches: float, attempt: Attempt
+    exercise: str, body: Callable, names: list[str], known: Any, seed: int, launches: float, attempt: Attempt
 ) -> CheckFailed | None:
     """How a known wrong answer fails a check on the inputs of `seed`, within `launches` launches; None if it passes."""
     from autograder.lessons import notebook
 
-    key = (exercise, body.__name__, mutant.name)
+    key = (exercise, body.__name__, known.name)
     shared = Shared.seed is not None and Shared.seed == seed
     if shared and key in Shared.twins:
         failure, took, allowed = Shared.twins[key]
         if failure is not None or allowed >= launches:
             return failure if took <= launches else None
-    space = notebook.functions(mutant.lesson, swap={mutant.cell: mutant.source})
+    space = notebook.functions(known.lesson, swap={known.cell: known.source})
     failure = attempt(body, tuple(space[name] for name in names), seed, launches)
     # With what a submission has returned, memory may be scarce here. That says nothing of the known answer, and must
     # not cost later students the hint.

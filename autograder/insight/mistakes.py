@@ -1,7 +1,7 @@
 """The mistakes that a class has made: lost marks, counted by known wrong answer, else by what happened.
 
 A comment on a lost mark ends with the hints of the known wrong answers that failed in the same way
-(`autograder/checking/check.py`). A hint is a mutant's docstring, so it identifies the mutant.
+(`autograder/checking/check.py`). No two of an exercise have the same hint, so it identifies the answer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from autograder.answers import mutants
+from autograder.answers import wrong
 from autograder.answers.answer import Answer
 from autograder.grading import scoring
 from autograder.insight.marks import Mark, Submission
@@ -52,7 +52,7 @@ _RAISED = re.compile(r"\b(?:stopped with|raised) ([A-Z][\w.]*)")
 class Known(NamedTuple):
     """A known wrong answer, and the students who gave it."""
 
-    mutant: Answer
+    answer: Answer
     students: list[str]
 
 
@@ -71,35 +71,32 @@ def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list
     known: dict[str, Known] = {}
     other: dict[str, Other] = {}
     for one in submissions:
-        matching = {mark: mutants_of(lesson, mark) for mark in one.marks if mark.lost}
-        broken = {test for found in matching.values() for mutant in found for test in mutant.breaks}
+        matching = {mark: answers_of(lesson, mark) for mark in one.marks if mark.lost}
+        broken = {test for found in matching.values() for answer in found for test in answer.breaks}
         for mark, found in matching.items():
-            for mutant in found:
-                known.setdefault(mutant.name, Known(mutant, [])).students.append(one.student)
+            for answer in found:
+                known.setdefault(answer.name, Known(answer, [])).students.append(one.student)
             if not found:
                 why = kind(mark, one.problem)
                 if f"{mark.exercise}-test" in broken and why not in (UNWRITTEN, BY_HAND):
                     why = FOLLOWS
                 other.setdefault(why, Other(why, [])).marks.append((one.student, mark.exercise))
     return (
-        sorted(known.values(), key=lambda found: (-len(found.students), natural(found.mutant.cell), found.mutant.name)),
+        sorted(known.values(), key=lambda found: (-len(found.students), natural(found.answer.cell), found.answer.name)),
         sorted(other.values(), key=lambda found: (-len(found.marks), _place(found.kind), found.kind)),
     )
 
 
-def mutants_of(lesson: str, mark: Mark) -> list[Answer]:
+def answers_of(lesson: str, mark: Mark) -> list[Answer]:
     """The known wrong answers whose hints are in the comment on a mark."""
-    if "_" not in lesson:  # a lesson of the instructor's own, whose name leads to no file of mutants
-        return []
-    by_hint = {
-        " ".join(mutant.hint.split()): mutant for mutant in mutants.of_lesson(lesson) if mutant.cell == mark.exercise
-    }
+    own = [answer for answer in wrong.of_lesson(lesson) if answer.cell == mark.exercise]
+    by_hint = {" ".join(answer.hint.split()): answer for answer in own}
     pieces = [" ".join(piece.split()) for piece in re.findall(r"Hint: (.*(?:\n(?!\n|Hint: ).+)*)", mark.comment)]
     found = [by_hint[piece] for piece in dict.fromkeys(pieces) if piece in by_hint]
     if len(mark.comment) >= scoring.MAX_MESSAGE:  # a long message is cut
         for piece in pieces:
             if piece not in by_hint and len(piece) >= 20:
-                found += [mutant for hint, mutant in by_hint.items() if hint.startswith(piece)][:1]
+                found += [answer for hint, answer in by_hint.items() if hint.startswith(piece)][:1]
     return found
 
 

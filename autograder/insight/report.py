@@ -143,7 +143,7 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
         "exercises": exercises,
         "solved": charts.solved(lesson, [(row["title"], row["solved"], row["count"]) for row in exercises]),
         "lost": sum(mark.lost for one in graded for mark in one.marks),
-        "known": [(_title(row.mutant.cell), row.mutant.hint, row.students) for row in known],
+        "known": [(_title(row.answer.cell), row.answer.hint, row.students) for row in known],
         "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
         "other": [(row.kind, len(row.marks), _who(row.marks)) for row in other],
     }

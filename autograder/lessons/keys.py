@@ -1,7 +1,7 @@
 """Keys: digests of everything that a result depends on. A result whose key is unchanged need not be computed again.
 
 Results are a lesson's executed notebook, its grades, its audit verdicts and a chapter's outputs. A lesson's key covers
-the code that all lessons share, its notebook, its checks and its known wrong answers, and nothing of another lesson.
+the code that all lessons share, its notebook, its checks and its known answers, and nothing of another lesson.
 So after a hint is edited, only its own lesson is run, graded and audited again.
 """
 
@@ -22,14 +22,16 @@ SHARED = (
     "autograder/lessons",
     "autograder/checking",
     "autograder/answers/answer.py",
-    "autograder/answers/mutants/__init__.py",
+    "autograder/answers/right.py",
+    "autograder/answers/verdicts.py",
+    "autograder/answers/wrong.py",
     "autograder/checks/__init__.py",
     "requirements.txt",
 )
 #: What a grade depends on as well.
 GRADING = ("autograder/grading", "nbgrader_config.py")
 #: What a verdict of the audit depends on as well.
-SOUNDNESS = ("autograder/soundness", "autograder/answers/variants/__init__.py")
+SOUNDNESS = ("autograder/soundness",)
 
 #: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
@@ -39,7 +41,7 @@ _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = ()) -> str:
     """The key of a lesson. solutions: where its folder is, if not in the repository. more: GRADING or SOUNDNESS."""
     places = [notebook.ROOT / name for name in (*SHARED, *more)]
-    return digest([*places, (solutions or notebook.SOLUTIONS) / lesson, *_own_code(lesson, variants=more == SOUNDNESS)])
+    return digest([*places, (solutions or notebook.SOLUTIONS) / lesson, *_own_code(lesson, recorded=more != SOUNDNESS)])
 
 
 def of_chapter(chapter: Path) -> str:
@@ -73,8 +75,12 @@ def _of_file(path: Path, changed: int, size: int) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
 
 
-def _own_code(lesson: str, variants: bool) -> list[Path]:
-    """A lesson's checks and known answers: modules or packages named by its topic."""
-    topic = lesson.split("_", 1)[-1]
-    folders = ["checks", "answers/mutants", *(["answers/variants"] if variants else [])]
-    return [notebook.ROOT / "autograder" / folder / name for folder in folders for name in (f"{topic}.py", topic)]
+def _own_code(lesson: str, recorded: bool) -> list[Path]:
+    """A lesson's checks, a module or a package named by its topic, and its known answers.
+
+    recorded: with what the wrong ones are recorded to fail, on which hints depend. The audit looks at that itself.
+    """
+    package = notebook.ROOT / "autograder"
+    checks = [package / "checks" / name for topic in [lesson.split("_", 1)[-1]] for name in (f"{topic}.py", topic)]
+    answers = ["wrong.md", "right.py", *(["verdicts.txt"] if recorded else [])]
+    return [*checks, *(package / "answers" / lesson / name for name in answers)]

@@ -1,10 +1,14 @@
 """`python -m autograder audit`: is the grading itself right?
 
 Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets none; every
-known wrong answer loses marks in exactly the grade cells that it says it breaks, in its own exercise by exactly the
-checks that it says it fails, and the message shows its hint; every other known right answer keeps full marks. A grade
-cell that does not depend on the cell that an answer replaces is not run again for that answer: the solution has shown
-its outcome. Each process of an audit draws its inputs once, and every audit draws new ones (`check.share_inputs`).
+known wrong answer fails a check of its exercise, the message shows its hint, and the marks that it loses, there and in
+the exercises that build on it, are those that are recorded (`answers.verdicts`); every other known right answer keeps
+full marks. A grade cell that does not depend on the cell that an answer replaces is not run again for that answer: the
+solution has shown its outcome. Each process of an audit draws its inputs once, and every audit draws new ones
+(`check.share_inputs`).
+
+`audit --record` records what wrong answers fail. An answer that differs from its record is tried a second time, on
+other inputs, and recorded only if it fails the same again.
 """
 
 from __future__ import annotations
@@ -12,17 +16,22 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import copy
+import difflib
 import json
 import multiprocessing
+import os
 import re
 import sys
 from dataclasses import dataclass
 
 import nbformat
 
+from autograder.answers import answer, right, verdicts, wrong
+from autograder.answers.answer import Answer
+from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
-from autograder.checking.check import share_inputs
-from autograder.lessons import keys, notebook
+from autograder.checking.check import SEED, share_inputs
+from autograder.lessons import keys, notebook, properties
 from autograder.lessons.files import write_whole
 from autograder.soundness import matrix
 
@@ -34,64 +43,98 @@ _SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION.*?### END SOLUTION *$", re.
 
 @dataclass(frozen=True)
 class Case:
-    """One notebook to grade: a lesson, with one cell swapped in the mutants and variants."""
+    """One notebook to grade: a lesson, with one cell swapped for a known answer."""
 
     lesson: str
-    kind: str  # "solution", "unedited", "mutant" or "variant"
+    kind: str  # "solution", "unedited", "wrong" or "right"
     name: str = ""
+
+    def answer(self) -> Answer | None:
+        """The known answer; none for the solution and the unedited notebook."""
+        known = {"wrong": wrong.of_lesson, "right": right.of_lesson}.get(self.kind, lambda _: [])(self.lesson)
+        return next((answer for answer in known if answer.name == self.name), None)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with the grading of a case, in one sentence each; a case without complaints holds."""
+    """What is wrong with the grading of a case, in one sentence each; a case without complaints holds.
+
+    losses: what a known wrong answer was seen to lose.
+    """
 
     case: Case
     complaints: tuple[str, ...]
+    losses: Losses = NOT_RECORDED
 
 
 def cases(lesson: str) -> list[Case]:
     """All cases of one lesson."""
-    from autograder.answers import mutants, variants
-
     return [
         Case(lesson, "solution"),
         Case(lesson, "unedited"),
-        *(Case(lesson, "mutant", mutant.name) for mutant in mutants.of_lesson(lesson)),
-        *(Case(lesson, "variant", variant.name) for variant in variants.of_lesson(lesson)),
+        *(Case(lesson, "wrong", known.name) for known in wrong.of_lesson(lesson)),
+        *(Case(lesson, "right", known.name) for known in right.of_lesson(lesson)),
     ]
 
 
 def examine(case: Case, thorough: bool = True) -> Verdict:
     """Grade one case in this process and compare the outcome with the claim.
 
-    thorough: for an answer, run all grade cells that depend on it, to see that it breaks exactly those that it names.
-    Otherwise only the test of its own exercise runs, and a wrong answer's hint is searched for in itself alone.
+    thorough: for an answer, run all grade cells that depend on it, to see all marks that it loses. Otherwise only the
+    test of its own exercise runs, and a wrong answer's hint is searched for in itself alone.
     """
-    from autograder.answers import mutants, variants
-
-    nb = notebook.read(case.lesson)
-    if case.kind in ("solution", "unedited"):
-        nb = unedited(nb) if case.kind == "unedited" else nb
-        outcome = notebook.grade(nb)
+    nb, known = notebook.read(case.lesson), case.answer()
+    if known is None:
+        outcome = notebook.grade(unedited(nb) if case.kind == "unedited" else nb)
         should_fail = set(outcome.max_points) if case.kind == "unedited" else set()
-        return Verdict(case, tuple(_differences(outcome, should_fail)))
-    answers = (mutants if case.kind == "mutant" else variants).of_lesson(case.lesson)
-    answer = next(answer for answer in answers if answer.name == case.name)
-    own_test = f"{answer.cell}-test"
-    should_fail = set(answer.breaks)
-    only = notebook.dependents(nb, answer.cell)
-    if not thorough:
-        should_fail, only = should_fail & {own_test}, {own_test}
-    with hints.only_for(answer.cell, None if thorough else answer.name):
-        outcome = notebook.grade(nb, {answer.cell: answer.source}, only=only)
-    complaints = _differences(outcome, should_fail)
-    if answer.breaks and own_test in outcome.failed:
-        complaints += matrix.differences(nb, answer, outcome.broken[own_test])
-    if answer.breaks and own_test in outcome.failed and answer.hint not in outcome.messages[own_test]:
+        kept = [f"{cell} kept its marks" for cell in sorted(should_fail - outcome.failed)]
+        return Verdict(case, (*kept, *_lost(outcome, outcome.failed - should_fail)))
+    own_test = f"{known.cell}-test"
+    only = notebook.dependents(nb, known.cell) if thorough else {own_test}
+    with hints.only_for(known.cell, None if thorough else known.name):
+        outcome = notebook.grade(nb, {known.cell: known.source}, only=only)
+    if case.kind == "right":
+        return Verdict(case, tuple(_lost(outcome, outcome.failed)))
+    failed = outcome.broken[own_test]
+    if not failed.keys() - {properties.VISIBLE}:
+        seen = f"only the visible part of {own_test} fails" if failed else f"{own_test} kept its marks"
+        return Verdict(case, (f"{seen}: no check fails for this answer, so one is missing",))
+    losses = matrix.losses(nb, known, outcome)
+    complaints = _unlike_its_record(known, losses, outcome, thorough)
+    if known.hint not in outcome.messages[own_test]:
         complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
-    if not answer.hint:  # "" would be in every message
-        complaints.append("its hint is empty: say what the student did and what follows from it")
-    return Verdict(case, tuple(complaints))
+    return Verdict(case, tuple(complaints), losses)
+
+
+def _lost(outcome: notebook.Outcome, cells: set[str]) -> list[str]:
+    return [f"{cell} lost its marks: {outcome.messages[cell]}" for cell in sorted(cells)]
+
+
+def _unlike_its_record(known: Answer, losses: Losses, outcome: notebook.Outcome, thorough: bool) -> list[str]:
+    """What a wrong answer loses, where that is not recorded: as a diff of `verdicts.txt`, and why."""
+    recorded = Losses(known.breaks, known.fails)
+    if as_recorded(losses, recorded, thorough):
+        return []
+    seen = f"+{verdicts.line(known.cell, known.name, losses)}"
+    if recorded == NOT_RECORDED:
+        return [f"what it fails is not recorded: make audit LESSONS={known.cell} RECORD=1", seen]
+    own = outcome.broken[f"{known.cell}-test"].items()
+    why = [f"{name} fails: {error}" for name, error in own if name and name not in recorded.fails]
+    if losses.fails == recorded.fails:
+        why = _lost(outcome, set(losses.breaks) - set(recorded.breaks))
+    return [
+        "what it fails has changed; if that is right, make audit RECORD=1 records it",
+        f"-{verdicts.line(known.cell, known.name, recorded)}",
+        *([seen] if thorough else [f"+  {known.name}: {' '.join(losses.fails) or 'core'}"]),
+        *why,
+    ]
+
+
+def as_recorded(losses: Losses, recorded: Losses, thorough: bool) -> bool:
+    """Is what was seen what is recorded? thorough: the exercises that build on this one were seen, too."""
+    if thorough or NOT_RECORDED in (losses, recorded):
+        return losses == recorded
+    return losses.fails == recorded.fails
 
 
 def unedited(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -102,24 +145,15 @@ def unedited(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return nb
 
 
-def _differences(outcome: notebook.Outcome, should_fail: set[str]) -> list[str]:
-    kept = [f"{cell} kept its marks" for cell in sorted(should_fail - outcome.failed)]
-    lost = sorted(outcome.failed - should_fail)
-    return [*kept, *(f"{cell} lost its marks: {outcome.messages[cell]}" for cell in lost)]
-
-
 def batches(lesson: str) -> dict[str, list[Case]]:
     """A lesson's cases, grouped: the known answers to each exercise, the solution, the notebook as released.
 
     One process tries a batch, so that it runs an exercise's known wrong answers once for all their hints.
     """
-    from autograder.answers import mutants, variants
-
-    exercise = {("mutant", answer.name): answer.cell for answer in mutants.of_lesson(lesson)}
-    exercise |= {("variant", answer.name): answer.cell for answer in variants.of_lesson(lesson)}
     found: dict[str, list[Case]] = {}
     for case in cases(lesson):
-        found.setdefault(exercise.get((case.kind, case.name), case.kind), []).append(case)
+        known = case.answer()
+        found.setdefault(known.cell if known else case.kind, []).append(case)
     return found
 
 
@@ -132,38 +166,51 @@ def try_batch(
     """
     of_batch = batches(lesson)[name]
     if most is not None:
-        wrong, right = ([case for case in of_batch if (case.kind == "variant") == v] for v in (False, True))
-        of_batch = wrong[:most] + right[:1]
-    held, verdicts = Held(lesson, name), []
+        others, right_ones = ([case for case in of_batch if (case.kind == "right") == is_right] for is_right in (0, 1))
+        of_batch = others[:most] + right_ones[:1]
+    held, found = Held(lesson, name), []
     for case in of_batch:
-        if not force and held.covers(case, thorough):
-            verdicts.append(Verdict(case, ()))
+        losses = None if force else held.losses(case, thorough)
+        if losses is not None:
+            found.append(Verdict(case, (), losses))
             continue
-        verdicts.append(examine(case, thorough))
-        if not verdicts[-1].complaints:
-            held.add(case, thorough)
-    return verdicts
+        found.append(examine(case, thorough))
+        held.add(found[-1], thorough)
+    return found
 
 
 class Held:
-    """The cases of a batch that have held with the code as it is now, in a file; any change of the code voids it."""
+    """The cases of a batch that have held, with what they lost, in a file; any change of the code voids it.
+
+    What is recorded is not part of the code: a case is tried again only if its own record is another now. But hints
+    are searched for among the answers that are recorded to fail a check, so all these are part of the key.
+    """
 
     def __init__(self, lesson: str, batch: str):
         self.path = VERDICTS / lesson / f"{batch}.json"
-        self.key = keys.of_lesson(lesson, more=keys.SOUNDNESS)
+        fails = [(known.name, known.fails) for known in wrong.of_lesson(lesson) if known.cell == batch]
+        self.key = f"{keys.of_lesson(lesson, more=keys.SOUNDNESS)} {fails}"
         self.cases = self._read()
 
-    def covers(self, case: Case, thorough: bool) -> bool:
-        """Has this case held when it was tried at least this thoroughly?"""
-        return self.cases.get(f"{case.kind} {case.name}") in (True, thorough)
+    def losses(self, case: Case, thorough: bool) -> Losses | None:
+        """What a case lost that has held when it was tried at least this thoroughly; None if it is to be tried."""
+        kept, known = self.cases.get(f"{case.kind} {case.name}"), case.answer()
+        if not kept or (thorough and not kept["thorough"]):
+            return None
+        losses = Losses(tuple(kept["breaks"]), tuple(kept["fails"]))
+        recorded = Losses(known.breaks, known.fails) if known else NOT_RECORDED
+        return losses if as_recorded(losses, recorded, kept["thorough"]) else None
 
-    def add(self, case: Case, thorough: bool) -> None:
-        """Record that a case has held."""
-        name = f"{case.kind} {case.name}"
-        self.cases[name] = thorough or self.cases.get(name, False)
+    def add(self, verdict: Verdict, thorough: bool) -> None:
+        """Keep what a case lost if it holds; otherwise forget that it once held."""
+        name = f"{verdict.case.kind} {verdict.case.name}"
+        if verdict.complaints:
+            self.cases.pop(name, None)
+        elif thorough or not self.cases.get(name, {}).get("thorough"):
+            self.cases[name] = {"thorough": thorough, **verdict.losses._asdict()}
         write_whole(self.path, json.dumps({"key": self.key, "cases": self.cases}, indent=1))
 
-    def _read(self) -> dict[str, bool]:
+    def _read(self) -> dict[str, dict]:
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             return dict(kept["cases"]) if kept["key"] == self.key else {}
@@ -199,7 +246,7 @@ def audit(todo: list[tuple[str, str]], jobs: int = 2, thorough: bool = True, for
     todo = sorted(todo, key=lambda batch: -size[batch])  # long ones first, so that all workers end together
     total = sum(size.values())
     lessons = sorted({lesson for lesson, _ in todo})
-    verdicts: list[Verdict] = []
+    found: list[Verdict] = []
     context = multiprocessing.get_context("spawn")
     with (
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, initializer=share_inputs) as pool,
@@ -207,47 +254,93 @@ def audit(todo: list[tuple[str, str]], jobs: int = 2, thorough: bool = True, for
     ):
         running = [pool.submit(try_batch, *batch, thorough, None, force) for batch in todo]
         for done in concurrent.futures.as_completed(running):
-            verdicts += done.result()
+            found += done.result()
             bar.update(len(done.result()))
     order = {case: place for place, case in enumerate(case for lesson in lessons for case in cases(lesson))}
-    return sorted(verdicts, key=lambda verdict: order[verdict.case])
+    return sorted(found, key=lambda verdict: order[verdict.case])
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """`audit [LESSON or EXERCISE…] [--jobs N]`."""
+    """`audit [LESSON or EXERCISE…] [--record] [--jobs N]`."""
     parser = subparsers.add_parser("audit", help="grade all known wrong and right answers, to test the checks")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a lesson (08_zero1) or an exercise (08-ex3); default: all"
     )
     parser.add_argument("--jobs", type=int, default=2, help="batches graded at once (default: 2)")
     parser.add_argument("--force", action="store_true", help="try even the cases that have held with the same code")
+    parser.add_argument("--record", action="store_true", help="write what wrong answers fail into verdicts.txt")
     parser.set_defaults(run=_main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
     todo = named(arguments.names)
-    verdicts = audit(todo, arguments.jobs, force=arguments.force)
+    examined = audit(todo, arguments.jobs, force=arguments.force)
+    if arguments.record:
+        examined = record(todo, examined, arguments.jobs)
     lessons = list(dict.fromkeys(lesson for lesson, _ in todo))
-    _print_matrix(lessons, verdicts)
-    wrong = [verdict for verdict in verdicts if verdict.complaints]
-    for verdict in wrong:
+    _print_matrix(lessons, examined)
+    failed = [verdict for verdict in examined if verdict.complaints]
+    for verdict in failed:
         print(f"\n{verdict.case.lesson} · {verdict.case.kind} {verdict.case.name}")
         for complaint in verdict.complaints:
             print(f"  {complaint}")
-    print(f"\n{len(verdicts) - len(wrong)} of {len(verdicts)} cases hold")
+    print(f"\n{len(examined) - len(failed)} of {len(examined)} cases hold")
     unneeded = [line for lesson in lessons for line in matrix.complaints(lesson)]
     for line in unneeded:
         print(line)
-    return 1 if wrong or unneeded else 0
+    return 1 if failed or unneeded else 0
 
 
-def _print_matrix(lessons: list[str], verdicts: list[Verdict]) -> None:
+def record(todo: list[tuple[str, str]], first: list[Verdict], jobs: int = 2) -> list[Verdict]:
+    """Write what wrong answers lose into `verdicts.txt`, and print what changes there. The verdicts after that.
+
+    first: the verdicts on these batches. What differs from its record is tried again, on other inputs, so that no luck
+    is recorded: what does not lose the same again keeps the record that it has.
+    """
+    if os.environ.get(SEED) is not None:
+        raise ValueError(f"what is recorded must be seen on two draws of inputs: unset {SEED}")
+    new = {verdict.case: verdict.losses for verdict in first if verdict.losses != _recorded(verdict.case)}
+    new = {case: losses for case, losses in new.items() if losses != NOT_RECORDED}
+    batch_of = {case: (lesson, name) for lesson, name in todo for case in batches(lesson)[name]}
+    changed = list(dict.fromkeys(batch_of[case] for case in new))
+    for again in audit(changed, jobs) if new else []:  # other processes, so other inputs
+        if new.get(again.case, again.losses) != again.losses:
+            print(f"{again.case.name} is not recorded: what it fails depends on the inputs that are drawn")
+            del new[again.case]
+    for lesson in dict.fromkeys(lesson for lesson, _ in todo):
+        _write_record(lesson, {case.name: losses for case, losses in new.items() if case.lesson == lesson})
+    after = {verdict.case: verdict for verdict in (audit(changed, jobs) if new else [])}
+    return [after.get(verdict.case, verdict) for verdict in first]
+
+
+def _recorded(case: Case) -> Losses:
+    known = case.answer()
+    return Losses(known.breaks, known.fails) if known else NOT_RECORDED
+
+
+def _write_record(lesson: str, new: dict[str, Losses]) -> None:
+    """Write a lesson's record with the new losses, and without answers that are gone; print the lines that change."""
+    path = answer.folder(lesson) / "verdicts.txt"
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    losses = {
+        (known.cell, known.name): new.get(known.name, Losses(known.breaks, known.fails))
+        for known in wrong.of_lesson(lesson)
+    }
+    text = verdicts.text({name: one for name, one in losses.items() if one != NOT_RECORDED})
+    if text != before:
+        write_whole(path, text)
+        print(f"{path.relative_to(notebook.ROOT)}:")
+        for line in list(difflib.unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=0))[2:]:
+            print(f"  {line}")
+
+
+def _print_matrix(lessons: list[str], examined: list[Verdict]) -> None:
     """One row per lesson: how many cases of each kind hold; then, for each property, which wrong answers fail it."""
-    print(f"{'lesson':<18}{'solution':>12}{'unedited':>12}{'mutants':>12}{'variants':>12}")
+    print(f"{'lesson':<18}{'solution':>12}{'unedited':>12}{'wrong':>12}{'right':>12}")
     for lesson in lessons:
         row = f"{lesson:<18}"
-        for kind in ("solution", "unedited", "mutant", "variant"):
-            of_kind = [v for v in verdicts if (v.case.lesson, v.case.kind) == (lesson, kind)]
+        for kind in ("solution", "unedited", "wrong", "right"):
+            of_kind = [v for v in examined if (v.case.lesson, v.case.kind) == (lesson, kind)]
             row += f"{f'{sum(not v.complaints for v in of_kind)}/{len(of_kind)}':>12}"
         print(row)
     for lesson in lessons:

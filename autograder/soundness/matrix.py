@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import nbformat
 
-from autograder.answers import mutants
+from autograder.answers import wrong
 from autograder.answers.answer import Answer
+from autograder.answers.verdicts import Losses
 from autograder.lessons import notebook, properties
 
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
@@ -53,30 +54,30 @@ class Row(NamedTuple):
 
 
 def of_lesson(lesson: str) -> list[Row]:
-    """The matrix of a lesson, from what its known wrong answers say that they fail."""
+    """The matrix of a lesson, from what its known wrong answers are recorded to fail."""
     rows, nb = [], notebook.read(lesson)
     for exercise, found in _properties(nb).items():
         core = found[0]
-        wrong = {answer.name: answer.fails or (core.name,) for answer in mutants.of_exercise(exercise)}
+        recorded = [answer for answer in wrong.of_exercise(exercise) if answer.breaks]
+        failed = {answer.name: answer.fails or (core.name,) for answer in recorded}
         weights = {one.name: f"{one.points:g}" for one in found}
         for check in (name for one in found for name in one.checks):
-            failing = [name for name, fails in wrong.items() if check in fails]
-            alone = [name for name in failing if len(wrong[name]) == 1]
+            failing = [name for name, fails in failed.items() if check in fails]
+            alone = [name for name in failing if len(failed[name]) == 1]
             rows.append(Row(exercise, check, weights.get(check, "core"), failing, alone))
     return rows
 
 
-def differences(nb: nbformat.NotebookNode, answer: Answer, broken: dict[str, str]) -> list[str]:
-    """In which checks of its exercise an answer differs from what it says that it fails, a sentence each.
-
-    broken: the checks that it failed, as `notebook.grade` tells them.
-    """
-    core = _properties(nb)[answer.cell][0]
-    said, failed = set(answer.fails or (core.name,)), broken.keys() - {""}
-    return [
-        *(f"it says that it fails {name}, but it does not" for name in sorted(said - failed)),
-        *(f"it fails {name}, but does not say so: {broken[name]}" for name in sorted(failed - said)),
-    ]
+def losses(nb: nbformat.NotebookNode, answer: Answer, outcome: notebook.Outcome) -> Losses:
+    """What an answer was seen to lose: its own test, then the others; and the checks of its own, none for the core."""
+    own_test, core = f"{answer.cell}-test", ""
+    failed = outcome.broken[own_test].keys() - {properties.VISIBLE}
+    checks: list[str] = []
+    for one in _properties(nb).get(answer.cell, []):
+        core = core or one.name
+        checks += [name for name in one.checks if name in failed]
+    others = [cell.id for cell in nb.cells if cell.id in outcome.failed - {own_test}]
+    return Losses((own_test, *others), () if checks == [core] else tuple(checks))
 
 
 def complaints(lesson: str) -> list[str]:

@@ -1,12 +1,13 @@
 """Writes `submitted/` and `expected.csv`: a class of eleven who hand in what classes hand in.
 
-Run it when a lesson, a mutant or a variant changes (after `make notebooks`):
+Run it when a lesson, a known answer changes (after `make notebooks`):
 
     .venv/bin/python examples/class/make.py
 
 Each submission is the released notebook with answers put in, and then what that student did to it. The
-expected points follow from that: an exercise loses the points of the properties that a mutant in it says it fails, and
-has none where the student left, lost or looped it. Everything else has all of its points, also what builds on these.
+expected points follow from that: an exercise loses the points of the properties that a wrong answer in it is recorded
+to fail, and has none where the student left, lost or looped it. Everything else has all of its points, also what builds
+on these.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-from autograder.answers import mutants, variants
+from autograder.answers import right, wrong
 from autograder.lessons import notebook, properties
 
 HERE = Path(__file__).resolve().parent
@@ -74,13 +75,13 @@ class Paper:
         self.lost |= {f"{name}-test" for name in names}
 
     def mistake(self, name: str) -> None:
-        """Put in the mutant of this name."""
-        mutant = next(mutant for mutant in mutants.of_lesson(self.lesson) if mutant.name == name)
-        self.put(mutant.cell, mutant.source)
-        if mutant.fails:
-            self.fails[f"{mutant.cell}-test"] = mutant.fails
+        """Put in the wrong answer of this name."""
+        known = next(known for known in wrong.of_lesson(self.lesson) if known.name == name)
+        self.put(known.cell, known.source)
+        if known.fails:
+            self.fails[f"{known.cell}-test"] = known.fails
         else:
-            self.leave(mutant.cell)
+            self.leave(known.cell)
 
     def points(self, test: nbformat.NotebookNode) -> float:
         """What a test cell will give."""
@@ -99,12 +100,12 @@ def all_right(paper: Paper) -> None:
 def another_way(paper: Paper) -> None:
     """Writes every answer for which there is another right way in that way."""
     all_right(paper)
-    for variant in reversed(variants.of_lesson(paper.lesson)):  # the first one of each exercise stays
-        paper.put(variant.cell, variant.source)
+    for answer in reversed(right.of_lesson(paper.lesson)):  # the first one of each exercise stays
+        paper.put(answer.cell, answer.source)
 
 
 def mistakes(*names: str) -> Callable[[Paper], None]:
-    """Right but for these mutants."""
+    """Right but for these wrong answers."""
 
     def write(paper: Paper) -> None:
         all_right(paper)
@@ -142,7 +143,7 @@ def tampers(mistake: str) -> Callable[[Paper], None]:
     def write(paper: Paper) -> None:
         all_right(paper)
         paper.mistake(mistake)
-        victim = f"{next(m.cell for m in mutants.of_lesson(paper.lesson) if m.name == mistake)}-test"
+        victim = f"{next(m.cell for m in wrong.of_lesson(paper.lesson) if m.name == mistake)}-test"
         del paper.nb.cells[paper.at(victim)]
         doubled, emptied, retyped = [test.id for test in paper.tests if test.id != victim][:3]
         twin = copy.deepcopy(paper.cell(doubled))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from autograder.answers import variants
+from autograder.answers import right
 from autograder.lessons import notebook
 
 
 def right_answers(lesson: str) -> list[str]:
     """The names of the answers that `keeps_all_marks` takes."""
-    return ["solution", *(variant.name for variant in variants.of_lesson(lesson))]
+    return ["solution", *(answer.name for answer in right.of_lesson(lesson))]
 
 
 def keeps_all_marks(lesson: str, name: str, times: int = 10) -> None:
-    """The solution, or the variant of that name, is graded so often, and never loses a mark."""
-    swap = {v.cell: v.source for v in variants.of_lesson(lesson) if v.name == name}
+    """The solution, or the right answer of that name, is graded so often, and never loses a mark."""
+    swap = {v.cell: v.source for v in right.of_lesson(lesson) if v.name == name}
     nb = notebook.read(lesson)
     for _ in range(times):
         outcome = notebook.grade(nb, swap)

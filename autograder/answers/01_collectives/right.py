@@ -1,0 +1,322 @@
+"""Right answers to lesson 01, written differently."""
+
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+from autograder.answers.right import answer_to
+
+
+@answer_to("01-ex1-broadcast")
+def broadcast_with_far_ranks_first():
+    """Starts the tree with the largest distance, and sends asynchronously."""
+
+    def broadcast(tensor, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if src not in range(n):
+            raise ValueError(f"no such rank: src={src}")
+        number = (rank - src) % n
+        buffer = tensor.detach().clone(memory_format=torch.contiguous_format)
+        distance = 1 << max(n - 1, 0).bit_length()
+        works = []
+        while distance >= 1:
+            if number % (2 * distance) == 0 and number + distance < n:
+                works.append(dist.isend(buffer, (rank + distance) % n))
+            elif number % (2 * distance) == distance:
+                dist.recv(buffer, (rank - distance) % n)
+            distance //= 2
+        for work in works:
+            work.wait()
+        tensor.copy_(buffer)
+        return tensor
+
+
+@answer_to("01-ex1-broadcast")
+def broadcast_by_halving_recursively():
+    """A recursive function gives each half of the ranks a root of its own, and prints while it works."""
+
+    def broadcast(tensor, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if src < 0 or src >= n:
+            raise ValueError("src is not a rank")
+        data = tensor.contiguous()
+
+        def spread(low, high):
+            if high - low < 2:
+                return
+            middle = (low + high + 1) // 2
+            number = (rank - src) % n
+            if number == low:
+                print("passing on to", middle)
+                dist.send(data, dst=(middle + src) % n)
+            if number == middle:
+                dist.irecv(data, src=(low + src) % n).wait()
+            spread(low, middle)
+            spread(middle, high)
+
+        spread(0, n)
+        if data.data_ptr() != tensor.data_ptr():
+            tensor.copy_(data)
+
+
+@answer_to("01-ex2-reduce-scatter")
+def reduce_scatter_the_other_way_round():
+    """The ring turns to the left, and receives are posted before sends."""
+
+    def reduce_scatter(tensor):
+        if tensor.ndim != 1:
+            raise ValueError("tensor is not one-dimensional")
+        rank, n = dist.get_rank(), dist.get_world_size()
+        chunks = list(tensor.clone().tensor_split(n))
+        for step in range(1, n):
+            place = (rank + step + 1) % n
+            buffer = torch.empty_like(chunks[place])
+            receiving = dist.irecv(buffer, src=(rank + 1) % n)
+            sending = dist.isend(chunks[(rank + step) % n], dst=(rank - 1) % n)
+            receiving.wait()
+            sending.wait()
+            chunks[place] = chunks[place] + buffer
+        return chunks[rank].clone()
+
+
+@answer_to("01-ex2-reduce-scatter")
+def reduce_scatter_in_batches_without_empty_messages():
+    """Uses batch_isend_irecv, carries one partial sum along, sends no message of 0 bytes, and warns on stderr."""
+    import sys
+
+    def reduce_scatter(tensor):
+        if len(tensor.shape) != 1:
+            raise ValueError("tensor: 1-D please")
+        print("starting", file=sys.stderr)
+        rank, n = dist.get_rank(), dist.get_world_size()
+        pieces = tensor.tensor_split(n)
+        carried = pieces[(rank - 1) % n].clone()
+        for step in range(n - 1):
+            coming = torch.empty_like(pieces[(rank - step - 2) % n])
+            operations = []
+            if carried.numel():
+                operations.append(dist.P2POp(dist.isend, carried, (rank + 1) % n))
+            if coming.numel():
+                operations.append(dist.P2POp(dist.irecv, coming, (rank - 1) % n))
+            for work in dist.batch_isend_irecv(operations) if operations else []:
+                work.wait()
+            carried = coming + pieces[(rank - step - 2) % n]
+        return carried
+
+
+@answer_to("01-ex3-all-gather")
+def all_gather_into_a_list():
+    """Collects the chunks in a list and joins them; even ranks send first, odd ranks receive first where that works."""
+
+    def all_gather(chunk, numel):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        quotient, rest = divmod(numel, n)
+        lengths = [quotient + 1 if r < rest else quotient for r in range(n)]
+        if chunk.ndim != 1 or chunk.shape[0] != lengths[rank]:
+            raise ValueError(f"chunk should have {lengths[rank]} elements")
+        parts = {rank: chunk.contiguous()}
+        for step in range(n - 1):
+            giving, taking = (rank - step) % n, (rank - step - 1) % n
+            parts[taking] = torch.zeros(lengths[taking], dtype=chunk.dtype)
+            if rank % 2 == 0 and n % 2 == 0:
+                dist.send(parts[giving], (rank + 1) % n)
+                dist.recv(parts[taking], (rank - 1) % n)
+            else:
+                work = dist.irecv(parts[taking], (rank - 1) % n)
+                dist.isend(parts[giving], (rank + 1) % n).wait()
+                work.wait()
+        return torch.cat([parts[r] for r in range(n)])
+
+
+@answer_to("01-ex3-all-gather")
+def all_gather_the_other_way_round():
+    """The ring turns to the left, so rank r sends T − c_{r−1} bytes."""
+
+    def all_gather(chunk, numel):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        out = torch.zeros(numel, dtype=chunk.dtype)
+        views = torch.tensor_split(out, n)
+        if chunk.dim() != 1 or chunk.numel() != views[rank].numel():
+            raise ValueError("this chunk does not fit")
+        views[rank][:] = chunk
+        for step in range(n - 1):
+            work = dist.isend(views[(rank + step) % n].clone(), (rank - 1) % n)
+            dist.recv(views[(rank + step + 1) % n], (rank + 1) % n)
+            work.wait()
+        return out
+
+
+@answer_to("01-ex4-all-reduce")
+def all_reduce_on_a_contiguous_copy():
+    """Flattens a contiguous copy and writes it back element by element; returns a value that is ignored."""
+
+    def all_reduce(tensor):
+        copy = tensor.detach().contiguous().flatten().clone()
+        total = all_gather(reduce_scatter(copy), copy.numel())
+        tensor[...] = total.reshape(tensor.shape)
+        return total
+
+
+@answer_to("01-ex5-tree-all-reduce")
+def tree_with_the_last_rank_as_root():
+    """The root is the last rank, and the tree's distances shrink on the way up."""
+
+    def tree_all_reduce(tensor):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        number = n - 1 - rank
+        total = tensor.clone(memory_format=torch.contiguous_format)
+        distance = 1 << max(n - 1, 0).bit_length()
+        while distance >= 1:
+            if distance <= number < 2 * distance:
+                dist.send(total, dst=rank + distance)
+            elif number < distance and number + distance < n:
+                other = torch.empty_like(total)
+                dist.recv(other, src=rank - distance)
+                total = total.add(other)
+            distance //= 2
+        broadcast(total, n - 1)
+        tensor.copy_(total)
+
+
+@answer_to("01-ex6-halving-all-reduce")
+def halving_with_near_partners_first():
+    """Begins with the neighbor, so that each rank ends the first half with a chunk of a bit-reversed number."""
+
+    def halving_all_reduce(tensor):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if n not in (2**k for k in range(20)):
+            raise ValueError(f"world_size {n} is no power of two")
+        flat = tensor.contiguous().view(-1).clone()
+        low, high, spans = 0, flat.numel(), []
+        for bit in range(n.bit_length() - 1):
+            partner, middle = rank ^ (1 << bit), (low + high) // 2
+            spans.append((partner, low, high, middle))
+            if rank >> bit & 1:
+                give, low = (low, middle), middle
+            else:
+                give, high = (middle, high), middle
+            buffer = flat.new_zeros(high - low)
+            receiving = dist.irecv(buffer, src=partner)
+            dist.send(flat[slice(*give)].clone(), dst=partner)
+            receiving.wait()
+            flat[low:high] += buffer
+        for partner, old_low, old_high, middle in spans[::-1]:
+            other = (middle, old_high) if low == old_low else (old_low, middle)
+            if low == old_low and high == old_high:
+                other = (low, low)
+            operations = [dist.P2POp(dist.isend, flat[low:high].clone(), partner)]
+            operations.append(dist.P2POp(dist.irecv, flat[slice(*other)], partner))
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+            low, high = old_low, old_high
+        tensor[...] = flat.view_as(tensor)
+
+
+@answer_to("01-ex6-halving-all-reduce")
+def halving_of_a_padded_vector():
+    """Pads the vector to a multiple of N, so that all halves are equal, and works on a matrix of N rows."""
+
+    def halving_all_reduce(tensor):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if bin(n).count("1") != 1:
+            raise ValueError("world_size: only powers of two")
+        rows = -(-tensor.numel() // n)
+        table = torch.zeros(n * rows, dtype=tensor.dtype)
+        table[: tensor.numel()] = tensor.reshape(-1)
+        table = table.view(n, rows)
+        first, count = 0, n
+        while count > 1:
+            count //= 2
+            partner = rank ^ count
+            keep, give = (first + count, first) if rank & count else (first, first + count)
+            got = torch.empty(count, rows, dtype=tensor.dtype)
+            work = dist.isend(table[give : give + count].contiguous(), partner)
+            dist.recv(got, partner)
+            work.wait()
+            table[keep : keep + count] += got
+            first = keep
+        while count < n:
+            partner = rank ^ count
+            other = first ^ count
+            work = dist.isend(table[first : first + count].contiguous(), partner)
+            dist.recv(table[other : other + count], partner)
+            work.wait()
+            first, count = min(first, other), 2 * count
+        tensor.copy_(table.view(-1)[: tensor.numel()].view(tensor.shape))
+
+
+@answer_to("01-ex7-all-to-all")
+def all_to_all_posted_at_once():
+    """Posts all receives and all sends before it waits for any, in the order of the distance, into one tensor."""
+
+    def all_to_all(tensor):
+        if tensor.ndim != 1:
+            raise ValueError("tensor must have one dimension")
+        rank, n = dist.get_rank(), dist.get_world_size()
+        pieces = [piece.contiguous() for piece in torch.tensor_split(tensor.detach(), n)]
+        length = pieces[rank].numel()
+        out = tensor.new_zeros(n * length)
+        out[rank * length : (rank + 1) * length] = pieces[rank]
+        operations = []
+        for step in range(1, n):
+            to, source = (rank - step) % n, (rank + step) % n
+            operations.append(dist.P2POp(dist.irecv, out[source * length : (source + 1) * length], source))
+            operations.append(dist.P2POp(dist.isend, pieces[to], to))
+        for work in dist.batch_isend_irecv(operations) if operations else []:
+            work.wait()
+        return out
+
+
+@answer_to("01-ex7-all-to-all")
+def all_to_all_in_pairs():
+    """Exchanges with partner rank ^ step where N is a power of two; sends nothing where a chunk is empty."""
+
+    def all_to_all(tensor):
+        if len(tensor.size()) != 1:
+            raise ValueError(f"tensor of {len(tensor.size())} dimensions")
+        rank, n = dist.get_rank(), dist.get_world_size()
+        pieces = tensor.clone().tensor_split(n)
+        parts = {rank: pieces[rank]}
+        for step in range(1, n):
+            if n & (n - 1):
+                to, source = (rank + step) % n, (rank - step) % n
+            else:
+                to = source = rank ^ step
+            parts[source] = torch.empty_like(pieces[rank])
+            work = dist.isend(pieces[to], to) if pieces[to].numel() else None
+            if parts[source].numel():
+                dist.recv(parts[source], source)
+            if work is not None:
+                work.wait()
+        return torch.cat([parts[r] for r in range(n)])
+
+
+@answer_to("01-ex6-halving-all-reduce")
+def halving_in_two_loops():
+    """Remembers its halves in a list, and goes back through it in a second loop."""
+
+    def halving_all_reduce(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        if world_size & (world_size - 1):
+            raise ValueError(f"world_size must be a power of two, got {world_size}")
+        total = tensor.reshape(-1).clone()
+        part, kept = total, []
+        distance = world_size // 2
+        while distance:
+            mine, theirs = part.tensor_split(2)
+            if rank & distance:
+                mine, theirs = theirs, mine
+            incoming = torch.empty_like(mine)
+            work = dist.isend(theirs, dst=rank ^ distance)
+            dist.recv(incoming, src=rank ^ distance)
+            work.wait()
+            mine += incoming
+            kept.append((distance, mine, theirs))
+            part = mine
+            distance //= 2
+        for distance, mine, theirs in reversed(kept):
+            work = dist.isend(mine, dst=rank ^ distance)
+            dist.recv(theirs, src=rank ^ distance)
+            work.wait()
+        tensor.copy_(total.view(tensor.shape))

@@ -1,0 +1,237 @@
+"""Right answers to lesson 03, written differently."""
+
+# The names that an answer does not define are the notebook's.
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+from autograder.answers.right import answer_to
+
+
+@answer_to("03-ex1-worker-gradient")
+def all_micro_batches_in_one_product():
+    """Flattens the micro-batches and takes one gradient over all examples, without accumulation."""
+
+    def worker_gradient(x, y, w):
+        rows = np.array(x, dtype=float).reshape(-1, len(w))
+        targets = np.array(y, dtype=float).ravel()
+        return 2.0 * (rows @ np.array(w, dtype=float) - targets) @ rows / targets.size
+
+
+@answer_to("03-ex1-worker-gradient")
+def example_by_example():
+    """Three nested loops over plain floats, added in another order; prints and warns on the way."""
+
+    def worker_gradient(x, y, w):
+        import sys
+        import warnings
+
+        accum_steps, batch, d = np.shape(x)
+        grad = [0.0] * d
+        for a in reversed(range(accum_steps)):
+            for i in reversed(range(batch)):
+                predicted = sum(float(x[a][i][j]) * float(w[j]) for j in range(d))
+                for j in range(d):
+                    grad[j] += 2 * (predicted - float(y[a][i])) * float(x[a][i][j]) / (accum_steps * batch)
+        print("one gradient", file=sys.stderr)
+        warnings.warn("a warning is not a mistake", stacklevel=1)
+        return np.array(grad)
+
+
+@answer_to("03-ex1-worker-gradient")
+def einsum():
+    """One einsum over all micro-batches."""
+
+    def worker_gradient(x, y, w):
+        x = np.asarray(x).astype(np.float64)
+        residual = np.einsum("abd,d->ab", x, np.asarray(w).astype(np.float64)) - np.asarray(y).astype(np.float64)
+        return np.einsum("ab,abd->d", residual, x) * (2 / residual.size)
+
+
+@answer_to("03-ex2-all-reduce-mean")
+def running_mean():
+    """A running mean, worker by worker, without the whole sum."""
+
+    def all_reduce_mean(worker_grads):
+        mean = np.zeros(len(worker_grads[0]))
+        for count, grad in enumerate(worker_grads, start=1):
+            mean = mean + (np.asarray(grad, dtype=np.float64) - mean) / count
+        return mean
+
+
+@answer_to("03-ex2-all-reduce-mean")
+def a_matrix_product():
+    """The mean as a product with a row of 1/N."""
+
+    def all_reduce_mean(worker_grads):
+        stacked = np.stack([np.asarray(grad) for grad in worker_grads]).astype(float)
+        return np.full(len(stacked), 1 / len(stacked)) @ stacked
+
+
+@answer_to("03-ex3-adam-update")
+def as_torch_writes_it():
+    """Folds the corrections into a step size and a denominator, and updates copies in place."""
+
+    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
+        w, g, m, v = (np.array(a, dtype=np.float64) for a in (w, g, m, v))
+        m += (g - m) * (1 - beta1)
+        v *= beta2
+        v += (1 - beta2) * g * g
+        denominator = np.sqrt(v) / np.sqrt(1 - beta2**t) + eps
+        w -= lr / (1 - beta1**t) * (m / denominator)
+        return w, m, v
+
+
+@answer_to("03-ex3-adam-update")
+def a_list_of_three():
+    """Returns a list instead of a tuple, and computes the corrections by logarithms."""
+
+    def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
+        w, g, m, v = np.array([w, g, m, v], dtype=np.float64)
+        m, v = beta1 * m + g - beta1 * g, v + (1 - beta2) * (np.square(g) - v)
+        m_hat, v_hat = m / -np.expm1(t * np.log(beta1)), v / -np.expm1(t * np.log(beta2))
+        return [w - lr * m_hat / (v_hat**0.5 + eps), m, v]
+
+
+@answer_to("03-ex4-ema-update")
+def towards_the_new_weights():
+    """The average as a step towards the new weights."""
+
+    def ema_update(ema, w, decay):
+        ema = np.array(ema, dtype=np.float64)
+        ema += (1 - decay) * (np.asarray(w, dtype=np.float64) - ema)
+        return ema
+
+
+@answer_to("03-ex5-training-step")
+def on_its_own():
+    """Calls none of the earlier functions: puts all examples into one pool and writes the parts into one array."""
+
+    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        arrays = {"worker_xs": worker_xs, "worker_ys": worker_ys, "weights": weights}
+        arrays |= {"ema_weights": ema_weights, "m": m, "v": v}
+        arrays = {name: np.array(value) for name, value in arrays.items()}
+        if arrays["worker_xs"].ndim != 4:
+            raise ValueError("worker_xs: four dimensions, please")
+        *examples, d = arrays["worker_xs"].shape
+        for name, array in arrays.items():
+            if name != "worker_xs" and array.shape != (tuple(examples) if name == "worker_ys" else (d,)):
+                raise ValueError(f"bad shape of {name}")
+        if not t >= 1:
+            raise ValueError("t")
+        x, y, w, ema, m, v = (array.astype(float) for array in arrays.values())
+        x, y = x.reshape(-1, d), y.reshape(-1)
+        g = 2 / len(y) * x.T @ (x @ w - y)
+        out = np.empty((4, d))
+        out[2] = beta1 * m + (1 - beta1) * g
+        out[3] = beta2 * v + (1 - beta2) * g * g
+        out[0] = w - lr * out[2] / (1 - beta1**t) / (np.sqrt(out[3] / (1 - beta2**t)) + eps)
+        out[1] = decay * ema + (1 - decay) * out[0]
+        return out.ravel()
+
+
+@answer_to("03-ex5-training-step")
+def with_helpers():
+    """Uses helper functions; the state is one (4, d) array, and the result a reshaped view of it."""
+
+    def fits(name, array, shape):
+        if array.shape != tuple(shape):
+            raise ValueError(f"{name}: expected {shape}, got {array.shape}")
+        return np.array(array, dtype=np.float64)
+
+    def distributed_training_step(xs, ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        if int(t) < 1:
+            raise ValueError("t counts from 1")
+        xs, ys = np.array(list(xs)), np.array(list(ys))
+        if np.ndim(xs) != 4:
+            raise ValueError("worker_xs must be (N, accum_steps, B, d)")
+        d = xs.shape[-1:]
+        ys = fits("worker_ys", ys, xs.shape[:-1])
+        named = {"weights": weights, "ema_weights": ema_weights, "m": m, "v": v}
+        state = np.stack([fits(name, np.asarray(a), d) for name, a in named.items()])
+        g = all_reduce_mean(np.stack(list(map(worker_gradient, xs, ys, [state[0]] * len(xs)))))
+        state[0], state[2], state[3] = adam_update(state[0], g, *state[2:], lr, beta1, beta2, eps, t)
+        state[1] = ema_update(*state[[1, 0]], decay)
+        return state.reshape(-1)
+
+
+@answer_to("03-ex6-sum-bug")
+def asks_the_own_step():
+    """Compares with the step of exercise 5, on several deals; plants the bug by multiplying one update's gradient."""
+
+    def summing_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        n = len(worker_ys)
+        g = n * all_reduce_mean(
+            [worker_gradient(np.array(x), y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)]
+        )
+        new = list(adam_update(weights, g, m, v, lr, beta1, beta2, eps, t))
+        return np.hstack([new[0], ema_update(ema_weights, new[0], decay), *new[1:]])
+
+    def step_is_right(step):
+        rng = np.random.default_rng()
+        for n, a, b, d in ((3, 5, 7, 11), (5, 7, 11, 3), (7, 11, 3, 5)):
+            arguments = [
+                rng.normal(size=(n, a, b, d)),
+                rng.normal(size=(n, a, b)),
+                *rng.normal(size=(3, d)),
+                np.ones(d),
+            ]
+            arguments += [0.1, 0.9, 0.999, 1e-8, 0.9, 2]
+            if np.abs(step(*arguments) - distributed_training_step(*arguments)).max() > 1e-9:
+                return False
+        return True
+
+
+@answer_to("03-ex6-sum-bug")
+def reads_the_gradient_from_m():
+    """Starts from zero moments with both betas 0, so that m is the gradient and v its square; knows the formula."""
+
+    def summing_step(*arguments):
+        xs, ys, *state = arguments[:6]
+        once = np.array(xs, dtype=float), np.array(ys, dtype=float)
+        g = np.sum([worker_gradient(x, y, np.asarray(state[0])) for x, y in zip(*once, strict=True)], axis=0)
+        w, m, v = adam_update(state[0], g, state[2], state[3], *arguments[6:10], arguments[11])
+        return np.concatenate((w, ema_update(state[1], w, arguments[10]), m, v))
+
+    def step_is_right(step):
+        rng, zero = np.random.default_rng(5), np.zeros(2)
+        verdicts = []
+        for n, a in ((9, 1), (1, 9), (3, 3), (2, 13), (13, 2)):
+            x, y, w = rng.normal(size=(n, a, 4, 2)), rng.normal(size=(n, a, 4)), rng.normal(size=2)
+            g = 2 * np.mean((x @ w - y)[..., None] * x, axis=(0, 1, 2))
+            _, _, m, v = np.split(step(x, y, w, w, zero, zero, 0.1, 0.0, 0.0, 1e-8, 0.5, 1), 4)
+            verdicts += [np.allclose(m, g), np.allclose(v, g * g)]
+        return all(verdicts)
+
+
+@answer_to("03-ex6-sum-bug")
+def compares_four_deals():
+    """Compares four deals of the same examples, of which one worker's is the first."""
+
+    def summing_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        grads = [worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)]
+        w, m, v = adam_update(weights, np.sum(grads, axis=0), m, v, lr, beta1, beta2, eps, t)
+        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v])
+
+    def step_is_right(step):
+        rng = np.random.default_rng(1)
+        x, y, state = rng.normal(size=(24, 3)), rng.normal(size=24), rng.uniform(0.5, 2, size=(4, 3))
+        results = []
+        for shape in ((1, 1, 24), (2, 3, 4), (3, 2, 4), (4, 6, 1)):
+            results.append(step(x.reshape(*shape, 3), y.reshape(shape), *state, 0.1, 0.9, 0.99, 1e-8, 0.9, 3))
+        same = [np.allclose(result, results[0], rtol=1e-9, atol=0) for result in results]
+        return all(same)
+
+
+@answer_to("03-ex5-training-step")
+def shapes_in_one_test():
+    """Tests all shapes at once, with one message for whatever does not fit."""
+
+    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
+        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
+        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
+        if t < 1 or not fits:
+            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
+        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
+        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
+        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v])

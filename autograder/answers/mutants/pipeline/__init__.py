@@ -1,1 +1,0 @@
-"""Wrong answers to lesson 11: the subtle ones first in each exercise."""
