@@ -307,7 +307,7 @@ def test_the_dark_mode_switch_works_and_is_remembered(chromium, site):
     for _ in range(3):
         if tab.evaluate("document.documentElement.dataset.mode") != "dark":
             tab.evaluate("document.querySelector('.theme-switch-button').click()")
-    tab.wait(f"{ground} < 0.2 && {text} > 0.6", seconds=5)  # colors fade from one to the other
+    tab.wait(f"{ground} < 0.2 && {text} > 0.6")  # colors fade from one to the other
     tab.open(site + "book/start/reader.html")
     assert tab.evaluate(ground) < 0.2 and tab.evaluate(text) > 0.6
 
@@ -320,7 +320,7 @@ def test_a_quiz_opens_with_the_keyboard(chromium, book):
         assert tab.evaluate("document.querySelectorAll('.quiz-option[open]').length") == 0
         tab.evaluate("document.querySelector('.quiz-option summary').focus()")
         tab.page.keyboard.press("Enter")
-        tab.wait("document.querySelector('.quiz-option[open] .quiz-feedback').offsetHeight > 0", seconds=5)
+        tab.wait("document.querySelector('.quiz-option[open] .quiz-feedback').offsetHeight > 0")
 
 
 # In the files

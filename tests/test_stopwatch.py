@@ -19,7 +19,9 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how
 @contextlib.contextmanager
 def busy(count, *where):
     """This many processes that compute, at the places (`taskset`) that are named, as long as the `with` lasts."""
-    started = [subprocess.Popen([*where, sys.executable, "-c", SPIN, "600"]) for _ in range(count)]
+    # In sessions of their own: Linux shares a core between sessions before it does between their processes.
+    command = [*where, sys.executable, "-c", SPIN, "600"]
+    started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
         yield [process.pid for process in started]
     finally:

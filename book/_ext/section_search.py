@@ -41,7 +41,7 @@ def _text(section: nodes.section) -> str:
             words.append(str(node))
         elif isinstance(node, nodes.math):
             words.append(node.astext() if READABLE.fullmatch(node.astext()) else "…")
-        elif not isinstance(node, (*SILENT, nodes.title)):
+        elif not (isinstance(node, (*SILENT, nodes.title)) or _is_a_file(node)):
             # A section without a title of its own, as in a proof, belongs to the one around it.
             for child in node.children:
                 if not (isinstance(child, nodes.section) and any(isinstance(one, nodes.title) for one in child)):
@@ -52,6 +52,11 @@ def _text(section: nodes.section) -> str:
         if not isinstance(child, (nodes.title, nodes.section)):
             take(child)
     return re.sub(r"\s+", " ", "".join(words)).strip()
+
+
+def _is_a_file(node: nodes.Node) -> bool:
+    """Is this a file that the page prints as it is (`literalinclude`)? The text around it says what it is."""
+    return isinstance(node, nodes.literal_block) and bool(node.get("source"))
 
 
 def _is_block(node: nodes.Node) -> bool:
