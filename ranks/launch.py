@@ -239,7 +239,7 @@ class _Run:
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + min(_LOOK_EVERY, self.job["timeout"])
+        self._next_look = now + _LOOK_EVERY
         if self.stopwatch.seconds() >= self.job["timeout"]:
             self._raise_hang(f"the ranks did not finish within {self._limit()}", kind="timeout")
         progress = self._progress()

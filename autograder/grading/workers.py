@@ -140,18 +140,14 @@ class Workers:
         from autograder.grading.jail import outside
 
         unstarted, slow = list[Task](), list[Outcome]()
-        for outcome in self._run(tasks):
-            if isinstance(outcome[2], (OSError, outside.JailError)):
-                unstarted.append(outcome[0])
-            elif _is_slow(outcome):
-                slow.append(outcome)
-            else:
-                yield outcome
-        for outcome in self._run(unstarted):
-            if _is_slow(outcome):
-                slow.append(outcome)
-            else:
-                yield outcome
+        for some in (tasks, unstarted):
+            for outcome in self._run(some):
+                if some is tasks and isinstance(outcome[2], (OSError, outside.JailError)):
+                    unstarted.append(outcome[0])
+                elif _is_slow(outcome):
+                    slow.append(outcome)
+                else:
+                    yield outcome
         for task, executed, _ in slow:
             once_more = replace(task, cells=executed, again=True)
             for _, twice, error in self._run([once_more]):
