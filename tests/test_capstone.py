@@ -206,6 +206,7 @@ def test_the_slurm_file_trains_on_two_nodes_and_goes_on(lessons, tmp_path):
     shutil.copy(CLUSTER / "newest_whole_checkpoint.py", folder)
     number = free_port(range(10_000, 30_000)) - 10_000  # the script derives the port from the job's number
     job = {"SLURM_JOB_ID": str(number), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    job |= {"SLURM_CPUS_PER_TASK": "4"}  # as the script's header asks
     environment = {**os.environ, **job, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     expected = ranks.run(notebook.functions(pieces.LESSON)["train"], 4, (20, None, None))[0]["losses"]
     for first in (1, 11):  # the second time Slurm has put the job back into its queue
