@@ -31,7 +31,7 @@ class Answer:
 
 def folder(lesson: str) -> Path:
     """The folder of a lesson's known answers: `wrong.md`, `verdicts.txt` and `right.py`."""
-    return notebook.ROOT / "autograder" / "answers" / lesson
+    return notebook.SOLUTIONS / lesson
 
 
 def state(*paths: Path) -> tuple[tuple[Path, int], ...]:
