@@ -20,7 +20,10 @@ unexport JUPYTER_PATH PYTHONPATH PYTHONHOME
 
 files = $(shell find $(1) -type f ! -name '*.pyc' ! -name '.*' ! -path '*/.ipynb_checkpoints/*' 2>/dev/null | LC_ALL=C sort)
 SOLUTIONS := $(call files,solutions)
-NOTEBOOKS := $(patsubst solutions/%,notebooks/%,$(SOLUTIONS))
+# What runs and is released of them: the notebooks, and the files that these find beside themselves.
+SOURCES := $(foreach lesson,$(notdir $(wildcard solutions/*)),$(wildcard solutions/$(lesson)/$(lesson).ipynb))
+SOURCES += $(foreach file,$(SOLUTIONS),$(if $(findstring /files/,$(file)),$(file)))
+NOTEBOOKS := $(patsubst solutions/%,notebooks/%,$(subst /files/,/,$(SOURCES)))
 RANKS := $(call files,ranks)
 AUTOGRADER := $(call files,autograder)
 BOOK := $(call files,book) _config.yml _toc.yml
@@ -169,11 +172,11 @@ $(STAMPS)/pyodide: FORCE
 	@echo '$(PYODIDE)' | cmp -s - $@ || echo '$(PYODIDE)' > $@
 
 # The capstone's module of parts, which its notebook and its chapter import.
-$(STAMPS)/pieces: $(SOLUTIONS) autograder/lessons/pieces.py $(STAMPS)/inputs .venv/.ready
+$(STAMPS)/pieces: $(SOURCES) autograder/lessons/pieces.py $(STAMPS)/inputs .venv/.ready
 	@$(BIN)/python -m autograder pieces
 	@touch $@
 
-$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/checks) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py autograder/grading/steps.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py autograder/grading/steps.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 
@@ -182,7 +185,7 @@ $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.
 	@$(STEP) "running the solutions" _build/solutions.log -- $(BIN)/python -m autograder run --no-tests
 	@touch $@
 
-CHAPTERS := $(BOOK) $(RANKS) $(SOLUTIONS) autograder/lessons/notebook.py $(STAMPS)/inputs .venv/.ready
+CHAPTERS := $(BOOK) $(RANKS) $(SOURCES) autograder/lessons/notebook.py $(STAMPS)/inputs .venv/.ready
 
 # Two chapters at a time.
 $(STAMPS)/chapters: $(CHAPTERS) | $(STAMPS)/pieces

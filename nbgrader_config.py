@@ -10,6 +10,7 @@ from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
 
 from autograder.grading.exchange import Collect, ReleaseFeedback
 from autograder.grading.feedback import FeedbackExporter
+from autograder.grading.nbgrader_steps import copy_only_what_is_listed
 from autograder.grading.restore import RestoreCells, SubmissionExporter
 from autograder.grading.safe import SafeCells
 from autograder.grading.scoring import SaveScores
@@ -21,6 +22,9 @@ c.CourseDirectory.root = str(Path(__file__).resolve().parent)
 c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "notebooks"
+
+# solutions/NN_topic also holds checks and answers. Students get its notebook and what is in its files/.
+copy_only_what_is_listed()
 
 # The stub of an answer. Checks read its error as "not written yet".
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this function")'}

@@ -17,11 +17,10 @@ sys.path.insert(0, str(ROOT))
 
 from autograder.lessons import notebook  # noqa: E402
 
-#: Patterns of a lesson's own files; the group is its name or its topic.
+#: Patterns of a lesson's own files; the group is its name.
 LESSON_FILES = (
-    r"(?:solutions|notebooks|autograder/answers|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
+    r"(?:solutions|notebooks|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
     r"book/(\d\d_\w+)\.md",
-    r"autograder/checks/([a-z0-9_]+)(?:\.py|/)",
 )
 
 #: Pattern of a changed file → the test files for it.
@@ -31,7 +30,7 @@ TESTS = (
     (r"_config\.yml|README\.md|book/_ext/", "test_published"),
     (r"\.ci/quick\.py", "test_quick"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
-    (r"autograder/answers/\w+\.py", "test_answers test_audit test_packages"),
+    (r"autograder/answers/", "test_answers test_audit test_packages"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
     (r"autograder/soundness/", "test_audit test_packages"),
     (r"autograder/grading/jail/", "test_wire test_jail test_handles test_jail_kernel test_calls test_packages"),
@@ -41,7 +40,8 @@ TESTS = (
     ),
     (r"autograder/insight/", "test_report test_lms test_regrade"),
     (r"autograder/authoring/", "test_where test_new_lesson test_handout test_packages"),
-    (r"solutions/|autograder/(checks|answers)/|_toc\.yml|README\.md|book/index\.md", "test_lessons"),
+    (r"autograder/checks/|solutions/\d\d_\w+/(checks|right\.py)", "test_packages"),
+    (r"solutions/|autograder/checks/|_toc\.yml|README\.md|book/index\.md", "test_lessons"),
     (r"book/_ext/", "test_figures"),
     (r"book/(exercise|_ext)/", "test_py_exercise"),
     (r"examples/hub/", "test_hub"),
@@ -67,7 +67,7 @@ def changed_files(base: str) -> list[str]:
 def lessons_of(files: list[str]) -> list[str]:
     """The lessons that these files belong to."""
     found = {match[1] for file in files for pattern in LESSON_FILES if (match := re.match(pattern, file))}
-    return [name for name in notebook.lessons() if name in found or name.split("_", 1)[1] in found]
+    return [name for name in notebook.lessons() if name in found]
 
 
 def tests_of(files: list[str]) -> list[str]:

@@ -25,7 +25,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     tiny_lesson.lesson(tmp_path / "solutions", LESSON)
-    answer.folder(LESSON).mkdir(parents=True)
     return answer.folder(LESSON)
 
 
@@ -182,7 +181,7 @@ def test_an_error_is_one_line_with_file_and_line(folder, text, says):
     (folder / "wrong.md").write_text(text)
     with pytest.raises(ValueError) as caught:
         wrong.of_lesson(LESSON)
-    assert str(caught.value) == f"autograder/answers/98_tiny/wrong.md:{says}"
+    assert str(caught.value) == f"solutions/98_tiny/wrong.md:{says}"
 
 
 # The record
@@ -210,7 +209,7 @@ def test_a_line_that_is_no_record_is_named(folder, line):
     (folder / "verdicts.txt").write_text(f"{CELL}\n{line}\n")
     with pytest.raises(ValueError) as caught:
         verdicts.read(LESSON)
-    assert str(caught.value) == f"autograder/answers/98_tiny/verdicts.txt:2: {line!r} is no verdict: record them anew"
+    assert str(caught.value) == f"solutions/98_tiny/verdicts.txt:2: {line!r} is no verdict: record them anew"
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())

@@ -262,7 +262,7 @@ class Tiny:
     """A lesson of one exercise with two checks, whose audit runs in this process. tried: what the core tries."""
 
     def __init__(self, root, monkeypatch):
-        self.folder = root / "autograder" / "answers" / "98_tiny"
+        self.folder = root / "solutions" / "98_tiny"
         self.folder.mkdir(parents=True)
         (self.folder / "wrong.md").write_text(WRONG)
         hidden = "from autograder.checks import tiny\ntiny.doubles(twice)\ntiny.takes_zero(twice)"
@@ -312,7 +312,7 @@ def test_what_wrong_answers_fail_is_recorded(tiny, capsys):
     assert said.count("what it fails is not recorded: make audit LESSONS=98-ex1-twice RECORD=1\n") == 2
     assert "  +  adds_three: core\n" in said and not (tiny.folder / "verdicts.txt").exists()
     assert main(["audit", "98", "--record"]) == 0
-    assert "autograder/answers/98_tiny/verdicts.txt:\n" in capsys.readouterr().out
+    assert "solutions/98_tiny/verdicts.txt:\n" in capsys.readouterr().out
     assert tiny.recorded == ["  zero_is_one: takes_zero", "  adds_three: core"]
     assert main(["audit", "98"]) == 0
     assert "verdicts.txt" not in capsys.readouterr().out

@@ -61,11 +61,12 @@ def test_pieces_that_are_out_of_date_are_told_and_made_anew(lessons, monkeypatch
         "size = (numel + world_size - 1) // world_size",
     )
     assert __main__.main(["pieces", "--check"]) == 1
-    assert capsys.readouterr().out == "solutions/17_capstone/pieces.py is stale (python -m autograder pieces)\n"
+    assert capsys.readouterr().out == "solutions/17_capstone/files/pieces.py is stale (python -m autograder pieces)\n"
+    made = lessons / pieces.LESSON / "files" / "pieces.py"
     assert __main__.main(["pieces"]) == 0
-    assert "size = (numel + world_size - 1) // world_size" in (lessons / pieces.LESSON / "pieces.py").read_text()
+    assert "size = (numel + world_size - 1) // world_size" in made.read_text()
     assert __main__.main(["pieces", "--check"]) == 0
-    (lessons / pieces.LESSON / "pieces.py").unlink()
+    made.unlink()
     assert __main__.main(["pieces", "--check"]) == 1
     assert "missing" in capsys.readouterr().out
 
@@ -156,6 +157,7 @@ def first_norm(rank, world_size, trainer_class):
 def exported(lessons):
     """The capstone's folder, with its notebook as a script."""
     folder = lessons / pieces.LESSON
+    notebook.copy_companions(folder, folder)
     subprocess.run(
         [sys.executable, "-m", "jupytext", "--to", "py", "17_capstone.ipynb"], cwd=folder, check=True, timeout=900
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import sys
 from dataclasses import replace
 
@@ -11,13 +10,13 @@ import numpy as np
 import pytest
 
 import ranks
-from autograder import checks
 from autograder.answers import answer as answers
 from autograder.answers import right, wrong
 from autograder.checking import check, hints, stage
 from autograder.checking.expect import CheckFailed, digits_that_differ, expect_close, expect_raises, expect_unchanged
 from autograder.checking.hints import same_evidence
 from ranks import processes
+from tests.helpers.modules import import_checks
 
 
 def test_close_arrays_pass_and_others_are_told_where_they_differ():
@@ -337,7 +336,7 @@ def not_imported(rank, world_size, names):
 
 def test_the_fork_server_imports_the_drivers_of_all_checks(monkeypatch):
     """And it keeps its one thread, without which a fork is not safe."""
-    names = {module.name for module in pkgutil.walk_packages(checks.__path__, f"{checks.__name__}.")}
+    names = {module.__name__ for module in import_checks()}
     assert len(names) > 2
     monkeypatch.setattr(processes, "PRELOAD", names)
     assert ranks.run(not_imported, world_size=1, args=(sorted(names),)) == [[]]

@@ -55,10 +55,10 @@ def append(path, text="\n# a change\n"):
 OWN = ["08_zero1"]
 #: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those chapters that run again.
 CHANGES = [
-    ("autograder/checks/zero1/__init__.py", OWN, OWN, OWN, []),
-    ("autograder/answers/08_zero1/wrong.md", OWN, OWN, OWN, []),
-    ("autograder/answers/08_zero1/right.py", OWN, OWN, OWN, []),
-    ("autograder/answers/08_zero1/verdicts.txt", OWN, OWN, [], []),
+    ("solutions/08_zero1/checks/__init__.py", OWN, OWN, OWN, []),
+    ("solutions/08_zero1/wrong.md", OWN, OWN, OWN, []),
+    ("solutions/08_zero1/right.py", OWN, OWN, OWN, []),
+    ("solutions/08_zero1/verdicts.txt", OWN, OWN, [], []),
     ("autograder/grading/scoring.py", [], LESSONS, [], []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),
@@ -106,7 +106,7 @@ def test_what_does_not_count_changes_no_key(copy):
 
 def edit_a_hint(copy):
     """Another wording of one known mistake of lesson 08."""
-    path = copy / "autograder" / "answers" / "08_zero1" / "wrong.md"
+    path = copy / "solutions" / "08_zero1" / "wrong.md"
     text = path.read_text()
     assert "reduce-scatter" in text
     path.write_text(text.replace("reduce-scatter", "reduce scatter", 1))

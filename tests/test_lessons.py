@@ -6,19 +6,18 @@ import ast
 import copy
 import functools
 import importlib
-import pkgutil
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-import autograder.checks
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import new_lesson
 from autograder.checking.check import REGISTERED
 from autograder.lessons import notebook
+from tests.helpers.modules import import_checks
 
 LESSONS = notebook.lessons()
 #: The pages that list the lessons.
@@ -60,11 +59,10 @@ def missing_parts(
 ) -> list[str]:
     """The exercises without a check, a known wrong answer or another right one; and answers to no exercise."""
     exercises = [cell.id for cell in cells if notebook.nbgrader_role(cell) == "solution"]
-    topic = lesson.split("_", 1)[1]
     parts = {
-        ("check", f"autograder/checks/{topic}"): set(checks.values()),
-        ("known wrong answer", f"autograder/answers/{lesson}/wrong.md"): {answer.cell for answer in mistakes},
-        ("other right answer", f"autograder/answers/{lesson}/right.py"): {answer.cell for answer in others},
+        ("check", f"solutions/{lesson}/checks"): set(checks.values()),
+        ("known wrong answer", f"solutions/{lesson}/wrong.md"): {answer.cell for answer in mistakes},
+        ("other right answer", f"solutions/{lesson}/right.py"): {answer.cell for answer in others},
     }
     found = [
         f"{one} has no {w}: add one to {where}"
@@ -114,7 +112,7 @@ def not_exported(lesson: str, checks: Checks, package: object) -> list[str]:
     topic = lesson.split("_", 1)[1]
     own = [(module, function) for module, function in checks if module.split(".")[2] == topic]
     return [
-        f"{topic} does not export {function}: import it in autograder/checks/{topic}/__init__.py, and add it to __all__"
+        f"{topic} does not export {function}: import it in solutions/{lesson}/checks/__init__.py, and add it to __all__"
         for module, function in own
         if not hasattr(package, function)
     ]
@@ -141,8 +139,7 @@ def unlike_the_record(lesson: str, answers: list[Answer], recorded: Iterable[tup
 
 def missing_files(lesson: str, root: Path) -> list[str]:
     """The files of a lesson that are not in the repository in `root`."""
-    topic = lesson.split("_", 1)[1]
-    places = [place.format(lesson=lesson, topic=topic) for place in new_lesson.FILES.values()]
+    places = [place.format(lesson=lesson) for place in new_lesson.FILES.values()]
     packages = {name: name.removesuffix(".py") for name in places}
     there = [(root / name).is_file() or (root / packages[name] / "__init__.py").is_file() for name in places]
     return [f"{lesson} has no {name}: add it" for name, found in zip(places, there, strict=True) if not found]
@@ -166,8 +163,7 @@ def missing_in_lists(lesson: str, pages: dict[str, str]) -> list[str]:
 @functools.cache
 def checks() -> Checks:
     """Every check of every lesson."""
-    for module in pkgutil.walk_packages(autograder.checks.__path__, "autograder.checks."):
-        importlib.import_module(module.name)
+    import_checks()
     return {key: exercise for key, exercise in REGISTERED.items() if key[0].startswith("autograder.checks.")}
 
 
@@ -267,9 +263,9 @@ def test_an_exercise_without_a_part_is_named():
     mistakes, other_ways = ([answer for answer in kind if answer.cell != EXERCISE] for kind in known)
     others = {key: exercise for key, exercise in checks().items() if exercise != EXERCISE}
     assert missing_parts(LESSON, cells, others, mistakes, other_ways) == [
-        f"{EXERCISE} has no check: add one to autograder/checks/zero1",
-        f"{EXERCISE} has no known wrong answer: add one to autograder/answers/08_zero1/wrong.md",
-        f"{EXERCISE} has no other right answer: add one to autograder/answers/08_zero1/right.py",
+        f"{EXERCISE} has no check: add one to solutions/08_zero1/checks",
+        f"{EXERCISE} has no known wrong answer: add one to solutions/08_zero1/wrong.md",
+        f"{EXERCISE} has no other right answer: add one to solutions/08_zero1/right.py",
     ]
     assert not missing_parts(LESSON, cells, checks(), *known)
 
@@ -296,7 +292,7 @@ def test_a_check_that_is_not_exported_is_named():
     made_up = {("autograder.checks.zero1.shards", "holds"): EXERCISE}
     package = importlib.import_module("autograder.checks.zero1")
     assert not_exported(LESSON, made_up, package) == [
-        "zero1 does not export holds: import it in autograder/checks/zero1/__init__.py, and add it to __all__"
+        "zero1 does not export holds: import it in solutions/08_zero1/checks/__init__.py, and add it to __all__"
     ]
 
 
@@ -327,13 +323,13 @@ def test_an_answer_to_no_exercise_is_named():
 def test_a_lesson_without_a_file_is_named(tmp_path):
     assert missing_files("98_tiny", tmp_path) == [
         "98_tiny has no solutions/98_tiny/98_tiny.ipynb: add it",
-        "98_tiny has no autograder/checks/tiny.py: add it",
-        "98_tiny has no autograder/answers/98_tiny/wrong.md: add it",
-        "98_tiny has no autograder/answers/98_tiny/verdicts.txt: add it",
-        "98_tiny has no autograder/answers/98_tiny/right.py: add it",
+        "98_tiny has no solutions/98_tiny/checks.py: add it",
+        "98_tiny has no solutions/98_tiny/wrong.md: add it",
+        "98_tiny has no solutions/98_tiny/verdicts.txt: add it",
+        "98_tiny has no solutions/98_tiny/right.py: add it",
         "98_tiny has no book/98_tiny.md: add it",
     ]
-    package = tmp_path / "autograder" / "checks" / "tiny"
+    package = tmp_path / "solutions" / "98_tiny" / "checks"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     assert not any("checks" in complaint for complaint in missing_files("98_tiny", tmp_path))

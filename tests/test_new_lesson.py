@@ -23,10 +23,10 @@ import collected
 NAME = "98_tiny_talk"
 NEW = [
     "solutions/98_tiny_talk/98_tiny_talk.ipynb",
-    "autograder/checks/tiny_talk.py",
-    "autograder/answers/98_tiny_talk/wrong.md",
-    "autograder/answers/98_tiny_talk/verdicts.txt",
-    "autograder/answers/98_tiny_talk/right.py",
+    "solutions/98_tiny_talk/checks.py",
+    "solutions/98_tiny_talk/wrong.md",
+    "solutions/98_tiny_talk/verdicts.txt",
+    "solutions/98_tiny_talk/right.py",
     "book/98_tiny_talk.md",
 ]
 LISTS = ["_toc.yml", "README.md", "book/index.md"]
@@ -66,13 +66,14 @@ def contents(root: Path) -> dict[str, bytes]:
         ("98_capstone", "the topic capstone is taken: 17_capstone"),
         ("98_ranks", "'ranks' is a name that the notebook itself uses"),
         ("98_range", "'range' is a name that the notebook itself uses"),
-        ("98_taken", "autograder/checks/taken.py exists"),
-        ("98_package", "autograder/checks/package exists"),
+        ("98_begun", "solutions/98_begun exists, though there is no lesson 98_begun: move it away first"),
+        ("98_told", "book/98_told.md exists, though there is no lesson 98_told: move it away first"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(root, capsys, name, says):
-    (root / "autograder" / "checks" / "package").mkdir(parents=True)
-    (root / "autograder" / "checks" / "taken.py").touch()
+    (root / "solutions" / "98_begun").mkdir()
+    (root / "solutions" / "98_begun" / "wrong.md").touch()
+    (root / "book" / "98_told.md").touch()
     before = contents(root)
     assert main(["new-lesson", name]) == 2
     error = capsys.readouterr().err

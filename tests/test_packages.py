@@ -39,7 +39,6 @@ def test_packages_import_downwards(copy):
     [
         ("autograder/lessons/files.py", "from autograder.grading import course"),
         ("autograder/checking/inputs.py", "from autograder.checks import step"),
-        ("autograder/checks/collectives/common.py", "from autograder.checks import costs"),
         ("autograder/grading/scoring.py", "from autograder.soundness import audit"),
         ("ranks/errors.py", "import autograder.lessons.notebook"),
     ],

@@ -36,7 +36,14 @@ PARTS = {
     "ranks": (["ranks/*.py", "examples/ranks/*.ipynb"], ""),
     "students": (["notebooks/*/*.ipynb", "notebooks/*/*.py"], "course"),
     "autograder": (
-        ["autograder/**/*.py", "nbgrader_config.py", "solutions/*/*", "benchmarks/*.py", "examples/class/*.py"],
+        [
+            "autograder/**/*.py",
+            "nbgrader_config.py",
+            "solutions/*/*.ipynb",
+            "solutions/**/*.py",
+            "benchmarks/*.py",
+            "examples/class/*.py",
+        ],
         "grading",
     ),
     "book": (["book/*.md", "book/start/*.md", "book/reference/*.md", "book/_ext/*.py", "_config.yml"], "book"),
@@ -271,7 +278,7 @@ def built(tmp_path_factory):
     root = tmp_path_factory.mktemp("repository")
     left_out = shutil.ignore_patterns(".*", "_build", "build", "__pycache__", "*.egg-info", "node_modules", "submitted")
     shutil.copytree(ROOT, root, ignore=left_out, dirs_exist_ok=True)
-    shutil.copytree(root / "autograder" / "answers", root / "build" / "lib" / "autograder" / "answers")
+    shutil.copytree(root / "solutions", root / "build" / "lib" / "solutions")
     (root / f"{PROJECT['name'].replace('-', '_')}.egg-info").mkdir()
     (root / f"{PROJECT['name'].replace('-', '_')}.egg-info" / "SOURCES.txt").write_text("autograder/__init__.py\n")
     done = subprocess.run([sys.executable, "-c", BUILD], cwd=root, capture_output=True, text=True, timeout=300)
@@ -280,7 +287,7 @@ def built(tmp_path_factory):
 
 
 def test_the_wheel_holds_ranks_alone(built):
-    """Whatever else it held, each student who installs it would have: answers and hidden tests are in `autograder`."""
+    """Whatever else it held, such as answers and hidden tests, each student who installs it would have."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]

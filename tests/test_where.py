@@ -76,20 +76,22 @@ def test_an_exercise_that_the_example_class_names_by_a_constant_is_found(capsys)
 
 def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
-    package = tmp_path / "autograder" / "checks" / "tiny"
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
+    package = tmp_path / "solutions" / "98_tiny" / "checks"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("from autograder.checks.tiny.twice import doubles\n")
     text = 'TWICE, OTHER = "98-ex1-twice", "98-ex2-other"\n\n@check.check(TWICE)\ndef doubles(twice): ...\n'
     (package / "twice.py").write_text(text + "\n@check(OTHER)\ndef others(other): ...\n")
     exercise = where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
     assert [(str(place), place.name) for place in where._checks(exercise)] == [
-        ("autograder/checks/tiny/twice.py:4", "doubles")
+        ("solutions/98_tiny/checks/twice.py:4", "doubles")
     ]
 
 
 def test_answers_are_found_where_they_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
-    folder = tmp_path / "autograder" / "answers" / "98_tiny"
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
+    folder = tmp_path / "solutions" / "98_tiny"
     folder.mkdir(parents=True)
     entry = "### {}\nA hint.\n```diff\n+pass\n```\n"
     (folder / "wrong.md").write_text(
@@ -101,8 +103,8 @@ def test_answers_are_found_where_they_are_written(tmp_path, monkeypatch):
     exercise = where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
     found = [*where._wrong_answers(exercise), *where._right_answers(exercise)]
     assert [(str(place), place.kind, place.name) for place in found] == [
-        ("autograder/answers/98_tiny/wrong.md:3", "wrong answer", "triples"),
-        ("autograder/answers/98_tiny/right.py:2", "right answer", "adds"),
+        ("solutions/98_tiny/wrong.md:3", "wrong answer", "triples"),
+        ("solutions/98_tiny/right.py:2", "right answer", "adds"),
     ]
 
 

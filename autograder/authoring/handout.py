@@ -1,7 +1,8 @@
 """`python -m autograder handout`: the folder and the zip that students get, without answers and hidden tests.
 
-Everything in them is listed here or made from what is listed here: a file that somebody leaves in the repository cannot
-slip in. The notebooks are made anew from the solutions, so that nobody's own work in `notebooks/` is handed out.
+Everything in them is listed here, is made from what is listed here, or is in a lesson's `files/`: what somebody leaves
+elsewhere in the repository cannot slip in. The notebooks are made anew from the solutions, so that nobody's own work in
+`notebooks/` is handed out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import shutil
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ NAME = "distributed-training"
 COPIED = ("LICENSE", "LICENSE-CODE", "LICENSE-TEXT", "requirements.lock")
 README = Path(__file__).parent / "templates" / "handout.md"
 
-#: Lesson → the files that its notebook imports.
-MODULES = {"17_capstone": ("faults.py", "pieces.py")}
 #: Lessons that are handed out only by name, and why.
 LATER = {
     "17_capstone": "its pieces.py contains answers to lessons 05, 08, 12 and 16. When these have been handed in, run "
@@ -61,7 +59,7 @@ def write(folder: Path, lessons: list[str] | None = None) -> list[str]:
     made = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(made, ignore_errors=True)
     notes = [f"{name} is left out: {LATER[name]}" for name in held_back]
-    notes += [f"{path} is left out: no notebook of the course needs it" for path in _notebooks(made, picked)]
+    _write_notebooks(made, picked)
     for path in sorted((notebook.ROOT / "ranks").glob("*.py")):
         _copy(path, made / "ranks" / path.name)
     _copy(notebook.ROOT / "ranks" / "py.typed", made / "ranks" / "py.typed")
@@ -78,15 +76,12 @@ def write(folder: Path, lessons: list[str] | None = None) -> list[str]:
     return [*notes, f"Hand out {packed} ({len(picked)} lessons), which is the folder {folder}."]
 
 
-def _notebooks(made: Path, lessons: list[str]) -> Iterator[str]:
-    """Make the notebooks of these lessons below a folder; the files next to a solution that are not handed out."""
+def _write_notebooks(made: Path, lessons: list[str]) -> None:
+    """Make the notebooks of these lessons below a folder, with the files that they find beside themselves."""
     with release.generated(lessons) as generated:
         for lesson, source in generated:
-            wanted = {f"{lesson}.ipynb", release.AGENTS.name, *MODULES.get(lesson, ())}
-            for name in sorted(wanted):
+            for name in (f"{lesson}.ipynb", release.AGENTS.name, *notebook.companions(notebook.SOLUTIONS / lesson)):
                 _copy(source / name, made / "notebooks" / lesson / name)
-            others = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
-            yield from (f"solutions/{lesson}/{name}" for name in others if str(name) not in wanted)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -27,10 +27,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 #: Template → the file that is made of it, below the repository.
 FILES = {
     "notebook.ipynb": "solutions/{lesson}/{lesson}.ipynb",
-    "checks.py": "autograder/checks/{topic}.py",
-    "wrong.md": "autograder/answers/{lesson}/wrong.md",
-    "verdicts.txt": "autograder/answers/{lesson}/verdicts.txt",
-    "right.py": "autograder/answers/{lesson}/right.py",
+    "checks.py": "solutions/{lesson}/checks.py",
+    "wrong.md": "solutions/{lesson}/wrong.md",
+    "verdicts.txt": "solutions/{lesson}/verdicts.txt",
+    "right.py": "solutions/{lesson}/right.py",
     "chapter.md": "book/{lesson}.md",
 }
 #: The pages with a table of the lessons → where their links to chapters begin.
@@ -86,10 +86,9 @@ def refuse(root: Path, lesson: str) -> None:
             raise ValueError(f"the topic {match['topic']} is taken: {other}")
     if match["topic"] in _names(nbformat.read(TEMPLATES / "notebook.ipynb", as_version=4)):
         raise ValueError(f"{match['topic']!r} is a name that the notebook itself uses: choose another topic")
-    taken = [place.format(lesson=lesson, topic=match["topic"]) for place in FILES.values()]
-    for name in [*taken, *(name.removesuffix(".py") for name in taken if name.endswith(".py")), f"notebooks/{lesson}"]:
+    for name in (f"solutions/{lesson}", f"book/{lesson}.md", f"notebooks/{lesson}"):
         if (root / name).exists():
-            raise ValueError(f"{name} exists, though no lesson has the topic {match['topic']}: move it away first")
+            raise ValueError(f"{name} exists, though there is no lesson {lesson}: move it away first")
 
 
 def plan(root: Path, lesson: str) -> dict[str, str]:
@@ -102,7 +101,7 @@ def plan(root: Path, lesson: str) -> dict[str, str]:
     texts = {}
     for template, place in FILES.items():
         text = (TEMPLATES / template).read_text(encoding="utf-8")
-        texts[place.format(lesson=lesson, topic=topic)] = fill(text, number, topic, title)
+        texts[place.format(lesson=lesson)] = fill(text, number, topic, title)
     texts[TOC] = in_toc((root / TOC).read_text(encoding="utf-8"), lesson, title)
     for name, folder in TABLES.items():
         texts[name] = in_table((root / name).read_text(encoding="utf-8"), name, lesson, title, folder)

@@ -120,10 +120,8 @@ def _line_with(text: str, path: Path, kind: str, name: str) -> list[Place]:
 
 
 def _checks(exercise: Exercise) -> Iterator[Place]:
-    """The functions below `@check("<cell>")`, in the lesson's module or package of checks."""
-    package = notebook.ROOT / "autograder" / "checks" / exercise.lesson.split("_", 1)[1]
-    module = package.with_suffix(".py")
-    for path in [module] if module.is_file() else sorted(package.rglob("*.py")):
+    """The functions below `@check("<cell>")`."""
+    for path in notebook.checks_of(exercise.lesson):
         yield from _decorated(path, "check", exercise.cell, "check")
 
 

@@ -145,7 +145,7 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
     from ranks import processes, source
 
     # Messages to students quote no line of a test or an oracle.
-    source.HIDDEN.add(os.path.dirname(os.path.dirname(__file__)) + os.sep)
+    source.HIDDEN.update([f"{_PACKAGE}{os.sep}", *(f"{folder}/checks" for folder in _SOLUTIONS.glob("*"))])
     Launches.count += 1
     if Launches.count > Launches.most:
         raise LaunchesExceeded
@@ -171,6 +171,9 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
 
 #: What stands for a line of the grader's own code, which the student does not have.
 OURS = "a line of the test"
+#: Where that code is: in this package, and in the folders of the lessons.
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SOLUTIONS = _PACKAGE.parent / "solutions"
 
 
 def without_our_lines(text: str) -> str:
@@ -183,9 +186,9 @@ def without_our_lines(text: str) -> str:
 
 @functools.cache
 def _own_files() -> list[str]:
-    own = Path(__file__).resolve().parents[1]
-    found = [path.name for folder in ("checks", "checking") for path in (own / folder).rglob("*.py")]
-    return sorted(set(found) - {"__init__.py"}, key=len, reverse=True)
+    places = _PACKAGE.glob("checking/**/*.py"), _SOLUTIONS.glob("*/checks/**/*.py"), _SOLUTIONS.glob("*/checks.py")
+    found = {path.name for paths in places for path in paths}
+    return sorted(found - {"__init__.py"}, key=len, reverse=True)
 
 
 #: The network may carry this many times what the ledger says, and this many bytes more: packets have headers, ranks

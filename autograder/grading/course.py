@@ -202,7 +202,7 @@ class Course:
 
         run, source = steps.RunCells(config=self._config()), self.solutions / lesson
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb")
-        files, cells, problem = submission_files.companion_files(source), instructor.cells, ""
+        files, cells, problem = notebook.companions(source), instructor.cells, ""
         if student:
             folder = self.root / "submitted" / student / lesson
             nb = restore.read_file(folder / f"{lesson}.ipynb")
@@ -239,7 +239,8 @@ class Course:
         with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
             # In a scratch folder: only `make notebooks` writes released notebooks.
             scratch = Path(folder).resolve()
-            shutil.copytree(source, scratch / "solutions" / lesson, ignore=shutil.ignore_patterns(".*"))
+            (scratch / "solutions" / lesson).mkdir(parents=True)
+            shutil.copy(source / f"{lesson}.ipynb", scratch / "solutions" / lesson)
             config = self._config(assignment_id=lesson, root=str(scratch))
             log = self._convert(GenerateAssignment, config)
         if log:

@@ -1,12 +1,66 @@
-"""nbgrader's own steps for one submission, made to work whatever state the submission is in."""
+"""nbgrader's own steps: they copy only what is listed, and work whatever state a submission is in."""
 
 from __future__ import annotations
 
 import datetime
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from autograder.grading import submission_files
+from autograder.lessons import notebook
+
+
+def copy_only_what_is_listed() -> None:
+    """Make nbgrader's converters copy no file that lies next to a notebook, but those that are listed.
+
+    In a lesson's folder these are the files that its notebook finds beside itself, in a submission's those of the
+    exchange. nbgrader copies all that lies there: checks and answers to what students get, to the graded notebooks and
+    to the feedback; and of a submission also what a link leads to. `nbgrader_config.py` calls this, so that nbgrader's
+    commands and formgrader do it, too.
+    """
+    from nbgrader import converters
+
+    made = (converters.GenerateAssignment, converters.GenerateSolution)
+    for converter in (*made, converters.Autograde, converters.GenerateFeedback):
+        listed = notebook.companions if converter in made else submission_files.exchange_files
+        if not hasattr(converter.init_assignment, "__wrapped__"):  # the settings are read more than once
+            converter.init_assignment = _copying(listed, converter.init_assignment)
+            converter.init_notebooks = _without_others(converter.init_notebooks)
+
+
+def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callable) -> Callable:
+    """nbgrader's method, of which no file is copied but those that `listed` returns for the folder."""
+
+    @functools.wraps(init_assignment)
+    def init(self: Any, assignment_id: str, student_id: str) -> None:
+        ignored = self.coursedir.ignore
+        self.coursedir.ignore = [*ignored, "*"]
+        try:
+            init_assignment(self, assignment_id, student_id)
+        finally:
+            self.coursedir.ignore = ignored
+        target = Path(self._format_dest(assignment_id, student_id))
+        target.mkdir(parents=True, exist_ok=True)
+        for name, content in listed(Path(self._format_source(assignment_id, student_id))).items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes(content)
+
+    return init
+
+
+def _without_others(init_notebooks: Callable) -> Callable:
+    """nbgrader's method, which finds in each folder only the notebook of its name."""
+
+    @functools.wraps(init_notebooks)
+    def init(self: Any) -> None:
+        init_notebooks(self)
+        for folder, found in self.assignments.items():
+            self.assignments[folder] = [path for path in found if Path(path).stem == Path(folder).name]
+
+    return init
 
 
 def exactly_one(converter: type) -> type:
@@ -30,22 +84,5 @@ def exactly_one(converter: type) -> type:
 
             self.coursedir.get_existing_timestamp = timestamp
             super().start()
-
-        def init_assignment(self, assignment_id: str, student_id: str) -> None:
-            """As nbgrader's, but of the files next to the notebook only those of the exchange are copied.
-
-            Links could lead anywhere.
-            """
-            ignored = self.coursedir.ignore
-            self.coursedir.ignore = [*ignored, "*"]
-            try:
-                super().init_assignment(assignment_id, student_id)
-            finally:
-                self.coursedir.ignore = ignored
-            target = Path(self._format_dest(assignment_id, student_id))
-            target.mkdir(parents=True, exist_ok=True)
-            ours = submission_files.exchange_files(Path(self._format_source(assignment_id, student_id)))
-            for name, content in ours.items():
-                (target / name).write_bytes(content)
 
     return One

@@ -11,7 +11,7 @@ from traitlets import Bool, Integer, List, Unicode
 
 from autograder.grading import checklist, submission
 from autograder.grading.run_cells import Limits
-from autograder.grading.submission_files import companion_files, lesson_notebook, submitted_files
+from autograder.grading.submission_files import lesson_notebook, submitted_files
 from autograder.lessons import notebook, properties
 
 
@@ -74,7 +74,7 @@ class RunCells(NbGraderPreprocessor):
         else:
             source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
             lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
-            submission.run_submission(nb.cells, lesson, {**files, **companion_files(source)}, self)
+            submission.run_submission(nb.cells, lesson, {**files, **notebook.companions(source)}, self)
         nb.metadata.autograder.left_out = left_out
         return nb, resources
 

@@ -27,17 +27,6 @@ def lesson_notebook(source: Path) -> nbformat.NotebookNode:
     return nbformat.read(source, as_version=4)
 
 
-def companion_files(folder: Path) -> dict[str, bytes]:
-    """The other files in a lesson's folder, programs included: name → bytes. No notebooks, no hidden files."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-        if path.is_file() and not hidden and path.suffix != ".ipynb":
-            found[str(name)] = path.read_bytes()
-    return found
-
-
 #: What nbgrader's exchange puts next to a notebook. Without them it cannot give back the feedback.
 EXCHANGE_FILES = ("timestamp.txt", "submission_secret.txt")
 

@@ -41,14 +41,15 @@ _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = ()) -> str:
     """The key of a lesson. solutions: where its folder is, if not in the repository. more: GRADING or SOUNDNESS."""
     places = [notebook.ROOT / name for name in (*SHARED, *more)]
-    return digest([*places, (solutions or notebook.SOLUTIONS) / lesson, *_own_code(lesson, recorded=more != SOUNDNESS)])
+    return digest([*places, *_solution(lesson, solutions), *_own_code(lesson, recorded=more != SOUNDNESS)])
 
 
 def of_chapter(chapter: Path) -> str:
     """The key of a chapter's outputs: the runtime, and the solutions that its cells take functions from."""
     cells = "".join(_CELL.findall(chapter.read_text(encoding="utf-8")))
-    used = [notebook.SOLUTIONS / name for name in sorted(set(_LESSON.findall(cells)) & set(notebook.lessons()))]
-    return digest([notebook.ROOT / "ranks", notebook.ROOT / "autograder" / "lessons" / "notebook.py", *used])
+    used = sorted(set(_LESSON.findall(cells)) & set(notebook.lessons()))
+    solutions = [place for lesson in used for place in _solution(lesson)]
+    return digest([notebook.ROOT / "ranks", notebook.ROOT / "autograder" / "lessons" / "notebook.py", *solutions])
 
 
 def digest(places: Iterable[Path]) -> str:
@@ -75,12 +76,15 @@ def _of_file(path: Path, changed: int, size: int) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
 
 
+def _solution(lesson: str, solutions: Path | None = None) -> list[Path]:
+    """A lesson's notebook, and what it finds beside itself. solutions: as for `of_lesson`."""
+    return [(solutions or notebook.SOLUTIONS) / lesson / name for name in (f"{lesson}.ipynb", "files")]
+
+
 def _own_code(lesson: str, recorded: bool) -> list[Path]:
-    """A lesson's checks, a module or a package named by its topic, and its known answers.
+    """A lesson's checks and its known answers.
 
     recorded: with what the wrong ones are recorded to fail, on which hints depend. The audit looks at that itself.
     """
-    package = notebook.ROOT / "autograder"
-    checks = [package / "checks" / name for topic in [lesson.split("_", 1)[-1]] for name in (f"{topic}.py", topic)]
-    answers = ["wrong.md", "right.py", *(["verdicts.txt"] if recorded else [])]
-    return [*checks, *(package / "answers" / lesson / name for name in answers)]
+    names = ["checks.py", "checks", "wrong.md", "right.py", *(["verdicts.txt"] if recorded else [])]
+    return [notebook.SOLUTIONS / lesson / name for name in names]

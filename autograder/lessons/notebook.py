@@ -1,8 +1,9 @@
 """Lessons as notebooks: find them, run their cells, swap one cell for another, take functions out of them.
 
-`solutions/NN_topic/NN_topic.ipynb` is the source of every assignment. A cell is named by its id, which
-equals its nbgrader `grade_id` where it has one. A lesson's functions need only the cells tagged `setup` or
-`parameters` and the solution cells; the others demonstrate, ask or test.
+`solutions/NN_topic/NN_topic.ipynb` is the source of every assignment. Beside it are the lesson's checks, its known
+answers and, in `files/`, what the notebook reads (`companions`). A cell is named by its id, which equals its nbgrader
+`grade_id` where it has one. A lesson's functions need only the cells tagged `setup` or `parameters` and the solution
+cells; the others demonstrate, ask or test.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import io
 import linecache
 import os
 import re
-import shutil
 import symtable
 import sys
 import tempfile
@@ -85,9 +85,32 @@ def read(lesson: str) -> nbformat.NotebookNode:
     return nbformat.read(solution_path(lesson), as_version=4)
 
 
+def companions(folder: Path) -> dict[str, bytes]:
+    """The files that a lesson's notebook finds beside itself, name → bytes: those in `files/` of the lesson's folder.
+
+    They and the notebook are all of this folder that students, kernels and the jail get. The rest holds answers and
+    hidden tests. Links, notebooks and hidden files in `files/` are left out.
+    """
+    found = {}
+    for path in sorted((folder / "files").rglob("*")):
+        name = path.relative_to(folder / "files")
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+        if path.is_file() and not path.is_symlink() and not hidden and path.suffix != ".ipynb":
+            found[str(name)] = path.read_bytes()
+    return found
+
+
 def copy_companions(folder: Path, target: str | Path) -> None:
-    """Copy all files but notebooks from a lesson's `folder` to `target`, for a kernel that works there."""
-    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.ipynb", ".*", "__pycache__"), dirs_exist_ok=True)
+    """Copy what the notebook of a lesson's `folder` finds beside itself to `target`, where it is released or run."""
+    for name, content in companions(folder).items():
+        Path(target, name).parent.mkdir(parents=True, exist_ok=True)
+        Path(target, name).write_bytes(content)
+
+
+def checks_of(lesson: str) -> list[Path]:
+    """The files of a lesson's checks: the module `checks.py`, or the modules of the package `checks`."""
+    folder = SOLUTIONS / lesson
+    return [path for path in [folder / "checks.py"] if path.is_file()] or sorted((folder / "checks").rglob("*.py"))
 
 
 def nbgrader_role(cell: nbformat.NotebookNode) -> str:
@@ -272,8 +295,8 @@ def _setup_cells(lesson: str, _changed: int) -> list[tuple[str, str]]:
 
 def fresh_namespace() -> dict[str, Any]:
     """What a notebook's first cell finds."""
-    # Modules next to a notebook can be imported, by its ranks too, as in a kernel that works in that folder.
-    sys.path += sorted({str(path.parent) for path in SOLUTIONS.glob("*/*.py")} - set(sys.path))
+    # Modules beside a notebook can be imported, by its ranks too, as in a kernel that works where they are.
+    sys.path += sorted({str(path.parent) for path in SOLUTIONS.glob("*/files/*.py")} - set(sys.path))
     # As in a kernel: functions defined in __main__ are sent to the ranks by value.
     return {"__name__": "__main__", "__builtins__": __builtins__}
 

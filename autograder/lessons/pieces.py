@@ -1,6 +1,6 @@
 """`python -m autograder pieces`: the capstone's module of parts, made from the solutions of the lessons before it.
 
-`solutions/17_capstone/pieces.py` holds functions and classes that students write in earlier lessons, and whatever
+`solutions/17_capstone/files/pieces.py` holds functions and classes that students write in earlier lessons, and whatever
 these need, as ordinary code. It is never edited by hand. The functions below that read a notebook are copied into it,
 so that a student's own finished notebooks can be read in the same way.
 """
@@ -43,8 +43,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
-    target, made = notebook.SOLUTIONS / LESSON / "pieces.py", source()
-    name = f"solutions/{LESSON}/pieces.py"
+    target, made = notebook.SOLUTIONS / LESSON / "files" / "pieces.py", source()
+    name = f"solutions/{LESSON}/files/pieces.py"
     if target.is_file() and target.read_text(encoding="utf-8") == made:
         return 0
     if arguments.check:

@@ -90,14 +90,14 @@ def release(lessons: list[str] | None = None) -> list[str]:
 def generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
     """What nbgrader makes of these lessons now: (lesson, folder) pairs in a scratch folder."""
     names = notebook.pick(lessons)
-    sources = [notebook.SOLUTIONS / name for name in names]
     # Resolved, because nbgrader compares paths as text and a temporary folder may be a link.
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         course = Path(folder).resolve()
-        for source in sources:
-            shutil.copytree(source, course / "source" / source.name, ignore=shutil.ignore_patterns(".*"))
         _empty_gradebook(course / "gradebook.db")
         for name in names:
+            notebook.copy_companions(notebook.SOLUTIONS / name, course / "source" / name / "files")
+            (course / "source" / name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(notebook.solution_path(name), course / "source" / name)
             _generate_assignment(course, name)
             shutil.copy(AGENTS, course / "release" / name)
         yield [(name, course / "release" / name) for name in names]

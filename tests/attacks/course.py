@@ -76,10 +76,10 @@ class Machine:
         attacks = list(attacks)
         toy = self.toy(stock, timeout)
         for name in {attack.lesson for attack in attacks} - {toy_course.LESSON}:
-            (self.course / "solutions" / name).mkdir()
+            (self.course / "solutions" / name / "files").mkdir(parents=True)
             nbformat.write(lessons.solution(name), self.course / "solutions" / name / f"{name}.ipynb")
             for file in lessons.files(name):
-                shutil.copy(file, self.course / "solutions" / name)
+                shutil.copy(file, self.course / "solutions" / name / "files")
             toy.course.prepare(name)
         self._furnish()
         (self.root / "timeout.json").write_text(json.dumps(timeout))

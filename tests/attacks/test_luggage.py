@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import inspect
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import autograder.checks
 from autograder.checking import check
 from autograder.checks.context import ring
 from autograder.grading.jail import handles, luggage
 from autograder.lessons.notebook import natural
+from tests.helpers.modules import import_checks
 
 #: What these are called with runs where the submission does.
 SENDERS = ("call_inside", "run_ranks", "run_recorded")
@@ -35,12 +33,6 @@ def sent_from(module: Any) -> Iterator[Any]:
                     yield thing
 
 
-def modules() -> list[Any]:
-    folder = Path(autograder.checks.__file__).parent
-    paths = [path.relative_to(folder.parent.parent).with_suffix("") for path in sorted(folder.rglob("*.py"))]
-    return [importlib.import_module(".".join(path.parts).removesuffix(".__init__")) for path in paths]
-
-
 def exercises(module: str) -> list[list]:
     """The exercises that a module's checks grade, in an order that can be compared."""
     return [natural(exercise) for (name, _), exercise in check.REGISTERED.items() if name == module]
@@ -48,7 +40,8 @@ def exercises(module: str) -> list[list]:
 
 @functools.cache
 def all_sent() -> list[tuple[str, Any, luggage.Luggage]]:
-    return [(module.__name__, thing, luggage.Luggage(thing)) for module in modules() for thing in sent_from(module)]
+    modules = import_checks()
+    return [(module.__name__, thing, luggage.Luggage(thing)) for module in modules for thing in sent_from(module)]
 
 
 def is_oracle(thing: Any) -> bool:
@@ -57,7 +50,7 @@ def is_oracle(thing: Any) -> bool:
 
 def test_much_is_sent_and_oracles_are_found():
     assert len(all_sent()) > 100
-    found = {one.__name__ for module in modules() for one in vars(module).values() if inspect.isfunction(one)
+    found = {one.__name__ for module in import_checks() for one in vars(module).values() if inspect.isfunction(one)
              and is_oracle(one)}  # fmt: skip
     assert {"_oracle", "deal"} <= found
 

@@ -47,7 +47,7 @@ run_ranks = functools.partial(stage.run_ranks, timeout=90.0)
 
 def _load_pieces() -> Any:
     """The reference pieces, from the solutions' folder and nowhere else."""
-    path = notebook.SOLUTIONS / LESSON / "pieces.py"
+    path = notebook.SOLUTIONS / LESSON / "files" / "pieces.py"
     spec = importlib.util.spec_from_file_location("autograder.checks.capstone_pieces", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

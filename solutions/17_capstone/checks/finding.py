@@ -23,7 +23,7 @@ STEPS = 8
 def _load_faults() -> Any:
     """The recorder that students get, from the solutions' folder."""
     spec = importlib.util.spec_from_file_location(
-        "autograder.checks.capstone_faults", notebook.SOLUTIONS / LESSON / "faults.py"
+        "autograder.checks.capstone_faults", notebook.SOLUTIONS / LESSON / "files" / "faults.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
