@@ -77,21 +77,6 @@ def test_a_lesson_whose_modules_answer_others_is_handed_out_by_name_only(release
     assert found == {f"17_capstone/{name}" for name in ("17_capstone.ipynb", "AGENTS.md", "faults.py", "pieces.py")}
 
 
-def test_a_file_that_lies_next_to_a_solution_is_named_and_not_handed_out(tmp_path, monkeypatch):
-    @contextlib.contextmanager
-    def generated(lessons):
-        (tmp_path / "made" / "more").mkdir(parents=True)
-        for name in ("03_step.ipynb", "AGENTS.md", "notes.md", "more/answers.py"):
-            (tmp_path / "made" / name).write_text("{}")
-        yield [("03_step", tmp_path / "made")]
-
-    monkeypatch.setattr(release, "generated", generated)
-    said = handout.write(tmp_path / "handout", ["03"])
-    assert "solutions/03_step/notes.md is left out: no notebook of the course needs it" in said
-    assert "solutions/03_step/more/answers.py is left out: no notebook of the course needs it" in said
-    assert names(tmp_path / "handout" / "notebooks") == {"03_step/03_step.ipynb", "03_step/AGENTS.md"}
-
-
 def test_an_unknown_lesson_is_refused_in_one_line(capsys):
     assert main(["handout", "99"]) == 2
     assert capsys.readouterr().err.startswith("autograder: no lesson '99'; there are: 01_collectives, ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autograder.grading import jail
+from autograder.lessons import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,6 +50,44 @@ def test_a_lazy_import_upwards_is_found(copy, file, line):
     path.write_text(f"{path.read_text()}\n\ndef lazy():\n    {line}\n")
     done = lint(copy)
     assert done.returncode == 1 and "BROKEN" in done.stdout, done.stdout
+
+
+def imported_by(source: str) -> set[str]:
+    """All modules that a source imports, lazily or not, and the names that it takes from packages."""
+    nodes = list(ast.walk(ast.parse(source)))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    taken = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    assert not any(node.level for node in taken), "a relative import may lead anywhere"
+    return found | {f"{node.module}.{alias.name}" for node in taken for alias in node.names}
+
+
+def strange_imports(lesson: str, source: str) -> list[str]:
+    """What a lesson's code may not import: the checks of another one, and what grades."""
+    own = rf"autograder\.(checks\.{lesson.split('_', 1)[1]}|checking|answers|lessons)(\.|$)"
+    return sorted(one for one in imported_by(source) if one.startswith("autograder") and not re.match(own, one))
+
+
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_no_lesson_imports_another_or_what_grades(lesson):
+    for path in (notebook.SOLUTIONS / lesson).rglob("*.py"):
+        assert not strange_imports(lesson, path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from autograder.checks import costs",
+        "from autograder.checks.costs.common import ring_seconds",
+        "import autograder.checks.costs",
+        "import autograder.checks.zero12.common",
+        "from autograder.grading import course",
+        "from autograder import soundness",
+    ],
+)
+def test_such_an_import_is_found(line):
+    good = "from autograder.checks.zero1 import flat\nfrom autograder.checking.check import check\n"
+    assert strange_imports("08_zero1", good) == []
+    assert len(strange_imports("08_zero1", f"{good}\ndef lazy():\n    {line}\n")) == 1
 
 
 @pytest.mark.parametrize("name", jail.FILES_INSIDE)

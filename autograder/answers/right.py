@@ -1,7 +1,7 @@
 """Known other right answers: the same contract met in another way. None of them may lose a mark.
 
-`autograder/answers/NN_topic/right.py` holds those of a lesson, as ordinary linted Python. An answer is a function whose
-body replaces an answer cell, and whose docstring says how it differs from the solution::
+`solutions/NN_topic/right.py` holds those of a lesson, as ordinary linted Python. An answer is a function whose body
+replaces an answer cell, and whose docstring says how it differs from the solution::
 
     @answer_to("08-ex1-shard-bounds")
     def bounds_with_divmod():

@@ -1,7 +1,7 @@
 """Known wrong answers: the mistakes that people really make, each with the hint that helps.
 
-`autograder/answers/NN_topic/wrong.md` holds those of a lesson: a section for each answer cell, an entry for each
-mistake, the subtle ones first::
+`solutions/NN_topic/wrong.md` holds those of a lesson: a section for each answer cell, an entry for each mistake, the
+subtle ones first::
 
     ## 08-ex2-gradient
 

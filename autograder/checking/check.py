@@ -10,7 +10,7 @@ A check is an ordinary function over the student's objects, decorated with the e
 
 Its positional parameters carry the notebook's names. That is what makes hints possible: when the property
 fails, the same check is run once more, with the same inputs, on every known wrong answer to that exercise
-(`autograder/answers/wrong.py`), and the hints of those that fail *in the same way, with the same evidence* are added
+(`answers.wrong`), and the hints of those that fail *in the same way, with the same evidence* are added
 to the message (`hints`).
 
 Each failure carries the seed of its inputs. The environment variable AUTOGRADER_SEED sets the seed of every check, and

@@ -65,6 +65,7 @@ def _without_others(init_notebooks: Callable) -> Callable:
 
 def exactly_one(converter: type) -> type:
     """nbgrader's converter for one student and lesson; it also works if the notebook is missing."""
+    copy_only_what_is_listed()
 
     class One(converter):
         def init_notebooks(self) -> None:

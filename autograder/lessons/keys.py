@@ -21,11 +21,8 @@ SHARED = (
     "ranks",
     "autograder/lessons",
     "autograder/checking",
-    "autograder/answers/answer.py",
-    "autograder/answers/right.py",
-    "autograder/answers/verdicts.py",
-    "autograder/answers/wrong.py",
-    "autograder/checks/__init__.py",
+    "autograder/answers",
+    "autograder/checks",
     "requirements.txt",
 )
 #: What a grade depends on as well.
