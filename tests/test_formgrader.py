@@ -23,6 +23,8 @@ def toy(tmp_path_factory):
     wrong.cells[0].source = f"{SCRIPT}\n\n[press](javascript:planted) a < b"
     toy.hand_in("wrong", wrong)
     toy.hand_in("broken", "no notebook")
+    (toy.root / "solutions" / LESSON / "wrong.md").write_text("kept back")
+    (toy.root / "submitted" / "noisy" / LESSON / "link").symlink_to(toy.root / "solutions")
     return toy
 
 
@@ -45,6 +47,8 @@ def test_the_command_line_grades_with_our_steps(toy, here, tmp_path):
     assert toy.points("broken") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0}
     assert "Content-Security-Policy" in toy.page("wrong")
     assert "secret_inputs" not in toy.page("wrong")
+    copied = {path.name for step in ("autograded", "feedback") for path in (toy.root / step / "noisy").rglob("*.*")}
+    assert copied == {f"{LESSON}.ipynb", f"{LESSON}.html"}, "nothing that lies beside a notebook"
 
 
 @pytest.fixture(scope="module")
