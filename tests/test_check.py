@@ -15,7 +15,8 @@ from autograder.answers import right, wrong
 from autograder.checking import check, hints, stage
 from autograder.checking.expect import CheckFailed, digits_that_differ, expect_close, expect_raises, expect_unchanged
 from autograder.checking.hints import same_evidence
-from ranks import processes
+from autograder.lessons import notebook
+from ranks import processes, source
 from tests.helpers.modules import import_checks
 
 
@@ -327,6 +328,14 @@ def test_a_limit_of_launches_holds_for_one_check_only():
 
     assert check.attempt(launches, (), 1, most_launches=0) is None
     assert list(stage.run_ranks(own_rank, 1, ())) == [0]
+
+
+def test_messages_quote_no_line_of_a_lessons_checks():
+    """But lines of what students get with a lesson."""
+    stage.run_ranks(own_rank, 1, ())
+    lesson = notebook.SOLUTIONS / "17_capstone"
+    assert source.place(str(lesson / "checks" / "train.py"), 3) == "a line of the test"
+    assert source.place(str(lesson / "files" / "pieces.py"), 1).startswith("pieces.py, line 1: ")
 
 
 def not_imported(rank, world_size, names):
