@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ranks import processes, progress
+from ranks import progress
 from ranks.errors import HangError, RankError
 from ranks.launch import Results, run
 from ranks.ledger import Ledger, Message, Span
 
 if TYPE_CHECKING:
     from ranks.figure import COLORS, Figure
+
+#: The version of `ranks`, of the course and of the book.
+__version__ = "0.3.0.dev0"
 
 __all__ = ["COLORS", "Figure", "HangError", "Ledger", "Message", "RankError", "Results", "Span", "run"]
 
@@ -36,5 +39,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'ranks' has no attribute {name!r}")
 
 
-processes.start_server()
 progress.watch_cells()

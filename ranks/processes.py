@@ -1,4 +1,4 @@
-"""Start and end the processes of one run: forked from the fork server, or spawned on a system without fork."""
+"""Start and end the processes of one run: forked from the fork server on Linux, spawned on other systems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 
 from ranks.server import LENGTH
@@ -38,17 +37,17 @@ _lock = threading.Lock()
 _server: tuple[int, subprocess.Popen[bytes] | _ForkedServer | _SharedServer, socket.socket] | None = None
 
 
+#: The folder that holds this package, so that a server can import it from there.
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
 def can_fork() -> bool:
-    """Are ranks forked? They are on Linux and macOS, unless RANKS_START=spawn is set."""
-    return hasattr(os, "fork") and os.environ.get("RANKS_START") != "spawn"
+    """Are ranks forked? RANKS_START=fork or =spawn says so; otherwise they are on Linux alone.
 
-
-def start_server() -> None:
-    """Start the fork server in the background, unless it is running or this process is a rank."""
-    if not can_fork() or "RANKS_INSIDE" in os.environ:
-        return
-    with _lock:
-        _ensure_server()
+    On macOS, forking a process that uses the system's libraries may crash the child, so Python itself spawns there.
+    """
+    start = os.environ.get("RANKS_START") or ("fork" if sys.platform == "linux" else "spawn")
+    return start == "fork" and hasattr(os, "fork")
 
 
 def _ensure_server() -> socket.socket:
@@ -63,7 +62,7 @@ def _ensure_server() -> socket.socket:
     # -c and not -m: the folder of the notebook must not shadow what the server imports.
     start = "import sys; sys.path[:] = eval(sys.argv[2]); import ranks.server as s; s.main(int(sys.argv[1]))"
     process = subprocess.Popen(
-        [sys.executable, "-c", start, str(theirs.fileno()), repr([os.path.abspath(p) for p in sys.path if p])],
+        [sys.executable, "-c", start, str(theirs.fileno()), repr([*map(os.path.abspath, filter(None, sys.path)), _OURS])],
         pass_fds=[theirs.fileno()],
         cwd="/",  # the current folder may be removed before the server has imported everything
         start_new_session=True,  # Ctrl-C in a terminal must not reach the server
@@ -232,12 +231,16 @@ class ForkedRanks:
 
 
 class SpawnedRanks:
-    """The processes of one run, started by multiprocessing's spawn: slow, for systems without fork."""
+    """The processes of one run, started by multiprocessing's spawn: slow, for systems where ranks are not forked."""
+
+    _warned = False
 
     def __init__(self, world_size: int):
-        warnings.warn(
-            "ranks are not forked: each ranks.run starts new Python processes, which takes seconds", stacklevel=4
-        )
+        if not SpawnedRanks._warned:
+            SpawnedRanks._warned = True
+            warnings.warn(
+                "ranks are not forked: each ranks.run starts new Python processes, which takes seconds", stacklevel=4
+            )
         self.connections, theirs = _pairs(world_size)
         self.exits: dict[int, int] = {}
         context = multiprocessing.get_context("spawn")
@@ -249,20 +252,27 @@ class SpawnedRanks:
         with _without_main():
             for process in self._processes:
                 process.start()
-        self.pids = [process.pid for process in self._processes if process.pid is not None]
         for end in theirs:
             end.close()
+        self.pids: list[int] = []
+        self._importing = set(self.connections)
 
     @property
     def events(self) -> list[Any]:
-        """What becomes readable when a process of the run has ended."""
-        return [p.sentinel for rank, p in enumerate(self._processes) if rank not in self.exits]
+        """What becomes readable when a process of the run has ended, or has imported what it needs."""
+        return [p.sentinel for rank, p in enumerate(self._processes) if rank not in self.exits] + [*self._importing]
 
     def collect_exits(self) -> None:
-        """Put into `exits` the exit status of each rank that has ended."""
+        """Put into `exits` the exit status of each rank that has ended; into `pids` all ids, once all are ready."""
         for rank, process in enumerate(self._processes):
             if process.exitcode is not None:
                 self.exits[rank] = process.exitcode
+        for connection in [end for end in self._importing if end.poll()]:
+            with contextlib.suppress(EOFError, OSError):
+                connection.recv()  # "ready"
+            self._importing.remove(connection)
+        if not self._importing:
+            self.pids = [process.pid for process in self._processes if process.pid is not None]
 
     def end(self) -> None:
         """End every process of the run; return when they are gone."""
@@ -279,7 +289,7 @@ def start(world_size: int, folder: str) -> ForkedRanks | SpawnedRanks:
     return ForkedRanks(world_size, folder) if can_fork() else SpawnedRanks(world_size)
 
 
-def _pairs(count: int) -> tuple[list[Connection], list[Connection]]:
+def _pairs(count: int) -> tuple[list[Any], list[Any]]:
     pairs = [multiprocessing.Pipe() for _ in range(count)]
     return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]
 

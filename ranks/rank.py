@@ -74,7 +74,7 @@ def _join(job: dict[str, Any], rank: int) -> None:
         # The run's own timeout comes first and explains more; on a busy machine it comes late.
         timeout=datetime.timedelta(seconds=job["timeout"]) + datetime.timedelta(days=1),
     )
-    if hasattr(signal, "SIGUSR1"):
+    if sys.platform != "win32":
         # Prints the stack even from inside a C++ call, where no Python signal handler would run.
         faulthandler.register(signal.SIGUSR1, (folder / f"stack.{rank}").open("w"), all_threads=False)
     dist.barrier()  # a common start, so that the first messages' times can be compared
@@ -89,7 +89,7 @@ def _let_no_thread_interrupt_another() -> None:
     time slice ends (`Pair::handleEvents` in gloo/transport/tcp/pair.cc). With more ranks than cores this takes nearly
     all of the time: 4 ranks on 2 cores pass a message on in 2 ms instead of 0.2 ms (`benchmarks/messages.py`).
     """
-    if hasattr(os, "SCHED_BATCH"):
+    if sys.platform == "linux":
         with contextlib.suppress(OSError):  # a container may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
@@ -104,14 +104,15 @@ def _take_over_environment(job: dict[str, Any]) -> None:
 
 def _redirect_output(folder: str, rank: int) -> None:
     """Send what Python and C++ print to a file, which the parent reads as it grows."""
-    output = os.open(os.path.join(folder, f"output.{rank}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = record.open_to_append(os.path.join(folder, f"output.{rank}"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        stream = open(fd, "w", buffering=1, encoding="utf-8", errors="replace", newline="\n", closefd=False)
+        setattr(sys, name, stream)
 
 
 def _pack(result: Any) -> tuple[Any, ...]:

@@ -76,12 +76,17 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 
+def open_to_append(path: str) -> int:
+    """A descriptor that appends to a file exactly the bytes that are written; Windows would else change each newline."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0))
+
+
 class _Recorder:
     """One file, to which each event appends a line with one system call."""
 
     def __init__(self, path: str):
         self.path: Path | None = Path(path)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = open_to_append(path)
         self._numbers = itertools.count()
         self._inside = threading.local()
 

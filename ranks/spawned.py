@@ -7,8 +7,9 @@ from typing import Any
 
 
 def main(connection: Any, rank: int) -> None:
-    """Serve one run as `rank` in this new process."""
+    """Say that this new process is ready, then serve one run as `rank`."""
     os.environ["RANKS_INSIDE"] = "spawn"
     from ranks import rank as rank_module
 
+    connection.send("ready")
     rank_module.main(connection, rank)

@@ -9,10 +9,8 @@ import os
 
 gc.disable()  # until `make_forks_cheap`: imports make no garbage
 os.environ["OMP_NUM_THREADS"] = "1"  # each core has a worker already, and each worker a jail that computes
-os.environ["RANKS_INSIDE"] = "preload"  # so that `ranks` starts no server of its own
 for name in ("autograder.grading.workers", "autograder.grading.jail.kernel"):
     importlib.import_module(name)
 server = importlib.import_module("ranks.server")
 server.preload()
-del os.environ["RANKS_INSIDE"]
 server.make_forks_cheap()
