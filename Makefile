@@ -104,7 +104,7 @@ check: .venv/.ready ## the quick checks: style, types, order of imports, stale n
 	wait $$types || rest=1; cat _build/mypy.log; exit $$rest
 
 lock: .venv/.ready ## write down the exact versions of everything that is installed
-	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^nvidia-\|^triton==' > requirements.lock.new
+	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^nvidia-\|^cuda-\|^triton==' > requirements.lock.new
 	@mv requirements.lock.new requirements.lock
 
 # The tests of one file run one after another in one process; those marked `apart` run in any process that is free
@@ -158,7 +158,7 @@ npm: .venv/.ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) -c 'import platform; print(platform.python_version())'); name another one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@[ -x $(BIN)/python ] && $(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear .venv
-	@$(STEP) "installing into .venv (a few minutes the first time)" _build/pip.log -- $(BIN)/python -m pip install -r requirements.txt -c requirements.lock
+	@$(STEP) "installing into .venv (a few minutes the first time)" _build/pip.log -- $(BIN)/python -m pip install -r requirements.txt -e '.[dev]' -c requirements.lock
 	@touch $@
 
 # The list of all inputs, written only when it differs.

@@ -26,7 +26,7 @@ LESSON_FILES = (
 #: Pattern of a changed file → the test files for it.
 TESTS = (
     (r"ranks/", "ranks/test_ranks ranks/test_hangs test_progress test_packages"),
-    (r"pyproject\.toml|requirements|MANIFEST", "test_ranks_alone test_packages test_handout"),
+    (r"pyproject\.toml|requirements|MANIFEST|CITATION|\.github/", "test_ranks_alone test_packages test_handout"),
     (r"_config\.yml|README\.md|book/_ext/", "test_published"),
     (r"\.ci/quick\.py", "test_quick"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),

@@ -62,7 +62,13 @@ def _ensure_server() -> socket.socket:
     # -c and not -m: the folder of the notebook must not shadow what the server imports.
     start = "import sys; sys.path[:] = eval(sys.argv[2]); import ranks.server as s; s.main(int(sys.argv[1]))"
     process = subprocess.Popen(
-        [sys.executable, "-c", start, str(theirs.fileno()), repr([*map(os.path.abspath, filter(None, sys.path)), _OURS])],
+        [
+            sys.executable,
+            "-c",
+            start,
+            str(theirs.fileno()),
+            repr([*map(os.path.abspath, filter(None, sys.path)), _OURS]),
+        ],
         pass_fds=[theirs.fileno()],
         cwd="/",  # the current folder may be removed before the server has imported everything
         start_new_session=True,  # Ctrl-C in a terminal must not reach the server

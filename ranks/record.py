@@ -77,7 +77,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 
 def open_to_append(path: str) -> int:
-    """A descriptor that appends to a file exactly the bytes that are written; Windows would else change each newline."""
+    """A descriptor that appends the bytes to a file as they are; by default, Windows would change each newline."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0))
 
 

@@ -62,7 +62,7 @@ def pytest_collection_finish(session):
     if getattr(session.config.option, "loadgroup", False):
         alone = [item for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
         if alone:
-            raise pytest.UsageError("this pytest-xdist does not group tests: install the versions in requirements.txt")
+            raise pytest.UsageError("this pytest-xdist does not group tests: install the versions in requirements.lock")
 
 
 def _skip_what_cannot_run(config, items):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -105,9 +107,13 @@ def test_what_is_handed_out_installs_and_its_notebooks_start(tmp_path):
     done = subprocess.run([*pip, str(place), str(folder)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert {name for name in names(place) if ".dist-info/" not in name and not name.endswith(".pyc")} == {
-        f"ranks/{path.name}" for path in (notebook.ROOT / "ranks").iterdir() if path.is_file()
+        f"ranks/{path.name}" for path in (notebook.ROOT / "ranks").iterdir() if path.suffix in (".py", ".typed")
     }
-    assert 'course = ["' in (folder / "pyproject.toml").read_text()
+    handed_out, ours = (tomllib.loads((root / "pyproject.toml").read_text()) for root in (folder, notebook.ROOT))
+    assert handed_out["project"] == ours["project"] and handed_out["build-system"] == ours["build-system"]
+    assert handed_out["tool"].keys() == {"setuptools", "distutils"} and "ruff" in ours["tool"]
+    command = next(line for line in (folder / "README.md").read_text().splitlines() if " pip install " in line)
+    assert re.search(r'"\.\[(\w+)\]"', command)[1] in handed_out["project"]["optional-dependencies"]
     for lesson in ("03_step", "17_capstone"):
         path = folder / "notebooks" / lesson / f"{lesson}.ipynb"
         assert nbformat.read(path, as_version=4) == nbformat.read(notebook.NOTEBOOKS / lesson / path.name, as_version=4)

@@ -140,7 +140,8 @@ def feedback(tab: Tab) -> str:
 
 def test_students_have_what_ranks_and_the_notebooks_import():
     project = tomllib.loads((notebook.ROOT / "pyproject.toml").read_text())["project"]
-    wanted = {*project["dependencies"], *project["optional-dependencies"]["course"], "jupyterhub", "nbgrader"}
+    wanted = {*project["dependencies"], *project["optional-dependencies"]["student"]}
+    wanted |= {"jupyterhub", "jupyterlab", "nbgrader"}
     names = {re.split(r"[=>]", line)[0].lower() for line in wanted}
     lines = [line for line in (RECIPE / "students.txt").read_text().splitlines() if line and line[0] not in "#-"]
     assert {line.lower() for line in lines} == names

@@ -26,7 +26,7 @@ def copy(tmp_path, monkeypatch):
     """A copy of the repository's sources, of which all keys are taken."""
     for name in ("ranks", "autograder", "solutions", "book"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "_vendor", "*.png"))
-    for name in ("requirements.txt", "nbgrader_config.py"):
+    for name in ("requirements.lock", "nbgrader_config.py"):
         shutil.copy(ROOT / name, tmp_path)
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
@@ -64,7 +64,7 @@ CHANGES = [
     ("autograder/soundness/audit.py", [], [], LESSONS, []),
     ("autograder/insight/report.py", [], [], [], []),
     ("autograder/checking/expect.py", LESSONS, LESSONS, LESSONS, []),
-    ("requirements.txt", LESSONS, LESSONS, LESSONS, []),
+    ("requirements.lock", LESSONS, LESSONS, LESSONS, []),
     ("book/index.md", [], [], [], []),
 ]
 

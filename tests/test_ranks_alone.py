@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import email
 import functools
 import inspect
 import os
@@ -23,18 +24,20 @@ import nbformat
 import pytest
 import yaml
 from nbclient import NotebookClient
+from packaging.requirements import Requirement
 
 import ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+EXTRAS_TEXT = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
 EXAMPLES = [ROOT / "examples" / "ranks" / "heat.ipynb"]
 
-#: The files of a part, and the extra that its imports are declared in ("" for the dependencies of `ranks`).
+#: The files of a part, and where the packages that it imports are declared.
 PARTS = {
-    "ranks": (["ranks/*.py", "examples/ranks/*.ipynb"], ""),
-    "students": (["notebooks/*/*.ipynb", "notebooks/*/*.py"], "course"),
+    "ranks": (["ranks/*.py", "examples/ranks/*.ipynb"], "dependencies"),
+    "students": (["notebooks/*/*.ipynb", "notebooks/*/*.py"], "student"),
     "autograder": (
         [
             "autograder/**/*.py",
@@ -44,9 +47,12 @@ PARTS = {
             "benchmarks/*.py",
             "examples/class/*.py",
         ],
-        "grading",
+        "requirements.txt",
     ),
-    "book": (["book/*.md", "book/start/*.md", "book/reference/*.md", "book/_ext/*.py", "_config.yml"], "book"),
+    "book": (
+        ["book/*.md", "book/start/*.md", "book/reference/*.md", "book/_ext/*.py", "_config.yml"],
+        "requirements.txt",
+    ),
     "tests": (["tests/**/*.py", ".ci/*.py"], "dev"),
 }
 
@@ -59,31 +65,45 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def declared(extra: str) -> set[str]:
-    """The packages that pyproject.toml declares for `ranks` and for an extra, with the extras that this one names."""
-    found = set()
-    for requirement in PROJECT["dependencies"] + (EXTRAS[extra] if extra else []):
-        name, inner = re.match(r"([\w.-]+)(?:\[(\w+)\])?", requirement).groups()
-        found |= declared(inner) if name == PROJECT["name"] else {normal(name)}
-    return found
+def listed() -> list[tuple[Requirement, str]]:
+    """The packages in requirements.txt, each with the reason that stands beside it."""
+    lines = (line for line in (ROOT / "requirements.txt").read_text().splitlines() if line[0] not in "#-")
+    return [(Requirement(package), reason.strip()) for package, _, reason in (line.partition("#") for line in lines)]
 
 
-def everything() -> set[str]:
-    return set().union(*map(declared, EXTRAS))
+def declared(place: str) -> set[str]:
+    """The packages that this place names: "dependencies" or an extra in pyproject.toml, or requirements.txt.
+
+    An extra adds to the dependencies, requirements.txt to the extra `student`, and the extra `dev` to requirements.txt.
+    """
+    if place == "requirements.txt":
+        return declared("student") | {normal(package.name) for package, _ in listed()}
+    more = {
+        "dependencies": set(),
+        "student": {"ipython"},
+        "dev": declared("requirements.txt") if place == "dev" else set(),
+    }
+    packages = PROJECT["dependencies"] + EXTRAS.get(place, [])
+    return {normal(Requirement(package).name) for package in packages} | more[place]
 
 
-def codes(path: Path) -> Iterator[str]:
+@functools.cache
+def allowed(place: str) -> set[str]:
+    """What may be imported: of `ranks` and the notebooks what is named, elsewhere also what that brings along."""
+    return declared(place) if place in ("dependencies", "student") else needed_by(declared(place))
+
+
+@functools.cache
+def codes(path: Path) -> list[str]:
     """The Python code in a file: a script, the cells of a notebook or of a page."""
     if path.suffix == ".py":
-        yield path.read_text()
-    elif path.suffix == ".yml":
-        extensions = yaml.safe_load(path.read_text())["sphinx"]["config"]["extensions"]
-        yield "\n".join(f"import {name}" for name in extensions)
-    elif path.suffix in (".ipynb", ".md"):
-        fmt = "md:myst" if path.suffix == ".md" else "ipynb"
-        for cell in jupytext.read(path, fmt=fmt).cells:
-            if cell.cell_type == "code":
-                yield re.sub(r"^[%!].*", "", cell.source, flags=re.MULTILINE)
+        return [path.read_text()]
+    if path.suffix == ".yml":
+        return [f"import {name}" for name in yaml.safe_load(path.read_text())["sphinx"]["config"]["extensions"]]
+    if path.suffix not in (".ipynb", ".md"):
+        return []
+    cells = jupytext.read(path, fmt="md:myst" if path.suffix == ".md" else "ipynb").cells
+    return [re.sub(r"^[%!].*", "", cell.source, flags=re.MULTILINE) for cell in cells if cell.cell_type == "code"]
 
 
 def imports(code: str) -> Iterator[tuple[int, str]]:
@@ -111,26 +131,25 @@ def providers() -> dict[str, set[str]]:
     return {name: set(map(normal, packages)) for name, packages in metadata.packages_distributions().items()}
 
 
-def undeclared(path: Path, code: str, extra: str) -> Iterator[str]:
+def undeclared(path: Path, code: str, place: str) -> Iterator[str]:
     """A sentence for each import of a package that is not declared, with what to add where."""
-    known = everything() if extra == "dev" else declared(extra)
     for line, module in imports(code):
         name = module.split(".")[0]
         packages = providers().get(name, {normal(name)})
-        if not is_ours(name, path) and not packages & known:
+        if not is_ours(name, path) and not packages & allowed(place):
             line = f"line {line}" if path.suffix == ".py" else f"line {line} of a cell"
-            where = f"optional-dependencies, {extra}" if extra else "dependencies"
-            add = f"add {' or '.join(sorted(packages))} to [project] {where} in pyproject.toml, and its version to"
-            yield f"{path.relative_to(ROOT)}, {line}, imports {module}: {add} requirements.txt"
+            where = place if place == "requirements.txt" else f"pyproject.toml ({place})"
+            add = f"add {' or '.join(sorted(packages))} to {where}, install it, and run `make lock`"
+            yield f"{path.relative_to(ROOT)}, {line}, imports {module}: {add}"
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_what_is_imported_is_declared(part):
-    patterns, extra = PARTS[part]
+    patterns, place = PARTS[part]
     files = sorted({path for pattern in patterns for path in ROOT.glob(pattern)})
     found = [(path, code) for path in files for code in codes(path)]
     assert found
-    problems = [problem for path, code in found for problem in undeclared(path, code, extra)]
+    problems = [problem for path, code in found for problem in undeclared(path, code, place)]
     assert not problems, "\n".join(problems)
 
 
@@ -138,23 +157,60 @@ def test_an_undeclared_import_is_found():
     """The test above would pass on anything if this one did not."""
     path = ROOT / "ranks" / "launch.py"
     code = "import os\nimport torch.distributed\n\n\ndef f():\n    from nbgrader.api import Gradebook\n"
-    (problem,) = undeclared(path, code, "")
-    assert problem.startswith("ranks/launch.py, line 6, imports nbgrader.api: add nbgrader to [project] dependencies")
-    assert not list(undeclared(path, code, "grading"))
-    (problem,) = undeclared(path, "import no_such_package", "course")
-    assert "add no-such-package to [project] optional-dependencies, course in pyproject.toml" in problem
+    (problem,) = undeclared(path, code, "dependencies")
+    assert problem.startswith("ranks/launch.py, line 6, imports nbgrader.api: add nbgrader to pyproject.toml (dep")
+    assert not list(undeclared(path, code, "requirements.txt"))
+    (problem,) = undeclared(path, "import no_such_package", "requirements.txt")
+    assert problem.endswith("add no-such-package to requirements.txt, install it, and run `make lock`")
+    assert list(undeclared(path, "import scipy", "student")), "it comes with scikit-learn, but no notebook may need it"
 
 
-def test_each_declared_package_has_one_exact_version():
-    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
-    assert lines[0] == f"-e .[{','.join(EXTRAS)}]"
-    names = [normal(re.fullmatch(r"([\w.-]+)==[\w.]+(  # .+)?", line).group(1)) for line in lines[1:]]
-    assert len(set(names)) == len(names)
-    assert set(names) == everything(), "requirements.txt and pyproject.toml should name the same packages"
+#: What is declared as (where, package, reason).
+DECLARED = [
+    *(("requirements.txt", package, reason) for package, reason in listed()),
+    *(("pyproject.toml", Requirement(package), "") for package in PROJECT["dependencies"]),
+    *(
+        ("pyproject.toml", Requirement(package), reason)
+        for package, reason in re.findall(r'^    "([^"]+)",(?:  # (.+))?$', EXTRAS_TEXT, re.MULTILINE)
+    ),
+]
+
+
+def test_the_requirements_are_few_and_the_lock_keeps_their_ranges():
+    assert len((ROOT / "requirements.txt").read_text().splitlines()) <= 20
+    versions = dict(line.split("==") for line in (ROOT / "requirements.lock").read_text().splitlines())
+    locked = {normal(name): version for name, version in versions.items()}
+    for where, package, _ in DECLARED:
+        assert ">=" in str(package.specifier), f"{where}: {package} has no range"
+        version = locked.get(normal(package.name))
+        assert version, f"{where} names {package.name}, requirements.lock does not: install it, and run `make lock`"
+        assert package.specifier.contains(version), f"{where} wants {package}, requirements.lock has {version}"
+
+
+def test_the_lock_holds_what_the_requirements_bring_and_nothing_else():
+    locked = {normal(line.partition("==")[0]) for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    needed = needed_by(declared("dev"))
+    here = {normal(found.metadata["Name"]) for found in metadata.distributions()}
+    left_out = re.compile(r"nvidia-|cuda-|(triton|pip|setuptools|wheel)$")  # by `make lock`
+    assert not {name for name in needed & here - locked if not left_out.match(name)}, "run `make lock`"
+    assert not locked & here - needed, "nothing needs these: take them out of the environment and run `make lock`"
+
+
+def test_nothing_is_required_that_is_not_used():
+    """What no code imports has its reason beside it."""
+    used = set()
+    for patterns, _ in PARTS.values():
+        for path in {path for pattern in patterns for path in ROOT.glob(pattern)}:
+            modules = {module.split(".")[0] for code in codes(path) for _, module in imports(code)}
+            used |= {package for module in modules for package in providers().get(module, ())}
+    idle = [
+        f"{where}: {package}" for where, package, reason in DECLARED if not reason and normal(package.name) not in used
+    ]
+    assert not idle, "nothing imports these; take them out, or say beside them what they are for: " + ", ".join(idle)
 
 
 def test_the_tests_of_ranks_need_nothing_else():
-    allowed = sys.stdlib_module_names | {"ranks", "pytest", *declared("")}
+    allowed = sys.stdlib_module_names | {"ranks", "pytest", *declared("dependencies")}
     files = sorted((ROOT / "tests" / "ranks").glob("*.py"))
     assert len(files) > 2
     for path in files:
@@ -228,24 +284,25 @@ except ranks.HangError as error:
 
 
 def needed_by(packages: Iterable[str]) -> set[str]:
-    """These packages and those that they need, whatever the system."""
-    found, todo = set(), list(packages)
+    """These packages and those that they need on this system."""
+    found, todo = set(), [(package, "") for package in packages]
     while todo:
-        package = todo.pop()
-        if package in found:
+        package, extra = todo.pop()
+        if (package, extra) in found:
             continue
-        found.add(package)
+        found.add((package, extra))
         try:
-            requirements = metadata.requires(package) or []
+            requirements = [Requirement(line) for line in metadata.requires(package) or []]
         except metadata.PackageNotFoundError:  # on another system
             continue
-        todo += [normal(re.match(r"[\w.-]+", line).group()) for line in requirements if "extra ==" not in line]
-    return found
+        wanted = (need for need in requirements if not need.marker or need.marker.evaluate({"extra": extra}))
+        todo += [(normal(need.name), more) for need in wanted for more in ("", *need.extras)]
+    return {package for package, _ in found}
 
 
 def test_ranks_works_without_the_course(tmp_path):
     """As after `pip install .`: what only the extras need is not there, for the ranks neither."""
-    base = needed_by(declared(""))
+    base = needed_by(declared("dependencies"))
     assert not base & {"nbgrader", "ipython", "nbformat", "jupyter-client", "traitlets"}
     hidden = {"autograder"} | {
         name
@@ -279,8 +336,8 @@ def built(tmp_path_factory):
     left_out = shutil.ignore_patterns(".*", "_build", "build", "__pycache__", "*.egg-info", "node_modules", "submitted")
     shutil.copytree(ROOT, root, ignore=left_out, dirs_exist_ok=True)
     shutil.copytree(root / "solutions", root / "build" / "lib" / "solutions")
-    (root / f"{PROJECT['name'].replace('-', '_')}.egg-info").mkdir()
-    (root / f"{PROJECT['name'].replace('-', '_')}.egg-info" / "SOURCES.txt").write_text("autograder/__init__.py\n")
+    (root / "ranks.egg-info").mkdir()
+    (root / "ranks.egg-info" / "SOURCES.txt").write_text("autograder/__init__.py\n")
     done = subprocess.run([sys.executable, "-c", BUILD], cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return root / "made"
@@ -291,7 +348,30 @@ def test_the_wheel_holds_ranks_alone(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
-    assert sorted(names) == sorted(f"ranks/{path.name}" for path in (ROOT / "ranks").iterdir() if path.is_file())
+    code = [*(ROOT / "ranks").glob("*.py"), ROOT / "ranks" / "py.typed"]
+    assert sorted(names) == sorted(f"ranks/{path.name}" for path in code)
+
+
+def test_the_wheel_says_what_it_is(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (file,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        about = email.message_from_bytes(archive.read(file))
+        licenses = [name for name in archive.namelist() if "LICENSE" in name]
+    assert (about["Name"], about["Version"]) == ("ranks", ranks.__version__)
+    assert about["Summary"] == PROJECT["description"] and about["Requires-Python"] == PROJECT["requires-python"]
+    assert about.get_payload().startswith("# ranks\n") and len(licenses) == 1 and licenses[0].endswith("LICENSE-CODE")
+    needs = {line for line in about.get_all("Requires-Dist") if "extra ==" not in line}
+    assert needs == set(PROJECT["dependencies"]) and set(about.get_all("Provides-Extra")) == {"student", "dev"}
+
+
+def test_the_examples_of_its_readme_run(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "ranks" / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "script.py").write_text("\n\n".join(blocks))
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+    first, *rest = done.stdout.splitlines()
+    assert first == "[6.0, 6.0]" and any(line.startswith("ranks 0, 1 and 3 wait forever") for line in rest), done.stderr
 
 
 def test_the_source_distribution_holds_no_answers(built):

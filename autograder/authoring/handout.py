@@ -8,9 +8,7 @@ elsewhere in the repository cannot slip in. The notebooks are made anew from the
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,8 @@ FOLDER = notebook.ROOT / "_build" / "handout"
 NAME = "distributed-training"
 #: Files of the repository that are handed out as they are, besides the modules of `ranks`.
 COPIED = ("LICENSE", "LICENSE-CODE", "LICENSE-TEXT", "requirements.lock")
+#: Patterns of what is handed out of the folder `ranks`.
+RANKS = ("*.py", "py.typed", "README.md")
 README = Path(__file__).parent / "templates" / "handout.md"
 
 #: Lessons that are handed out only by name, and why.
@@ -60,9 +60,8 @@ def write(folder: Path, lessons: list[str] | None = None) -> list[str]:
     shutil.rmtree(made, ignore_errors=True)
     notes = [f"{name} is left out: {LATER[name]}" for name in held_back]
     _write_notebooks(made, picked)
-    for path in sorted((notebook.ROOT / "ranks").glob("*.py")):
+    for path in (path for pattern in RANKS for path in sorted((notebook.ROOT / "ranks").glob(pattern))):
         _copy(path, made / "ranks" / path.name)
-    _copy(notebook.ROOT / "ranks" / "py.typed", made / "ranks" / "py.typed")
     for name in COPIED:
         _copy(notebook.ROOT / name, made / name)
     (made / "pyproject.toml").write_text(_project(), encoding="utf-8")
@@ -90,18 +89,8 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _project() -> str:
-    """A pyproject.toml for `ranks` and what the notebooks import. A list of texts is written alike in JSON and TOML."""
-    whole = tomllib.loads((notebook.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    project = whole["project"]
-    kept = ("name", "version", "description", "readme", "requires-python", "dependencies")
-    lines = [f"{key} = {json.dumps(project[key])}" for key in kept]
-    extra = json.dumps(project["optional-dependencies"]["course"])
-    build = "\n".join(f"{key} = {json.dumps(value)}" for key, value in whole["build-system"].items())
-    return (
-        f"[build-system]\n{build}\n\n[project]\n"
-        + "\n".join(lines)
-        + f'\n\n[project.optional-dependencies]\ncourse = {extra}\n\n[tool.setuptools]\npackages = ["ranks"]\n'
-    )
+    """The part of pyproject.toml about `ranks` and what the notebooks import, without the settings of tools."""
+    return (notebook.ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[tool.ruff]\n")[0]
 
 
 def _readme(lessons: list[str]) -> str:

@@ -23,7 +23,7 @@ SHARED = (
     "autograder/checking",
     "autograder/answers",
     "autograder/checks",
-    "requirements.txt",
+    "requirements.lock",
 )
 #: What a grade depends on as well.
 GRADING = ("autograder/grading", "nbgrader_config.py")
