@@ -28,8 +28,8 @@ _NO_SERVER = (
     "RANKS_DEBUG=1 and call ranks.run again"
 )
 
-#: Modules that the fork server imports once, before it forks, so that the ranks need not import them in every run. They
-#: must not change while the server lives.
+#: Modules that the fork server imports once, before it forks, so that the ranks need not import them in every run; a
+#: spawned rank imports them before the run's time begins. They must not change while the server lives.
 PRELOAD: set[str] = set()
 
 _lock = threading.Lock()
@@ -253,7 +253,8 @@ class SpawnedRanks:
         from ranks import spawned
 
         self._processes = [
-            context.Process(target=spawned.main, args=(end, rank), daemon=True) for rank, end in enumerate(theirs)
+            context.Process(target=spawned.main, args=(end, rank, sorted(PRELOAD)), daemon=True)
+            for rank, end in enumerate(theirs)
         ]
         with _without_main():
             for process in self._processes:

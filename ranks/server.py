@@ -72,7 +72,7 @@ def serve(requests: socket.socket) -> None:
             return
         if request is None:
             return
-        _import(request.pop("preload"))
+        import_once(request.pop("preload"))
         if os.fork() == 0:
             requests.close()
             _supervise(fds=fds, **request)
@@ -91,7 +91,7 @@ def _read(requests: socket.socket, size: int) -> bytes:
     return found
 
 
-def _import(modules: list[str]) -> None:
+def import_once(modules: list[str]) -> None:
     """Import the modules that are not there yet. If an import fails, the ranks try it again and report the error."""
     for name in modules:
         if name not in sys.modules:
