@@ -37,7 +37,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: all book pdf epub setup lab notebooks handout run grade report audit check lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
+.PHONY: all book pdf epub setup lab notebooks handout run grade report audit check dist newest lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 # The book asks for the notebooks, which one core makes while the other runs the solutions.
@@ -99,9 +99,21 @@ check: .venv/.ready ## the quick checks: style, types, order of imports, stale n
 	{ $(BIN)/lint-imports --no-logo >_build/imports.log || { cat _build/imports.log; false; }; } && \
 	$(BIN)/python -m autograder pieces --check && \
 	$(BIN)/python -m autograder release --check && \
-	$(BIN)/python -m pytest -q tests/test_style.py tests/test_packages.py tests/test_lessons.py && \
+	$(BIN)/python -m pytest -q tests/test_style.py tests/test_packages.py tests/test_lessons.py tests/test_repository.py && \
 	$(BIN)/python -m autograder drafts; rest=$$?; \
 	wait $$types || rest=1; cat _build/mypy.log; exit $$rest
+
+dist: handout book pdf epub ## build what a release holds: the wheel of ranks, the zip for students, the book in three forms
+	@rm -rf _build/dist && mkdir -p _build/dist
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir _build/dist .
+	@cp _build/handout.zip _build/book.pdf _build/book.epub _build/dist
+	@$(BIN)/python -c 'import shutil; shutil.make_archive("_build/dist/book", "zip", "_build/html")'
+	@ls -l _build/dist
+
+newest: ## install the newest versions that requirements.txt allows into .venv, instead of those in the lock
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@$(STEP) "installing the newest versions" _build/pip.log -- $(BIN)/python -m pip install --upgrade --upgrade-strategy eager -r requirements.txt -e '.[dev]'
+	@touch .venv/.ready
 
 lock: .venv/.ready ## write down the exact versions of everything that is installed
 	@$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -v '^nvidia-\|^cuda-\|^triton==' > requirements.lock.new
@@ -116,7 +128,7 @@ test: .venv/.ready browser jail ## run the tests of the code, all solutions, a s
 	@$(PYTEST) tests/attacks -m "not thorough"
 
 quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
-	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD)
+	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD) $(if $(filter no,$(FIGURES)),--no-figures)
 
 thorough: .venv/.ready browser firefox epubcheck jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough

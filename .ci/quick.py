@@ -26,9 +26,13 @@ LESSON_FILES = (
 #: Pattern of a changed file → the test files for it.
 TESTS = (
     (r"ranks/", "ranks/test_ranks ranks/test_hangs test_progress test_packages"),
-    (r"pyproject\.toml|requirements|MANIFEST|CITATION|\.github/", "test_ranks_alone test_packages test_handout"),
+    (
+        r"pyproject\.toml|requirements|MANIFEST|CITATION|\.github/",
+        "test_ranks_alone test_packages test_handout test_repository",
+    ),
     (r"_config\.yml|README\.md|book/_ext/", "test_published"),
     (r"\.ci/quick\.py", "test_quick"),
+    (r"\.ci/release\.py|Makefile|CHANGELOG", "test_repository"),
     (r"autograder/lessons/", "test_release test_skippable test_lessons test_packages"),
     (r"autograder/answers/", "test_answers test_audit test_packages"),
     (r"autograder/checking/", "test_check test_replay test_packages"),
@@ -96,7 +100,7 @@ def figures_of(files: list[str]) -> str | None:
     return " or ".join([*pages, "every_figure", *(["at_home"] if names & shown["index"] else [])])
 
 
-def main(base: str) -> int:
+def main(base: str, with_figures: bool = True) -> int:
     """Run the tests; their exit status."""
     files = changed_files(base)
     if not files:
@@ -117,7 +121,7 @@ def main(base: str) -> int:
             "tests/test_audit.py",
         ]
         status = subprocess.run([*pytest, *select], cwd=ROOT).returncode or status
-    figures = figures_of(files)
+    figures = figures_of(files) if with_figures else None
     if figures is not None:
         print("building the book for the tests of the figures", flush=True)
         select = [*(["-k", figures] if figures else []), "-m", "thorough", "tests/test_figures.py"]
@@ -126,4 +130,4 @@ def main(base: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "HEAD"))
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "HEAD", "--no-figures" not in sys.argv))

@@ -191,6 +191,8 @@ def test_the_lock_holds_what_the_requirements_bring_and_nothing_else():
     locked = {normal(line.partition("==")[0]) for line in (ROOT / "requirements.lock").read_text().splitlines()}
     needed = needed_by(declared("dev"))
     here = {normal(found.metadata["Name"]) for found in metadata.distributions()}
+    if metadata.version("numpy") not in re.findall(r"^numpy==(.+)$", (ROOT / "requirements.lock").read_text(), re.M):
+        pytest.skip("the lock is not what is installed")
     left_out = re.compile(r"nvidia-|cuda-|(triton|pip|setuptools|wheel)$")  # by `make lock`
     assert not {name for name in needed & here - locked if not left_out.match(name)}, "run `make lock`"
     assert not locked & here - needed, "nothing needs these: take them out of the environment and run `make lock`"

@@ -1,0 +1,138 @@
+"""What the files say by which a stranger meets the repository: its version, its workflows, its forms."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ranks
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml"))
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.fixture
+def release(tmp_path, monkeypatch):
+    """The module `.ci/release.py`, for a copy of what it reads."""
+    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "__init__.py").write_text('__version__ = "1.2.0"\n')
+    (tmp_path / "CITATION.cff").write_text("cff-version: 1.2.0\nversion: 1.2.0\n")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.0: third\n\n- New.\n\n## 1.1.0\n\n- Old.\n")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+def test_there_is_one_version(release, monkeypatch):
+    monkeypatch.setattr(release, "ROOT", ROOT)
+    assert release.version() == release.cited() == ranks.__version__
+    others = [path for path in ("pyproject.toml", "_config.yml") if ranks.__version__ in (ROOT / path).read_text()]
+    assert not others, f"these repeat the version, and would be forgotten: {others}"
+
+
+def test_a_tag_that_fits_is_released_with_its_notes(release):
+    assert release.problems("v1.2.0") == [] and release.notes("1.2.0") == "## 1.2.0: third\n\n- New."
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("ranks/__init__.py", '__version__ = "1.3.0"\n', "the tag is v1.2.0, but ranks/__init__.py says 1.3.0"),
+        ("ranks/__init__.py", '__version__ = "1.2.0.dev0"\n', "1.2.0.dev0 is the version of work in progress"),
+        ("CITATION.cff", "version: 1.1.0\n", "CITATION.cff says 1.1.0, ranks/__init__.py 1.2.0"),
+        ("CHANGELOG.md", "## Unreleased\n\n## 1.2.0.1\n", "CHANGELOG.md has no section `## 1.2.0`"),
+    ],
+)
+def test_a_tag_that_does_not_fit_is_refused(release, file, text, says):
+    (release.ROOT / file).write_text(text)
+    assert any(line.startswith(says) for line in release.problems("v1.2.0"))
+
+
+def test_the_command_prints_the_notes_or_what_is_wrong():
+    command = [sys.executable, str(ROOT / ".ci" / "release.py"), "v0.0.1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (
+        done.returncode == 1 and done.stderr.startswith("release: the tag is v0.0.1, but") and not done.stdout.strip()
+    )
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands in a step of a workflow or in a text, as words; what GitHub fills in is one word."""
+    filled = re.sub(r"\$\{\{.*?\}\}", "X", text)
+    return [shlex.split(line, comments=True) for line in filled.splitlines() if line.count("'") % 2 == 0]
+
+
+def missing(words: list[str]) -> list[str]:
+    """The targets of `make` and the files of this repository that a command names and that do not exist."""
+    words = [word for word in words if not re.fullmatch(r"[A-Z]+=.*", word)]
+    targets = words[1:] if words[:1] == ["make"] else []
+    files = [word for word in words if re.fullmatch(r"(\.ci|tests|examples|book|requirements)[/.][\w./-]+", word)]
+    return [word for word in targets if word not in TARGETS] + [word for word in files if not (ROOT / word).exists()]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_what_exists(path):
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    assert all("timeout-minutes" in job for name, job in jobs.items() if name != "publish")
+    assert not {need for job in jobs.values() if (need := job.get("needs"))} - set(jobs)
+    words = [line for step in steps for line in commands(step.get("run", ""))]
+    assert not [name for line in words for name in missing(line)]
+    lock = [step["with"]["cache-dependency-path"] for step in steps if "cache-dependency-path" in step.get("with", {})]
+    assert all((ROOT / name).is_file() for name in lock)
+
+
+def test_a_command_that_does_not_exist_is_found():
+    assert missing(["make", "setup", "chek", "BASE=x"]) == ["chek"] and missing(["bash", ".ci/runs"]) == [".ci/runs"]
+    assert missing(["CI=", "make", "quick", "BASE=X"]) == [] and "quick" in TARGETS
+    assert commands("make check # why\ngrep X '${{ vars.A }}'") == [["make", "check"], ["grep", "X", "X"]]
+
+
+def test_ranks_is_tried_on_what_pyproject_allows():
+    matrix = yaml.safe_load((ROOT / ".github" / "workflows" / "ranks.yml").read_text())["jobs"]["ranks"]["strategy"][
+        "matrix"
+    ]
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = ">={matrix["python"][0]}"' in project
+    assert {re.match(r"[a-z]+", name)[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    assert {more.get("start") for more in matrix["include"]} >= {"spawn"}
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_is_one_that_github_shows(path):
+    """After GitHub's syntax for issue forms: these keys, and fields whose ids and labels differ."""
+    form = yaml.safe_load(path.read_text())
+    assert {"name", "description", "body"} <= form.keys() <= {"name", "description", "title", "labels", "body"}
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    assert fields and {field["type"] for field in form["body"]} <= {"markdown", "input", "textarea"}
+    assert all(field.keys() <= {"type", "id", "attributes", "validations"} for field in fields)
+    for values in ([field["id"] for field in fields], [field["attributes"]["label"] for field in fields]):
+        assert len(set(values)) == len(values) and all(values)
+    assert all(field["attributes"].keys() <= {"label", "description", "placeholder", "render"} for field in fields)
+    assert any(field.get("validations", {}).get("required") for field in fields)
+
+
+def test_there_is_a_form_for_each_natural_contribution():
+    assert [path.stem[2:] for path in FORMS] == ["text", "right-answer-lost-marks", "bad-hint", "exercise"]
+
+
+@pytest.mark.parametrize("name", ["PULL_REQUEST_TEMPLATE.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
+def test_a_policy_names_what_exists(name):
+    text = (ROOT / ".github" / name).read_text()
+    places = {word.rstrip("/") for word in re.findall(r"`([\w.]+/[\w./]*|[A-Z]+\.md)`", text)}
+    made = {"feedback", "report.html"}
+    assert not {place for place in places - made if not (ROOT / place).exists()}
+    assert not [word for line in re.findall(r"`(make [^`]*)`", text) for word in missing(shlex.split(line))]
+    headings = re.findall(r"\*(What the jail does not promise)\*", text)
+    assert all(f"## {heading}" in (ROOT / "book" / "start" / "instructor.md").read_text() for heading in headings)
