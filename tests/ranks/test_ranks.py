@@ -574,12 +574,20 @@ def test_too_much_output_ends_the_run():
 @pytest.mark.slow
 def test_without_fork_ranks_are_spawned(monkeypatch):
     """The run's time begins when they have imported torch, which takes longer than this run may."""
+
+    def ring(rank, world_size):  # sent by value: its module need not be imported in the run's time
+        got = torch.empty(3)
+        work = dist.isend(torch.full((3,), float(rank)), dst=1 - rank)
+        dist.recv(got, src=1 - rank)
+        work.wait()
+        return got + rank
+
     monkeypatch.setenv("RANKS_START", "spawn")
     monkeypatch.setattr(processes.SpawnedRanks, "_warned", False)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        results = ranks.run(ring_step, world_size=2, args=(3,), timeout=0.2)
-        ranks.run(ring_step, world_size=1, args=(3,))
+        results = ranks.run(ring, world_size=2, timeout=0.5)
+        ranks.run(all_reduced_rank, world_size=1)
     assert torch.equal(results[0], torch.full((3,), 1.0)) and results.ledger.bytes_sent() == [12, 12]
     assert len([warning for warning in said if "takes seconds" in str(warning.message)]) == 1
 
