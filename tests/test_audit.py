@@ -15,7 +15,7 @@ from autograder.answers import right, verdicts, wrong
 from autograder.answers.verdicts import Losses
 from autograder.checking import check, hints
 from autograder.checking.expect import expect_equal
-from autograder.lessons import notebook
+from autograder.lessons import names, notebook
 from autograder.soundness import audit
 from tests.helpers import tiny_lesson
 
@@ -195,7 +195,7 @@ def test_an_audit_that_is_not_thorough_runs_the_test_of_the_exercise_alone(monke
 
 def test_only_the_grade_cells_that_an_answer_can_reach_are_run_for_it():
     nb = notebook.read("01_collectives")
-    reach = {cell: notebook.dependents(nb, f"01-{cell}") for cell in ("ex1-broadcast", "ex3-all-gather", "imports")}
+    reach = {cell: names.dependents(nb, f"01-{cell}") for cell in ("ex1-broadcast", "ex3-all-gather", "imports")}
     assert reach["ex1-broadcast"] == {"01-ex1-broadcast-test", "01-ex5-tree-all-reduce-test"}
     assert reach["ex3-all-gather"] == {"01-ex3-all-gather-test", "01-ex4-all-reduce-test"}
     assert len(reach["imports"]) == 7

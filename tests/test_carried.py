@@ -8,9 +8,9 @@ import nbformat
 import pytest
 from nbgrader.converters import Autograde
 
-from autograder.grading import carried, run_cells, scoring, workers
+from autograder.grading import run_cells, scoring, workers
 from autograder.grading.jail import outside
-from autograder.lessons import notebook
+from autograder.lessons import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.jail
@@ -179,12 +179,12 @@ def test_the_page_shows_no_failure_of_a_carried_exercise(toy):
 def test_what_an_exercise_builds_on():
     """In the lessons themselves: names that both cells define for themselves do not count."""
     nb = notebook.read("08_zero1")
-    found = carried.builds_on(["08-ex1-shard-bounds", "08-ex3-step"], [], nb)
+    found = names.builds_on(["08-ex1-shard-bounds", "08-ex3-step"], [], nb)
     assert found["08-ex1-shard-bounds"] == set()
     assert "08-ex1-shard-bounds" in found["08-ex3-step"]
     own = [nbformat.v4.new_code_cell("import math\ndef square(x):\n    return math.sqrt(x) ** 4\n", id="07-ex2-square")]
     own.append(nbformat.v4.new_code_cell("import math\n" + RIGHT["07-ex1-double"], id="07-ex1-double"))
-    assert carried.builds_on(["07-ex2-square"], own, lesson()) == {"07-ex2-square": set()}
+    assert names.builds_on(["07-ex2-square"], own, lesson()) == {"07-ex2-square": set()}
 
 
 def test_the_lessons_answer_to_a_later_exercise_does_not_do_the_work_of_an_earlier_one(toy):
@@ -221,13 +221,13 @@ def test_a_later_answer_that_another_exercise_needs_does_no_work_for_an_earlier_
 def test_an_exercise_builds_on_a_later_one_only_where_the_lesson_does():
     nb = notebook.read("17_capstone")
     answers = [one.id for one in nb.cells if notebook.nbgrader_role(one) == "solution"]
-    found = carried.builds_on(answers, [], nb)
+    found = names.builds_on(answers, [], nb)
     assert not any(answers.index(other) > answers.index(one) for one in answers for other in found[one])
     next(one for one in nb.cells if one.id == "17-ex4-train").source += "\n\n\ndef later():\n    return Guard\n"
-    found = carried.builds_on(answers, [], nb)
+    found = names.builds_on(answers, [], nb)
     assert any(answers.index(other) > answers.index(one) for one in answers for other in found[one])
     own = [nbformat.v4.new_code_cell("def double(x):\n    return 4 * half(x)\n", id="07-ex1-double")]
-    assert carried.builds_on(["07-ex1-double", "07-ex3-half"], own, lesson())["07-ex1-double"] == set()
+    assert names.builds_on(["07-ex1-double", "07-ex3-half"], own, lesson())["07-ex1-double"] == set()
 
 
 #: The average changes its input, which costs a quarter of a point, and can be told from the lesson's own.

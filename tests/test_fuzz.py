@@ -26,7 +26,7 @@ from autograder.grading import feedback, limits, pictures, restore, safe
 from autograder.grading.gradebook import Row, csv_of
 from autograder.grading.jail import wire
 from autograder.grading.kernels import Outputs
-from autograder.lessons import notebook, skippable
+from autograder.lessons import names, skippable
 from ranks.ledger import Ledger, Message
 
 #: Seconds of computing and bytes of memory that one input may take, at most.
@@ -142,8 +142,8 @@ def parses_source(chance):
     skippable.skippable_cells([*lesson.cells, *cells], lesson)
     assert all(len(cell.source) <= limits.SOURCE for cell in cells)
     for cell in cells:
-        with contextlib.suppress(notebook.UNPARSABLE):
-            notebook.names_of(cell)
+        with contextlib.suppress(names.UNPARSABLE):
+            names.of_cell(cell)
 
 
 def compares_evidence(chance):

@@ -17,8 +17,7 @@ from autograder.__main__ import main
 from autograder.answers import right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import drafts
-from autograder.grading import carried
-from autograder.lessons import notebook
+from autograder.lessons import names, notebook
 
 pytestmark = [pytest.mark.jail, pytest.mark.slow, pytest.mark.apart]
 
@@ -42,7 +41,7 @@ def independent(lesson: str, known: list[Answer]) -> list[Answer]:
     right ones always go together: torch forbids to change what a reduce of lesson 12 returns, if it returns a view.
     """
     solution = notebook.read(lesson)
-    below = carried.builds_on({answer.cell for answer in known}, solution.cells, solution)
+    below = names.builds_on({answer.cell for answer in known}, solution.cells, solution)
     found: list[Answer] = []
     for one in known:
         pairs = [pair for other in found for pair in ((one, other), (other, one))]

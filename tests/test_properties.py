@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from autograder.grading import jail
 from autograder.grading.course import Course
 from autograder.insight import lms, marks
-from autograder.lessons import nbgrader_api, notebook, properties
+from autograder.lessons import names, nbgrader_api, notebook, properties
 from tests.helpers.formgrader_server import environment
 
 LESSON = "03_step"
@@ -344,9 +344,11 @@ def test_names_that_cannot_be_known_are_not_looked_for():
         return new_code_cell(source, id=name, metadata={"nbgrader": role})
 
     answer = cell("def f():\n    return missing + len(str(display))", solution=True)
-    assert notebook.undefined_names(new_notebook(cells=[answer])) == [("09-ex1-a", "missing")]
+    assert names.undefined_names(new_notebook(cells=[answer])) == [("09-ex1-a", "missing")]
+    only_in_a_test = cell("missing = 1\nassert f()", "09-ex1-a-test", grade=True)
+    assert names.undefined_names(new_notebook(cells=[answer, only_in_a_test])) == [("09-ex1-a", "missing")]
     for other in ("from math import *", "%matplotlib inline"):
-        assert notebook.undefined_names(new_notebook(cells=[cell(other, "09-b"), answer])) == []
+        assert names.undefined_names(new_notebook(cells=[cell(other, "09-b"), answer])) == []
 
 
 def test_a_check_inside_another_statement_is_one_line_at_release(tmp_path):

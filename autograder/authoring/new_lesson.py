@@ -11,7 +11,6 @@ import contextlib
 import keyword
 import re
 import shutil
-import symtable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import nbformat
 
 from autograder.authoring import drafts
-from autograder.lessons import notebook, release
+from autograder.lessons import names, notebook, release
 from autograder.lessons.files import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -186,5 +185,5 @@ def all_or_nothing(root: Path, texts: dict[str, str], folders: list[str]) -> Ite
 
 def _names(nb: nbformat.NotebookNode) -> set[str]:
     """Every name that a notebook's code defines or reads."""
-    tables = [symtable.symtable(cell.source, cell.id, "exec") for cell in nb.cells if cell.cell_type == "code"]
-    return set().union(*(notebook.names_defined_by(table) | notebook.names_read_by(table) for table in tables))
+    found = [names.of_cell(cell) for cell in nb.cells if cell.cell_type == "code"]
+    return set().union(*(one.defines | one.reads for one in found))

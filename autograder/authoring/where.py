@@ -16,6 +16,7 @@ from typing import Any
 
 from autograder.answers import answer, wrong
 from autograder.lessons import notebook, pieces
+from autograder.lessons.names import of_source
 
 _NAME = re.compile(r"(?P<exercise>(?P<number>\d\d)-ex\d+)(-[a-z0-9]+)*")
 
@@ -218,4 +219,5 @@ def _text(node: ast.AST, constants: dict[str, str]) -> Any:
 
 def _defined_in(source: str) -> Iterable[str]:
     """The names that code defines at its top, in order."""
-    return [name for statement in ast.parse(source).body for name in sorted(pieces.names_set_by(statement))]
+    statements = map(ast.unparse, ast.parse(source).body)
+    return [name for statement in statements for name in sorted(of_source(statement, "").defines)]

@@ -10,8 +10,7 @@ code that runs there can read the lesson's answers.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import nbformat
@@ -20,7 +19,7 @@ from nbformat.v4 import new_code_cell
 from autograder.grading import clock
 from autograder.grading.kernels import Kernel
 from autograder.grading.run_cells import Limits, is_test, run_cells
-from autograder.lessons import notebook, release
+from autograder.lessons import names, release
 from autograder.lessons.notebook import answer_of, natural
 
 #: What stands where an answer is not written yet.
@@ -43,7 +42,7 @@ def try_again(
     """
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
-    builds = builds_on(failed, cells, lesson)
+    builds = names.builds_on(failed, cells, lesson)
     needs = {name: needed & failed for name, needed in builds.items()}
     sources = {cell.id: cell.source for cell in cells}
     faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
@@ -103,57 +102,6 @@ def _without_later_answers(
         if not any(is_helped(other, given) for other in [*together, name]):
             together.append(name)
     return together
-
-
-def builds_on(
-    answers: Iterable[str], cells: Iterable[nbformat.NotebookNode], lesson: nbformat.NotebookNode
-) -> dict[str, set[str]]:
-    """Each answer → the other answers on which its exercise builds, directly or not, by their cells' names.
-
-    A cell builds on another if it reads a name that the other defines, in the submission or in the lesson. An exercise
-    builds also on what its test reads. It builds on a later exercise only if the lesson's own cells do: a student who
-    has the first exercise call the third would otherwise be given the third.
-    """
-    order = [cell.id for cell in lesson.cells if notebook.nbgrader_role(cell) == "solution"]
-    ours = _names_of(lesson.cells)
-    both = _names_of(cells)
-    for cell, (reads, defines) in ours.items():
-        more = both.setdefault(cell, (set(), set()))
-        more[0].update(reads)
-        more[1].update(defines)
-    found = {}
-    for answer in answers:
-        earlier = set(order[: order.index(answer)] if answer in order else order)
-        allowed = earlier | (_reached(answer, ours) & set(order))
-        found[answer] = (_reached(answer, both) & allowed) - {answer}
-    return found
-
-
-#: Each cell → the names that it reads and the names that it defines.
-_Names = dict[str, tuple[set[str], set[str]]]
-
-
-def _names_of(cells: Iterable[nbformat.NotebookNode]) -> _Names:
-    """What code cells read and define; a test defines nothing. What is not Python is left out."""
-    found: _Names = {}
-    for cell in cells:
-        if cell.cell_type == "code":
-            with contextlib.suppress(*notebook.UNPARSABLE):
-                own, read = notebook.names_of(cell)
-                reads, defines = found.setdefault(cell.id, (set(), set()))
-                reads.update(read - own)
-                defines.update(set() if is_test(cell) else own)
-    return found
-
-
-def _reached(answer: str, names: _Names) -> set[str]:
-    """The cells that define what an answer or its test reads, directly or not."""
-    found, new = set[str](), {answer, f"{answer}-test"} & names.keys()
-    while new:
-        found |= new
-        wanted = set().union(*(names[cell][0] for cell in new))
-        new = {cell for cell, (_, defines) in names.items() if defines & wanted} - found
-    return found
 
 
 def _rest(limits: Limits, until: float) -> Limits:

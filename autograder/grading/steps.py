@@ -12,7 +12,7 @@ from traitlets import Bool, Integer, List, Unicode
 from autograder.grading import checklist, submission
 from autograder.grading.run_cells import Limits
 from autograder.grading.submission_files import lesson_notebook, submitted_files
-from autograder.lessons import notebook, properties
+from autograder.lessons import names, notebook, properties
 
 
 class ListChecks(NbGraderPreprocessor):
@@ -23,7 +23,7 @@ class ListChecks(NbGraderPreprocessor):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Append each exercise's list to the Markdown cell with its statement."""
-        for cell, name in notebook.undefined_names(nb):
+        for cell, name in names.undefined_names(nb):
             raise ValueError(f"{cell} builds on {name}, which no cell of the lesson defines")
         statements = {cell.id: cell for cell in nb.cells if cell.cell_type == "markdown"}
         for test in nb.cells:

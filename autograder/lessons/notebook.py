@@ -8,14 +8,12 @@ cells; the others demonstrate, ask or test.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import io
 import linecache
 import os
 import re
-import symtable
 import sys
 import tempfile
 import traceback
@@ -32,13 +30,6 @@ from autograder.lessons import properties
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
-#: What parsing a source may raise: it is no Python, or nested too deeply or too large for the parser.
-UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
-#: At most this many characters of a source are kept with what was found in it.
-KEPT = 20_000
-
-#: Names that a kernel defines before the first cell.
-IPYTHON = ("__name__", "get_ipython", "display", "In", "Out")
 
 
 class UnknownLessonError(ValueError):
@@ -161,78 +152,10 @@ class Outcome:
         return {cell for cell, most in self.max_points.items() if self.points[cell] < most}
 
 
-def dependents(nb: nbformat.NotebookNode, cell_id: str) -> set[str]:
-    """The grade cells whose outcome depends on the cell `cell_id`, directly or through other cells.
-
-    A cell depends on another if it reads a name that the other defines; no other kind of dependence is looked for.
-    """
-    cells = {cell.id: cell for cell in nb.cells if is_setup(cell) or nbgrader_role(cell) == "grade"}
-    names = {name: names_of(cell) for name, cell in cells.items()}
-    defines = {name: defined for name, (defined, _) in names.items()}
-    reads = {name: read for name, (_, read) in names.items()}
-    reached = {cell_id}
-    while True:
-        known = set().union(*(defines[name] for name in reached if nbgrader_role(cells[name]) != "grade"))
-        more = {name for name in cells if reads[name] & known} - reached
-        if not more:
-            return {name for name in reached if nbgrader_role(cells[name]) == "grade"}
-        reached |= more
-
-
-def names_of(cell: nbformat.NotebookNode) -> tuple[set[str], set[str]]:
-    """The names that a code cell defines for its notebook, and those that it reads from it.
-
-    One of UNPARSABLE for a cell that is not Python, or that is nested too deeply for Python's parser.
-    """
-    return names_in(cell.source, cell.id)
-
-
-def names_in(source: str, name: str) -> tuple[set[str], set[str]]:
-    """The same for a source; what was found is remembered, unless the source is long."""
-    find = _names_in if len(source) <= KEPT else _names_in.__wrapped__
-    defined, read = find(source, name)
-    return set(defined), set(read)
-
-
-@functools.lru_cache(maxsize=256)
-def _names_in(source: str, name: str) -> tuple[set[str], set[str]]:
-    table = symtable.symtable(source, name, "exec")
-    return names_defined_by(table), names_read_by(table)
-
-
 @functools.lru_cache(maxsize=256)
 def compiled(source: str, filename: str) -> CodeType:
     """The code of a lesson's cell, as a kernel compiles it: annotations are not postponed as they are in this file."""
     return compile(source, filename, "exec", dont_inherit=True)
-
-
-def names_defined_by(table: symtable.SymbolTable) -> set[str]:
-    """The names that a cell defines for its notebook. Assignments to global names inside functions are not found."""
-    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
-
-
-def names_read_by(table: symtable.SymbolTable) -> set[str]:
-    """The names that code reads from its notebook, at its top level or inside its functions."""
-    top = table.get_type() == "module"
-    mine = {s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global())}
-    return mine.union(*(names_read_by(child) for child in table.get_children()))
-
-
-def undefined_names(nb: nbformat.NotebookNode) -> list[tuple[str, str]]:
-    """(cell, name) for each name that an answer or a test reads and that no cell of the notebook defines.
-
-    None is found where it cannot be known: next to `import *` and to a cell that is not Python (a magic command).
-    """
-    code = [cell for cell in nb.cells if cell.cell_type == "code"]
-    try:
-        names = {cell.id: names_of(cell) for cell in code}
-    except (SyntaxError, ValueError):
-        return []
-    if any("import *" in cell.source for cell in code):
-        return []
-    known = {*vars(builtins), *IPYTHON}.union(*(defined for defined, _ in names.values()))
-    graded = [cell.id for cell in nb.cells if nbgrader_role(cell) and cell.cell_type == "code"]
-    return [(cell, name) for cell in graded for name in sorted(names[cell][1] - known)]
 
 
 def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:

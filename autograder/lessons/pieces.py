@@ -20,7 +20,7 @@ from pathlib import Path
 
 from autograder.lessons import notebook
 from autograder.lessons.files import write_whole
-from autograder.lessons.notebook import names_read_by
+from autograder.lessons.names import names_defined_by, names_read_by
 
 #: Lesson → what the capstone takes from it.
 PIECES = {
@@ -65,11 +65,11 @@ def source() -> str:
         imports |= {part for part, tree in zip(parts, trees, strict=True) if isinstance(tree, _IMPORTS)}
         body = [part for part, tree in zip(parts, trees, strict=True) if not isinstance(tree, _IMPORTS)]
         for part in body:
-            for name in names_set_by(ast.parse(part).body[0]):
+            for name in names_defined_by(symtable.symtable(part, lesson, "exec")):
                 if owner.setdefault(name, lesson) != lesson:
                     raise ValueError(f"{name} is defined in {owner[name]} and in {lesson}: the capstone needs both")
         bodies.append(f"# ---- lesson {lesson}: {', '.join(names)}, and what they need ----\n\n\n{_joined(body)}")
-    readers = (names_set_by, names_read_by, statements_for, own_pieces, with_reference)
+    readers = (names_defined_by, names_read_by, statements_for, own_pieces, with_reference)
     tools = "\n\n\n".join(inspect.getsource(function).rstrip() for function in readers)
     rows = [f"    {json.dumps(lesson)}: {str(names).replace(chr(39), chr(34))}," for lesson, names in PIECES.items()]
     table = "\n".join(["#: Lesson → what the capstone takes from it.", "PIECES = {", *rows, "}"])
@@ -112,16 +112,6 @@ def _sorted(imports: set[str]) -> str:
 # ---- copied into the module ----
 
 
-def names_set_by(statement: ast.stmt) -> set[str]:
-    """The names that a definition, an import or an assignment at the top of a cell gives a meaning to."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return {statement.name}
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
-    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-    return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
-
-
 def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:
     """The statements of a notebook that define `names`, and those that these need in turn, in their order.
 
@@ -144,9 +134,9 @@ def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:
                 continue
             for s in statements:
                 start = min([s.lineno, *(d.lineno for d in getattr(s, "decorator_list", []))]) - 1
-                text = [line for line in lines[start : s.end_lineno] if not line.strip().startswith("### ")]
-                for name in names_set_by(s):
-                    found[name] = (place, start, "\n".join(text))
+                text = "\n".join(one for one in lines[start : s.end_lineno] if not one.strip().startswith("### "))
+                for name in names_defined_by(symtable.symtable(text, str(path), "exec")):
+                    found[name] = (place, start, text)
     needed, todo = set(), list(names)
     while todo:
         name = todo.pop()

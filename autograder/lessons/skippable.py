@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import nbformat
 
-from autograder.lessons import notebook
+from autograder.lessons import names, notebook
 
 #: Ways to read a name that the source does not show. If a student's cell uses one of them, every cell runs.
 DYNAMIC = re.compile(r"(?<![\w.])(globals|eval|exec|get_ipython)\b|\b(In|Out)\[|sys\.modules|__(main|globals)__")
@@ -34,26 +34,14 @@ def skippable_cells(cells: Iterable[nbformat.NotebookNode], lesson: nbformat.Not
     code = [cell for cell in cells if cell.cell_type == "code"]
     skipped = {cell.id for cell in code if _is_demonstration(ours.get(cell.source.strip()))}
     theirs = {cell.id for cell in code if cell.source.strip() not in ours}
-    try:
-        if any(_reads_unseen_names(cell) for cell in code if cell.id in theirs):
-            return set()
-        names = {cell.id: notebook.names_of(cell) for cell in code}
-    except notebook.UNPARSABLE:  # not Python, a magic command perhaps: the names that it reads are unknown
+    known = names.Names(code, unsure=theirs)  # the lesson's own cells define their names before they read them
+    if known.unknown or any(_reads_unseen_names(cell) for cell in code if cell.id in theirs):
         return set()
-    defines = {name: defined for name, (defined, _) in names.items()}
-    reads = {name: read for name, (_, read) in names.items()}
-    for name in reads.keys() - theirs:  # a cell of the lesson defines its own names before it reads them
-        reads[name] -= defines[name]
-    while True:
-        wanted = set().union(*(reads[name] for name in reads if name not in skipped))
-        needed = {name for name in skipped if defines[name] & wanted}
-        if not needed:
-            return skipped
-        skipped -= needed
+    return skipped - known.needed_by(known.reads.keys() - skipped)
 
 
 def _reads_unseen_names(cell: nbformat.NotebookNode) -> bool:
-    """May it read names that its source does not show? One of UNPARSABLE for a cell that is not Python."""
+    """May it read names that its source does not show?"""
     if DYNAMIC.search(cell.source):
         return True
     mentions = any(name in cell.source for name in OWN_NAMES)

@@ -31,7 +31,7 @@ from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
 from autograder.checking.check import SEED, share_inputs
-from autograder.lessons import keys, notebook, properties
+from autograder.lessons import keys, names, notebook, properties
 from autograder.lessons.files import write_whole
 from autograder.soundness import matrix
 
@@ -90,7 +90,7 @@ def examine(case: Case, thorough: bool = True) -> Verdict:
         kept = [f"{cell} kept its marks" for cell in sorted(should_fail - outcome.failed)]
         return Verdict(case, (*kept, *_lost(outcome, outcome.failed - should_fail)))
     own_test = f"{known.cell}-test"
-    only = notebook.dependents(nb, known.cell) if thorough else {own_test}
+    only = names.dependents(nb, known.cell) if thorough else {own_test}
     with hints.only_for(known.cell, None if thorough else known.name):
         outcome = notebook.grade(nb, {known.cell: known.source}, only=only)
     if case.kind == "right":

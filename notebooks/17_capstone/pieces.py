@@ -480,14 +480,9 @@ PIECES = {
 }
 
 
-def names_set_by(statement: ast.stmt) -> set[str]:
-    """The names that a definition, an import or an assignment at the top of a cell gives a meaning to."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return {statement.name}
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
-    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-    return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
+def names_defined_by(table: symtable.SymbolTable) -> set[str]:
+    """The names that code defines at its top level. Assignments to global names inside functions are not found."""
+    return {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
 
 
 def names_read_by(table: symtable.SymbolTable) -> set[str]:
@@ -519,9 +514,9 @@ def statements_for(path: Path, names: tuple[str, ...]) -> list[str]:
                 continue
             for s in statements:
                 start = min([s.lineno, *(d.lineno for d in getattr(s, "decorator_list", []))]) - 1
-                text = [line for line in lines[start : s.end_lineno] if not line.strip().startswith("### ")]
-                for name in names_set_by(s):
-                    found[name] = (place, start, "\n".join(text))
+                text = "\n".join(one for one in lines[start : s.end_lineno] if not one.strip().startswith("### "))
+                for name in names_defined_by(symtable.symtable(text, str(path), "exec")):
+                    found[name] = (place, start, text)
     needed, todo = set(), list(names)
     while todo:
         name = todo.pop()

@@ -14,7 +14,6 @@ import linecache
 import os
 import shutil
 import signal
-import symtable
 import sys
 import tempfile
 import threading
@@ -29,7 +28,7 @@ import nbformat
 from autograder.grading import clock, limits
 from autograder.grading.jail import fence, handles, outside
 from autograder.grading.kernels import Outputs, Reply
-from autograder.lessons import notebook
+from autograder.lessons import names, notebook
 
 #: Seconds within which a submission's process must answer after a failed test; else a new one is started.
 HEALTHY = 10
@@ -74,7 +73,7 @@ class JailedKernel:
 
     def __init__(self, jail: outside.Jail, lesson: nbformat.NotebookNode, files: dict[str, bytes]):
         self.jail, self.files = jail, files
-        self.answers, self.setup = answers_of(lesson), setup_of(lesson)
+        self.answers, self.setup = names.defined_by_answers(lesson), setup_of(lesson)
         self.inmate: outside.Inmate | None = None
         #: Processes that have ended because a test asked for another one that runs the same cells.
         self.former: list[outside.Inmate] = []
@@ -172,8 +171,8 @@ class JailedKernel:
                 return reply  # a fresh kernel may answer
             known = ready.get("names")
             reply.status = "died"
-            names = {name for name in known if isinstance(name, str)} if isinstance(known, list) else set()
-            code, space = self._prepare(source, names)
+            theirs = {name for name in known if isinstance(name, str)} if isinstance(known, list) else set()
+            code, space = self._prepare(source, theirs)
             with _graded_in(inmate, timeout, space, self.other):
                 exec(code, space)
             reply.status = "ok"
@@ -201,8 +200,7 @@ class JailedKernel:
         file = f"<test {abs(hash(source))}>"
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         space = _namespace_after(self.setup)
-        _, wanted = notebook.names_in(source, file)
-        for name in wanted - space.keys() - vars(builtins).keys():
+        for name in names.of_source(source, file).reads - space.keys() - vars(builtins).keys():
             if name in known:
                 space[name] = handles.Handle(self.running, name)
         for name in self.answers & known:
@@ -223,16 +221,6 @@ def _namespace_after(setup: list[CodeType]) -> dict[str, Any]:
         for code in setup:
             exec(code, space)
     return space
-
-
-def answers_of(lesson: nbformat.NotebookNode) -> set[str]:
-    """The names that a lesson's answer cells define."""
-    names = set()
-    for cell in lesson.cells:
-        if notebook.nbgrader_role(cell) == "solution" and cell.cell_type == "code":
-            table = symtable.symtable(cell.source, cell.id, "exec")
-            names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
-    return names
 
 
 def frames_of(error: BaseException | None) -> list[str]:
