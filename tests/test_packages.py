@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import shutil
 import subprocess
@@ -88,6 +89,55 @@ def test_such_an_import_is_found(line):
     good = "from autograder.checks.zero1 import flat\nfrom autograder.checking.check import check\n"
     assert strange_imports("08_zero1", good) == []
     assert len(strange_imports("08_zero1", f"{good}\ndef lazy():\n    {line}\n")) == 1
+
+
+def imports_of(files: dict[str, Path]) -> dict[str, set[str]]:
+    """Module → those of these modules that it imports, lazily and for type checking included. files: by module."""
+
+    def modules(node: ast.AST, own: str) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            package = own if files[own].name == "__init__.py" else own.rpartition(".")[0]
+            start = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            module = ".".join(part for part in (start, node.module) if part)
+            inside = [f"{module}.{alias.name}" for alias in node.names]
+            return [name if name in files else module for name in inside]
+        return []
+
+    trees = {name: ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for name, path in files.items()}
+    return {name: {one for node in tree for one in modules(node, name)} & files.keys() for name, tree in trees.items()}
+
+
+def modules_in(folder: Path, root: Path) -> dict[str, Path]:
+    """The modules of a folder by their names, seen from `root`."""
+    parts = {path: path.relative_to(root).with_suffix("").parts for path in folder.rglob("*.py")}
+    return {".".join(names[:-1] if names[-1] == "__init__" else names): path for path, names in parts.items()}
+
+
+def circle(files: dict[str, Path]) -> list[str]:
+    """Modules that import each other in a circle, if there are any."""
+    try:
+        tuple(graphlib.TopologicalSorter(imports_of(files)).static_order())
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.mark.parametrize("folder", ["ranks", "autograder", "book/_ext"])
+def test_no_modules_import_each_other_in_a_circle(folder):
+    files = modules_in(ROOT / folder, (ROOT / folder).parent if "/" not in folder else ROOT / folder)
+    assert len(files) > 10
+    found = circle(files)
+    assert not found, f"these import each other: {' → '.join(found)}"
+
+
+def test_a_circle_is_found(tmp_path):
+    for name, text in {"a": "def f():\n    from p import b", "b": "from . import c", "c": "import p.a"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "__init__.py").write_text("")
+    files = {f"p.{path.stem}".removesuffix(".__init__"): path for path in tmp_path.glob("*.py")}
+    assert set(circle(files)) == {"p.a", "p.b", "p.c"}
 
 
 @pytest.mark.parametrize("name", jail.FILES_INSIDE)

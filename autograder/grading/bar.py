@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 FORMAT = "{percentage:3.0f}%|{bar:24}| {whole} [{elapsed}, {remaining} left] {desc}"
 
 
-def tick(path: str) -> None:
-    """Note in this file that one more cell is done; nothing without a file, or on a machine that does not have it."""
-    if path:
-        with contextlib.suppress(OSError), open(path, "ab") as file:
-            file.write(b".")
-
-
 class Bar:
     """A bar over the notebooks that are graded, the lessons' solutions included. To be used in a `with`.
 

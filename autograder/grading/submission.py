@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 
 from autograder.checking import hints
-from autograder.grading import bar, carried
+from autograder.grading import carried
 from autograder.grading.kernels import Kernel, LocalKernel
 from autograder.grading.run_cells import add_hints, run_cells
 from autograder.lessons import properties, skippable
@@ -31,11 +31,18 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
     properties.copy_weights(cells, lesson)
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel:
-        passed = functools.partial(bar.tick, getattr(how, "progress", ""))
+        passed = functools.partial(tick, getattr(how, "progress", ""))
         with hints.later():
             failures = run_cells(cells, new_kernel, how.limits, skip, passed, getattr(how, "again", False))
             carried.try_again(cells, lesson, new_kernel, how.limits)
     add_hints(failures, how.limits.notebook)
+
+
+def tick(path: str) -> None:
+    """Note in this file that one more cell is done; nothing without a file, or on a machine that does not have it."""
+    if path:
+        with contextlib.suppress(OSError), open(path, "ab") as file:
+            file.write(b".")
 
 
 @contextlib.contextmanager

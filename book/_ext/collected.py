@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from effort import effort_of, exercises
 from sphinx.util.docutils import SphinxDirective
 
 #: Sections of a chapter that come after its prose.
@@ -85,18 +86,6 @@ def theorems(chapter: str) -> list[tuple[str, str, str]]:
     )
     # The label of an equation may stand only once, in the chapter.
     return [(label, name, re.sub(r"\$\$ \(\S+\)", "$$", text.strip())) for _, name, label, text in found]
-
-
-def exercises(notebook: dict) -> list[tuple[int, str, int]]:
-    """(number, title, points) of each exercise of a released notebook."""
-    found = []
-    for cell in notebook["cells"]:
-        text = "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
-        for heading in re.findall(r"^#+ Exercise .*$", text, re.MULTILINE):
-            number, points = re.search(r"\d+", heading), re.search(r"\((\d+) points?\)", heading)
-            title = heading.replace(points[0], "").split("·", 1)[1].strip()
-            found.append((int(number[0]), title, int(points[1])))
-    return found
 
 
 def plain(term: str) -> str:
@@ -214,8 +203,6 @@ class Collected(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """The page's content."""
-        from course_map import effort_of  # which imports this module
-
         kind, root = self.arguments[0], Path(self.env.srcdir)
         if kind not in PAGES:
             return [self._warning(f"there is no kind {kind!r}; the kinds are {', '.join(PAGES)}")]

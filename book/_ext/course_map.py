@@ -20,14 +20,10 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-import effort
 from docutils import nodes
 from docutils.parsers.rst import directives
+from effort import effort_of, minutes, words
 from sphinx.util.docutils import SphinxDirective
-
-
-class effort_of(nodes.inline):  # noqa: N801, as docutils calls its nodes
-    """Stands for the line of effort of a chapter, until all chapters have been read. `chapter`: its document's name."""
 
 
 class CourseMap(SphinxDirective):
@@ -83,13 +79,12 @@ def _rule(number: str, needs: str) -> str:
 def _fill(app: Any, doctree: nodes.document, docname: str) -> None:
     """Put the minutes in the place of what stands for them."""
     for node in list(doctree.findall(effort_of)):
-        text = f"{effort.minutes(effort.words(app.env.get_doctree(node['chapter'])))} min"
+        text = f"{minutes(words(app.env.get_doctree(node['chapter'])))} min"
         node.replace_self(nodes.Text(text))
 
 
 def setup(app: Any) -> dict[str, Any]:
     """Register the directive."""
-    app.add_node(effort_of)
     app.add_directive("course-map", CourseMap)
     app.connect("doctree-resolved", _fill)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

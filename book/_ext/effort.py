@@ -11,13 +11,28 @@ import math
 import re
 from pathlib import Path
 
-from collected import exercises
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
 #: Words that a reader of technical text takes in within a minute, with formulas and code between them.
 WORDS_A_MINUTE = 150
+
+
+class effort_of(nodes.inline):  # noqa: N801, as docutils calls its nodes
+    """Stands for the line of effort of a chapter, until all chapters have been read. `chapter`: its document's name."""
+
+
+def exercises(notebook: dict) -> list[tuple[int, str, int]]:
+    """(number, title, points) of each exercise of a released notebook."""
+    found = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
+        for heading in re.findall(r"^#+ Exercise .*$", text, re.MULTILINE):
+            number, points = re.search(r"\d+", heading), re.search(r"\((\d+) points?\)", heading)
+            title = heading.replace(points[0], "").split("·", 1)[1].strip()
+            found.append((int(number[0]), title, int(points[1])))
+    return found
 
 
 def minutes(words: int) -> int:
@@ -61,6 +76,7 @@ class Effort(SphinxTransform):
 
 
 def setup(app):
-    """Register the transform."""
+    """Register the node and the transform."""
+    app.add_node(effort_of)
     app.add_transform(Effort)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
