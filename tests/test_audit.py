@@ -104,7 +104,7 @@ def test_every_case_is_in_one_batch(lesson):
 def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(audit, "VERDICTS", tmp_path)
     tried, key = [], ["one state of the code"]
-    monkeypatch.setattr(audit.keys, "of_lesson", lambda lesson, more: key[0])
+    monkeypatch.setattr(audit.keys, "of_lesson", lambda lesson, **_: key[0])
 
     def examine(case, thorough):
         tried.append((case.name, thorough))

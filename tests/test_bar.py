@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from autograder.grading import bar, submission
+from autograder.grading import bar
+from autograder.grading import submission as running
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail
@@ -16,7 +17,7 @@ def test_the_bar_moves_with_each_cell(tmp_path, monkeypatch, capsys):
     """A single worker is this process (conftest.py), so that each of its ticks can be looked at."""
     toy = Toy(tmp_path / "class")
     toy.hand_in("ada", submission())
-    seen, bars, tick, enter = [], [], submission.tick, bar.Bar.__enter__
+    seen, bars, tick, enter = [], [], running.tick, bar.Bar.__enter__
     monkeypatch.setattr(bar.Bar, "__enter__", lambda self: bars.append(self) or enter(self))
 
     def tick_and_look(path):
@@ -24,7 +25,7 @@ def test_the_bar_moves_with_each_cell(tmp_path, monkeypatch, capsys):
         bars[0]._show()
         seen.append((round(bars[0].bar.n, 3), bars[0].bar.desc))
 
-    monkeypatch.setattr(submission, "tick", tick_and_look)
+    monkeypatch.setattr(running, "tick", tick_and_look)
     assert not toy.course.grade(jobs=1)
     own = [n for n, text in seen if text == f"the lesson's own solution of {LESSON}"]
     theirs = [n for n, text in seen if text == "grading"]
@@ -37,8 +38,8 @@ def test_the_bar_moves_with_each_cell(tmp_path, monkeypatch, capsys):
 
 
 def test_a_worker_elsewhere_does_without_the_file():
-    submission.tick("")
-    submission.tick("/nowhere/at/all")
+    running.tick("")
+    running.tick("/nowhere/at/all")
 
 
 def test_nothing_changed_leaves_no_bar(tmp_path, capsys):

@@ -21,6 +21,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nbformat
+
 from autograder.grading import limits
 from autograder.grading.bar import Bar
 from autograder.grading.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
@@ -212,7 +214,7 @@ class Course:
             restored = restore.restored_notebook(
                 cells, problem, restore.source_cells(gradebook, lesson, lesson), instructor
             )
-        texts = notebook.nbformat.writes(restored), notebook.nbformat.writes(instructor)
+        texts = nbformat.writes(restored), nbformat.writes(instructor)
         return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
 
     def prepare(self, lesson: str) -> None:
@@ -233,7 +235,7 @@ class Course:
                 cells = None
             if cells is not None and done.get(lesson) == state:
                 return
-            nb = notebook.nbformat.read(source / f"{lesson}.ipynb", as_version=4)
+            nb = nbformat.read(source / f"{lesson}.ipynb", as_version=4)
             if cells is not None and cells != {cell.id for cell in nb.cells if notebook.nbgrader_role(cell)}:
                 self._forget(gradebook, lesson)
         with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
@@ -267,7 +269,7 @@ class Course:
             lesson = task.name[1]
             if error is not None:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
-            for test in filter(run_cells.is_test, notebook.nbformat.reads(executed, as_version=4).cells):
+            for test in filter(run_cells.is_test, nbformat.reads(executed, as_version=4).cells):
                 if not scoring.passed(test):
                     why = scoring.reason(test, None).split("\n")[0]
                     text = f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}"

@@ -35,10 +35,14 @@ _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
 _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 
 
-def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = ()) -> str:
-    """The key of a lesson. solutions: where its folder is, if not in the repository. more: GRADING or SOUNDNESS."""
+def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = (), verdicts: bool = True) -> str:
+    """The key of a lesson.
+
+    solutions: where its folder is, if not in the repository. more: GRADING or SOUNDNESS. verdicts: with what its wrong
+    answers are recorded to fail, on which hints depend. The audit, which makes that record, looks at it itself.
+    """
     places = [notebook.ROOT / name for name in (*SHARED, *more)]
-    return digest([*places, *_solution(lesson, solutions), *_own_code(lesson, recorded=more != SOUNDNESS)])
+    return digest([*places, *_solution(lesson, solutions), *_own_code(lesson, verdicts)])
 
 
 def of_chapter(chapter: Path) -> str:
@@ -78,10 +82,7 @@ def _solution(lesson: str, solutions: Path | None = None) -> list[Path]:
     return [(solutions or notebook.SOLUTIONS) / lesson / name for name in (f"{lesson}.ipynb", "files")]
 
 
-def _own_code(lesson: str, recorded: bool) -> list[Path]:
-    """A lesson's checks and its known answers.
-
-    recorded: with what the wrong ones are recorded to fail, on which hints depend. The audit looks at that itself.
-    """
-    names = ["checks.py", "checks", "wrong.md", "right.py", *(["verdicts.txt"] if recorded else [])]
+def _own_code(lesson: str, verdicts: bool) -> list[Path]:
+    """A lesson's checks and its known answers; with the `verdicts` on these."""
+    names = ["checks.py", "checks", "wrong.md", "right.py", *(["verdicts.txt"] if verdicts else [])]
     return [notebook.SOLUTIONS / lesson / name for name in names]

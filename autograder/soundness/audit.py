@@ -189,7 +189,7 @@ class Held:
     def __init__(self, lesson: str, batch: str):
         self.path = VERDICTS / lesson / f"{batch}.json"
         fails = [(known.name, known.fails) for known in wrong.of_lesson(lesson) if known.cell == batch]
-        self.key = f"{keys.of_lesson(lesson, more=keys.SOUNDNESS)} {fails}"
+        self.key = f"{keys.of_lesson(lesson, more=keys.SOUNDNESS, verdicts=False)} {fails}"
         self.cases = self._read()
 
     def losses(self, case: Case, thorough: bool) -> Losses | None:
