@@ -17,7 +17,7 @@ import shutil
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -286,10 +286,9 @@ class _Reader:
         if not isinstance(tree, list) or not tree or not isinstance(tree[0], str):
             raise WireError("a message cannot be read")
         kind, *rest = tree
-        read = getattr(self, f"_read_{READERS.get(kind, 'nothing')}", None)
-        if read is None:
+        if kind not in self.READERS:
             raise WireError("a message holds an unknown kind of data")
-        return read(kind, depth + 1, *rest)
+        return self.READERS[kind](self, kind, depth + 1, *rest)
 
     def _read_number(self, kind: str, depth: int, text: str) -> Any:
         if len(text) > 10_000:
@@ -364,6 +363,19 @@ class _Reader:
             raise WireError("a message has too many objects")
         return Opaque(_whole(str(name)), int(number), _whole(str(module)))
 
+    #: Kind → what reads the rest of such a tree.
+    READERS: ClassVar[dict[str, Callable[..., Any]]] = {
+        **dict.fromkeys("if", _read_number),
+        **dict.fromkeys("ltsSqz", _read_items),
+        "d": _read_dict,
+        **dict.fromkeys("bB", _read_bytes),
+        **dict.fromkeys("aA", _read_array),
+        "T": _read_tensor,
+        **dict.fromkeys("yYcrp", _read_special),
+        **dict.fromkeys("DN", _read_record),
+        "o": _read_opaque,
+    }
+
     def _check_shape(self, shape: list, order: list) -> None:
         if any(type(size) is not int or size < 0 for size in shape):
             raise WireError("the shape of an array is not valid")
@@ -389,17 +401,6 @@ def _spread(keys: list) -> list:
     if len(keys) > MAX_SAME_HASH and max(collections.Counter(map(hash, keys)).values()) > MAX_SAME_HASH:
         raise WireError("too many keys have the same hash")
     return keys
-
-
-READERS = (
-    dict.fromkeys("if", "number")
-    | dict.fromkeys("ltsSqz", "items")
-    | {"d": "dict", "T": "tensor", "o": "opaque"}
-    | dict.fromkeys("bB", "bytes")
-    | dict.fromkeys("aA", "array")
-    | dict.fromkeys("yYcrp", "special")
-    | dict.fromkeys("DN", "record")
-)
 
 
 def read_folder(folder: str) -> dict[str, bytes | None]:
