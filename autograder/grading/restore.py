@@ -176,26 +176,38 @@ class SourceCell:
 
 
 @dataclass
+class Named:
+    """A cell of a notebook that is being restored, and the name of the answer or test that it is, if it is one."""
+
+    cell: nbformat.NotebookNode
+    name: str | None = None
+
+
+@dataclass
 class Restored:
     """The cells to run; for each test what was mended, a sentence each; the names of answers never written."""
 
-    cells: list[nbformat.NotebookNode]
+    named: list[Named]
     notes: dict[str, list[str]] = field(default_factory=dict)
     unwritten: set[str] = field(default_factory=set)
+
+    @property
+    def cells(self) -> list[nbformat.NotebookNode]:
+        """The cells to run."""
+        return [one.cell for one in self.named]
+
+    def places(self, name: str | None) -> list[int]:
+        """Where the cells of this name are."""
+        return [at for at, one in enumerate(self.named) if one.name == name]
 
 
 def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -> Restored:
     """Build the cells to run from those of a submission and the gradebook's answer and test cells."""
     known = {source.name: source for source in sources}
-    cells, names = [], []
-    for cell in submitted:
-        cells.append(new_cell(cell.cell_type, cell.source))
-        names.append(_name(cell, known))
-
-    result = Restored(cells)
-    _name_by_text(result, names, known)
+    result = Restored([Named(new_cell(cell.cell_type, cell.source), _name(cell, known)) for cell in submitted])
+    _name_by_text(result, known)
     for source in sorted(known.values(), key=lambda source: (source.is_test, natural(source.name))):
-        (_place_test if source.is_test else _place_answer)(source, result, names)
+        (_place_test if source.is_test else _place_answer)(source, result)
     taken = set(known)
     for number, cell in enumerate(result.cells):
         if "nbgrader" not in cell.metadata:
@@ -204,38 +216,36 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
     return result
 
 
-def _place_answer(source: SourceCell, result: Restored, names: list[str | None]) -> None:
-    notes = result.notes.setdefault(f"{source.name}-test", [])
-    named = [at for at, name in enumerate(names) if name == source.name]
+def _place_answer(source: SourceCell, result: Restored) -> None:
+    notes, all_cells = result.notes.setdefault(f"{source.name}-test", []), result.named
+    named = result.places(source.name)
     defining = [] if named else _defining(source, result)
-    copies = named or [at for at in defining if names[at] is None]
+    copies = named or [at for at in defining if all_cells[at].name is None]
     if not copies:
         # No stub here: it would undo what another cell defines.
         if defining:  # the answer to another exercise
             at, text = defining[-1] + 1, "# This answer is in another cell of the submission."
         else:
             notes.append("The answer cell was missing.")
-            later = [at for at, name in enumerate(names) if name and natural(name) > natural(source.name)]
-            at, text = min(later, default=len(names)), "# This answer cell was not in the submission."
-        result.cells.insert(at, source.cell(text))
-        names.insert(at, source.name)
+            later = [at for at, one in enumerate(all_cells) if one.name and natural(one.name) > natural(source.name)]
+            at, text = min(later, default=len(all_cells)), "# This answer cell was not in the submission."
+        all_cells.insert(at, Named(source.cell(text), source.name))
         return
-    edited = [at for at in copies if result.cells[at].source.strip() != source.source.strip()]
+    edited = [at for at in copies if all_cells[at].cell.source.strip() != source.source.strip()]
     if not edited:
         result.unwritten.add(source.name)
     if len(named) > 1:
         notes.append("The answer cell was there several times; the last one that was written counts.")
     at = (edited or copies)[-1]
-    names[at] = source.name
-    if result.cells[at].cell_type != "code":
+    if all_cells[at].cell.cell_type != "code":
         notes.append("The answer cell had been turned into text; it was run as code.")
-    result.cells[at] = source.cell(result.cells[at].source)
+    all_cells[at] = Named(source.cell(all_cells[at].cell.source), source.name)
     # An empty copy below the answer would undo it. Written copies stay and run as cells of the student's own.
     for other in reversed(copies):
         if other != at:
-            names[other] = None
+            all_cells[other].name = None
             if edited and other not in edited:
-                del result.cells[other], names[other]
+                del all_cells[other]
 
 
 def _defining(source: SourceCell, result: Restored) -> list[int]:
@@ -249,33 +259,31 @@ def _defining(source: SourceCell, result: Restored) -> list[int]:
     return [at for at, cell in enumerate(result.cells) if cell.cell_type == "code" and defines.search(cell.source)]
 
 
-def _place_test(source: SourceCell, result: Restored, names: list[str | None]) -> None:
-    notes = result.notes.setdefault(source.name, [])
-    answer = next((at for at, name in enumerate(names) if name == answer_of(source.name)), len(names) - 1)
-    copies = [at for at, name in enumerate(names) if name == source.name]
+def _place_test(source: SourceCell, result: Restored) -> None:
+    notes, all_cells = result.notes.setdefault(source.name, []), result.named
+    answer = next(iter(result.places(answer_of(source.name))), len(all_cells) - 1)
+    copies = result.places(source.name)
+    test = Named(source.cell(), source.name)
     if not copies:
         notes.append("The test cell was missing and has been put back.")
-        at = answer + 1
-        result.cells.insert(at, source.cell())
-        names.insert(at, source.name)
+        all_cells.insert(answer + 1, test)
         return
     released = visible_part(source.source).strip()
-    if any(result.cells[at].cell_type != "code" for at in copies):
+    if any(all_cells[at].cell.cell_type != "code" for at in copies):
         notes.append("The test cell had been turned into text; the original was run.")
-    elif any(result.cells[at].source.strip() != released for at in copies):
+    elif any(all_cells[at].cell.source.strip() != released for at in copies):
         notes.append("The test cell had been changed; the original was run.")
     if len(copies) > 1:
         notes.append("The test cell was there several times; it was run once.")
     behind = [at for at in copies if at > answer]
     if not behind:
         notes.append("The test cell came before the answer; it was run after the answer.")
-        result.cells.insert(answer + 1, source.cell())
-        names.insert(answer + 1, source.name)
+        all_cells.insert(answer + 1, test)
     else:
-        result.cells[behind[0]] = source.cell()
+        all_cells[behind[0]] = test
     for at in reversed(copies):
-        if "nbgrader" not in result.cells[at].metadata:
-            del result.cells[at], names[at]
+        if all_cells[at] is not test:
+            del all_cells[at]
 
 
 def visible_part(source: str) -> str:
@@ -301,13 +309,13 @@ def _name(cell: nbformat.NotebookNode, known: dict[str, SourceCell]) -> str | No
     return None
 
 
-def _name_by_text(result: Restored, names: list[str | None], known: dict[str, SourceCell]) -> None:
+def _name_by_text(result: Restored, known: dict[str, SourceCell]) -> None:
     """Name the test cells that have lost nbgrader's metadata and their ids, but not their text."""
-    lost = [test for test in known.values() if test.is_test and test.name not in names]
+    lost = [test for test in known.values() if test.is_test and not result.places(test.name)]
     by_text = {visible_part(test.source).strip(): test.name for test in lost}
-    for at, cell in enumerate(result.cells):
-        if names[at] is None and cell.source.strip():
-            names[at] = by_text.get(cell.source.strip())
+    for one in result.named:
+        if one.name is None and one.cell.source.strip():
+            one.name = by_text.get(one.cell.source.strip())
 
 
 def _ids(number: int) -> Iterator[str]:
@@ -349,7 +357,8 @@ def restored_notebook(
     Where there is a problem, only the gradebook's.
     """
     restored = restore([] if problem else submitted, sources)
-    for cell in restored.cells:
+    cells = restored.cells
+    for cell in cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         cell.metadata["autograder"] = (
             {}
@@ -360,8 +369,8 @@ def restored_notebook(
             }
         )
     if not problem:
-        setup_cells.put_back(restored.cells, lesson)
-    return notebook_of(restored.cells, problem)
+        setup_cells.put_back(cells, lesson)
+    return notebook_of(cells, problem)
 
 
 def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:
