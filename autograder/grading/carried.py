@@ -49,28 +49,39 @@ def try_again(
     right: set[str] = set()
     waiting = sorted(failed - faulty)
     until = clock.now() + limits.notebook
+
+    def holding(exercises: list[str], replaced: set[str]) -> dict[str, set[str]]:
+        rest = replace(limits, notebook=max(0.0, until - clock.now()))  # for all second runs together
+        return _holding(exercises, replaced, cells, lesson, new_kernel, rest)
+
     while waiting and clock.now() < until:
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
         ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
         replaced = {name: needs[name] - right for name in ready}
         ready = _without_later_answers(ready, replaced, cells)
         given = set().union(*(replaced[name] for name in ready))
-        holding = _holding(ready, given, cells, lesson, new_kernel, _rest(limits, until))
+        held_again = holding(ready, given)
         for name in ready:
             outcomes = tests[name].metadata.autograder.properties
             held = {one.name for one in outcomes if one.status == "ok"}
-            holds = _of_one_answer(held, holding[name])
+            holds = _of_one_answer(held, held_again[name])
             if builds[name] - given and {one.name for one in outcomes} - held - holds:
-                more = _holding([name], builds[name], cells, lesson, new_kernel, _rest(limits, until))
-                holds = max(holds, _of_one_answer(held, more[name]), key=len)
-            for one in outcomes:
-                if one.status != "ok" and one.name in holds:
-                    for key in one.keys() - {"name", "says", "points", "status"}:
-                        del one[key]
-                    one.carried = sorted(replaced[name])
-            whole = all(one.status == "ok" or one.get("carried") for one in outcomes)
-            (right if whole else faulty).add(name)
+                holds = max(holds, _of_one_answer(held, holding([name], builds[name])[name]), key=len)
+            (right if _carry(outcomes, holds, sorted(replaced[name])) else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
+
+
+def _carry(outcomes: list[nbformat.NotebookNode], holds: set[str], because_of: list[str]) -> bool:
+    """Give the properties that hold now their marks; whether all of the exercise's properties have theirs.
+
+    because_of: the exercises that had made them fail.
+    """
+    for one in outcomes:
+        if one.status != "ok" and one.name in holds:
+            for key in one.keys() - {"name", "says", "points", "status"}:
+                del one[key]
+            one.carried = because_of
+    return all(one.status == "ok" or one.get("carried") for one in outcomes)
 
 
 def _of_one_answer(held: set[str], holding: set[str]) -> set[str]:
@@ -102,11 +113,6 @@ def _without_later_answers(
         if not any(is_helped(other, given) for other in [*together, name]):
             together.append(name)
     return together
-
-
-def _rest(limits: Limits, until: float) -> Limits:
-    """The same limits, with the time that is left for all second runs together."""
-    return replace(limits, notebook=max(0.0, until - clock.now()))
 
 
 def _status(test: nbformat.NotebookNode) -> str:
