@@ -5,7 +5,7 @@ import re
 import nbformat
 import pytest
 
-from autograder.grading import clock, feedback, safe
+from autograder.grading import clock, feedback, formulas, safe
 from autograder.lessons import notebook
 from tests.helpers.hostile_markup import assert_harmless
 
@@ -18,7 +18,7 @@ def shown(source: str) -> str:
 def test_formulas_become_mathml():
     page = shown("A mean $g = \\frac1N \\sum_r g_r$ of\n\n$$\nv \\leftarrow \\beta_2 v\n$$\n")
     assert page.count("<math") == 2 and 'display="block"' in page and "$" not in page
-    assert "<mfrac><mn>1</mn><mi>N</mi></mfrac>" in page and "<mo>←</mo>" in page
+    assert "<mfrac><mn>1</mn><mi>N</mi></mfrac>" in page and ">←</mo>" in page
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,22 @@ HOSTILE = [
 @pytest.mark.parametrize("source", HOSTILE)
 def test_a_hostile_formula_is_harmless(source):
     page = shown(source)
-    assert "<math" in page
+    assert ("<math" in page) == source.startswith(r"$\text"), "what asks for more than a text stays as it is written"
     assert_harmless(page, formulas=True)
     assert not re.search(r"<(?!/?(?:div|p|m[a-z]+)\b)", page), page
+
+
+def test_of_what_the_converter_makes_only_what_is_known_is_written(monkeypatch):
+    made = (
+        '<math onclick="f()" style="top:0"><a href="javascript:f()"><mi class="x">y</mi></a><script>f()</script></math>'
+    )
+    monkeypatch.setattr(formulas.converter, "mathml", lambda latex, display: made)
+    assert formulas.mathml("never seen before") == "<math><mi>y</mi>f()</math>"
+
+
+def test_aligned_lines_are_aligned():
+    page = shown("$$\\begin{aligned} a &= b + c \\\\ d &= e \\end{aligned}$$")
+    assert page.count("<mtr>") == 2 and page.count('class="tml-right"') == 2 and "&amp;" not in page
 
 
 def test_an_underscore_in_a_name_is_one():

@@ -17,6 +17,7 @@ from pygments.formatters import HtmlFormatter
 from autograder.grading import formulas, limits, safe, scoring, setup_cells
 from autograder.grading.restore import visible_part
 from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
+from autograder.lessons import mathml
 from autograder.lessons.notebook import answer_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -38,7 +39,7 @@ class FeedbackExporter(Exporter):
         return bounded_page(nb, resources["nbgrader"]), resources
 
 
-_helper = limits.Helper(limits.PAGE_MEMORY, limits.PAGE_SECONDS)
+_helper = limits.Helper(limits.PAGE_MEMORY, limits.PAGE_SECONDS, prepare=mathml.engine)
 
 
 def bounded_page(nb: nbformat.NotebookNode, info: dict) -> str:

@@ -1,7 +1,7 @@
 """Formulas of a page as MathML, which browsers draw by themselves: the page needs no script and no font.
 
-A formula can be a student's. The converter does not escape texts, and can be asked for links, styles and macros that
-double at each step. So the tree that it makes is written out here: known elements, known attributes, escaped texts.
+A formula can be a student's. The converter can be asked for links, styles and macros that double at each step. So what
+it makes is written out anew here: known elements, known attributes, escaped texts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import html
 import re
-from xml.etree.ElementTree import Element
+from xml.etree import ElementTree
+
+from autograder.lessons import mathml as converter
 
 #: A tag, whose attributes may hold any sign but their quotes; what stands in these elements is code.
 TAG = re.compile(r"""(<(?:[^>"]|"[^"]*")*>)""")
@@ -30,6 +32,10 @@ ATTRIBUTES = {
     "largeop", "linethickness", "lspace", "mathvariant", "maxsize", "minsize", "movablelimits", "notation", "rowlines",
     "rowspacing", "rspace", "scriptlevel", "separator", "stretchy", "symmetric", "width",
 }  # fmt: skip
+
+
+#: Classes that Temml gives to the cells of aligned lines; the page's style says what they mean.
+CLASSES = {"tml-jot", "tml-left", "tml-right"}
 
 
 def drawn(page: str) -> str:
@@ -56,26 +62,28 @@ def _with_formulas(text: str) -> str:
 @functools.lru_cache(2000)
 def mathml(formula: str, block: bool = False) -> str:
     """A formula as MathML; '' if it cannot be converted."""
-    from latex2mathml import converter
-
     if len(formula) > MAX_LENGTH or DEFINES.search(formula):
         return ""
     try:
-        tree = converter.convert_to_element(formula, display="block" if block else "inline")
-        return _written(tree) if sum(1 for _ in tree.iter()) <= MAX_ELEMENTS else ""
-    except Exception:  # of the converter's own kinds, and whatever else a student's formula makes of it
+        tree = ElementTree.fromstring(converter.mathml(formula, block))
+    except (ValueError, ElementTree.ParseError):
         return ""
+    return _written(tree) if sum(1 for _ in tree.iter()) <= MAX_ELEMENTS else ""
 
 
-def _written(element: Element) -> str:
-    if element.tag not in ELEMENTS:
-        return "".join([_text(element.text), *map(_written, element)])
-    kept = {name: value for name, value in element.attrib.items() if name in ATTRIBUTES}
-    attributes = "".join(f' {name}="{html.escape(value)}"' for name, value in kept.items())
+def _written(element: ElementTree.Element) -> str:
     inner = "".join([_text(element.text), *(_written(child) + _text(child.tail) for child in element)])
+    if element.tag not in ELEMENTS:
+        return inner
+    kept = {name: value for name, value in element.attrib.items() if name in ATTRIBUTES or _is_ours(name, value)}
+    attributes = "".join(f' {name}="{html.escape(value)}"' for name, value in kept.items())
     return f"<{element.tag}{attributes}>{inner}</{element.tag}>"
 
 
+def _is_ours(name: str, value: str) -> bool:
+    """Is this a class by which the page's style places a formula's parts?"""
+    return name == "class" and value in CLASSES
+
+
 def _text(text: str | None) -> str:
-    """A text of the tree; the converter writes signs as numeric entities, and leaves `\\_` in \\text as it is."""
-    return html.escape(html.unescape(text or "").replace("\\_", "_"))
+    return html.escape(text or "")

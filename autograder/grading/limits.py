@@ -168,11 +168,12 @@ def bounded_time(seconds: float) -> Iterator[None]:
 class Helper:
     """A process that calls functions for this one and may die. It is forked when needed and kept for further calls.
 
-    memory: bytes of address space beyond what this process has. seconds: for one call (`Stopwatch`).
+    memory: bytes of address space beyond what this process has. seconds: for one call (`Stopwatch`). prepare: called in
+    the process before its memory is limited.
     """
 
-    def __init__(self, memory: int, seconds: float):
-        self.memory, self.seconds = memory, seconds
+    def __init__(self, memory: int, seconds: float, prepare: Callable | None = None):
+        self.memory, self.seconds, self.prepare = memory, seconds, prepare
         self.process: Any = None
         self.connection: Any = None
         self.owner = 0
@@ -201,7 +202,8 @@ class Helper:
     def _start(self) -> None:
         context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self.connection, theirs = context.Pipe()
-        self.process, self.owner = context.Process(target=_serve, args=(theirs, self.memory), daemon=True), os.getpid()
+        self.process = context.Process(target=_serve, args=(theirs, self.memory, self.prepare), daemon=True)
+        self.owner = os.getpid()
         ours = self.connection
         os.register_at_fork(after_in_child=lambda: ours.closed or ours.close())
         self.process.start()
@@ -214,11 +216,13 @@ class Helper:
         self.process = None
 
 
-def _serve(connection: Any, memory: int) -> None:
+def _serve(connection: Any, memory: int, prepare: Callable | None) -> None:
     # A Jupyter server handles SIGTERM in its event loop. No loop runs in the fork, which would outlive its `terminate`,
     # and write to the loop of the parent, with which it shares the file that wakes it.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if prepare is not None:
+        prepare()
     bound_memory(memory)
     while True:
         try:

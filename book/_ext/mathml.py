@@ -1,7 +1,6 @@
 """Draws formulas while the book is built: LaTeX becomes MathML, which browsers show by themselves.
 
-Temml (`book/_vendor/temml`) converts, in V8, which the package mini-racer brings. A page needs no script for its
-formulas, and a screen reader reads them. A formula that cannot be converted causes a warning, which stops the build.
+`autograder.lessons.mathml` converts. A formula that cannot be converted causes a warning, which stops the build.
 
 `math.css` holds the font; only pages with formulas load it. They ask for the font in their head: a browser that first
 meets it in a formula decodes it after the first paint, and then lays out every line with a formula again. A font in a
@@ -11,19 +10,18 @@ file of its own, preloaded, does as well on a server, but not from disk.
 from __future__ import annotations
 
 import base64
-import functools
 import html
 import re
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from py_mini_racer import JSEvalException, MiniRacer
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
+from autograder.lessons.mathml import mathml
+
 VENDOR = Path(__file__).resolve().parent.parent / "_vendor"
-TEMML = VENDOR / "temml" / "temml.min.js"
 FONT = VENDOR / "stix" / "stix-two-math-subset.woff2"
 #: What the font has, as ranges of code points: see `book/_vendor/README.md`.
 COVERED = re.compile(
@@ -33,23 +31,6 @@ COVERED = re.compile(
 #: The name of the style sheet with the font.
 STYLE = "math.css"
 ASK_FOR_FONT = """document.fonts.load('1em "STIX Two Math"')"""
-
-
-@functools.cache
-def engine() -> MiniRacer:
-    """V8 with Temml in it."""
-    started = MiniRacer()
-    started.eval(TEMML.read_text(encoding="utf-8"))
-    return started
-
-
-@functools.cache
-def mathml(latex: str, display: bool) -> str:
-    """A formula as MathML. ValueError, with Temml's words, if it cannot be converted."""
-    try:
-        return str(engine().call("temml.renderToString", latex, {"displayMode": display, "throwOnError": True}))
-    except JSEvalException as error:
-        raise ValueError(str(error).strip().splitlines()[0]) from None
 
 
 def _drawn(node: nodes.Element, display: bool) -> str:
