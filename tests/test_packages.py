@@ -91,6 +91,44 @@ def test_such_an_import_is_found(line):
     assert len(strange_imports("08_zero1", f"{good}\ndef lazy():\n    {line}\n")) == 1
 
 
+#: What the book may import of this repository: its extensions only what reads lessons; its pages and figures also the
+#: known answers, as texts, and what a lesson's checks watch and write with. Never what grades.
+READS, SHOWS = ("ranks", "autograder.lessons"), ("autograder.answers", "autograder.checks", "autograder.checking")
+
+
+def sources_of_the_book(book: Path) -> dict[Path, str]:
+    """Each page, figure and extension of the book → its Python."""
+    cells = re.compile(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```", re.MULTILINE | re.DOTALL)
+    pages = {path: "\n".join(cells.findall(path.read_text(encoding="utf-8"))) for path in book.rglob("*.md")}
+    return {**pages, **{path: path.read_text(encoding="utf-8") for path in book.rglob("*.py")}}
+
+
+def beyond(sources: dict[Path, str], extensions: Path) -> list[str]:
+    """What these import of this repository beyond what they may."""
+    found = []
+    for path, source in sources.items():
+        allowed = READS if path.parent == extensions else (*READS, *SHOWS)
+        names = {name for name in imported_by(source) if name.split(".")[0] in ("ranks", "autograder")}
+        strange = sorted(name for name in names if not name.startswith(allowed))
+        found += [f"{path.name} imports {name}" for name in strange]
+    return found
+
+
+def test_the_book_does_not_import_the_grader():
+    sources = sources_of_the_book(ROOT / "book")
+    assert sum("autograder.lessons" in source for source in sources.values()) > 25
+    assert not beyond(sources, ROOT / "book" / "_ext")
+
+
+def test_a_page_that_imports_the_grader_is_found(tmp_path):
+    (tmp_path / "page.md").write_text(
+        "```{code-cell} python\n:tags: [x]\nfrom autograder.grading import carried\n```\n"
+    )
+    (tmp_path / "extension.py").write_text("def run():\n    from autograder.checks import costs\n")
+    assert beyond(sources_of_the_book(tmp_path), tmp_path / "_ext") == ["page.md imports autograder.grading.carried"]
+    assert len(beyond(sources_of_the_book(tmp_path), tmp_path)) == 2
+
+
 def imports_of(files: dict[str, Path]) -> dict[str, set[str]]:
     """Module → those of these modules that it imports, lazily and for type checking included. files: by module."""
 

@@ -95,6 +95,20 @@ def test_each_extension_of_the_book_is_loaded():
     assert not missing, f"_config.yml: write these once into sphinx.config.extensions: {', '.join(missing)}"
 
 
+def test_the_books_extensions_are_jupyter_books_own_and_ours():
+    """But those that ask the network, write LaTeX or number parts. An update of Jupyter Book may bring another one."""
+    code = "from jupyter_book.config import get_final_config as final; "
+    code += "print(*final(cli_config={'latex_individualpages': False})[0]['extensions'])"
+    its = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200)
+    settings = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]
+    ours = {*settings["config"]["extensions"]} - {*settings["local_extensions"]}
+    assert ours - {*its.stdout.split()} == {"sphinx_proof", "sphinxcontrib.bibtex"}, (
+        "it adds the latter for a book with sources"
+    )
+    left_out = {"sphinx_thebe", "sphinx.ext.intersphinx", "sphinx_jupyterbook_latex", "sphinx_multitoc_numbering"}
+    assert {*its.stdout.split()} - ours == left_out
+
+
 def test_the_readme_says_where_to_clone_from():
     """It is read before anything is built, so nothing puts the address of `_config.yml` into it."""
     address = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["config"]["repository_url"]
