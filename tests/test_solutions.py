@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.lessons import keys, notebook, run_solutions
+from autograder.lessons import executing, keys, notebook, run_solutions
 from autograder.lessons.shared_server import share_server
 from tests.helpers import tiny_lesson as tiny
 
@@ -141,7 +141,7 @@ def test_the_kernel_is_this_environments_own(course, monkeypatch):
 
 
 def test_an_endless_cell_is_stopped(course, capsys, monkeypatch):
-    monkeypatch.setattr(run_solutions, "CELL_TIMEOUT", 2)
+    monkeypatch.setattr(executing, "CELL_TIMEOUT", 2)
     tiny.lesson(course / "solutions", answer="while True: pass")
     assert main(["run"]) == 1
     assert "cell 98-ex1-twice-test: did not end within 2 s" in capsys.readouterr().err

@@ -9,24 +9,22 @@ solutions whose functions they use (`keys.of_chapter`); where these have changed
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import json
-import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from autograder.lessons import keys, notebook
+import nbformat
+
+from autograder.lessons import executing, keys, notebook
+from autograder.lessons.executing import at_once
 from autograder.lessons.files import write_whole
-from autograder.lessons.shared_server import share_server
 
 BOOK = notebook.ROOT / "book"
 CACHE = notebook.ROOT / "_build" / "jupyter_cache"
-
-#: Seconds for one cell, as in `_config.yml`.
-CELL_TIMEOUT = 3600
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -38,26 +36,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status. A chapter that fails is reported by the build, which runs it again."""
-    from tqdm import tqdm
-
     forget_stale(CACHE)
     todo = uncached(CACHE)
-    if not todo:
-        return 0
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # chapters share the cores: see `run_solutions`
-    context = multiprocessing.get_context("spawn")
-    with (
-        share_server(),
-        concurrent.futures.ProcessPoolExecutor(max(1, arguments.jobs), mp_context=context, initializer=_mute) as pool,
-    ):
-        running = {pool.submit(execute, path): path for path in todo}
-        for done in tqdm(concurrent.futures.as_completed(running), total=len(todo), desc="chapters"):
-            result = done.result()
-            if isinstance(result, str):
-                print(f"{running[done].relative_to(notebook.ROOT)}: {result}", file=sys.stderr)
-            else:
-                _store(CACHE, running[done], *result)
+    for number, result in at_once(execute, [(path,) for path in todo], arguments.jobs, "chapters", begin=_mute):
+        if isinstance(result, str):
+            print(f"{todo[number].relative_to(notebook.ROOT)}: {result}", file=sys.stderr)
+        else:
+            _store(CACHE, todo[number], *result)
     return 0
 
 
@@ -99,12 +84,20 @@ def uncached(cache: Path) -> list[Path]:
 
 def execute(path: Path) -> tuple[Any, float] | str:
     """Run one chapter's cells: the notebook with outputs and the seconds it took, or the error in a line."""
-    from jupyter_cache.executors.utils import single_nb_execution
-
     began, nb = time.monotonic(), _notebook_of(path)
-    result = single_nb_execution(nb, cwd=str(path.parent), allow_errors=False, timeout=CELL_TIMEOUT, meta_override=True)
-    if result.err is not None:
-        return f"{type(result.err).__name__}: {str(result.err).strip().splitlines()[-1]}"
+    with tempfile.TemporaryDirectory(prefix=f"chapter-{path.stem}-") as folder:
+        source, output = Path(folder, "source.ipynb"), Path(folder, f"{path.stem}.ipynb")
+        nbformat.write(nb, source)
+        try:
+            executing.execute(source, output, path.parent)
+        except executing.CellFailedError as error:
+            return str(error)
+        executed = nbformat.read(output, as_version=4)
+    # Without what papermill adds.
+    nb.metadata.update({key: executed.metadata[key] for key in ("kernelspec", "language_info")})
+    for cell, done in zip(nb.cells, executed.cells, strict=True):
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = done.outputs, done.execution_count
     return nb, time.monotonic() - began
 
 

@@ -7,9 +7,8 @@ that it depends on has changed (`keys`), or with its test cells if it ran withou
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import contextlib
-import multiprocessing
+import functools
 import os
 import sys
 import tempfile
@@ -19,14 +18,10 @@ from typing import Any
 import nbformat
 
 from autograder.lessons import keys, notebook
+from autograder.lessons.executing import CellFailedError, at_once, execute, first_line
 from autograder.lessons.files import write_whole
-from autograder.lessons.shared_server import share_server
 
 EXECUTED = notebook.ROOT / "_build" / "executed"
-
-#: Seconds for one cell. The slowest cells take a few seconds; the limit ends a cell that hangs.
-CELL_TIMEOUT = 3600
-
 
 #: What follows the fingerprint of a notebook that ran without its test cells.
 UNTESTED = " without tests"
@@ -81,17 +76,11 @@ def run_all(
     """
     if len(todo) < 2 or jobs < 2:
         return [_attempt(lesson, parameters, progress, **how) for lesson, parameters in todo]
-    from tqdm import tqdm
-
-    context = multiprocessing.get_context("spawn")
-    with share_server(), concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        # The largest first, so that no process is left alone with a long one at the end.
-        largest_first = sorted(range(len(todo)), key=lambda i: -notebook.solution_path(todo[i][0]).stat().st_size)
-        futures = {i: pool.submit(_attempt, *todo[i], False, **how) for i in largest_first}
-        done = concurrent.futures.as_completed(futures.values())
-        for _ in tqdm(done, total=len(todo), desc="solutions", unit="notebook", disable=not progress):
-            pass
-    return [futures[i].result() for i in range(len(todo))]
+    # The largest first, so that no process is left alone with a long one at the end.
+    order = sorted(range(len(todo)), key=lambda i: -notebook.solution_path(todo[i][0]).stat().st_size)
+    attempt = functools.partial(_attempt, progress=False, **how)
+    found = {order[n]: one for n, one in at_once(attempt, [todo[i] for i in order], jobs, "solutions", progress)}
+    return [found[i] for i in range(len(todo))]
 
 
 def _attempt(lesson: str, parameters: dict[str, Any], progress: bool, **how: Any) -> Path | Exception:
@@ -115,13 +104,6 @@ def run(
     NotebookFailedError names the cell, its error and the notebook as far as it ran; ValueError for a file that is not
     a notebook, or for a parameter that it does not have.
     """
-    import papermill
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
-    from traitlets.config import Config
-
-    _use_this_python()
-    # Notebooks share the cores: a thread of torch that waits for another one would keep a core busy.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     nb = read(lesson)
     known = parameters_of(nb)
     for name in sorted(set(parameters or {}) - known):
@@ -143,25 +125,9 @@ def run(
         nb.cells = [cell for cell in nb.cells if tests or notebook.nbgrader_role(cell) != "grade"]
         nbformat.write(nb, source)
         try:
-            papermill.execute_notebook(
-                str(source),
-                str(output),
-                parameters=parameters,
-                kernel_name="python3",
-                cwd=str(work),
-                progress_bar={"desc": lesson, "file": sys.stderr} if progress else False,
-                execution_timeout=CELL_TIMEOUT,
-                # Sockets in a private folder instead of TCP ports: no port is taken, and nobody else can connect.
-                config=Config({"KernelManager": {"transport": "ipc"}}),
-            )
-        except papermill.PapermillExecutionError as error:
-            why = f"{error.ename}: {_first_line(error.evalue)}".removesuffix(": ")
-            raise _failure(lesson, _running(output, error.cell_index), why, output, failed) from error
-        except CellTimeoutError as error:
-            why = f"did not end within {CELL_TIMEOUT} s"
-            raise _failure(lesson, _running(output), why, output, failed) from error
-        except DeadKernelError as error:
-            raise _failure(lesson, _running(output), "the kernel died", output, failed) from error
+            execute(source, output, work, lesson if progress else "", parameters)
+        except CellFailedError as error:
+            raise NotebookFailedError(f"solutions/{lesson}, {error}{_kept(output, failed)}") from error
         write_whole(done, output.read_bytes())
     if not parameters:
         record.write_text(fingerprint if tests else fingerprint + UNTESTED)
@@ -193,13 +159,7 @@ def read(lesson: str) -> nbformat.NotebookNode:
     except notebook.UnknownLessonError:
         raise
     except Exception as error:
-        raise ValueError(f"solutions/{lesson}/{lesson}.ipynb is not a notebook: {_first_line(error)}") from error
-
-
-def _use_this_python() -> None:
-    """Make the kernel named python3 this environment's, whatever Jupyter's settings on this machine say."""
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    os.environ.pop("JUPYTER_PATH", None)
+        raise ValueError(f"solutions/{lesson}/{lesson}.ipynb is not a notebook: {first_line(error)}") from error
 
 
 def _assigned(cell: nbformat.NotebookNode) -> list[str]:
@@ -222,28 +182,8 @@ def _value(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _running(output: Path, index: int | None = None) -> str:
-    """The id of the cell at `index`, or of the one that was running when the notebook stopped."""
-    try:
-        cells = nbformat.read(output, as_version=4).cells
-    except Exception:
-        return "?"
-    # Papermill puts its error markers before the cell that failed.
-    cells = [cell for cell in cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
-    if index is not None:
-        return cells[index].id
-    # For papermill, a cell whose kernel died is "completed"; the ones after it are still "pending".
-    started = [cell for cell in cells if cell.metadata.get("papermill", {}).get("status") not in (None, "pending")]
-    return started[-1].id if started else "?"
-
-
-def _failure(lesson: str, cell: str, why: str, output: Path, failed: Path) -> NotebookFailedError:
-    """The error to raise. The notebook as far as it ran is kept in `failed`."""
+def _kept(output: Path, failed: Path) -> str:
+    """Keep the notebook as far as it ran in `failed`; words that say where."""
     with contextlib.suppress(OSError):
         write_whole(failed, output.read_bytes())
-    where = f"; see {os.path.relpath(failed, notebook.ROOT)}" if failed.is_file() else ""
-    return NotebookFailedError(f"solutions/{lesson}, cell {cell}: {why}{where}")
-
-
-def _first_line(text: Any) -> str:
-    return next((line.strip() for line in str(text).splitlines() if line.strip()), "")
+    return f"; see {os.path.relpath(failed, notebook.ROOT)}" if failed.is_file() else ""
