@@ -1,0 +1,189 @@
+"""What a GPU computes: matrix multiplications, attention, element-wise kernels, and what recomputing repeats.
+
+Each function gives (forward, backward) seconds on one rank, for one micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.layout import Layout
+from planner.software import (
+    ATTENTION_HALF,
+    ATTENTION_SHARE,
+    CONTEXT_BALANCE,
+    HOST_BLOCKING,
+    HOST_DENSE,
+    HOST_MOE,
+    MATMUL_SHARE,
+    MEMORY_SHARE,
+    SAME_SHARE,
+    Software,
+)
+from ranks.cluster import Cluster
+from ranks.model import Model, attention_matrices, attention_width, mean_context
+
+Pair = tuple[float, float]
+
+#: Precision → the one whose rate its matrix multiplications have, bytes of an element, and bytes moved per element to
+#: quantize it, in both orientations and with its scales (FP8's is the software's).
+PRECISIONS = {"bf16": ("bf16", 2.0, 0.0), "fp8": ("fp8", 1.0, None), "mxfp8": ("fp8", 1.0, 4.0), "nvfp4": ("nvfp4", 0.56, 7.0)}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What every term needs: model, machine, layout, software, precision, and whether the layer at hand has experts."""
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    software: Software
+    precision: str = "bf16"
+    moe: bool = False
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of one micro-batch on one rank of context parallelism."""
+        return self.layout.micro_batch * self.model.sequence / self.layout.cp
+
+    @property
+    def own_tokens(self) -> float:
+        """Tokens whose norms and residuals one rank computes: split over tp too with sequence parallelism."""
+        return self.tokens / (self.layout.tp if self.layout.sequence_parallel else 1)
+
+    def memory_seconds(self, nbytes: float) -> float:
+        """Seconds to move bytes to or from the GPU's memory."""
+        return nbytes / (self.cluster.memory_bandwidth * MEMORY_SHARE)
+
+
+def matmul_rate(step: Step, precision: str) -> float:
+    """FLOP/s of matrix multiplications in a whole step: the part of the peak that MFU would be if nothing else took time."""
+    kind = PRECISIONS[precision][0]
+    key = (step.cluster.name, kind)
+    share, _ = MATMUL_SHARE[SAME_SHARE.get(key, key)]
+    return step.cluster.flops[kind] * share * (1 - step.software.idle_multiprocessors)
+
+
+def matmul_seconds(step: Step, rows: float, inner: float, outer: float, precision: str, copies: float = 1) -> float:
+    """`copies` products of a matrix (rows × inner) with one (inner × outer): 2 FLOPs per product, or its bytes."""
+    itemsize = PRECISIONS[precision][1]
+    moved = (rows * inner + inner * outer) * itemsize + rows * outer * 2
+    return copies * max(2 * rows * inner * outer / matmul_rate(step, precision), step.memory_seconds(moved))
+
+
+def linear_seconds(
+    step: Step, rows: float, inner: float, outer: float, precision: str | None = None, copies: float = 1
+) -> Pair:
+    """A linear layer: one product forward, two backward, for the gradients of its input and of its weights."""
+    precision = precision or step.precision
+    once = matmul_seconds(step, rows, inner, outer, precision, copies)
+    return once, 2 * once
+
+
+def layer_matrices(step: Step) -> list[tuple[float, float, float, float]]:
+    """(rows, inputs, outputs, copies) of the linear layers of one transformer layer on one rank."""
+    m, t = step.model, step.layout.tp
+    found = []
+    for inputs, outputs, cut in attention_matrices(m):
+        rows = step.tokens / t if cut == "whole" and step.layout.sequence_parallel else step.tokens
+        found.append((rows, inputs / (t if cut == "rows" else 1), outputs / (t if cut == "columns" else 1), 1.0))
+    wide = 2 if m.gated else 1
+    if not step.moe:
+        return [*found, (step.tokens, m.hidden, wide * m.ffn / t, 1.0), (step.tokens, m.ffn / t, m.hidden, 1.0)]
+    # Of its own tokens a rank sends `visits`; as many arrive, for its `local` experts.
+    visits, local = step.tokens / t * m.experts_per_token, m.experts / step.layout.ep
+    found += [(visits / local, m.hidden, wide * m.expert_ffn, local), (visits / local, m.expert_ffn, m.hidden, local)]
+    if width := m.shared_experts * m.expert_ffn:
+        found += [(step.tokens / t, m.hidden, wide * width, 1.0), (step.tokens / t, width, m.hidden, 1.0)]
+    return found
+
+
+def matmuls(step: Step) -> Pair:
+    """Lesson 02, *Compute against communication*: the linear layers of one layer."""
+    pairs = [linear_seconds(step, rows, i, o, copies=copies) for rows, i, o, copies in layer_matrices(step)]
+    return sum(f for f, _ in pairs), sum(b for _, b in pairs)
+
+
+def quantizing(step: Step) -> Pair:
+    """Lesson 10, *Fewer bits*: every input, output gradient and weight of a linear layer is first written in few bits."""
+    cast = PRECISIONS[step.precision][2]
+    per_element = step.software.cast_bytes if cast is None else cast
+    forward = sum(rows * i * copies for rows, i, _, copies in layer_matrices(step))
+    backward = sum(rows * o * copies for rows, _, o, copies in layer_matrices(step))
+    return step.memory_seconds(per_element * forward), step.memory_seconds(per_element * backward)
+
+
+def attention(step: Step) -> Pair:
+    """Lesson 13, *Attention in parts*: 4 FLOPs per pair of tokens and entry of a head, two and a half times backward."""
+    m, layout = step.model, step.layout
+    width = attention_width(m) / layout.tp
+    peak = step.cluster.flops["bf16"] * (1 - step.software.idle_multiprocessors)
+    if step.software.attention == "unfused":
+        # The whole square, at half the rate of the other products; scores move 6 times forward and 8 times back.
+        flops, scores = 4 * step.tokens * m.sequence * width, step.tokens * m.sequence * m.heads / layout.tp
+        slow = (1 if m.head_dim % 8 == 0 else 3) / (0.5 * matmul_rate(step, "bf16"))
+        return flops * slow + step.memory_seconds(12 * scores), 2 * flops * slow + step.memory_seconds(16 * scores)
+    family = {"A": "A100", "H": "H100"}.get(step.cluster.name[0], "H100" if step.cluster.name == "25 Gb/s" else "B200")
+    kernel = step.software.attention if (step.software.attention, family) in ATTENTION_SHARE else "flash 3"
+    forward, backward = ATTENTION_SHARE["flash 2" if family == "A100" else kernel, family]
+    context = mean_context(m)
+    speed = peak * 2 * context / (2 * context + ATTENTION_HALF) * (8192 + ATTENTION_HALF) / 8192
+    speed *= 0.75 if m.head_dim <= 64 and m.latent is None else 1.0
+    balance = CONTEXT_BALANCE if layout.cp > 1 else 1.0
+    flops = 4 * step.tokens * context * width / balance
+    return flops / (speed * forward), 2.5 * flops / (speed * backward)
+
+
+def elementwise(step: Step) -> Pair:
+    """Norms, residuals, rotary embedding and activation: no arithmetic to speak of, only bytes of bf16."""
+    m, layout = step.model, step.layout
+    heads = (m.heads + m.kv_heads) * m.head_dim / layout.tp * step.tokens
+    inner = m.ffn / layout.tp * step.tokens
+    extra = 0.0
+    if step.moe:
+        visits = step.tokens / layout.tp * m.experts_per_token
+        inner = m.expert_ffn * (visits + step.tokens / layout.tp * m.shared_experts)
+        extra = 6 * visits * m.hidden  # sorted by expert and back
+    wide = 2 if m.gated else 1
+    forward = 10 * m.hidden * step.own_tokens + 2 * heads + (wide + 1) * inner
+    backward = 12 * m.hidden * step.own_tokens + 2 * heads + (2 * wide + 1) * inner
+    factor = 2 * step.software.elementwise
+    return step.memory_seconds(factor * forward + 2 * extra), step.memory_seconds(factor * backward + 2 * extra)
+
+
+def logits(step: Step) -> Pair:
+    """Lesson 12, *The loss without the logits*: the output layer in bf16, and the loss over the vocabulary in float32."""
+    m, columns = step.model, step.model.vocab / step.layout.tp
+    forward, backward = linear_seconds(step, step.tokens, m.hidden, columns, "bf16")
+    heads = 1 + m.predicted_ahead
+    entries = step.tokens * columns
+    return heads * (forward + step.memory_seconds(16 * entries)), heads * (backward + step.memory_seconds(12 * entries))
+
+
+def recomputed(step: Step, parts: dict[str, Pair]) -> float:
+    """Lesson 10, *What recomputing costs*: what the backward repeats of the forward, given the layer's other terms.
+
+    Full recomputation repeats the forward, messages included. Selective recomputation repeats attention where its scores
+    would be kept, else cheap kernels, and the part that the software recomputes besides.
+    """
+    whole = sum(forward for forward, _ in parts.values())
+    if step.layout.recompute == "full":
+        return whole
+    if step.layout.recompute == "none":
+        return 0.0
+    cheap = parts["attention"][0] if step.software.attention == "unfused" else parts["elementwise"][0] / 2
+    return cheap + step.software.recomputed * whole
+
+
+def host(step: Step, busy: float) -> Pair:
+    """What a GPU that is `busy` so many seconds with a layer waits for its host, which launches one kernel after another.
+
+    A layer with experts has many small kernels, and sizes that the host must learn before it can launch them. A host
+    that is faster than its GPU costs nothing, except where the software waits for each kernel.
+    """
+    if step.software.blocking:
+        waits = HOST_BLOCKING[0]
+    else:
+        slower = 1.5 if step.software.elementwise > 1.3 else 1.0
+        waits = max(0.0, (HOST_MOE[0] if step.moe else HOST_DENSE * slower) - busy)
+    return waits / 3, waits * 2 / 3

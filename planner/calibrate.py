@@ -1,0 +1,56 @@
+"""`python -m planner.calibrate`: solve every calibrated constant again on the one published run that it names.
+
+Constants share runs' terms, so they are solved in turn, a few rounds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from planner import arithmetic, rows, software
+
+ROWS = Path(__file__).resolve().parent.parent / "benchmarks" / "published_runs.json"
+
+
+def solve(error: Callable[[float], float], low: float, high: float) -> float:
+    """Where an error that changes its sign between low and high is 0, by halving."""
+    rising = error(low) < error(high)
+    for _ in range(45):
+        middle = (low + high) / 2
+        if (error(middle) > 0) == rising:
+            high = middle
+        else:
+            low = middle
+    return (low + high) / 2
+
+
+def calibrate(path: Path = ROWS, rounds: int = 4) -> dict[str, float]:
+    """Solve all constants and set them in this process; their values by name."""
+    runs = {row["name"]: rows.read(row) for row in json.loads(path.read_text())}
+    found = {}
+    for _ in range(rounds):
+        for key, (_, name) in software.MATMUL_SHARE.items():
+
+            def share_error(value: float, key: tuple[str, str] = key, name: str = name) -> float:
+                software.MATMUL_SHARE[key] = (value, name)
+                return rows.compare(runs[name]).error
+
+            found[" ".join(key)] = round(solve(share_error, 0.2, 1.2), 3)
+            software.MATMUL_SHARE[key] = (found[" ".join(key)], name)
+        for constant in ("HOST_MOE", "HOST_BLOCKING"):
+            name = getattr(software, constant)[1]
+
+            def host_error(value: float, constant: str = constant, name: str = name) -> float:
+                setattr(arithmetic, constant, (value, name))
+                return rows.compare(runs[name]).error
+
+            found[constant] = round(solve(host_error, 0.0, 0.05), 5)
+            setattr(arithmetic, constant, (found[constant], name))
+    return found
+
+
+if __name__ == "__main__":
+    for constant, value in calibrate().items():
+        print(f"{constant:22} {value:g}")

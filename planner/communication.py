@@ -1,0 +1,176 @@
+"""What ranks send: tensor, context and expert parallelism in every layer, a pipeline between stages, data parallelism.
+
+Times of single collectives are `ranks.cluster`'s (lesson 02). Here they are counted, and what travels behind
+computation is taken off: a hidden message still costs `OVERLAP_COST` of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.arithmetic import Pair, Step
+from planner.software import OVERLAP_COST, TENSOR_HIDDEN
+from ranks.model import expert_parameters, parameters
+
+
+def exposed(seconds: float, hidden: float) -> float:
+    """Seconds that messages cost, of which `hidden` travel behind computation."""
+    hidden = min(seconds, max(0.0, hidden))
+    return seconds - hidden + OVERLAP_COST * hidden
+
+
+def tensor(step: Step) -> Pair:
+    """Lesson 12, *What it costs in time*: each block all-reduces its output forward, and its input's gradient backward.
+
+    With sequence parallelism an all-reduce is an all-gather and a reduce-scatter of the same bytes. A layer has two
+    blocks; with experts only attention is split, since experts get their tokens by all-to-all.
+    """
+    t = step.layout.tp
+    if t == 1:
+        return 0.0, 0.0
+    nbytes = 2 * step.tokens * step.model.hidden
+    if step.layout.sequence_parallel:
+        once = 2 * step.cluster.all_gather_seconds(nbytes, t)
+    else:
+        once = step.cluster.all_reduce_seconds(nbytes, t)
+    shown = exposed(once, TENSOR_HIDDEN * once if step.software.tensor_overlap else 0.0)
+    blocks = 1 if step.moe else 2
+    return blocks * shown, blocks * shown
+
+
+def context(step: Step, attention: Pair) -> Pair:
+    """Lesson 13, *When the ring hides its messages*: keys and values against the attention that they hide behind.
+
+    The backward sends keys, values and their gradients. All-gathers and all-to-alls come before attention and hide
+    behind nothing.
+    """
+    layout, m = step.layout, step.model
+    if layout.cp == 1:
+        return 0.0, 0.0
+    keys = 2 * 2 * step.tokens * m.kv_heads * m.head_dim / layout.tp
+    if layout.context == "all_to_all":
+        queries = 2 * 2 * step.tokens * m.heads * m.head_dim / layout.tp
+        once = step.cluster.all_to_all_seconds(keys + queries, layout.cp, layout.tp)
+        return once, once
+    if layout.context == "all_gather":
+        once = step.cluster.all_gather_seconds(keys * layout.cp, layout.cp, layout.tp)
+        return once, 2 * once
+    ring = (layout.cp - 1) * step.cluster.send_seconds(keys, layout.tp)
+    if step.cluster.together(layout.cp, layout.tp) == layout.cp:
+        ring = (layout.cp - 1) * step.cluster.send_seconds(keys)
+    return exposed(ring, attention[0]), exposed(2 * ring, attention[1])
+
+
+def experts(step: Step, reached: int | None = None) -> Pair:
+    """Lesson 14, *There and back*: two all-to-alls forward and two backward, for the tokens that a rank sends.
+
+    A token crosses to a node once, however many of its experts are there. reached: the nodes that a token may go to.
+    """
+    layout, m = step.layout, step.model
+    if not step.moe or layout.ep == 1:
+        return 0.0, 0.0
+    together = step.cluster.together(layout.ep)
+    nodes, row = layout.ep / together, 2 * step.tokens / layout.tp * m.hidden
+    visited = nodes * (1 - (1 - 1 / nodes) ** m.experts_per_token)
+    crossing = row * min(visited, reached or visited) * (nodes - 1) / nodes
+    # Inside a node every visit is a message of its own.
+    everything = row * m.experts_per_token
+    inside = step.cluster.all_to_all_seconds(everything, together) if together > 1 else 0.0
+    once = inside
+    if nodes > 1:
+        once = max(inside, step.cluster.all_to_all_seconds(everything, layout.ep, crossing=crossing))
+    shown = 2 * exposed(once, once if step.software.expert_overlap else 0.0)
+    return shown, shown
+
+
+def bubble(step: Step, forward: float, backward: float, micro_batches: int) -> float:
+    """Lesson 11, *The least bubble*: what a rank waits while the pipeline fills and empties.
+
+    forward, backward: seconds of one micro-batch in one stage. 1F1B waits for p - 1 micro-batches, with v virtual stages
+    for a v-th of that; a schedule that delays the gradients of weights fills the bubble with them.
+    """
+    p, v = step.layout.pp, step.layout.virtual_stages
+    if p == 1:
+        return 0.0
+    weights = backward / 2
+    if step.layout.schedule == "zero_bubble":
+        return (p - 1) * max(0.0, forward + backward - 2 * weights)
+    if step.layout.schedule == "dualpipe":
+        return (p / 2 - 1) * max(0.0, forward + 2 * backward - 3 * weights)
+    return (p - 1) / v * (forward + backward)
+
+
+def stages(step: Step, micro_batches: int) -> float:
+    """Lesson 11, *When messages cost*: activations and their gradients between stages.
+
+    With one chunk per rank they are exposed, and cross p - 1 stages before the last one starts; with more, they travel
+    behind the other chunks.
+    """
+    layout = step.layout
+    if layout.pp == 1:
+        return 0.0
+    nbytes = 2 * step.tokens * step.model.hidden / layout.tp
+    hop = step.cluster.send_seconds(nbytes, layout.tp * layout.data_ranks)
+    sent = micro_batches * 2 * layout.virtual_stages * hop
+    return 2 * (layout.pp - 1) * hop + exposed(sent, 0.0 if layout.virtual_stages == 1 else sent)
+
+
+def rank_parameters(step: Step) -> Pair:
+    """Parameters of one rank before ZeRO shards them: (ordinary ones, experts'), spread evenly over stages."""
+    routed = expert_parameters(step.model)
+    layout = step.layout
+    return (
+        (parameters(step.model).total - routed) / (layout.tp * layout.pp),
+        routed / (layout.ep * layout.pp),
+    )
+
+
+def data(step: Step, forward: float, backward: float, micro_batches: int) -> float:
+    """Lessons 05, 08 and 09: gradients, and parameters where ZeRO shards them.
+
+    forward, backward: seconds of one micro-batch in all layers of a rank, behind which messages travel. Gradients are
+    complete only in the last backward pass. ZeRO-3 gathers and reduces in every micro-batch; in a pipeline, which keeps
+    its parameters, once per step.
+    """
+    layout, software = step.layout, step.software
+    ordinary, routed = rank_parameters(step)
+    layers = max(1.0, step.model.layers / layout.pp)
+
+    def collective(kind: Callable[[float, int, int], float], size: float) -> float:
+        """Seconds for all parameters of the rank, `size` bytes each, in one piece per layer or bucket."""
+        pieces = max(layers, ordinary * size / software.bucket) if software.bucket else layers
+        seconds = pieces * kind(ordinary * size / pieces, layout.shards, layout.tp)
+        return seconds + pieces * kind(routed * size / pieces, layout.expert_data_ranks, layout.ep)
+
+    def shown(seconds: float, window: float, overlap: bool) -> float:
+        # Lesson 09, *Gathering ahead*: all pieces but one, as long as the computation lasts.
+        return exposed(seconds, min(seconds * (1 - 1 / layers), window) if overlap else 0.0)
+
+    cluster = step.cluster
+    if layout.zero_stage == 0:
+        reduce = collective(cluster.all_reduce_seconds, software.gradient_bytes)
+        return shown(reduce, backward, software.data_overlap)
+    reduce = collective(cluster.reduce_scatter_seconds, software.gradient_bytes)
+    gather = collective(cluster.all_gather_seconds, 2)
+    if layout.zero_stage < 3:
+        return shown(reduce, backward, software.data_overlap) + shown(gather, forward, software.gather_overlap)
+    again = 0.0 if layout.pp > 1 else gather
+    once = shown(gather, forward, software.data_overlap) + shown(again + reduce, backward, software.data_overlap)
+    once += step.memory_seconds(software.copy_bytes * (ordinary + routed))
+    seconds = once * (micro_batches if layout.pp == 1 else 1)
+    if (replicas := layout.data_ranks // layout.shards) > 1:
+        # HSDP, lesson 09, *Links of two kinds*: shards are all-reduced over the replicas.
+        nbytes = ordinary * software.gradient_bytes / layout.shards
+        between = cluster.all_reduce_seconds(nbytes, replicas, layout.tp * layout.shards)
+        seconds += shown(between, backward, software.data_overlap)
+    return seconds
+
+
+def optimizer(step: Step) -> float:
+    """Lesson 08: Adam moves 30 bytes per parameter that a rank keeps; clipping and copies move 8 per parameter it holds."""
+    layout = step.layout
+    ordinary, routed = rank_parameters(step)
+    kept = ordinary / {0: 1, 3: layout.shards}.get(layout.zero_stage, layout.data_ranks)
+    kept += routed / (layout.expert_data_ranks if layout.zero_stage else 1)
+    held = (ordinary + routed) / (layout.shards if layout.zero_stage == 3 else 1)
+    return step.memory_seconds(30 * kept + 8 * held)

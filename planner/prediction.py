@@ -1,0 +1,142 @@
+"""`predict`: the memory and the seconds of a step, term by term."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from planner import arithmetic, communication, memory
+from planner.arithmetic import Pair, Step
+from planner.layout import Layout, check
+from planner.software import MEGATRON, Software
+from ranks.cluster import Cluster
+from ranks.model import Model, flops_per_token, parameters
+
+#: Tokens of DeepSeek-V3 go to at most four nodes (its report, section 2.1.2).
+FOUR_NODES = 4
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step takes: seconds by term and in all, bytes of the fullest GPU by term; and what follows.
+
+    time: seconds of a step by term, which add up to `seconds`. memory: bytes by term, which add up to `nbytes`.
+    tokens_per_gpu_per_second; flops_per_token: as `ranks.model.flops_per_token` counts them, attention causal.
+    mfu: against the dense bf16 peak, whatever the precision.
+    """
+
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    batch: int
+    time: Mapping[str, float]
+    memory: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.time.values())
+
+    @property
+    def nbytes(self) -> float:
+        return sum(self.memory.values())
+
+    @property
+    def tokens_per_gpu_per_second(self) -> float:
+        return self.batch * self.model.sequence / self.seconds / self.layout.gpus
+
+    def flops_per_gpu_per_second(self, counting: str = "causal_half") -> float:
+        """FLOP/s of the model per GPU, in the way that a source counts them (`counted_flops`)."""
+        return self.tokens_per_gpu_per_second * counted_flops(self.model, counting, self.layout.recompute)
+
+    def mfu(self, counting: str = "causal_half") -> float:
+        """FLOP/s of the model against the bf16 peak."""
+        return self.flops_per_gpu_per_second(counting) / self.cluster.flops["bf16"]
+
+    @property
+    def largest_loss(self) -> str:
+        """The term that takes most time, besides matrix multiplications and attention."""
+        return max((term for term in self.time if term not in ("matmuls", "attention")), key=lambda t: self.time[t])
+
+
+def counted_flops(model: Model, counting: str = "causal_half", recompute: str = "none") -> float:
+    """FLOPs per token in the way that a source counts them.
+
+    "causal_half": attention's pairs that the mask leaves; "full_square": all pairs, as PaLM does; "six_n": six per active
+    parameter, no attention; "hardware": all pairs, and a third more with full recomputation.
+    """
+    if counting == "six_n":
+        return 6.0 * parameters(model).active
+    if counting == "causal_half":
+        return flops_per_token(model)
+    if counting not in ("full_square", "hardware"):
+        raise ValueError(f"flops_counting is {counting!r}; known: causal_half, full_square, six_n, hardware")
+    again = 4 / 3 if counting == "hardware" and recompute == "full" else 1
+    return flops_per_token(model, "full") * again
+
+
+def layer_terms(step: Step) -> dict[str, Pair]:
+    """(forward, backward) seconds of one layer and micro-batch on one rank, by term."""
+    found = {
+        "matmuls": arithmetic.matmuls(step),
+        "attention": arithmetic.attention(step),
+        "elementwise": arithmetic.elementwise(step),
+        "quantizing": arithmetic.quantizing(step),
+        "tensor": communication.tensor(step),
+    }
+    found["context"] = communication.context(step, found["attention"])
+    limit = FOUR_NODES if step.model.experts == 256 and step.model.latent else None
+    found["experts"] = communication.experts(step, limit)
+    found["recomputing"] = (0.0, arithmetic.recomputed(step, found))
+    found["host"] = arithmetic.host(step, sum(f + b for f, b in found.values()))
+    return {term: pair for term, pair in found.items() if any(pair)}
+
+
+def slowest_stage(step: Step, layers: float, head: float) -> float:
+    """Lesson 11, *Where to cut*: seconds of a micro-batch in the slowest stage; layers, head: of the whole model.
+
+    Where layers do not divide evenly, embedding and output layer count as a layer each, as Llama 3 and BLOOM cut them.
+    """
+    m, p, v = step.model, step.layout.pp, step.layout.virtual_stages
+    if p == 1:
+        return layers + head
+    if m.layers % p == 0:
+        return layers / p + head
+    extra = 1 if step.software.blocking else 2
+    most = min(math.ceil((m.layers + extra) / (p * v)) * v, math.ceil(m.layers / p))
+    return max((layers + head) / p, layers / m.layers * most)
+
+
+def predict(
+    model: Model,
+    cluster: Cluster,
+    layout: Layout,
+    batch: int,
+    precision: str = "bf16",
+    software: Software = MEGATRON,
+) -> Prediction:
+    """The prediction for a step of `batch` sequences. LayoutError if this layout cannot run it; memory is not checked."""
+    check(model, cluster, layout, batch)
+    if precision not in arithmetic.PRECISIONS or arithmetic.PRECISIONS[precision][0] not in cluster.flops:
+        known = [name for name, (kind, *_) in arithmetic.PRECISIONS.items() if kind in cluster.flops]
+        raise ValueError(f"{cluster.name} has no {precision!r}; it has {', '.join(known)}")
+    step = Step(model, software.machine(cluster), layout, software, precision)
+    micro_batches = layout.micro_batches(batch)
+    moe = model.moe_layers + (model.predicted_ahead if model.experts else 0)
+    kinds = [(model.layers + model.predicted_ahead - moe, step), (moe, replace(step, moe=True))]
+    whole: dict[str, Pair] = {"logits": arithmetic.logits(step)}
+    for count, kind in kinds:
+        for term, (forward, backward) in layer_terms(kind).items() if count else ():
+            before = whole.get(term, (0.0, 0.0))
+            whole[term] = (before[0] + count * forward, before[1] + count * backward)
+    forward, backward = (sum(pair[i] for pair in whole.values()) / layout.pp for i in (0, 1))
+    mean, head = forward + backward, sum(whole["logits"])
+    slowest = slowest_stage(step, layout.pp * mean - head, head)
+    time = {term: micro_batches * sum(pair) / layout.pp for term, pair in whole.items()}
+    time["imbalance"] = micro_batches * (slowest - mean)
+    time["bubble"] = communication.bubble(step, forward, backward, micro_batches)
+    time["stages"] = communication.stages(step, micro_batches)
+    time["data"] = communication.data(step, forward, backward, micro_batches)
+    time["optimizer"] = communication.optimizer(step)
+    time = {term: seconds for term, seconds in time.items() if seconds}
+    return Prediction(model, cluster, layout, batch, time, memory.terms(step, micro_batches))

@@ -1,0 +1,201 @@
+"""Published runs as rows of JSON: reading them, and holding a prediction against what was published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.layout import Layout, LayoutError
+from planner.prediction import Prediction, counted_flops, predict
+from planner.software import SOFTWARE, Software
+from ranks import cluster
+from ranks.cluster import Cluster
+from ranks.model import Latent, Model
+
+#: Software → words in a row's name or source that tell it, where the row does not say. The first that fits counts.
+WORDS = {
+    "torchtitan async": ("async tp", "asynctp"),
+    "torchtitan eager": ("torchtitan 8b 8 eager", "eager"),
+    "torchtitan": ("torchtitan", "torchao"),
+    "fsdp": ("fms-fsdp", "pytorch fsdp", "tinyllama"),
+    "olmo": ("olmo",),
+    "nanotron": ("ultra-scale", "ultrascale", "nanotron", "smollm"),
+    "llm-foundry": ("foundry", "mosaic"),
+    "deepspeed": ("bloom", "bigscience", "deepspeed"),
+    "meta": ("llama 3 report", "llama 3 herd", "2407.21783"),
+    "megatron 2022": ("narayanan", "sc'21", "sc21", "korthikanti", "2205.05198", "2104.04473"),
+    "hai-llm": ("h800", "isca'25"),
+}
+#: Fields that a row must have; everything else has a default.
+REQUIRED = ("name", "model", "cluster", "gpus", "layout", "precision", "published")
+REQUIRED_OF_MODEL = ("layers", "hidden", "heads", "seq")
+#: What a row's published value is called here, in the order in which one of several is taken.
+PUBLISHED = ("tokens_per_gpu_per_second", "step_seconds", "tflops_per_gpu", "mfu")
+#: The sizes of DeepSeek-V3's attention, which Kimi K2 shares; the row format has no fields for them.
+DEEPSEEK_LATENT = Latent(query=1536, key_value=512, plain=128, rotary=64, value=128)
+#: The part of a GPU's memory that a layout may fill, where the row leaves the layout open.
+FILLED = 0.95
+
+
+class RowError(ValueError):
+    """A row that cannot be read; the message is one line that names the row and says what to change."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published run. layouts: one, or several where the source does not tell micro-batch or virtual stages."""
+
+    name: str
+    model: Model
+    cluster: Cluster
+    layouts: tuple[Layout, ...]
+    batch: int
+    precision: str
+    software: Software
+    counting: str
+    published: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was predicted and what was published, in the published unit. error: of the throughput, + is too fast."""
+
+    run: Run
+    prediction: Prediction
+    unit: str
+    predicted: float
+    published: float
+    error: float
+
+
+def read(row: Mapping[str, Any]) -> Run:
+    """The run that a row describes, with every default filled in; RowError if that cannot be done."""
+    name = str(row.get("name") or "a row without a name")
+    if missing := [field for field in REQUIRED if row.get(field) is None]:
+        raise RowError(f"{name}: the field {missing[0]!r} is missing; a row needs {', '.join(REQUIRED)}")
+    try:
+        return _read(name, row)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RowError(f"{name}: {error}" if isinstance(error, ValueError) else f"{name}: not readable: {error!r}") from error
+
+
+def _read(name: str, row: Mapping[str, Any]) -> Run:
+    software = software_of(row)
+    model = model_of(name, row["model"])
+    gpus = int(row["gpus"])
+    given = {key: value for key, value in row["layout"].items() if value is not None}
+    sizes = {axis: int(given.get(axis, 1)) for axis in ("tp", "pp", "cp", "ep")}
+    stage = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    dp = int(given.get("dp", gpus // stage))
+    if dp * stage != gpus and dp * sizes["tp"] * sizes["pp"] == gpus:
+        dp //= sizes["cp"]  # the source counts context parallelism as data parallelism
+    if dp * stage != gpus:
+        axes = " x ".join(f"{axis} {size}" for axis, size in {"dp": dp, **sizes}.items() if axis != "ep")
+        raise ValueError(f"{axes} = {dp * stage} ranks, but gpus is {gpus}; make the product equal")
+    fixed = {
+        **sizes,
+        "dp": dp,
+        "zero_stage": int(given.get("zero_stage", software.zero_stage)),
+        "shard": given["shard"] if isinstance(given.get("shard"), int) and given["shard"] > 1 else None,
+        "recompute": given.get("recompute", "none"),
+        "sequence_parallel": bool(given.get("sequence_parallel", software.sequence_parallel)),
+        "schedule": given.get("schedule", "1f1b"),
+        "context": given.get("context", "ring"),
+    }
+    micro = int(given.get("micro_batch") or 0)
+    batch = int(row.get("batch_sequences") or dp * max(1, micro) * 4 * sizes["pp"])
+    per_replica = max(1.0, batch / dp)
+    micros = [micro] if micro else [
+        b for b in (1, 2, 4, 8) if per_replica % b == 0 and per_replica / b >= sizes["pp"]
+    ] or [1]  # fmt: skip
+    per_stage = max(1, model.layers // sizes["pp"])
+    open_stages = sizes["pp"] > 1 and software.interleaves
+    stages = [int(given["virtual_stages"])] if given.get("virtual_stages") else [
+        v for v in range(1, min(24, per_stage) + 1) if per_stage % v == 0 and (v == 1 or open_stages)
+    ]  # fmt: skip
+    layouts = tuple(Layout(micro_batch=b, virtual_stages=v, **fixed) for b in micros for v in stages)
+    counting = row.get("flops_counting") or "causal_half"
+    counted_flops(model, counting)  # fails for an unknown name
+    published = {key: float(row["published"][key]) for key in PUBLISHED if row["published"].get(key)}
+    if not published:
+        raise ValueError(f"published has none of {', '.join(PUBLISHED)}")
+    found = cluster.find(row["cluster"])
+    return Run(name, model, found, layouts, batch, str(row["precision"]).lower(), software, counting, published)
+
+
+def software_of(row: Mapping[str, Any]) -> Software:
+    """The row's software, or the one that its name and source tell; Megatron where nothing does."""
+    text = f"{row['name']} {row.get('source') or ''} {row['cluster']}".lower()
+    told = next((name for name, words in WORDS.items() if any(word in text for word in words)), "megatron")
+    wanted = str(row.get("software") or told).lower()
+    if wanted == "torchtitan" and told.startswith("torchtitan"):
+        wanted = told
+    if wanted not in SOFTWARE:
+        wanted = told
+    return SOFTWARE[wanted]
+
+
+def model_of(name: str, given: Mapping[str, Any]) -> Model:
+    """The model of a row; heads of keys and values, sizes of heads and so on have the usual defaults."""
+    m = {key: value for key, value in given.items() if value is not None}
+    if missing := [field for field in REQUIRED_OF_MODEL if field not in m]:
+        raise ValueError(f"the model's field {missing[0]!r} is missing; it needs {', '.join(REQUIRED_OF_MODEL)}")
+    experts = int(m.get("experts", 0))
+    window, windowed = m.get("window") or (None, 0.0)
+    ffn = int(m.get("ffn", 4 * m["hidden"]))
+    latent = DEEPSEEK_LATENT if experts and m["hidden"] == 7168 and m["heads"] in (64, 128) else None
+    return Model(
+        name=name,
+        layers=int(m["layers"]),
+        hidden=int(m["hidden"]),
+        heads=int(m["heads"]),
+        kv_heads=int(m.get("kv_heads", m["heads"])),
+        head_dim=int(m.get("head_dim", m["hidden"] // m["heads"])),
+        ffn=ffn,
+        vocab=int(m.get("vocab", 50304)),
+        sequence=int(m["seq"]),
+        gated=bool(m.get("gated", True)),
+        tied=bool(m.get("tied", False)),
+        experts=experts,
+        experts_per_token=int(m.get("experts_per_token", 0)),
+        expert_ffn=int(m.get("expert_ffn", ffn)),
+        shared_experts=int(m.get("shared_experts", 0)),
+        dense_layers=int(m.get("dense_layers", 0)) if experts else None,
+        predicted_ahead=int(m.get("mtp", 0)),
+        latent=latent,
+        window=window,
+        windowed=windowed,
+    )
+
+
+def compare(run: Run) -> Comparison:
+    """The prediction against the first published number.
+
+    Of layouts that the source leaves open, the fastest that fits the memory counts; if none fits, the smallest.
+    """
+    found = []
+    for layout in run.layouts:
+        # A batch that does not divide is rounded: published sweeps have a few.
+        whole = layout.dp * layout.micro_batch
+        batch = max(1, math.floor(run.batch / whole + 0.5)) * whole
+        try:
+            found.append(predict(run.model, run.cluster, layout, batch, run.precision, run.software))
+        except LayoutError as error:
+            raise RowError(f"{run.name}: {error}") from error
+        except ValueError as error:
+            raise RowError(f"{run.name}: {error}") from error
+    room = FILLED * run.software.machine(run.cluster).memory
+    fitting = [p for p in found if p.nbytes < room]
+    best = min(fitting, key=lambda p: p.seconds / p.batch) if fitting else min(found, key=lambda p: p.nbytes)
+    unit = next(unit for unit in PUBLISHED if unit in run.published)
+    published = run.published[unit]
+    predicted = {
+        "tokens_per_gpu_per_second": best.tokens_per_gpu_per_second,
+        "step_seconds": best.seconds * run.batch / best.batch,
+        "tflops_per_gpu": best.flops_per_gpu_per_second(run.counting) / 1e12,
+        "mfu": best.mfu(run.counting),
+    }[unit]
+    ratio = published / predicted if unit == "step_seconds" else predicted / published
+    return Comparison(run, best, unit, predicted, published, ratio - 1)

@@ -1,0 +1,142 @@
+"""What the programs that trained the published runs do and do not hide, and the constants that were calibrated.
+
+Every free constant is here. Each calibrated one names the published run from which it was solved
+(`benchmarks/published_runs.json`); `planner.calibrate` solves all of them again. Those runs are no tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ranks.cluster import EFA_STEP, GB, Cluster
+
+#: (machine, precision) → (the part of the dense peak that matrix multiplications of a whole step reach, the run that
+#: gave it). Besides kernels this covers what has no term: power, clocks, gaps between kernels.
+MATMUL_SHARE: dict[tuple[str, str], tuple[float, str]] = {
+    ("A100", "bf16"): (0.759, "BLOOM 181B 02-25 DP8 TP4 PP12 MBS2"),
+    ("H100", "bf16"): (0.518, "Megatron-LM 177B"),
+    ("H100", "fp8"): (0.613, "Llama3 8B H100 8 fp8"),
+    ("B200", "fp8"): (0.481, "Llama3 8B B200 8 mxfp8"),
+    ("GB200 NVL72", "fp8"): (0.425, "Llama3 8B GB200 8 mxfp8"),
+    ("GB200 NVL72", "nvfp4"): (0.377, "Llama3 70B GB200 64 nvfp4"),
+    ("GB300 NVL72", "fp8"): (0.71, "Llama3.1 405B GB300 256 fp8"),
+}
+#: Without a run of their own.
+SAME_SHARE = {
+    ("H200", "bf16"): ("H100", "bf16"), ("H200", "fp8"): ("H100", "fp8"), ("H800", "bf16"): ("H100", "bf16"),
+    ("H800", "fp8"): ("H100", "fp8"), ("25 Gb/s", "bf16"): ("H100", "bf16"), ("25 Gb/s", "fp8"): ("H100", "fp8"),
+    ("B200", "bf16"): ("B200", "fp8"), ("GB200 NVL72", "bf16"): ("GB200 NVL72", "fp8"),
+    ("GB300 NVL72", "bf16"): ("GB300 NVL72", "fp8"), ("B200", "nvfp4"): ("GB200 NVL72", "nvfp4"),
+    ("GB300 NVL72", "nvfp4"): ("GB200 NVL72", "nvfp4"),
+}  # fmt: skip
+#: Seconds of the host for forward and backward of one layer and micro-batch: (seconds, the run that gave it).
+HOST_MOE = (9.13e-3, "Qwen3 30B-A3B H100 16 fp8")
+#: The same where every kernel launch waits for its kernel (CUDA_LAUNCH_BLOCKING=1), for any layer; it adds to the GPU's.
+HOST_BLOCKING = (13e-3, "BLOOM 181B 02-21 DP4 TP8 PP12 MBS1")
+#: 45 launches of 5 µs: judged.
+HOST_DENSE = 225e-6
+
+#: (kernel, architecture) → the part of the bf16 peak that attention reaches forward and backward, at 8,192 tokens.
+ATTENTION_SHARE = {
+    ("flash 2", "A100"): (0.66, 0.56), ("flash 2", "H100"): (0.33, 0.29), ("flash 3", "H100"): (0.62, 0.50),
+    ("flash 3", "B200"): (0.58, 0.42),
+}  # fmt: skip
+#: Tokens per sequence at which attention runs at half its final rate. Judged.
+ATTENTION_HALF = 700
+#: The part of the memory's bandwidth that element-wise kernels reach. Judged.
+MEMORY_SHARE = 0.82
+#: The part of a hidden message's time that still costs time, since it takes multiprocessors and bandwidth. Judged.
+OVERLAP_COST = 0.10
+#: The part of tensor parallelism's messages that is hidden where matrix multiplications are cut for it. Judged.
+TENSOR_HIDDEN = 0.70
+#: What zigzag sharding of a causal sequence reaches of an even share. From published measurements of ring attention.
+CONTEXT_BALANCE = 0.90
+#: Bytes of a GPU's memory that no term explains: context, libraries, buffers of collectives. Judged.
+FIXED_MEMORY = 6 * GB
+
+
+@dataclass(frozen=True)
+class Software:
+    """A training program.
+
+    attention: "flash 3" (or cuDNN), "flash 2", or "unfused", which keeps scores in memory. elementwise: factor on the
+    bytes that element-wise kernels move. tensor_overlap, data_overlap, gather_overlap: which messages travel behind
+    computation: tensor parallelism's, gradients', parameters' before the forward. gradient_bytes: bytes of a gradient on
+    the wire. recomputed: the part of the forward that selective recomputation repeats, besides attention's softmax.
+    bucket: bytes of gradients per collective, None for one per layer. copy_bytes: bytes moved per weight and gather, in
+    and out of flat buffers. cast_bytes: bytes moved per element to quantize it to FP8. blocking: every kernel launch
+    waits. sequence_parallel, zero_stage, interleaves: defaults of its layouts. expert_overlap: all-to-alls travel behind
+    computation. idle_multiprocessors: the part of the GPU that only communicates. machines: changes to a machine, by
+    name, for the hardware on which this program's published runs were measured.
+    """
+
+    name: str
+    attention: str = "flash 3"
+    elementwise: float = 1.0
+    tensor_overlap: bool = True
+    data_overlap: bool = True
+    gather_overlap: bool = True
+    gradient_bytes: float = 4
+    recomputed: float = 0.0
+    bucket: float | None = None
+    copy_bytes: float = 0
+    cast_bytes: float = 6
+    blocking: bool = False
+    sequence_parallel: bool = True
+    zero_stage: int = 1
+    interleaves: bool = False
+    expert_overlap: bool = False
+    idle_multiprocessors: float = 0.0
+    machines: dict[str, dict[str, object]] = field(default_factory=dict)
+
+    def machine(self, cluster: Cluster) -> Cluster:
+        """The cluster as this program's runs had it."""
+        changes = self.machines.get(cluster.name, {})
+        return replace(cluster, **changes) if changes else cluster  # type: ignore[arg-type]
+
+
+MEGATRON = Software("megatron", interleaves=True)
+#: Meta's of Llama 3, whose report names no overlap of tensor parallelism.
+META = replace(MEGATRON, name="meta", tensor_overlap=False)
+#: Meta's H100s of its published runs, in PyTorch's programs: 96 GB of HBM2e with 2.4 TB/s, and 500 W instead of 700
+#: (torchtitan benchmarks/llama3_h100_202412_torchtitan.md @31a17bf). Power grows about with the cube of the clock.
+_CLOCK = (500 / 700) ** (1 / 3)
+H100_500_WATTS: dict[str, object] = {
+    "flops": {"bf16": 989e12 * _CLOCK, "fp8": 1979e12 * _CLOCK}, "memory_bandwidth": 2400 * GB, "memory": 96 * GB,
+}  # fmt: skip
+TORCHTITAN = Software(
+    "torchtitan", "flash 2", 1.1, tensor_overlap=False, recomputed=0.5, copy_bytes=18, cast_bytes=10, zero_stage=3,
+    machines={"H100": H100_500_WATTS},
+)  # fmt: skip
+TORCHTITAN_ASYNC = replace(TORCHTITAN, name="torchtitan async", tensor_overlap=True)
+TORCHTITAN_EAGER = replace(TORCHTITAN, name="torchtitan eager", elementwise=2.2)
+FSDP = replace(TORCHTITAN_EAGER, name="fsdp", machines={})
+OLMO = replace(TORCHTITAN, name="olmo", machines={})
+#: Its runs were on AWS, whose network delivers out of order.
+NANOTRON = Software(
+    "nanotron", "flash 2", 1.6, tensor_overlap=False, gather_overlap=False, bucket=25e6,
+    machines={"H100": {"network_step": EFA_STEP}},
+)  # fmt: skip
+LLM_FOUNDRY = Software(
+    "llm-foundry", "flash 2", 1.8, tensor_overlap=False, gradient_bytes=2, sequence_parallel=False, zero_stage=3,
+)  # fmt: skip
+#: BLOOM's: Megatron-DeepSpeed of 2022, on nodes with four ports of 100 Gb/s for eight GPUs.
+DEEPSPEED = Software(
+    "deepspeed", "unfused", 1.3, tensor_overlap=False, data_overlap=False, gather_overlap=False, gradient_bytes=2,
+    blocking=True, sequence_parallel=False, machines={"A100": {"ports": 4, "port": 12.5 * GB}},
+)  # fmt: skip
+#: Megatron-LM before FlashAttention and overlap (2021, 2022).
+MEGATRON_2022 = Software(
+    "megatron 2022", "unfused", tensor_overlap=False, data_overlap=False, gather_overlap=False, gradient_bytes=2,
+    sequence_parallel=False, zero_stage=0,
+)  # fmt: skip
+#: DeepSeek's own, for V3: messages behind computation, on 20 of 132 multiprocessors (report, section 3.2.2).
+HAI_LLM = Software("hai-llm", expert_overlap=True, idle_multiprocessors=20 / 132)
+
+SOFTWARE = {
+    s.name: s
+    for s in (
+        MEGATRON, META, TORCHTITAN, TORCHTITAN_ASYNC, TORCHTITAN_EAGER, FSDP, OLMO, NANOTRON, LLM_FOUNDRY, DEEPSPEED,
+        MEGATRON_2022, HAI_LLM,
+    )
+}  # fmt: skip
