@@ -13,17 +13,22 @@ from planner.software import (
     ATTENTION_SHARE,
     CONTEXT_BALANCE,
     HOST_BLOCKING,
-    HOST_DENSE,
+    HOST_EAGER,
     HOST_MOE,
     MATMUL_SHARE,
     MEMORY_SHARE,
     SAME_SHARE,
+    TILE_SECONDS,
     Software,
 )
 from ranks.cluster import Cluster
 from ranks.model import Model, attention_matrices, attention_width, mean_context
 
 Pair = tuple[float, float]
+
+#: Entries of a tile of a product, and the multiprocessors that each compute one at a time (an H100's; others have 108
+#: to 148).
+TILE, MULTIPROCESSORS = 128 * 256, 132
 
 #: Precision → the one whose rate its matrix multiplications have, bytes of an element, and bytes moved per element to
 #: quantize it, in both orientations and with its scales (FP8's is the software's).
@@ -65,10 +70,15 @@ def matmul_rate(step: Step, precision: str) -> float:
 
 
 def matmul_seconds(step: Step, rows: float, inner: float, outer: float, precision: str, copies: float = 1) -> float:
-    """`copies` products of a matrix (rows × inner) with one (inner × outer): 2 FLOPs per product, or its bytes."""
-    itemsize = PRECISIONS[precision][1]
+    """`copies` products of a matrix (rows × inner) with one (inner × outer): 2 FLOPs per product, or its bytes.
+
+    The shorter the inner dimension, the larger is the part of the time in which a tile starts and writes its sums.
+    """
+    kind, itemsize, _ = PRECISIONS[precision]
     moved = (rows * inner + inner * outer) * itemsize + rows * outer * 2
-    return copies * max(2 * rows * inner * outer / matmul_rate(step, precision), step.memory_seconds(moved))
+    half = TILE_SECONDS * step.cluster.flops[kind] / MULTIPROCESSORS / (2 * TILE)
+    rate = matmul_rate(step, precision) * inner / (inner + half)
+    return copies * max(2 * rows * inner * outer / rate, step.memory_seconds(moved))
 
 
 def linear_seconds(
@@ -184,6 +194,6 @@ def host(step: Step, busy: float) -> Pair:
     if step.software.blocking:
         waits = HOST_BLOCKING[0]
     else:
-        slower = 1.5 if step.software.elementwise > 1.3 else 1.0
-        waits = max(0.0, (HOST_MOE[0] if step.moe else HOST_DENSE * slower) - busy)
+        launching = HOST_MOE[0] if step.moe else HOST_EAGER[0] if step.software.eager else 0.0
+        waits = max(0.0, launching - busy)
     return waits / 3, waits * 2 / 3

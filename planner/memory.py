@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from planner.arithmetic import Step
 from planner.communication import rank_parameters
 from planner.software import FIXED_MEMORY
@@ -16,13 +18,16 @@ from ranks.model import (
 def states(step: Step) -> float:
     """Lessons 08 and 09: weights, gradients, master weights and moments of one rank.
 
-    In a pipeline the first or the last stage has a whole embedding. ZeRO-3 also has two gathered layers, and the
-    gradients of one.
+    In a pipeline the fullest stage has one layer more where layers do not divide evenly, and the first or the last one a
+    whole embedding. ZeRO-3 also has two gathered layers, and the gradients of one.
     """
     layout, m = step.layout, step.model
     ordinary, routed = rank_parameters(step)
     if layout.pp > 1:
-        ordinary += m.vocab * m.hidden / layout.tp * max(0.0, 1 - (1 if m.tied else 2) / layout.pp)
+        embeddings = (1 if m.tied else 2) * m.vocab * m.hidden
+        layers = ordinary * layout.pp - embeddings / layout.tp
+        ordinary = layers / m.layers * layers_of_fullest_stage(step) + m.vocab * m.hidden / layout.tp
+        routed *= layers_of_fullest_stage(step) * layout.pp / m.layers
     gradient = 4.0
     over = layout.shards if layout.zero_stage == 3 else layout.data_ranks
     total = ordinary * state_bytes_per_parameter(layout.zero_stage, over, gradient=gradient)
@@ -32,14 +37,19 @@ def states(step: Step) -> float:
     return total
 
 
+def layers_of_fullest_stage(step: Step) -> int:
+    """Layers of the stage with most of them."""
+    return math.ceil(step.model.layers / step.layout.pp)
+
+
 def alive(step: Step, micro_batches: int) -> float:
     """Lesson 11, *What must be remembered*: micro-batches whose activations the first stage keeps at once."""
     p, v = step.layout.pp, step.layout.virtual_stages
     return min(micro_batches, p + (p - 1) / v if v > 1 else p)
 
 
-def activations(step: Step, micro_batches: int) -> float:
-    """Lesson 10, *What a layer keeps*: of all layers of a rank, times the micro-batches that are alive.
+def activations(step: Step, micro_batches: float) -> float:
+    """Lesson 10, *What a layer keeps*: of all layers of a rank, times so many micro-batches.
 
     Full recomputation keeps only each layer's input, and one layer while its backward runs.
     """
@@ -52,7 +62,7 @@ def activations(step: Step, micro_batches: int) -> float:
         kept = 2 * m.hidden * step.own_tokens
     elif layout.recompute == "selective":
         kept *= 1 - step.software.recomputed
-    return kept * m.layers / layout.pp * alive(step, micro_batches) + (layer if layout.recompute != "none" else 0.0)
+    return kept * layers_of_fullest_stage(step) * micro_batches + (layer if layout.recompute != "none" else 0.0)
 
 
 def logits(step: Step) -> float:
@@ -61,6 +71,7 @@ def logits(step: Step) -> float:
 
 
 def terms(step: Step, micro_batches: int) -> dict[str, float]:
-    """All of them, on the fullest rank: the first stage has the activations, the last one the logits."""
-    found = {"states": states(step), "activations": activations(step, micro_batches), "logits": logits(step)}
-    return {**found, "fixed": FIXED_MEMORY}
+    """All of them, on the fullest rank: of a pipeline's first stage, which keeps most, and its last, with the logits."""
+    found = {"states": states(step), "activations": activations(step, alive(step, micro_batches)), "fixed": FIXED_MEMORY}
+    last = {**found, "activations": activations(step, 1), "logits": logits(step)}
+    return last if step.layout.pp == 1 or sum(last.values()) > sum(found.values()) else found

@@ -100,11 +100,14 @@ def slowest_stage(step: Step, layers: float, head: float) -> float:
     m, p, v = step.model, step.layout.pp, step.layout.virtual_stages
     if p == 1:
         return layers + head
+    one = layers / m.layers
+    if step.software.balances_head:
+        return min(max(last * one + head, math.ceil((m.layers - last) / (p - 1)) * one) for last in range(m.layers))
     if m.layers % p == 0:
         return layers / p + head
     extra = 1 if step.software.blocking else 2
     most = min(math.ceil((m.layers + extra) / (p * v)) * v, math.ceil(m.layers / p))
-    return max((layers + head) / p, layers / m.layers * most)
+    return max((layers + head) / p, most * one)
 
 
 def predict(

@@ -16,10 +16,10 @@ MATMUL_SHARE: dict[tuple[str, str], tuple[float, str]] = {
     ("A100", "bf16"): (0.759, "BLOOM 181B 02-25 DP8 TP4 PP12 MBS2"),
     ("H100", "bf16"): (0.518, "Megatron-LM 177B"),
     ("H100", "fp8"): (0.613, "Llama3 8B H100 8 fp8"),
-    ("B200", "fp8"): (0.481, "Llama3 8B B200 8 mxfp8"),
-    ("GB200 NVL72", "fp8"): (0.425, "Llama3 8B GB200 8 mxfp8"),
+    ("B200", "fp8"): (0.481, "Llama3 8B B200 8 fp8"),
+    ("GB200 NVL72", "fp8"): (0.425, "Llama3 8B GB200 8 fp8"),
     ("GB200 NVL72", "nvfp4"): (0.377, "Llama3 70B GB200 64 nvfp4"),
-    ("GB300 NVL72", "fp8"): (0.71, "Llama3.1 405B GB300 256 fp8"),
+    ("GB300 NVL72", "fp8"): (0.71, "Llama3 8B GB300 8 fp8"),
 }
 #: Without a run of their own.
 SAME_SHARE = {
@@ -29,12 +29,14 @@ SAME_SHARE = {
     ("GB300 NVL72", "bf16"): ("GB300 NVL72", "fp8"), ("B200", "nvfp4"): ("GB200 NVL72", "nvfp4"),
     ("GB300 NVL72", "nvfp4"): ("GB200 NVL72", "nvfp4"),
 }  # fmt: skip
+#: Seconds that a tile of a product needs besides its multiplications, to start and to write its sums. Judged.
+TILE_SECONDS = 2e-6
 #: Seconds of the host for forward and backward of one layer and micro-batch: (seconds, the run that gave it).
 HOST_MOE = (9.13e-3, "Qwen3 30B-A3B H100 16 fp8")
 #: The same where every kernel launch waits for its kernel (CUDA_LAUNCH_BLOCKING=1), for any layer; it adds to the GPU's.
 HOST_BLOCKING = (13e-3, "BLOOM 181B 02-21 DP4 TP8 PP12 MBS1")
-#: 45 launches of 5 µs: judged.
-HOST_DENSE = 225e-6
+#: The same for a dense layer, in eager PyTorch.
+HOST_EAGER = (4.5e-3, "Ultra-Scale 8.86B 1 node DP1 TP8 PP1 MBS1")
 
 #: (kernel, architecture) → the part of the bf16 peak that attention reaches forward and backward, at 8,192 tokens.
 ATTENTION_SHARE = {
@@ -52,7 +54,7 @@ TENSOR_HIDDEN = 0.70
 #: What zigzag sharding of a causal sequence reaches of an even share. From published measurements of ring attention.
 CONTEXT_BALANCE = 0.90
 #: Bytes of a GPU's memory that no term explains: context, libraries, buffers of collectives. Judged.
-FIXED_MEMORY = 6 * GB
+FIXED_MEMORY = 4 * GB
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Software:
     bucket: bytes of gradients per collective, None for one per layer. copy_bytes: bytes moved per weight and gather, in
     and out of flat buffers. cast_bytes: bytes moved per element to quantize it to FP8. blocking: every kernel launch
     waits. sequence_parallel, zero_stage, interleaves: defaults of its layouts. expert_overlap: all-to-alls travel behind
-    computation. idle_multiprocessors: the part of the GPU that only communicates. machines: changes to a machine, by
+    computation. idle_multiprocessors: the part of the GPU that only communicates. eager: kernels are
+    launched one by one from Python. balances_head: the last stage of a pipeline gets fewer layers, for the output layer. machines: changes to a machine, by
     name, for the hardware on which this program's published runs were measured.
     """
 
@@ -87,6 +90,8 @@ class Software:
     interleaves: bool = False
     expert_overlap: bool = False
     idle_multiprocessors: float = 0.0
+    eager: bool = False
+    balances_head: bool = False
     machines: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def machine(self, cluster: Cluster) -> Cluster:
@@ -115,6 +120,7 @@ OLMO = replace(TORCHTITAN, name="olmo", machines={})
 #: Its runs were on AWS, whose network delivers out of order.
 NANOTRON = Software(
     "nanotron", "flash 2", 1.6, tensor_overlap=False, gather_overlap=False, bucket=25e6,
+    eager=True, balances_head=True,
     machines={"H100": {"network_step": EFA_STEP}},
 )  # fmt: skip
 LLM_FOUNDRY = Software(
