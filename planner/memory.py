@@ -28,11 +28,12 @@ def states(step: Step) -> float:
         layers = ordinary * layout.pp - embeddings / layout.tp
         ordinary = layers / m.layers * layers_of_fullest_stage(step) + m.vocab * m.hidden / layout.tp
         routed *= layers_of_fullest_stage(step) * layout.pp / m.layers
-    gradient = 4.0
+    # Between the micro-batches of a pipeline, ZeRO-3 keeps its weights gathered and its gradients whole.
+    stage = 1 if layout.zero_stage == 3 and layout.pp > 1 else layout.zero_stage
     over = layout.shards if layout.zero_stage == 3 else layout.data_ranks
-    total = ordinary * state_bytes_per_parameter(layout.zero_stage, over, gradient=gradient)
-    total += routed * state_bytes_per_parameter(layout.zero_stage, layout.expert_data_ranks, gradient=gradient)
-    if layout.zero_stage == 3:
+    total = ordinary * state_bytes_per_parameter(stage, over)
+    total += routed * state_bytes_per_parameter(stage, layout.expert_data_ranks)
+    if stage == 3:
         total += 3 * 2 * parameters(m).total / (m.layers * layout.tp * layout.ep)
     return total
 
@@ -57,6 +58,7 @@ def activations(step: Step, micro_batches: float) -> float:
     layer = activation_bytes_per_token(m, bool(m.experts), layout.tp, layout.sequence_parallel) * step.tokens
     if step.software.attention == "unfused" and layout.recompute == "none":
         layer += 5 * step.tokens * m.sequence * m.heads / layout.tp
+    layer *= step.software.kept
     kept = layer
     if layout.recompute == "full":
         kept = 2 * m.hidden * step.own_tokens
@@ -67,7 +69,7 @@ def activations(step: Step, micro_batches: float) -> float:
 
 def logits(step: Step) -> float:
     """Lesson 12, *The loss without the logits*: one micro-batch's, on the last stage."""
-    return logits_bytes_per_token(step.model, step.layout.tp) * step.tokens
+    return logits_bytes_per_token(step.model, step.layout.tp, step.software.logits_bytes) * step.tokens
 
 
 def terms(step: Step, micro_batches: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ranks.cluster import EFA_STEP, GB, Cluster
+from ranks.cluster import EFA_STEP, EFA_TREE, GB, Cluster
 
 #: (machine, precision) → (the part of the dense peak that matrix multiplications of a whole step reach, the run that
 #: gave it). Besides kernels this covers what has no term: power, clocks, gaps between kernels.
@@ -54,7 +54,7 @@ TENSOR_HIDDEN = 0.70
 #: What zigzag sharding of a causal sequence reaches of an even share. From published measurements of ring attention.
 CONTEXT_BALANCE = 0.90
 #: Bytes of a GPU's memory that no term explains: context, libraries, buffers of collectives. Judged.
-FIXED_MEMORY = 4 * GB
+FIXED_MEMORY = 3 * GB
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Software:
     and out of flat buffers. cast_bytes: bytes moved per element to quantize it to FP8. blocking: every kernel launch
     waits. sequence_parallel, zero_stage, interleaves: defaults of its layouts. expert_overlap: all-to-alls travel behind
     computation. idle_multiprocessors: the part of the GPU that only communicates. eager: kernels are
-    launched one by one from Python. balances_head: the last stage of a pipeline gets fewer layers, for the output layer. machines: changes to a machine, by
+    launched one by one from Python. balances_head: the last stage of a pipeline gets fewer layers, for the output layer. kept: factor on the bytes that a layer keeps until backward, for kernels that are not fused. logits_bytes:
+    bytes per entry of the logits while the loss is computed. machines: changes to a machine, by
     name, for the hardware on which this program's published runs were measured.
     """
 
@@ -92,6 +93,8 @@ class Software:
     idle_multiprocessors: float = 0.0
     eager: bool = False
     balances_head: bool = False
+    kept: float = 1.0
+    logits_bytes: float = 12
     machines: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def machine(self, cluster: Cluster) -> Cluster:
@@ -120,8 +123,8 @@ OLMO = replace(TORCHTITAN, name="olmo", machines={})
 #: Its runs were on AWS, whose network delivers out of order.
 NANOTRON = Software(
     "nanotron", "flash 2", 1.6, tensor_overlap=False, gather_overlap=False, bucket=25e6,
-    eager=True, balances_head=True,
-    machines={"H100": {"network_step": EFA_STEP}},
+    eager=True, balances_head=True, kept=1.4, logits_bytes=8,
+    machines={"H100": {"network_step": EFA_STEP, "network_level": EFA_TREE}},
 )  # fmt: skip
 LLM_FOUNDRY = Software(
     "llm-foundry", "flash 2", 1.8, tensor_overlap=False, gradient_bytes=2, sequence_parallel=False, zero_stage=3,

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 GB = 1e9
+#: What makers print as "GB" of memory: dies hold powers of two (ml-engineering, as below, "Accelerator memory").
+GIB = 2.0**30
 US = 1e-6
 
 #: The part of a link's nominal bandwidth that long vectors reach. NVLink: 8 × H200, 16 GiB, a ring, 367.6 GB/s of 450.
@@ -49,9 +51,9 @@ NVLINK_STEP = StartUp(0.6 * US, 1.9 * US, 3.4 * US)
 NETWORK_STEP = StartUp(2.7 * US, 4.0 * US, 14.0 * US)
 #: The same for a level of a tree (Simple), and what a step over NVLink costs at least once a group leaves its domain.
 TREE_NVLINK, TREE_NETWORK, POSTING = 4.0 * US, 14.0 * US, 1.0 * US
-#: AWS's network delivers out of order, so NCCL cannot use LL or LL128. 70 µs per level of a tree reproduce the 378 µs of
-#: 1 MiB on 4 nodes of 8 × B200 (ml-engineering, as above).
-EFA_STEP = StartUp(math.inf, math.inf, 70 * US)
+#: AWS's network delivers out of order, so NCCL cannot use LL or LL128. Both numbers reproduce the 378 µs of 1 MiB on 4
+#: nodes of 8 × B200 (ml-engineering, as above), whichever algorithm ran.
+EFA_STEP, EFA_TREE = StartUp(math.inf, math.inf, 26 * US), 72 * US
 #: What LL and LL128 keep of the bandwidth (same file of NCCL).
 LL_SHARE, LL128_SHARE, TREE_SHARE = 0.4, 0.92, 0.92
 
@@ -73,8 +75,8 @@ class Cluster:
     memory_bandwidth: bytes per second of it. domain: GPUs per NVLink domain. nvlink: bytes per second that a GPU sends
     to others of its domain. ports: network ports per domain. port: bytes per second of one. host_link: bytes per second
     between a GPU and its host. switch_share: the part of `NVLINK_SHARE` that a vector added up by the switch itself
-    reaches (NCCL's `nvlsEfficiency`); 0 where the switch cannot add. network_step: seconds per step over the network.
-    source: where the numbers come from.
+    reaches (NCCL's `nvlsEfficiency`); 0 where the switch cannot add. network_step: seconds per step of a ring over the
+    network. network_level: seconds per level of a tree over it. source: where the numbers come from.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Cluster:
     switch_share: float
     source: str
     network_step: StartUp = field(default=NETWORK_STEP)
+    network_level: float = TREE_NETWORK
 
     def together(self, group_size: int, stride: int = 1) -> int:
         """How many ranks of a group share an NVLink domain: the group's ranks are `stride` apart in the numbering.
@@ -129,7 +132,7 @@ class Cluster:
         ways = self._ring_seconds(moving, steps, group_size, stride)
         domains = math.ceil(group_size / k)
         if domains > 1:
-            levels = (k - 1) * TREE_NVLINK + math.log2(domains) * self.network_step.simple * TREE_NETWORK / NETWORK_STEP.simple
+            levels = (k - 1) * TREE_NVLINK + math.log2(domains) * self.network_level
             ways.append(LAUNCH + BASE.simple + 2 * levels + pipelined(moving / TREE_SHARE))
         elif switch and self.switch_share and group_size > 4:
             # Every GPU sends its vector, and the sum of one part of it; it receives as much.
@@ -196,35 +199,35 @@ CLUSTERS = {
     cluster.name: cluster
     for cluster in (
         Cluster(
-            "A100", {"bf16": 312e12}, 80 * GB, 2000 * GB, 8, 300 * GB, 8, 25 * GB, 31 * GB, 0.0,
+            "A100", {"bf16": 312e12}, 80 * GIB, 2000 * GB, 8, 300 * GB, 8, 25 * GB, 31 * GB, 0.0,
             f"DGX A100. {ACCELERATORS}; {LINKS}; 8 ports of 200 Gb/s: not reopened",
         ),
         Cluster(
-            "H100", HOPPER, 80 * GB, 3350 * GB, 8, 450 * GB, 8, 50 * GB, 63 * GB, 0.85,
+            "H100", HOPPER, 80 * GIB, 3350 * GB, 8, 450 * GB, 8, 50 * GB, 63 * GB, 0.85,
             f"DGX H100. {ACCELERATORS}; {LINKS}",
         ),
         Cluster(
-            "H800", HOPPER, 80 * GB, 3350 * GB, 8, 200 * GB, 8, 50 * GB, 63 * GB, 0.85,
+            "H800", HOPPER, 80 * GIB, 3350 * GB, 8, 200 * GB, 8, 50 * GB, 63 * GB, 0.85,
             "An H100 with less NVLink; 200 GB/s nominal: not reopened (DeepSeek-V3, section 3.2.2, reaches 160)",
         ),
         Cluster(
-            "H200", HOPPER, 141 * GB, 4800 * GB, 8, 450 * GB, 8, 50 * GB, 63 * GB, 0.85,
+            "H200", HOPPER, 141 * GIB, 4800 * GB, 8, 450 * GB, 8, 50 * GB, 63 * GB, 0.85,
             f"DGX H200. {ACCELERATORS}; {LINKS}",
         ),
         Cluster(
-            "B200", {"bf16": 2250e12, "fp8": 4500e12, "nvfp4": 9000e12}, 180 * GB, 8000 * GB, 8, 900 * GB, 8, 50 * GB,
+            "B200", {"bf16": 2250e12, "fp8": 4500e12, "nvfp4": 9000e12}, 180 * GIB, 8000 * GB, 8, 900 * GB, 8, 50 * GB,
             63 * GB, 0.74, f"DGX B200. {ACCELERATORS}; {LINKS}",
         ),
         Cluster(
-            "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GB, 8000 * GB, 72, 900 * GB, 72, 50 * GB, 450 * GB, 0.74,
+            "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GIB, 8000 * GB, 72, 900 * GB, 72, 50 * GB, 450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs",
         ),
         Cluster(
-            "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 288 * GB, 8000 * GB, 72, 900 * GB, 72, 100 * GB, 450 * GB, 0.74,
+            "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 288 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB, 450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS} (memory: its row for B300); {LINKS}; 800 Gb/s: not reopened",
         ),
         Cluster(
-            "25 Gb/s", HOPPER, 80 * GB, 3350 * GB, 8, 450 * GB, 1, 3.125 * GB, 63 * GB, 0.85,
+            "25 Gb/s", HOPPER, 80 * GIB, 3350 * GB, 8, 450 * GB, 1, 3.125 * GB, 63 * GB, 0.85,
             "Nodes of a DGX H100, joined by a single port of 25 Gb/s Ethernet each: a cluster without a fast network",
         ),
     )

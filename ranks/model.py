@@ -195,9 +195,12 @@ def activation_bytes_per_token(model: Model, moe: bool = False, tensor: int = 1,
     return split / tensor + 8 * m.hidden / (tensor if sequence_parallel else 1)
 
 
-def logits_bytes_per_token(model: Model, tensor: int = 1) -> float:
-    """Bytes of the logits of one token: in bf16, in float32 for the loss, and their gradient in float32."""
-    return (2 + 4 + 4) * model.vocab / tensor
+def logits_bytes_per_token(model: Model, tensor: int = 1, per_entry: float = 12) -> float:
+    """Bytes of the logits of one token while the loss is computed.
+
+    Without kernels that fuse the loss, 12 per entry: 2 in bf16, 4 in float32, 4 of the log-softmax, 2 of the gradient.
+    """
+    return per_entry * model.vocab / tensor
 
 
 #: Sizes: Table 3 of the Llama 3 report (arXiv 2407.21783); vocabulary: the models' configurations.
