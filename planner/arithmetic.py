@@ -17,6 +17,9 @@ from planner.software import (
     HOST_MOE,
     MATMUL_SHARE,
     MEMORY_SHARE,
+    MOE_2025,
+    MOE_2026,
+    MXFP8_CAST,
     SAME_SHARE,
     TILE_SECONDS,
     Software,
@@ -31,8 +34,8 @@ Pair = tuple[float, float]
 TILE, MULTIPROCESSORS = 128 * 256, 132
 
 #: Precision → the one whose rate its matrix multiplications have, bytes of an element, and bytes moved per element to
-#: quantize it, in both orientations and with its scales (FP8's is the software's).
-PRECISIONS = {"bf16": ("bf16", 2.0, 0.0), "fp8": ("fp8", 1.0, None), "mxfp8": ("fp8", 1.0, 4.0), "nvfp4": ("nvfp4", 0.56, 7.0)}
+#: quantize it, along both dimensions (FP8's is the software's, MXFP8's is calibrated).
+PRECISIONS = {"bf16": ("bf16", 2.0, 0.0), "fp8": ("fp8", 1.0, None), "mxfp8": ("fp8", 1.0, None), "nvfp4": ("nvfp4", 0.56, 7.0)}
 
 
 @dataclass(frozen=True)
@@ -116,11 +119,20 @@ def matmuls(step: Step) -> Pair:
 
 def quantizing(step: Step) -> Pair:
     """Lesson 10, *Fewer bits*: every input, output gradient and weight of a linear layer is first written in few bits."""
-    cast = PRECISIONS[step.precision][2]
-    per_element = step.software.cast_bytes if cast is None else cast
+    per_element = PRECISIONS[step.precision][2]
+    if per_element is None:
+        per_element = MXFP8_CAST[0] if step.precision == "mxfp8" else step.software.cast_bytes
     forward = sum(rows * i * copies for rows, i, _, copies in layer_matrices(step))
     backward = sum(rows * o * copies for rows, _, o, copies in layer_matrices(step))
     return step.memory_seconds(per_element * forward), step.memory_seconds(per_element * backward)
+
+
+def attention_shares(step: Step) -> Pair:
+    """The parts of the bf16 peak that the software's kernel reaches on this machine, or the latest that runs there."""
+    name = step.cluster.name
+    family = "A100" if name == "A100" else "H100" if name in ("H100", "H800", "H200", "25 Gb/s") else "B200"
+    latest = {"A100": "flash 2", "H100": "flash 3", "B200": "flash 3"}[family]
+    return ATTENTION_SHARE.get((step.software.attention, family)) or ATTENTION_SHARE[latest, family]
 
 
 def attention(step: Step) -> Pair:
@@ -133,9 +145,7 @@ def attention(step: Step) -> Pair:
         flops, scores = 4 * step.tokens * m.sequence * width, step.tokens * m.sequence * m.heads / layout.tp
         slow = (1 if m.head_dim % 8 == 0 else 3) / (0.5 * matmul_rate(step, "bf16"))
         return flops * slow + step.memory_seconds(12 * scores), 2 * flops * slow + step.memory_seconds(16 * scores)
-    family = {"A": "A100", "H": "H100"}.get(step.cluster.name[0], "H100" if step.cluster.name == "25 Gb/s" else "B200")
-    kernel = step.software.attention if (step.software.attention, family) in ATTENTION_SHARE else "flash 3"
-    forward, backward = ATTENTION_SHARE["flash 2" if family == "A100" else kernel, family]
+    forward, backward = attention_shares(step)
     context = mean_context(m)
     speed = peak * 2 * context / (2 * context + ATTENTION_HALF) * (8192 + ATTENTION_HALF) / 8192
     speed *= 0.75 if m.head_dim <= 64 and m.latent is None else 1.0
@@ -168,6 +178,14 @@ def logits(step: Step) -> Pair:
     heads = 1 + m.predicted_ahead
     entries = step.tokens * columns
     return heads * (forward + step.memory_seconds(16 * entries)), heads * (backward + step.memory_seconds(12 * entries))
+
+
+def experts_overhead(step: Step, busy: float) -> Pair:
+    """What layers with experts take longer in older software, besides `busy` seconds; no lesson derives it."""
+    if not step.moe or not step.software.moe:
+        return 0.0, 0.0
+    factor = (MOE_2025 if step.software.moe == "2025" else MOE_2026)[0] - 1
+    return factor * busy / 3, factor * busy * 2 / 3
 
 
 def recomputed(step: Step, parts: dict[str, Pair]) -> float:

@@ -14,6 +14,13 @@ from planner import arithmetic, rows, software
 ROWS = Path(__file__).resolve().parent.parent / "benchmarks" / "published_runs.json"
 
 
+#: Constants that are not shares of a peak, and between which values each is looked for.
+RANGES = {
+    "HOST_MOE": (0.0, 0.05), "HOST_EAGER": (0.0, 0.05), "HOST_BLOCKING": (0.0, 0.05),
+    "MOE_2025": (0.5, 3.0), "MOE_2026": (0.5, 3.0), "MXFP8_CAST": (0.0, 30.0),
+}  # fmt: skip
+
+
 def solve(error: Callable[[float], float], low: float, high: float) -> float:
     """Where an error that changes its sign between low and high is 0, by halving."""
     rising = error(low) < error(high)
@@ -39,14 +46,14 @@ def calibrate(path: Path = ROWS, rounds: int = 4) -> dict[str, float]:
 
             found[" ".join(key)] = round(solve(share_error, 0.2, 1.2), 3)
             software.MATMUL_SHARE[key] = (found[" ".join(key)], name)
-        for constant in ("HOST_MOE", "HOST_BLOCKING"):
+        for constant, (low, high) in RANGES.items():
             name = getattr(software, constant)[1]
 
-            def host_error(value: float, constant: str = constant, name: str = name) -> float:
+            def error(value: float, constant: str = constant, name: str = name) -> float:
                 setattr(arithmetic, constant, (value, name))
                 return rows.compare(runs[name]).error
 
-            found[constant] = round(solve(host_error, 0.0, 0.05), 5)
+            found[constant] = round(solve(error, low, high), 5)
             setattr(arithmetic, constant, (found[constant], name))
     return found
 

@@ -88,6 +88,7 @@ def layer_terms(step: Step) -> dict[str, Pair]:
     limit = FOUR_NODES if step.model.experts == 256 and step.model.latent else None
     found["experts"] = communication.experts(step, limit)
     found["recomputing"] = (0.0, arithmetic.recomputed(step, found))
+    found["experts' overhead"] = arithmetic.experts_overhead(step, sum(f + b for f, b in found.values()))
     found["host"] = arithmetic.host(step, sum(f + b for f, b in found.values()))
     return {term: pair for term, pair in found.items() if any(pair)}
 

@@ -27,6 +27,8 @@ WORDS = {
     "meta": ("llama 3 report", "llama 3 herd", "2407.21783"),
     "megatron 2022": ("narayanan", "sc'21", "sc21", "korthikanti", "2205.05198", "2104.04473"),
     "hai-llm": ("h800", "isca'25"),
+    "megatron 2025": ("25.02", "25.04", "25.07", "25.09", "25.11"),
+    "megatron 26.08": ("26.08", "26.10"),
 }
 #: Fields that a row must have; everything else has a default.
 REQUIRED = ("name", "model", "cluster", "gpus", "layout", "precision", "published")
@@ -130,9 +132,7 @@ def software_of(row: Mapping[str, Any]) -> Software:
     text = f"{row['name']} {row.get('source') or ''} {row['cluster']}".lower()
     told = next((name for name, words in WORDS.items() if any(word in text for word in words)), "megatron")
     wanted = str(row.get("software") or told).lower()
-    if wanted == "torchtitan" and told.startswith("torchtitan"):
-        wanted = told
-    if wanted not in SOFTWARE:
+    if wanted not in SOFTWARE or told.startswith(wanted):
         wanted = told
     return SOFTWARE[wanted]
 
