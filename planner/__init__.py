@@ -15,5 +15,6 @@ from __future__ import annotations
 
 from planner.layout import Layout, LayoutError
 from planner.prediction import Prediction, predict
+from planner.search import Plan, plan
 
-__all__ = ["Layout", "LayoutError", "Prediction", "predict"]
+__all__ = ["Layout", "LayoutError", "Plan", "Prediction", "plan", "predict"]

@@ -19,6 +19,7 @@ from planner.software import (
     MEMORY_SHARE,
     MOE_2025,
     MOE_2026,
+    MOE_LATEST,
     MXFP8_CAST,
     SAME_SHARE,
     TILE_SECONDS,
@@ -181,10 +182,13 @@ def logits(step: Step) -> Pair:
 
 
 def experts_overhead(step: Step, busy: float) -> Pair:
-    """What layers with experts take longer in older software, besides `busy` seconds; no lesson derives it."""
-    if not step.moe or not step.software.moe:
+    """What layers with experts take besides `busy` seconds in software of this age (less, if negative).
+
+    No lesson derives it: it is one calibrated factor per age.
+    """
+    if not step.moe:
         return 0.0, 0.0
-    factor = (MOE_2025 if step.software.moe == "2025" else MOE_2026)[0] - 1
+    factor = {"2025": MOE_2025, "2026": MOE_2026, "latest": MOE_LATEST}[step.software.moe][0] - 1
     return factor * busy / 3, factor * busy * 2 / 3
 
 
@@ -212,6 +216,7 @@ def host(step: Step, busy: float) -> Pair:
     if step.software.blocking:
         waits = HOST_BLOCKING[0]
     else:
-        launching = HOST_MOE[0] if step.moe else HOST_EAGER[0] if step.software.eager else 0.0
+        moe = HOST_MOE[0] if step.software.moe != "latest" else 0.0
+        launching = moe if step.moe else HOST_EAGER[0] if step.software.eager else 0.0
         waits = max(0.0, launching - busy)
     return waits / 3, waits * 2 / 3

@@ -17,8 +17,14 @@ ROWS = Path(__file__).resolve().parent.parent / "benchmarks" / "published_runs.j
 #: Constants that are not shares of a peak, and between which values each is looked for.
 RANGES = {
     "HOST_MOE": (0.0, 0.05), "HOST_EAGER": (0.0, 0.05), "HOST_BLOCKING": (0.0, 0.05),
-    "MOE_2025": (0.5, 3.0), "MOE_2026": (0.5, 3.0), "MXFP8_CAST": (0.0, 30.0),
+    "MOE_2025": (0.5, 3.0), "MOE_2026": (0.5, 3.0),
+    "MOE_LATEST": (0.5, 3.0), "MXFP8_CAST": (0.0, 30.0),
 }  # fmt: skip
+
+
+def names() -> set[str]:
+    """The runs from which constants were calibrated."""
+    return {name for _, name in software.MATMUL_SHARE.values()} | {getattr(software, name)[1] for name in RANGES}
 
 
 def solve(error: Callable[[float], float], low: float, high: float) -> float:

@@ -23,7 +23,8 @@ def tensor(step: Step) -> Pair:
     """Lesson 12, *What it costs in time*: each block all-reduces its output forward, and its input's gradient backward.
 
     With sequence parallelism an all-reduce is an all-gather and a reduce-scatter of the same bytes. A layer has two
-    blocks; with experts only attention is split, since experts get their tokens by all-to-all.
+    blocks; with experts only attention is split, since experts get their tokens by all-to-all. Where matrix
+    multiplications are cut so that pieces travel behind pieces, they do so inside an NVLink domain.
     """
     t = step.layout.tp
     if t == 1:
@@ -33,7 +34,8 @@ def tensor(step: Step) -> Pair:
         once = 2 * step.cluster.all_gather_seconds(nbytes, t)
     else:
         once = step.cluster.all_reduce_seconds(nbytes, t)
-    shown = exposed(once, TENSOR_HIDDEN * once if step.software.tensor_overlap else 0.0)
+    overlaps = step.software.tensor_overlap and step.cluster.together(t) == t
+    shown = exposed(once, TENSOR_HIDDEN * once if overlaps else 0.0)
     blocks = 1 if step.moe else 2
     return blocks * shown, blocks * shown
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from planner import arithmetic, communication, memory
 from planner.arithmetic import Pair, Step
-from planner.layout import Layout, check
+from planner.layout import Layout, LayoutError, check
 from planner.software import MEGATRON, Software
-from ranks.cluster import Cluster
+from ranks.cluster import GB, Cluster
 from ranks.model import Model, flops_per_token, parameters
 
 #: Tokens of DeepSeek-V3 go to at most four nodes (its report, section 2.1.2).
@@ -118,8 +118,12 @@ def predict(
     batch: int,
     precision: str = "bf16",
     software: Software = MEGATRON,
+    memory_limit: bool = True,
 ) -> Prediction:
-    """The prediction for a step of `batch` sequences. LayoutError if this layout cannot run it; memory is not checked."""
+    """The prediction for a step of `batch` sequences. LayoutError if this layout cannot run it.
+
+    memory_limit: nor may it need more memory than a GPU has.
+    """
     check(model, cluster, layout, batch)
     if precision not in arithmetic.PRECISIONS or arithmetic.PRECISIONS[precision][0] not in cluster.flops:
         known = [name for name, (kind, *_) in arithmetic.PRECISIONS.items() if kind in cluster.flops]
@@ -143,4 +147,9 @@ def predict(
     time["data"] = communication.data(step, forward, backward, micro_batches)
     time["optimizer"] = communication.optimizer(step)
     time = {term: seconds for term, seconds in time.items() if seconds}
-    return Prediction(model, cluster, layout, batch, time, memory.terms(step, micro_batches))
+    found = Prediction(model, cluster, layout, batch, time, memory.terms(step, micro_batches))
+    if memory_limit and found.nbytes > step.cluster.memory:
+        need = f"{found.nbytes / GB:.0f} GB, and a GPU of {cluster.name} has {step.cluster.memory / GB:.0f}"
+        largest = max(found.memory, key=lambda term: found.memory[term])
+        raise LayoutError(f"this layout needs {need}; most are {largest}: split or recompute more")
+    return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.layout import Layout, LayoutError
+from planner.layout import Layout
 from planner.prediction import Prediction, counted_flops, predict
 from planner.software import SOFTWARE, Software
 from ranks import cluster
@@ -181,9 +181,9 @@ def compare(run: Run) -> Comparison:
         whole = layout.dp * layout.micro_batch
         batch = max(1, math.floor(run.batch / whole + 0.5)) * whole
         try:
-            found.append(predict(run.model, run.cluster, layout, batch, run.precision, run.software))
-        except LayoutError as error:
-            raise RowError(f"{run.name}: {error}") from error
+            found.append(
+                predict(run.model, run.cluster, layout, batch, run.precision, run.software, memory_limit=False)
+            )
         except ValueError as error:
             raise RowError(f"{run.name}: {error}") from error
     room = FILLED * run.software.machine(run.cluster).memory

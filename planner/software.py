@@ -34,10 +34,10 @@ TILE_SECONDS = 2e-6
 #: Seconds of the host for forward and backward of one layer and micro-batch: (seconds, the run that gave it).
 HOST_MOE = (0.00913, "Qwen3 30B-A3B H100 16 fp8")
 #: Seconds of a layer with experts against what the terms say, by the age of Megatron's containers: (factor, the run
-#: that gave it). Routing, permutation, grouped products and their overlap became faster with every release; with that of
-#: 26.08 the terms explain the layer.
+#: that gave it). Routing, permutation, grouped products and their overlap became faster with every release.
 MOE_2025 = (1.105, "DeepSeek-V3 25.11 GB200 256 mxfp8")
 MOE_2026 = (1.068, "Qwen3 30B-A3B B200 8 mxfp8")
+MOE_LATEST = (0.8723, "DeepSeek-V3 26.08 GB200 256 mxfp8")
 #: Bytes moved per element to quantize it to MXFP8, along both dimensions and with its scales.
 MXFP8_CAST = (9.639, "Llama3 8B B200 8 mxfp8")
 #: The same where every kernel launch waits for its kernel (CUDA_LAUNCH_BLOCKING=1), for any layer; it adds to the GPU's.
@@ -77,8 +77,9 @@ class Software:
     waits. sequence_parallel, zero_stage, interleaves: defaults of its layouts. expert_overlap: all-to-alls travel behind
     computation. idle_multiprocessors: the part of the GPU that only communicates. eager: kernels are
     launched one by one from Python. balances_head: the last stage of a pipeline gets fewer layers, for the output layer. kept: factor on the bytes that a layer keeps until backward, for kernels that are not fused. logits_bytes:
-    bytes per entry of the logits while the loss is computed. moe: "2025" or
-    "2026", the age of what it does in layers with experts, "" for the latest. machines: changes to a machine, by
+    bytes per entry of the logits while the loss is computed. moe: "2025",
+    "2026" or "latest", the age of what it does in layers with experts; the latest launches whole steps as CUDA graphs,
+    so that it does not wait for the host. machines: changes to a machine, by
     name, for the hardware on which this program's published runs were measured.
     """
 
@@ -103,7 +104,7 @@ class Software:
     balances_head: bool = False
     kept: float = 1.0
     logits_bytes: float = 12
-    moe: str = ""
+    moe: str = "2026"
     machines: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def machine(self, cluster: Cluster) -> Cluster:
@@ -113,9 +114,9 @@ class Software:
 
 
 #: Megatron-LM and Megatron-Bridge; of early 2026 unless a run tells its container.
-MEGATRON = Software("megatron", interleaves=True, moe="2026")
+MEGATRON = Software("megatron", interleaves=True)
 MEGATRON_2025 = replace(MEGATRON, name="megatron 2025", moe="2025")
-MEGATRON_LATEST = replace(MEGATRON, name="megatron 26.08", moe="")
+MEGATRON_LATEST = replace(MEGATRON, name="megatron 26.08", moe="latest")
 #: Meta's of Llama 3, whose report names no overlap of tensor parallelism.
 META = replace(MEGATRON, name="meta", tensor_overlap=False)
 #: Meta's H100s of its published runs, in PyTorch's programs: 96 GB of HBM2e with 2.4 TB/s, and 500 W instead of 700
