@@ -25,6 +25,10 @@ LESSON_FILES = (
 
 #: Pattern of a changed file → the test files for it.
 TESTS = (
+    (
+        r"ranks/(cluster|model)\.py|planner/|benchmarks/(planner|published_runs)",
+        "ranks/test_cluster ranks/test_model test_planner",
+    ),
     (r"ranks/", "ranks/test_ranks ranks/test_hangs test_progress test_packages"),
     (
         r"pyproject\.toml|requirements|MANIFEST|CITATION|\.github/",

@@ -2,13 +2,13 @@
 
     python benchmarks/planner.py [ROWS.json] [--terms] [--part PART]
 
-Without a file: `published_runs.json`, whose rows README.md describes. Prints for each run what is predicted and what was
-published, in the published unit and in the way that its source counts FLOPs, the error of the throughput (+ means that
-the prediction is too fast) and the term that costs most. Then, by family of runs, the errors; for each sweep (runs that
-differ in their layout alone) the rank correlation and how much slower the layout that the planner would have chosen was
-measured to be than the best; the measured memory. The last two lines are the median and the 90th percentile of the
-errors, without the runs from which constants were calibrated and those marked as unused. --terms: all terms of each run.
---part: only rows of this part. A row that cannot be read is named and left out; the exit status is then 1.
+Without a file: `published_runs.json`, whose rows README.md describes. Prints for each run what is predicted and what
+was published, in the published unit and in the way that its source counts FLOPs, the error of the throughput (+ means
+that the prediction is too fast) and the term that costs most. Then, by family of runs, the errors; for each sweep (runs
+that differ in their layout alone) the rank correlation and how much slower the layout that the planner would have
+chosen was measured to be than the best; the measured memory. The last two lines are the median and the 90th percentile
+of the errors, without the runs from which constants were calibrated and those marked as unused. --terms: all terms of
+each run. --part: only rows of this part. A row that cannot be read is named and left out; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def show_sweeps(found: list[list[rows.Comparison]]) -> None:
     """Print the order of each sweep."""
     if not found:
         return
-    print("\nsweep                                              layouts  rank correlation  the chosen layout is slower by")
+    print(f"\n{'sweep':50} layouts  rank correlation  the chosen layout is slower by")
     for sweep in found:
         first = sweep[0].run
         name = f"{first.software.name}, {first.model.name.split(' DP')[0][:30]}, {sweep[0].prediction.layout.gpus} GPUs"

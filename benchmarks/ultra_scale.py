@@ -18,7 +18,7 @@ from typing import Any
 
 #: The figure's panels: axis → name, and layers, width, inner width, heads, heads of keys and values, tied embeddings.
 PANELS = {
-    "x": ("1.34B", 16, 2048, 8192, 32, True), "x2": ("3.57B", 28, 3072, 8192, 24, True),
+    "x": ("1.34B", 16, 2048, 8192, 32, True), "x2": ("3.57B", 28, 3072, 8192, 32, True),
     "x3": ("8.86B", 32, 4096, 14336, 32, False), "x4": ("80B", 80, 8192, 28672, 64, False),
 }  # fmt: skip
 FIELDS = r"(Nodes|MBS|GradAcc|DP|PP|TP|ZeRO|tok/s/gpu|GPU memory):\s*([\d.,]+)"

@@ -36,7 +36,9 @@ TILE, MULTIPROCESSORS = 128 * 256, 132
 
 #: Precision → the one whose rate its matrix multiplications have, bytes of an element, and bytes moved per element to
 #: quantize it, along both dimensions (FP8's is the software's, MXFP8's is calibrated).
-PRECISIONS = {"bf16": ("bf16", 2.0, 0.0), "fp8": ("fp8", 1.0, None), "mxfp8": ("fp8", 1.0, None), "nvfp4": ("nvfp4", 0.56, 7.0)}
+PRECISIONS = {
+    "bf16": ("bf16", 2.0, 0.0), "fp8": ("fp8", 1.0, None), "mxfp8": ("fp8", 1.0, None), "nvfp4": ("nvfp4", 0.56, 7.0),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Step:
 
 
 def matmul_rate(step: Step, precision: str) -> float:
-    """FLOP/s of matrix multiplications in a whole step: the part of the peak that MFU would be if nothing else took time."""
+    """FLOP/s of matrix multiplications in a whole step: what MFU would be if nothing else took time, times the peak."""
     kind = PRECISIONS[precision][0]
     key = (step.cluster.name, kind)
     share, _ = MATMUL_SHARE[SAME_SHARE.get(key, key)]
@@ -119,7 +121,7 @@ def matmuls(step: Step) -> Pair:
 
 
 def quantizing(step: Step) -> Pair:
-    """Lesson 10, *Fewer bits*: every input, output gradient and weight of a linear layer is first written in few bits."""
+    """Lesson 10, *Fewer bits*: inputs and output gradients of a linear layer are first written in few bits."""
     per_element = PRECISIONS[step.precision][2]
     if per_element is None:
         per_element = MXFP8_CAST[0] if step.precision == "mxfp8" else step.software.cast_bytes
@@ -137,7 +139,7 @@ def attention_shares(step: Step) -> Pair:
 
 
 def attention(step: Step) -> Pair:
-    """Lesson 13, *Attention in parts*: 4 FLOPs per pair of tokens and entry of a head, two and a half times backward."""
+    """Lesson 13, *Attention in parts*: 4 FLOPs per pair of tokens and entry of a head, 2.5 times as many backward."""
     m, layout = step.model, step.layout
     width = attention_width(m) / layout.tp
     peak = step.cluster.flops["bf16"] * (1 - step.software.idle_multiprocessors)
@@ -173,7 +175,7 @@ def elementwise(step: Step) -> Pair:
 
 
 def logits(step: Step) -> Pair:
-    """Lesson 12, *The loss without the logits*: the output layer in bf16, and the loss over the vocabulary in float32."""
+    """Lesson 12, *The loss without the logits*: the output layer in bf16, and the loss in float32."""
     m, columns = step.model, step.model.vocab / step.layout.tp
     forward, backward = linear_seconds(step, step.tokens, m.hidden, columns, "bf16")
     heads = 1 + m.predicted_ahead
@@ -195,8 +197,8 @@ def experts_overhead(step: Step, busy: float) -> Pair:
 def recomputed(step: Step, parts: dict[str, Pair]) -> float:
     """Lesson 10, *What recomputing costs*: what the backward repeats of the forward, given the layer's other terms.
 
-    Full recomputation repeats the forward, messages included. Selective recomputation repeats attention where its scores
-    would be kept, else cheap kernels, and the part that the software recomputes besides.
+    Full recomputation repeats the forward, messages included. Selective recomputation repeats attention where its
+    scores would be kept, else cheap kernels, and the part that the software recomputes besides.
     """
     whole = sum(forward for forward, _ in parts.values())
     if step.layout.recompute == "full":
@@ -208,7 +210,7 @@ def recomputed(step: Step, parts: dict[str, Pair]) -> float:
 
 
 def host(step: Step, busy: float) -> Pair:
-    """What a GPU that is `busy` so many seconds with a layer waits for its host, which launches one kernel after another.
+    """What a GPU, busy so many seconds with a layer, waits for its host, which launches one kernel after another.
 
     A layer with experts has many small kernels, and sizes that the host must learn before it can launch them. A host
     that is faster than its GPU costs nothing, except where the software waits for each kernel.

@@ -88,8 +88,8 @@ def experts(step: Step, reached: int | None = None) -> Pair:
 def bubble(step: Step, forward: float, backward: float, micro_batches: int) -> float:
     """Lesson 11, *The least bubble*: what a rank waits while the pipeline fills and empties.
 
-    forward, backward: seconds of one micro-batch in one stage. 1F1B waits for p - 1 micro-batches, with v virtual stages
-    for a v-th of that; a schedule that delays the gradients of weights fills the bubble with them.
+    forward, backward: seconds of one micro-batch in one stage. 1F1B waits for p - 1 micro-batches, with v virtual
+    stages for a v-th of that; a schedule that delays the gradients of weights fills the bubble with them.
     """
     p, v = step.layout.pp, step.layout.virtual_stages
     if p == 1:
@@ -169,7 +169,7 @@ def data(step: Step, forward: float, backward: float, micro_batches: int) -> flo
 
 
 def optimizer(step: Step) -> float:
-    """Lesson 08: Adam moves 30 bytes per parameter that a rank keeps; clipping and copies move 8 per parameter it holds."""
+    """Lesson 08: Adam moves 30 bytes per parameter that a rank keeps, clipping and copies 8 per parameter it holds."""
     layout = step.layout
     ordinary, routed = rank_parameters(step)
     kept = ordinary / {0: 1, 3: layout.shards}.get(layout.zero_stage, layout.data_ranks)

@@ -21,12 +21,13 @@ class Layout:
     """How dp · tp · pp · cp ranks share a step (lesson 15).
 
     dp, tp, pp, cp, ep: ranks of data, tensor, pipeline, context and expert parallelism. ep divides the ranks of a
-    pipeline stage, as in Megatron's parallel folding: experts use the ranks of tp, cp and dp. micro_batch: sequences per
-    micro-batch and replica. virtual_stages: chunks of layers per rank of the pipeline (lesson 11). zero_stage: 0 to 3
-    (lessons 08, 09). shard: ranks over which ZeRO shards, None for all of dp and cp; fewer is HSDP. recompute: "none",
-    "selective" or "full" (lesson 10). sequence_parallel: tensor parallelism also splits norms and residuals (lesson 12).
-    schedule: of the pipeline, "1f1b" (interleaved with more than one virtual stage), "zero_bubble" or "dualpipe".
-    context: how context parallelism exchanges keys and values, "ring", "all_gather" or "all_to_all" (lesson 13).
+    pipeline stage, as in Megatron's parallel folding: experts use the ranks of tp, cp and dp. micro_batch: sequences
+    per micro-batch and replica. virtual_stages: chunks of layers per rank of the pipeline (lesson 11). zero_stage: 0 to
+    3 (lessons 08, 09). shard: ranks over which ZeRO shards, None for all of dp and cp; fewer is HSDP. recompute:
+    "none", "selective" or "full" (lesson 10). sequence_parallel: tensor parallelism also splits norms and residuals
+    (lesson 12). schedule: of the pipeline, "1f1b" (interleaved with more than one virtual stage), "zero_bubble" or
+    "dualpipe". context: how context parallelism exchanges keys and values, "ring", "all_gather" or "all_to_all" (lesson
+    13).
 
     Ranks are numbered with tp changing fastest, then cp, dp, pp.
     """

@@ -18,8 +18,8 @@ from ranks.model import (
 def states(step: Step) -> float:
     """Lessons 08 and 09: weights, gradients, master weights and moments of one rank.
 
-    In a pipeline the fullest stage has one layer more where layers do not divide evenly, and the first or the last one a
-    whole embedding. ZeRO-3 also has two gathered layers, and the gradients of one.
+    In a pipeline the fullest stage has one layer more where layers do not divide evenly, and the first or the last one
+    a whole embedding. ZeRO-3 also has two gathered layers, and the gradients of one.
     """
     layout, m = step.layout, step.model
     ordinary, routed = rank_parameters(step)
@@ -73,7 +73,8 @@ def logits(step: Step) -> float:
 
 
 def terms(step: Step, micro_batches: int) -> dict[str, float]:
-    """All of them, on the fullest rank: of a pipeline's first stage, which keeps most, and its last, with the logits."""
-    found = {"states": states(step), "activations": activations(step, alive(step, micro_batches)), "fixed": FIXED_MEMORY}
+    """All of them, on the fuller of a pipeline's first stage, which keeps most, and its last, which has the logits."""
+    kept = activations(step, alive(step, micro_batches))
+    found = {"states": states(step), "activations": kept, "fixed": FIXED_MEMORY}
     last = {**found, "activations": activations(step, 1), "logits": logits(step)}
     return last if step.layout.pp == 1 or sum(last.values()) > sum(found.values()) else found

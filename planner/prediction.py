@@ -62,8 +62,8 @@ class Prediction:
 def counted_flops(model: Model, counting: str = "causal_half", recompute: str = "none") -> float:
     """FLOPs per token in the way that a source counts them.
 
-    "causal_half": attention's pairs that the mask leaves; "full_square": all pairs, as PaLM does; "six_n": six per active
-    parameter, no attention; "hardware": all pairs, and a third more with full recomputation.
+    "causal_half": attention's pairs that the mask leaves; "full_square": all pairs, as PaLM does; "six_n": six per
+    active parameter, no attention; "hardware": all pairs, and a third more with full recomputation.
     """
     if counting == "six_n":
         return 6.0 * parameters(model).active

@@ -17,7 +17,6 @@ from ranks.model import Latent, Model
 #: Software → words in a row's name or source that tell it, where the row does not say. The first that fits counts.
 WORDS = {
     "torchtitan async": ("async tp", "asynctp"),
-    "torchtitan eager": ("torchtitan 8b 8 eager", "eager"),
     "torchtitan": ("torchtitan", "torchao"),
     "fsdp": ("fms-fsdp", "pytorch fsdp", "tinyllama"),
     "olmo": ("olmo",),
@@ -27,6 +26,7 @@ WORDS = {
     "meta": ("llama 3 report", "llama 3 herd", "2407.21783"),
     "megatron 2022": ("narayanan", "sc'21", "sc21", "korthikanti", "2205.05198", "2104.04473"),
     "hai-llm": ("h800", "isca'25"),
+    "megatron 2024": ("24.01", "24.03", "24.05", "24.07", "24.09", "24.12"),
     "megatron 2025": ("25.02", "25.04", "25.07", "25.09", "25.11"),
     "megatron 26.08": ("26.08", "26.10"),
 }
@@ -79,8 +79,10 @@ def read(row: Mapping[str, Any]) -> Run:
         raise RowError(f"{name}: the field {missing[0]!r} is missing; a row needs {', '.join(REQUIRED)}")
     try:
         return _read(name, row)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RowError(f"{name}: {error}" if isinstance(error, ValueError) else f"{name}: not readable: {error!r}") from error
+    except ValueError as error:
+        raise RowError(f"{name}: {error}") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise RowError(f"{name}: a field has the wrong type: {error}") from error
 
 
 def _read(name: str, row: Mapping[str, Any]) -> Run:
@@ -134,6 +136,8 @@ def software_of(row: Mapping[str, Any]) -> Software:
     wanted = str(row.get("software") or told).lower()
     if wanted not in SOFTWARE or told.startswith(wanted):
         wanted = told
+    if wanted == "torchtitan" and row["precision"] == "bf16" and not any(w in text for w in ("compile", "torchao")):
+        wanted = "torchtitan eager"  # its configurations do not compile unless they are told to
     return SOFTWARE[wanted]
 
 

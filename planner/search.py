@@ -14,8 +14,9 @@ from planner.software import MEGATRON, Software
 from ranks.cluster import GB, Cluster
 from ranks.model import Model
 
-#: The part of a GPU's memory that a plan fills: measured values are up to a quarter larger than predicted ones, and runs
-#: close to the limit spend their time freeing memory (Ultra-Scale Playbook: 3 to 8 times slower above nine tenths).
+#: The part of a GPU's memory that a plan fills: measured values are up to a quarter larger than predicted ones, and
+#: runs close to the limit spend their time freeing memory (Ultra-Scale Playbook: 3 to 8 times slower above nine
+#: tenths).
 FILLED = 0.85
 #: Sequences from this length on are worth splitting.
 LONG = 32768
@@ -23,7 +24,7 @@ LONG = 32768
 
 @dataclass(frozen=True)
 class Plan:
-    """What `plan` found. fitting: predictions by seconds, the best first. rejected: layouts that do not fit, by bytes."""
+    """What `plan` found. fitting: predictions, the fastest first. rejected: layouts that do not fit, by bytes."""
 
     fitting: tuple[Prediction, ...]
     rejected: tuple[tuple[Layout, float], ...]
@@ -111,5 +112,3 @@ def plan(
         need, have = f"{nbytes / GB:.0f} GB", f"{FILLED * machine.memory / GB:.0f}"
         raise LayoutError(f"{model.name} does not fit {gpus} GPUs: {layout} needs {need} of {have}; use more GPUs")
     return Plan(tuple(sorted(fitting, key=lambda prediction: prediction.seconds)), tuple(rejected))
-
-

@@ -40,14 +40,16 @@ MOE_2026 = (1.068, "Qwen3 30B-A3B B200 8 mxfp8")
 MOE_LATEST = (0.8723, "DeepSeek-V3 26.08 GB200 256 mxfp8")
 #: Bytes moved per element to quantize it to MXFP8, along both dimensions and with its scales.
 MXFP8_CAST = (9.639, "Llama3 8B B200 8 mxfp8")
-#: The same where every kernel launch waits for its kernel (CUDA_LAUNCH_BLOCKING=1), for any layer; it adds to the GPU's.
+#: The same where every kernel launch waits for its kernel (CUDA_LAUNCH_BLOCKING=1), for any layer; it adds to the
+#: GPU's.
 HOST_BLOCKING = (0.01291, "BLOOM 181B 02-21 DP4 TP8 PP12 MBS1")
 #: The same for a dense layer, in eager PyTorch.
 HOST_EAGER = (0.00431, "Ultra-Scale 8.86B 1 node DP1 TP8 PP1 MBS1")
 
 #: (kernel, architecture) → the part of the bf16 peak that attention reaches forward and backward, at 8,192 tokens.
 ATTENTION_SHARE = {
-    ("flash 1", "A100"): (0.37, 0.33), ("flash 1", "H100"): (0.20, 0.18), ("flash 2", "A100"): (0.66, 0.56), ("flash 2", "H100"): (0.33, 0.29), ("flash 3", "H100"): (0.62, 0.50),
+    ("flash 1", "A100"): (0.37, 0.33), ("flash 1", "H100"): (0.20, 0.18),
+    ("flash 2", "A100"): (0.66, 0.56), ("flash 2", "H100"): (0.33, 0.29), ("flash 3", "H100"): (0.62, 0.50),
     ("flash 3", "B200"): (0.58, 0.42),
 }  # fmt: skip
 #: Tokens per sequence at which attention runs at half its final rate. Judged.
@@ -70,17 +72,17 @@ class Software:
 
     attention: "flash 3" (or cuDNN), "flash 2", or "unfused", which keeps scores in memory. elementwise: factor on the
     bytes that element-wise kernels move. tensor_overlap, data_overlap, gather_overlap: which messages travel behind
-    computation: tensor parallelism's, gradients', parameters' before the forward. gradient_bytes: bytes of a gradient on
-    the wire. recomputed: the part of the forward that selective recomputation repeats, besides attention's softmax.
+    computation: tensor parallelism's, gradients', parameters' before the forward. gradient_bytes: bytes of a gradient
+    on the wire. recomputed: the part of the forward that selective recomputation repeats, besides attention's softmax.
     bucket: bytes of gradients per collective, None for one per layer. copy_bytes: bytes moved per weight and gather, in
     and out of flat buffers. cast_bytes: bytes moved per element to quantize it to FP8. blocking: every kernel launch
-    waits. sequence_parallel, zero_stage, interleaves: defaults of its layouts. expert_overlap: all-to-alls travel behind
-    computation. idle_multiprocessors: the part of the GPU that only communicates. eager: kernels are
-    launched one by one from Python. balances_head: the last stage of a pipeline gets fewer layers, for the output layer. kept: factor on the bytes that a layer keeps until backward, for kernels that are not fused. logits_bytes:
-    bytes per entry of the logits while the loss is computed. moe: "2025",
-    "2026" or "latest", the age of what it does in layers with experts; the latest launches whole steps as CUDA graphs,
-    so that it does not wait for the host. machines: changes to a machine, by
-    name, for the hardware on which this program's published runs were measured.
+    waits. sequence_parallel, zero_stage, interleaves: defaults of its layouts. expert_overlap: all-to-alls travel
+    behind computation. idle_multiprocessors: the part of the GPU that only communicates. eager: kernels are launched
+    one by one from Python. balances_head: the last stage of a pipeline gets fewer layers, for the output layer. kept:
+    factor on the bytes that a layer keeps until backward, for kernels that are not fused. logits_bytes: bytes per entry
+    of the logits while the loss is computed. moe: "2025", "2026" or "latest", the age of what it does in layers with
+    experts; the latest launches whole steps as CUDA graphs, so that it does not wait for the host. machines: changes to
+    a machine, by name, for the hardware on which this program's published runs were measured.
     """
 
     name: str
@@ -116,6 +118,8 @@ class Software:
 #: Megatron-LM and Megatron-Bridge; of early 2026 unless a run tells its container.
 MEGATRON = Software("megatron", interleaves=True)
 MEGATRON_2025 = replace(MEGATRON, name="megatron 2025", moe="2025")
+#: NeMo's containers of 2024: FlashAttention 2 from cuDNN, and casts to FP8 that no other kernel takes along.
+MEGATRON_2024 = replace(MEGATRON_2025, name="megatron 2024", attention="flash 2", elementwise=1.3, cast_bytes=10)
 MEGATRON_LATEST = replace(MEGATRON, name="megatron 26.08", moe="latest")
 #: Meta's of Llama 3, whose report names no overlap of tensor parallelism.
 META = replace(MEGATRON, name="meta", tensor_overlap=False)
@@ -158,7 +162,8 @@ HAI_LLM = Software("hai-llm", expert_overlap=True, idle_multiprocessors=20 / 132
 SOFTWARE = {
     s.name: s
     for s in (
-        MEGATRON, MEGATRON_2025, MEGATRON_LATEST, META, TORCHTITAN, TORCHTITAN_ASYNC, TORCHTITAN_EAGER, FSDP, OLMO, NANOTRON, LLM_FOUNDRY, DEEPSPEED,
+        MEGATRON, MEGATRON_2024, MEGATRON_2025, MEGATRON_LATEST, META,
+        TORCHTITAN, TORCHTITAN_ASYNC, TORCHTITAN_EAGER, FSDP, OLMO, NANOTRON, LLM_FOUNDRY, DEEPSPEED,
         MEGATRON_2022, HAI_LLM,
     )
 }  # fmt: skip

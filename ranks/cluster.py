@@ -28,7 +28,8 @@ NETWORK_SHARE = 0.97
 #: Seconds before a collective moves its first byte, besides NCCL's own start-up times: 8 × H200 need 40 µs for 32 KiB
 #: (same source), of which NCCL's model explains 15.
 LAUNCH = 25 * US
-#: Seconds that each chunk of a vector costs besides its bytes (`pipelined`). Calibrated on 8 × H200, 16 MiB, 219.9 GB/s.
+#: Seconds that each chunk of a vector costs besides its bytes (`pipelined`). Calibrated on 8 × H200, 16 MiB, 219.9
+#: GB/s.
 CHUNK = 8 * US
 
 
@@ -100,15 +101,15 @@ class Cluster:
         """
         if group_size * stride <= self.domain:
             return group_size
-        return max(1, min(group_size, 2 ** int(math.log2(self.domain)) // stride))
+        return max(1, min(group_size, (1 << self.domain.bit_length() - 1) // stride))
 
     def bandwidth(self, group_size: int, stride: int = 1, alone: bool = False) -> float:
         """Nominal bytes per second of a ring through a group of ranks that are `stride` apart in the numbering.
 
-        Inside a domain it is NVLink's. A ring enters and leaves a domain once, and NCCL makes as many rings as the group
-        has ports there; k ranks in a domain have the ports of k GPUs, since the other groups of the same axis
-        communicate at the same time. With a port per GPU that is k ports. alone: no other group communicates, so that
-        k ranks have k ports even where GPUs share them.
+        Inside a domain it is NVLink's. A ring enters and leaves a domain once, and NCCL makes as many rings as the
+        group has ports there; k ranks in a domain have the ports of k GPUs, since the other groups of the same axis
+        communicate at the same time. With a port per GPU that is k ports. alone: no other group communicates, so that k
+        ranks have k ports even where GPUs share them.
         """
         k = self.together(group_size, stride)
         if k >= group_size:
@@ -219,11 +220,13 @@ CLUSTERS = {
             63 * GB, 0.74, f"DGX B200. {ACCELERATORS}; {LINKS}",
         ),
         Cluster(
-            "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GIB, 8000 * GB, 72, 900 * GB, 72, 50 * GB, 450 * GB, 0.74,
+            "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GIB, 8000 * GB, 72, 900 * GB, 72, 50 * GB,
+            450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs",
         ),
         Cluster(
-            "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 288 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB, 450 * GB, 0.74,
+            "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 288 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB,
+            450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS} (memory: its row for B300); {LINKS}; 800 Gb/s: not reopened",
         ),
         Cluster(
@@ -234,13 +237,16 @@ CLUSTERS = {
 }  # fmt: skip
 
 
+#: Words that a machine's name may have or not.
+_LEFT_OUT = {"dgx", "hgx", "sxm", "sxm4", "sxm5", "nvl72", "nvidia", "cluster", "ethernet", "80gb", "node", "nodes"}
+
+
 def find(name: str) -> Cluster:
     """The machine of this name; case, spaces, "DGX", "HGX", "SXM", "NVL72" and the like do not matter. ValueError."""
 
     def plain(text: str) -> str:
         words = str(text).lower().replace("-", " ").replace("_", " ").replace("/", "").split()
-        extra = {"dgx", "hgx", "sxm", "sxm4", "sxm5", "nvl72", "nvidia", "cluster", "ethernet", "80gb", "nodes", "gpu", "gpus"}
-        return "".join(word for word in words if word not in extra).removesuffix("nvl72").removesuffix("sxm")
+        return "".join(word for word in words if word not in _LEFT_OUT).removesuffix("nvl72").removesuffix("sxm")
 
     for cluster in CLUSTERS.values():
         if plain(cluster.name) == plain(name):

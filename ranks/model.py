@@ -5,8 +5,8 @@
     parameters(LLAMA3_8B).total             # 8,030,261,248
     flops_per_token(LLAMA3_8B)              # forward and backward, attention counted causally
 
-Precision, unless an argument says otherwise: parameters and activations in bf16 (2 bytes), gradients, master weights and
-both moments of Adam in float32 (4 bytes each).
+Precision, unless an argument says otherwise: parameters and activations in bf16 (2 bytes), gradients, master weights
+and both moments of Adam in float32 (4 bytes each).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Model:
     """A decoder-only transformer.
 
     layers; hidden: the width. heads, kv_heads: query heads, and heads of keys and values. head_dim: the size of a head.
-    ffn: the inner width of a dense MLP; gated: it has a third matrix (SwiGLU). vocab: tokens in the vocabulary; tied: the
-    output layer is the embedding. sequence: tokens per sequence. experts: routed experts per layer, 0 for a dense
-    model; experts_per_token: how many of them a token visits; expert_ffn: an expert's inner width; shared_experts: experts
-    that all tokens visit; dense_layers: layers with a dense MLP (all of them without experts). predicted_ahead: extra
-    layers that predict further tokens (multi-token prediction); parameters do not count them. latent: None for
+    ffn: the inner width of a dense MLP; gated: it has a third matrix (SwiGLU). vocab: tokens in the vocabulary; tied:
+    the output layer is the embedding. sequence: tokens per sequence. experts: routed experts per layer, 0 for a dense
+    model; experts_per_token: how many of them a token visits; expert_ffn: an expert's inner width; shared_experts:
+    experts that all tokens visit; dense_layers: layers with a dense MLP (all of them without experts). predicted_ahead:
+    extra layers that predict further tokens (multi-token prediction); parameters do not count them. latent: None for
     ordinary attention. window, windowed: in this part of the layers a token looks back at most `window` tokens.
     """
 
@@ -145,7 +145,7 @@ def mean_context(model: Model) -> float:
 
 
 def attention_flops_per_token(model: Model, causal: bool = True) -> float:
-    """FLOPs of scores and weighted sums, forward and backward, in all layers. causal: only pairs that the mask leaves."""
+    """FLOPs of scores and weighted sums in all layers, forward and backward. causal: of pairs that the mask leaves."""
     pairs = mean_context(model) if causal else 2 * mean_context(model)
     return 12 * (model.layers + model.predicted_ahead) * attention_width(model) * pairs
 
@@ -175,7 +175,9 @@ def state_bytes_per_parameter(
     return sum(part / (ranks if number < stage else 1) for number, part in enumerate(parts))
 
 
-def activation_bytes_per_token(model: Model, moe: bool = False, tensor: int = 1, sequence_parallel: bool = True) -> float:
+def activation_bytes_per_token(
+    model: Model, moe: bool = False, tensor: int = 1, sequence_parallel: bool = True
+) -> float:
     """Bytes that one layer keeps until backward for one token, without recomputation (lesson 10, for a layer of today).
 
     No dropout; attention keeps its inputs and its output but no scores (FlashAttention). In the order of the forward:

@@ -27,6 +27,7 @@ def test_it_sees_its_files_and_nothing_of_the_course(inmate):
     for path in (
         root / "solutions",
         root / "autograder",
+        root / "planner",
         root / "notebooks",
         root / "examples",
         "/etc/passwd",
@@ -34,6 +35,7 @@ def test_it_sees_its_files_and_nothing_of_the_course(inmate):
     ):
         assert run(inmate, f"import os; print(os.path.exists({str(path)!r}))")[0] == "False\n", path
     assert run(inmate, "import autograder")[1] == "ModuleNotFoundError"
+    assert run(inmate, "import planner")[1] == "ModuleNotFoundError"
     mine = Path(tempfile.mkstemp(dir="/tmp")[1])
     assert run(inmate, f"print(os.path.exists({str(mine)!r}))")[0] == "False\n"
     mine.unlink()

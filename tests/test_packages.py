@@ -26,8 +26,8 @@ def lint(folder: Path) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of both packages."""
-    for name in ("ranks", "autograder"):
+    """A copy of all packages."""
+    for name in ("ranks", "autograder", "planner"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
@@ -44,6 +44,8 @@ def test_packages_import_downwards(copy):
         ("autograder/checking/inputs.py", "from autograder.checks import step"),
         ("autograder/grading/scoring.py", "from autograder.soundness import audit"),
         ("ranks/errors.py", "import autograder.lessons.notebook"),
+        ("ranks/errors.py", "import planner"),
+        ("autograder/lessons/files.py", "import planner.search"),
     ],
 )
 def test_a_lazy_import_upwards_is_found(copy, file, line):

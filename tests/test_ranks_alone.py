@@ -53,6 +53,7 @@ PARTS = {
         ["book/*.md", "book/start/*.md", "book/reference/*.md", "book/_ext/*.py", "_config.yml"],
         "requirements.txt",
     ),
+    "planner": (["planner/*.py"], "dependencies"),
     "tests": (["tests/**/*.py", ".ci/*.py"], "dev"),
 }
 
@@ -119,7 +120,7 @@ def is_ours(name: str, path: Path) -> bool:
     """Is this top-level module part of Python or of this repository?"""
     folders = (path.parent, ROOT / "tests", ROOT / "book" / "_ext")
     return (
-        name in sys.stdlib_module_names | WRITTEN | {"ranks", "autograder", "tests", path.parent.name}
+        name in sys.stdlib_module_names | WRITTEN | {"ranks", "autograder", "planner", "tests", path.parent.name}
         or any((folder / f"{name}.py").exists() for folder in folders)
         or (path.parent / name / "__init__.py").exists()
     )

@@ -27,7 +27,7 @@ def cells(lesson, role=None):
 
 def ours():
     """Every text file that we wrote."""
-    folders = ("autograder", "benchmarks", "book", "examples", "notebooks", "ranks", "solutions", "tests")
+    folders = ("autograder", "benchmarks", "book", "examples", "notebooks", "planner", "ranks", "solutions", "tests")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     files += [path for path in ROOT.iterdir() if path.is_file()]
     return [path for path in files if path.suffix in TEXTS and "_vendor" not in path.parts]
