@@ -22,17 +22,12 @@ from planner.software import (
     MOE_LATEST,
     MXFP8_CAST,
     SAME_SHARE,
-    TILE_SECONDS,
     Software,
 )
 from ranks.cluster import Cluster
 from ranks.model import Model, attention_matrices, attention_width, mean_context
 
 Pair = tuple[float, float]
-
-#: Entries of a tile of a product, and the multiprocessors that each compute one at a time (an H100's; others have 108
-#: to 148).
-TILE, MULTIPROCESSORS = 128 * 256, 132
 
 #: Precision → the one whose rate its matrix multiplications have, bytes of an element, and bytes moved per element to
 #: quantize it, along both dimensions (FP8's is the software's, MXFP8's is calibrated).
@@ -76,15 +71,10 @@ def matmul_rate(step: Step, precision: str) -> float:
 
 
 def matmul_seconds(step: Step, rows: float, inner: float, outer: float, precision: str, copies: float = 1) -> float:
-    """`copies` products of a matrix (rows × inner) with one (inner × outer): 2 FLOPs per product, or its bytes.
-
-    The shorter the inner dimension, the larger is the part of the time in which a tile starts and writes its sums.
-    """
-    kind, itemsize, _ = PRECISIONS[precision]
+    """`copies` products of a matrix (rows × inner) with one (inner × outer): 2 FLOPs per product, or its bytes."""
+    itemsize = PRECISIONS[precision][1]
     moved = (rows * inner + inner * outer) * itemsize + rows * outer * 2
-    half = TILE_SECONDS * step.cluster.flops[kind] / MULTIPROCESSORS / (2 * TILE)
-    rate = matmul_rate(step, precision) * inner / (inner + half)
-    return copies * max(2 * rows * inner * outer / rate, step.memory_seconds(moved))
+    return copies * max(2 * rows * inner * outer / matmul_rate(step, precision), step.memory_seconds(moved))
 
 
 def linear_seconds(

@@ -63,10 +63,11 @@ def context(step: Step, attention: Pair) -> Pair:
     return exposed(ring, attention[0]), exposed(2 * ring, attention[1])
 
 
-def experts(step: Step, reached: int | None = None) -> Pair:
+def experts(step: Step, computing: Pair, reached: int | None = None) -> Pair:
     """Lesson 14, *There and back*: two all-to-alls forward and two backward, for the tokens that a rank sends.
 
     A token crosses to a node once, however many of its experts are there. reached: the nodes that a token may go to.
+    computing: seconds that the layer computes, forward and backward, behind which software may hide its all-to-alls.
     """
     layout, m = step.layout, step.model
     if not step.moe or layout.ep == 1:
@@ -81,8 +82,8 @@ def experts(step: Step, reached: int | None = None) -> Pair:
     once = inside
     if nodes > 1:
         once = max(inside, step.cluster.all_to_all_seconds(everything, layout.ep, crossing=crossing))
-    shown = 2 * exposed(once, once if step.software.expert_overlap else 0.0)
-    return shown, shown
+    forward, backward = computing if step.software.expert_overlap else (0.0, 0.0)
+    return exposed(2 * once, forward), exposed(2 * once, backward)
 
 
 def bubble(step: Step, forward: float, backward: float, micro_batches: int) -> float:

@@ -86,7 +86,8 @@ def layer_terms(step: Step) -> dict[str, Pair]:
     }
     found["context"] = communication.context(step, found["attention"])
     limit = FOUR_NODES if step.model.experts == 256 and step.model.latent else None
-    found["experts"] = communication.experts(step, limit)
+    computing = [sum(pair[i] for pair in found.values()) for i in (0, 1)]
+    found["experts"] = communication.experts(step, (computing[0], computing[1]), limit)
     found["recomputing"] = (0.0, arithmetic.recomputed(step, found))
     found["experts' overhead"] = arithmetic.experts_overhead(step, sum(f + b for f, b in found.values()))
     found["host"] = arithmetic.host(step, sum(f + b for f, b in found.values()))
