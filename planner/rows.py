@@ -28,7 +28,7 @@ WORDS = {
     "hai-llm": ("h800", "isca'25"),
     "megatron 2024": ("24.01", "24.03", "24.05", "24.07", "24.09", "24.12"),
     "megatron 2025": ("25.02", "25.04", "25.07", "25.09", "25.11"),
-    "megatron 26.08": ("26.08", "26.10"),
+    "megatron 26.06": ("26.06", "26.08", "26.10"),
 }
 #: Fields that a row must have; everything else has a default.
 REQUIRED = ("name", "model", "cluster", "gpus", "layout", "precision", "published")

@@ -119,7 +119,7 @@ MEGATRON = Software("megatron", interleaves=True, expert_overlap=True)
 MEGATRON_2025 = replace(MEGATRON, name="megatron 2025", moe="2025", expert_overlap=False)
 #: NeMo's containers of 2024: FlashAttention 2 from cuDNN, and casts to FP8 that no other kernel takes along.
 MEGATRON_2024 = replace(MEGATRON_2025, name="megatron 2024", attention="flash 2", elementwise=1.3, cast_bytes=10)
-MEGATRON_LATEST = replace(MEGATRON, name="megatron 26.08", moe="latest")
+MEGATRON_LATEST = replace(MEGATRON, name="megatron 26.06", moe="latest")
 #: Meta's of Llama 3, whose report names no overlap of tensor parallelism.
 META = replace(MEGATRON, name="meta", tensor_overlap=False)
 #: Meta's H100s of its published runs, in PyTorch's programs: 96 GB of HBM2e with 2.4 TB/s, and 500 W instead of 700
