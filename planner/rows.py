@@ -88,11 +88,11 @@ def read(row: Mapping[str, Any]) -> Run:
 def _read(name: str, row: Mapping[str, Any]) -> Run:
     software = software_of(row)
     model = model_of(name, row["model"])
-    gpus = int(row["gpus"])
+    gpus = whole(row, "gpus", 0)
     given = {key: value for key, value in row["layout"].items() if value is not None}
-    sizes = {axis: int(given.get(axis, 1)) for axis in ("tp", "pp", "cp", "ep")}
+    sizes = {axis: whole(given, axis, 1) for axis in ("tp", "pp", "cp", "ep")}
     stage = sizes["tp"] * sizes["pp"] * sizes["cp"]
-    dp = int(given.get("dp", gpus // stage))
+    dp = whole(given, "dp", max(1, gpus // stage))
     if dp * stage != gpus and dp * sizes["tp"] * sizes["pp"] == gpus:
         dp //= sizes["cp"]  # the source counts context parallelism as data parallelism
     if dp * stage != gpus:
@@ -101,32 +101,48 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
     fixed = {
         **sizes,
         "dp": dp,
-        "zero_stage": int(given.get("zero_stage", software.zero_stage)),
+        "zero_stage": whole(given, "zero_stage", software.zero_stage, least=0),
         "shard": given["shard"] if isinstance(given.get("shard"), int) and given["shard"] > 1 else None,
         "recompute": given.get("recompute", "none"),
         "sequence_parallel": bool(given.get("sequence_parallel", software.sequence_parallel)),
         "schedule": given.get("schedule", "1f1b"),
         "context": given.get("context", "ring"),
     }
-    micro = int(given.get("micro_batch") or 0)
-    batch = int(row.get("batch_sequences") or dp * max(1, micro) * 4 * sizes["pp"])
+    micro = whole(given, "micro_batch", 0, least=0)
+    batch = whole(row, "batch_sequences", dp * max(1, micro) * 4 * sizes["pp"])
     per_replica = max(1.0, batch / dp)
     micros = [micro] if micro else [
         b for b in (1, 2, 4, 8) if per_replica % b == 0 and per_replica / b >= sizes["pp"]
     ] or [1]  # fmt: skip
     per_stage = max(1, model.layers // sizes["pp"])
     open_stages = sizes["pp"] > 1 and software.interleaves
-    stages = [int(given["virtual_stages"])] if given.get("virtual_stages") else [
+    stages = [whole(given, "virtual_stages", 1)] if given.get("virtual_stages") else [
         v for v in range(1, min(24, per_stage) + 1) if per_stage % v == 0 and (v == 1 or open_stages)
     ]  # fmt: skip
     layouts = tuple(Layout(micro_batch=b, virtual_stages=v, **fixed) for b in micros for v in stages)
     counting = row.get("flops_counting") or "causal_half"
     counted_flops(model, counting)  # fails for an unknown name
-    published = {key: float(row["published"][key]) for key in PUBLISHED if row["published"].get(key)}
+    published = {key: row["published"][key] for key in PUBLISHED if row["published"].get(key) is not None}
     if not published:
         raise ValueError(f"published has none of {', '.join(PUBLISHED)}")
+    for key, value in published.items():
+        if not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"{key} is {value!r}; it must be a number above 0")
     found = cluster.find(row["cluster"])
     return Run(name, model, found, layouts, batch, str(row["precision"]).lower(), software, counting, published)
+
+
+def whole(place: Mapping[str, Any], field: str, default: int, least: int = 1) -> int:
+    """A whole number of a row; ValueError if it is something else.
+
+    The default where it is missing or null, or 0 where that cannot be meant.
+    """
+    value = place.get(field)
+    if value is None or (value == 0 and least > 0 and default > 0 and not isinstance(value, bool)):
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < least:
+        raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {least}")
+    return int(value)
 
 
 def software_of(row: Mapping[str, Any]) -> Software:
@@ -146,29 +162,29 @@ def model_of(name: str, given: Mapping[str, Any]) -> Model:
     m = {key: value for key, value in given.items() if value is not None}
     if missing := [field for field in REQUIRED_OF_MODEL if field not in m]:
         raise ValueError(f"the model's field {missing[0]!r} is missing; it needs {', '.join(REQUIRED_OF_MODEL)}")
-    experts = int(m.get("experts", 0))
+    sizes = {field: whole(m, field, 0) for field in REQUIRED_OF_MODEL}
+    hidden, heads, experts = sizes["hidden"], sizes["heads"], whole(m, "experts", 0, least=0)
+    ffn = whole(m, "ffn", 4 * hidden)
     window, windowed = m.get("window") or (None, 0.0)
-    ffn = int(m.get("ffn", 4 * m["hidden"]))
-    latent = DEEPSEEK_LATENT if experts and m["hidden"] == 7168 and m["heads"] in (64, 128) else None
     return Model(
         name=name,
-        layers=int(m["layers"]),
-        hidden=int(m["hidden"]),
-        heads=int(m["heads"]),
-        kv_heads=int(m.get("kv_heads", m["heads"])),
-        head_dim=int(m.get("head_dim", m["hidden"] // m["heads"])),
+        layers=sizes["layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=whole(m, "kv_heads", heads),
+        head_dim=whole(m, "head_dim", max(1, hidden // heads)),
         ffn=ffn,
-        vocab=int(m.get("vocab", 50304)),
-        sequence=int(m["seq"]),
+        vocab=whole(m, "vocab", 50304),
+        sequence=sizes["seq"],
         gated=bool(m.get("gated", True)),
         tied=bool(m.get("tied", False)),
         experts=experts,
-        experts_per_token=int(m.get("experts_per_token", 0)),
-        expert_ffn=int(m.get("expert_ffn", ffn)),
-        shared_experts=int(m.get("shared_experts", 0)),
-        dense_layers=int(m.get("dense_layers", 0)) if experts else None,
-        predicted_ahead=int(m.get("mtp", 0)),
-        latent=latent,
+        experts_per_token=whole(m, "experts_per_token", 1 if experts else 0, least=0),
+        expert_ffn=whole(m, "expert_ffn", ffn),
+        shared_experts=whole(m, "shared_experts", 0, least=0),
+        dense_layers=whole(m, "dense_layers", 0, least=0) if experts else None,
+        predicted_ahead=whole(m, "mtp", 0, least=0),
+        latent=DEEPSEEK_LATENT if experts and hidden == 7168 and heads in (64, 128) else None,
         window=window,
         windowed=windowed,
     )

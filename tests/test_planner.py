@@ -357,7 +357,15 @@ def row_without(*path, value=None):
         (row_without("gpus", value=100), "Megatron-LM 70B: dp 48 x tp 8 x pp 2 x cp 1 = 768 ranks, but gpus is 100"),
         (row_without("precision", value="fp3"), "Megatron-LM 70B: H100 has no 'fp3'; it has bf16, fp8, mxfp8"),
         (row_without("flops_counting", value="half"), "Megatron-LM 70B: flops_counting is 'half'"),
-        (row_without("layout", "tp", value="many"), "Megatron-LM 70B: invalid literal"),
+        (
+            row_without("layout", "tp", value="many"),
+            "Megatron-LM 70B: tp is 'many'; it must be a whole number of at least 1",
+        ),
+        (
+            row_without("model", "heads", value=0),
+            "Megatron-LM 70B: heads is 0; it must be a whole number of at least 1",
+        ),
+        (row_without("published", value={"mfu": -1}), "Megatron-LM 70B: mfu is -1; it must be a number above 0"),
         (row_without("layout", value=[1]), "Megatron-LM 70B: a field has the wrong type"),
     ],
 )
