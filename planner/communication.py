@@ -63,11 +63,11 @@ def context(step: Step, attention: Pair) -> Pair:
     return exposed(ring, attention[0]), exposed(2 * ring, attention[1])
 
 
-def experts(step: Step, computing: Pair, reached: int | None = None) -> Pair:
+def experts(step: Step, computing: Pair) -> Pair:
     """Lesson 14, *There and back*: two all-to-alls forward and two backward, for the tokens that a rank sends.
 
-    A token crosses to a node once, however many of its experts are there. reached: the nodes that a token may go to.
-    computing: seconds that the layer computes, forward and backward, behind which software may hide its all-to-alls.
+    A token crosses to a node once, however many of its experts are there. computing: seconds that the layer computes,
+    forward and backward, behind which software may hide its all-to-alls.
     """
     layout, m = step.layout, step.model
     if not step.moe or layout.ep == 1:
@@ -75,7 +75,7 @@ def experts(step: Step, computing: Pair, reached: int | None = None) -> Pair:
     together = step.cluster.together(layout.ep)
     nodes, row = layout.ep / together, 2 * step.tokens / layout.tp * m.hidden
     visited = nodes * (1 - (1 - 1 / nodes) ** m.experts_per_token)
-    crossing = row * min(visited, reached or visited) * (nodes - 1) / nodes
+    crossing = row * min(visited, m.nodes_per_token or visited) * (nodes - 1) / nodes
     # Inside a node every visit is a message of its own.
     everything = row * m.experts_per_token
     inside = step.cluster.all_to_all_seconds(everything, together) if together > 1 else 0.0

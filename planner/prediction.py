@@ -13,9 +13,6 @@ from planner.software import MEGATRON, Software
 from ranks.cluster import GB, Cluster
 from ranks.model import Model, flops_per_token, parameters
 
-#: Tokens of DeepSeek-V3 go to at most four nodes (its report, section 2.1.2).
-FOUR_NODES = 4
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -85,9 +82,8 @@ def layer_terms(step: Step) -> dict[str, Pair]:
         "tensor": communication.tensor(step),
     }
     found["context"] = communication.context(step, found["attention"])
-    limit = FOUR_NODES if step.model.experts == 256 and step.model.latent else None
     computing = [sum(pair[i] for pair in found.values()) for i in (0, 1)]
-    found["experts"] = communication.experts(step, (computing[0], computing[1]), limit)
+    found["experts"] = communication.experts(step, (computing[0], computing[1]))
     found["recomputing"] = (0.0, arithmetic.recomputed(step, found))
     found["experts' overhead"] = arithmetic.experts_overhead(step, sum(f + b for f, b in found.values()))
     found["host"] = arithmetic.host(step, sum(f + b for f, b in found.values()))

@@ -37,6 +37,8 @@ REQUIRED_OF_MODEL = ("layers", "hidden", "heads", "seq")
 PUBLISHED = ("tokens_per_gpu_per_second", "step_seconds", "tflops_per_gpu", "mfu")
 #: The sizes of DeepSeek-V3's attention, which Kimi K2 shares; the row format has no fields for them.
 DEEPSEEK_LATENT = Latent(query=1536, key_value=512, plain=128, rotary=64, value=128)
+#: The nodes to which a token of DeepSeek-V3 goes at most (its report, section 2.1.2).
+DEEPSEEK_NODES = 4
 #: The part of a GPU's memory that a layout may fill, where the row leaves the layout open.
 FILLED = 0.95
 
@@ -166,6 +168,7 @@ def model_of(name: str, given: Mapping[str, Any]) -> Model:
     hidden, heads, experts = sizes["hidden"], sizes["heads"], whole(m, "experts", 0, least=0)
     ffn = whole(m, "ffn", 4 * hidden)
     window, windowed = m.get("window") or (None, 0.0)
+    latent = DEEPSEEK_LATENT if experts and hidden == 7168 and heads in (64, 128) else None
     return Model(
         name=name,
         layers=sizes["layers"],
@@ -184,9 +187,10 @@ def model_of(name: str, given: Mapping[str, Any]) -> Model:
         shared_experts=whole(m, "shared_experts", 0, least=0),
         dense_layers=whole(m, "dense_layers", 0, least=0) if experts else None,
         predicted_ahead=whole(m, "mtp", 0, least=0),
-        latent=DEEPSEEK_LATENT if experts and hidden == 7168 and heads in (64, 128) else None,
+        latent=latent,
         window=window,
         windowed=windowed,
+        nodes_per_token=DEEPSEEK_NODES if latent and experts == 256 else None,
     )
 
 

@@ -36,6 +36,7 @@ class Model:
     experts that all tokens visit; dense_layers: layers with a dense MLP (all of them without experts). predicted_ahead:
     extra layers that predict further tokens (multi-token prediction); parameters do not count them. latent: None for
     ordinary attention. window, windowed: in this part of the layers a token looks back at most `window` tokens.
+    nodes_per_token: a token goes to experts on at most so many nodes, None for any number.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Model:
     latent: Latent | None = None
     window: int | None = None
     windowed: float = 0.0
+    nodes_per_token: int | None = None
 
     @property
     def moe_layers(self) -> int:
@@ -212,7 +214,7 @@ LLAMA3_405B = Model("Llama 3 405B", 126, 16384, 128, 8, 128, 53248, 128256, 8192
 #: deepseek-ai/DeepSeek-V3, inference/configs/config_671B.json; pre-trained on sequences of 4,096 tokens.
 DEEPSEEK_V3 = Model(
     "DeepSeek-V3", 61, 7168, 128, 128, 128, 18432, 129280, 4096,
-    experts=256, experts_per_token=8, expert_ffn=2048, shared_experts=1, dense_layers=3,
+    experts=256, experts_per_token=8, expert_ffn=2048, shared_experts=1, dense_layers=3, nodes_per_token=4,
     latent=Latent(query=1536, key_value=512, plain=128, rotary=64, value=128),
 )  # fmt: skip
 
