@@ -8,6 +8,8 @@ A check is an ordinary function over the student's objects, decorated with the e
         got = worker_gradient(x, y, w)                  # run the student's function
         expect_close("B = 3, d = 4", got, oracle(...), what="the gradient", rtol=1e-9)
 
+A check that tries several cases, or starts ranks, yields them (`cases`), and compares nothing by itself.
+
 Its positional parameters carry the notebook's names. That is what makes hints possible: when the property
 fails, the same check is run once more, with the same inputs, on every known wrong answer to that exercise
 (`answers.wrong`), and the hints of those that fail *in the same way, with the same evidence* are added
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
 import math
 import os
@@ -31,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from autograder.checking import hints
+from autograder.checking.cases import Call, Case, CaseError, play
 from autograder.checking.expect import CheckFailed
 from autograder.checking.stage import Launches, LaunchesExceeded
 
@@ -47,8 +51,9 @@ REGISTERED: dict[tuple[str, str], str] = {}
 def check(exercise: str) -> Callable[[Callable], Callable]:
     """Make a property of `exercise` (the grade_id of its solution cell) callable from a grade cell.
 
-    The decorated function takes the student's objects by position and draws its inputs from `rng`.
-    Whatever it raises reaches the caller as one `CheckFailed` whose text is meant for the student.
+    The decorated function takes the student's objects by position and draws its inputs from `rng`. It yields cases, or
+    compares by itself. Whatever it raises reaches the caller as one `CheckFailed` whose text is meant for the student;
+    but a check that is wrong itself raises CaseError.
     """
 
     def decorate(body: Callable) -> Callable:
@@ -101,11 +106,21 @@ def share_inputs() -> None:
 
 
 def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = math.inf) -> CheckFailed | None:
-    """Run a check's body; how it failed, or None. A student's prints and warnings stay out of the feedback."""
+    """Run a check's body; how it failed, or None. A student's prints and warnings stay out of the feedback.
+
+    CaseError if the check's own cases are wrong.
+    """
     Launches.reset(most_launches)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            body(*subjects, rng=np.random.default_rng(seed))
+            cases = body(*subjects, rng=np.random.default_rng(seed))
+            if inspect.isgenerator(cases):
+                names = inspect.signature(body).parameters
+                play(cases, {id(one): name for one, name in zip(subjects, names, strict=False)})
+            elif isinstance(cases, (Case, Call, list)):
+                raise CaseError(f"{body.__module__}.{body.__name__} returns its cases: yield them")
+    except CaseError:
+        raise
     except CheckFailed as failed:
         failed.ledger = Launches.ledger
         return failed
@@ -131,7 +146,7 @@ def _case_of(error: BaseException) -> str:
     """The case that a check was trying when an error came out of the student's code: what it calls `case`; else ''."""
     found, trace = "", error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__", "").startswith("autograder.checks."):
+        if trace.tb_frame.f_globals.get("__name__", "").startswith(("autograder.checks.", "autograder.checking.cases")):
             case = trace.tb_frame.f_locals.get("case")
             name = case if isinstance(case, str) else getattr(case, "name", "")
             found = name if isinstance(name, str) and name else found

@@ -1,8 +1,10 @@
-"""What the checks of lesson 03 share: inputs, torch as the oracle, comparisons."""
+"""What the checks of lesson 03 share: inputs, torch as the oracle, what is expected of a call."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,14 @@ import torch
 from torch.optim.adam import adam as torch_adam
 from torch.optim.swa_utils import get_ema_avg_fn
 
-from autograder.checking.expect import as_array, expect_close, expect_unchanged, fail
+from autograder.checking.cases import Call, close, clue, complaint, fact
+from autograder.checking.expect import as_array, fail, same
 
 #: Two float64 sums of K terms differ by at most about 2·K·2⁻⁵³ times the sum of magnitudes. Here K ≤ 500 and
 #: the magnitudes add up to less than 100 times the largest result: 2·500·1.1e-16·100 ≈ 1.1e-11.
 RTOL = 1e-10
 #: Where terms of order 1 cancel, a result near 0 carries the same rounding errors: they need a bound of their own.
 ATOL = 1e-12
-#: How many elements are observed where not all of them are finite.
-EVIDENCE = 2_048
-
-PARTS = ("the new weights", "the new EMA weights", "the new m", "the new v")
 #: (N, accum_steps, B, d), with each dimension in turn equal to 1.
 EDGES = [(1, 3, 4, 2), (3, 1, 4, 2), (2, 3, 1, 4), (2, 2, 3, 1), (1, 1, 1, 1), (5, 2, 3, 7)]
 MID_TRAINING = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05, "decay": 0.7}
@@ -73,68 +72,72 @@ def torch_step(x: np.ndarray, y: np.ndarray, state: list[np.ndarray], hyper: dic
     return [w, torch_ema(np.asarray(ema, dtype=np.float64), w, hyper["decay"]), m, v]
 
 
-def compare_parts(case: str, got: Any, expected: list[np.ndarray], rtol: float) -> None:
-    """Compare the four parts of the flat result, each with a bound relative to its own largest entry."""
-    got = as_array(case, got, "the result")
-    if got.shape != (4 * len(expected[0]),):
-        fail(f"the result has shape {got.shape}, expected ({4 * len(expected[0])},)", case, [evidence_of(got)])
-    parts = np.split(got, 4)
-    evidence = [evidence_of(part) for part in parts]
-    # The moments first: when m is wrong, so are the weights, and their EMA.
-    for i in (2, 3, 0, 1):
-        what = f"{PARTS[i]} (entries {i}*d to {i + 1}*d)"
-        expect_near(case, parts[i], expected[i], what, rtol=rtol, evidence=evidence)
+# ---- what is expected ----
 
 
-def expect_near(
-    case: str,
-    got: Any,
-    expected: np.ndarray,
-    what: str,
-    *,
-    rtol: float = RTOL,
-    evidence: Any = None,
-    because: str = "",
-) -> None:
-    """`expect_close` with this lesson's bounds. evidence: what was observed, where `got` is only a part of it."""
-    got = as_array(case, got, what)
-    evidence = [evidence_of(got)] if evidence is None else evidence
-    expect_close(case, got, expected, what=what, rtol=rtol, atol=ATOL, because=because, evidence=evidence)
+def near(numbers: np.ndarray, dtype: str = "") -> close:
+    """Expected: these numbers, with this lesson's bounds."""
+    return close(numbers, rtol=RTOL, atol=ATOL, dtype=dtype)
 
 
-def evidence_of(array: np.ndarray) -> Any:
-    """An array that can be compared with another; as strings unless all is finite: inf and NaN have no scale.
+@dataclass
+class Parts:
+    """The parts of a step's flat result. The moments first: when m is wrong, so are the weights, and their EMA."""
 
-    If there are many elements, the shape and the first ones are enough.
+    dtype: str = fact("the dtype of the result")
+    m: Any = fact("the new m (entries 2*d to 3*d)")
+    v: Any = fact("the new v (entries 3*d to 4*d)")
+    weights: Any = fact("the new weights (entries 0*d to 1*d)")
+    ema: Any = fact("the new EMA weights (entries 1*d to 2*d)")
+    whole: Any = clue()
+
+
+def step_call(step: Callable, xs: Any, ys: Any, *more: Any, expected: list[np.ndarray], dtype=..., name: str) -> Call:
+    """A call of a step. more: its arguments after the examples. expected: the new weights, EMA weights, m and v."""
+    w, ema, m, v = map(near, expected)
+    sees = functools.partial(_parts_of, len(expected[0]))
+    return Call(step, xs, ys, *more, sees=sees, gives=Parts(dtype, m, v, w, ema), name=name)
+
+
+def _parts_of(d: int, result: Any, *_: Any) -> Parts:
+    flat = as_array("", result, "the result")
+    if flat.shape != (4 * d,):
+        fail(f"the result has shape {flat.shape}, expected ({4 * d},)", "", flat)
+    w, ema, m, v = np.split(flat, 4)
+    return Parts(str(flat.dtype), m, v, w, ema, flat)
+
+
+@dataclass
+class Pure:
+    """What a call did to its inputs, and its result."""
+
+    touched: str = complaint()
+    result: Any = fact("the result")
+
+
+def pure_call(function: Callable, inputs: dict[str, Any], *more: Any, gives: np.ndarray, name: str) -> Call:
+    """A call that changes none of these inputs, and whose result shares no memory with one. more: its other arguments.
+
+    gives: all that it returns, end to end.
     """
-    if np.all(np.isfinite(array)):
-        return array
-    return [str(array.shape), *(str(value) for value in array.reshape(-1)[:EVIDENCE])]
+    sees = functools.partial(_look_at, inputs)
+    return Call(function, *inputs.values(), *more, sees=sees, gives=Pure("", near(gives)), name=name)
 
 
-def expect_float64(case: str, got: Any, expected: np.ndarray, *, what: str) -> None:
-    dtype = as_array(case, got, what).dtype
-    if dtype != np.float64:
-        fail(f"{what} is {dtype}, expected float64", case, str(dtype))
-    expect_near(case, got, expected, what, because="compute in float64 from the start")
-
-
-def expect_pure(case: str, function: Callable, inputs: dict[str, Any], expected: np.ndarray) -> None:
-    """`function(*inputs.values())` changes no input, and its result, `expected`, shares no memory with one."""
-    before = {name: [leaf.copy() for leaf in _leaves(value)] for name, value in inputs.items()}
-    results = function(*inputs.values())
-    for name, value in inputs.items():
-        after = _leaves(value)
-        if len(after) != len(before[name]):
-            fail(f"{name} was changed in place: work on a copy", case, ("changed", name))
-        for old, new in zip(before[name], after, strict=True):
-            expect_unchanged(case, old, new, what=name)
-    for result in _leaves(results):
-        for name, value in inputs.items():
-            if any(np.shares_memory(result, leaf) for leaf in _leaves(value)):
-                fail(f"the result shares memory with {name}: return a new array", case, ("shared", name))
-    got = np.hstack(_leaves(results)) if isinstance(results, (list, tuple)) else results
-    expect_near(case, got, expected, "the result")
+def _look_at(inputs: dict[str, Any], result: Any, *given: Any) -> Pure:
+    """inputs: what the arguments were before the call."""
+    touched = [
+        f"{name} was changed in place: work on a copy"
+        for (name, before), after in zip(inputs.items(), given, strict=False)
+        if not same(_leaves(before), _leaves(after))
+    ]
+    touched += [
+        f"the result shares memory with {name}: return a new array"
+        for name, after in zip(inputs, given, strict=False)
+        if any(np.shares_memory(a, b) for a in _leaves(result) for b in _leaves(after))
+    ]
+    numbers = np.hstack(_leaves(result)) if isinstance(result, (list, tuple)) else result
+    return Pure(next(iter(touched), ""), numbers)
 
 
 def _leaves(value: Any) -> list[np.ndarray]:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from autograder.checking.cases import Call, clue, complaint
 from autograder.checking.check import check
-from autograder.checking.expect import fail, shown
-from autograder.checking.stage import call_inside
+from autograder.checking.expect import shown
 from autograder.checks.step.common import (
     MID_TRAINING,
-    RTOL,
     autograd,
-    compare_parts,
     draw_state,
     examples,
+    step_call,
     torch_ema,
     torch_update,
 )
@@ -72,33 +73,74 @@ UPDATES: dict[str, Combine] = {
     "averages the micro-batches' Adam updates and moments": lambda grads: grads.mean(axis=0),
 }
 
+EVERY = RIGHT | SUMMED | DIVISIONS | LOST | UPDATES
+
+
+@dataclass
+class Verdicts:
+    """What the student's test says of all steps, in the order of `EVERY` and `PROBES`."""
+
+    wrong: str = complaint()
+    said: list[str] = clue()
+
+
+def _say(step_is_right: Callable, steps: list[Callable]) -> list:
+    """What the student's test says of each step; runs next to it."""
+    return [step_is_right(step) for step in steps]
+
+
+def _verdicts(step_is_right: Callable, planted: dict[str, Combine], rng: np.random.Generator) -> Call:
+    """The student's test must say True of all right steps, and False of the wrong ones in `planted`.
+
+    It is asked about all steps, in random order: what it says of each tells one mistake from another.
+    """
+    steps = [_planted(combine) for combine in EVERY.values()]
+    steps += [_planted(RIGHT["is right"], part, off) for part, off in PROBES]
+    order = rng.permutation(len(steps))
+    sees = functools.partial(_first_wrong, planted, order)
+    shuffled = [steps[i] for i in order]
+    return Call(_say, step_is_right, shuffled, sees=sees, gives=Verdicts(""), name="steps in random order")
+
+
+def _first_wrong(planted: dict[str, Combine], order: np.ndarray, answers: list, *_: Any) -> Verdicts:
+    said = [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
+    wrong = ""
+    for name, answer in zip(EVERY, said, strict=False):
+        if wrong or not (name in planted or name in RIGHT):
+            continue
+        if not isinstance(answer, (bool, np.bool_)):
+            wrong = f"step_is_right returns {shown(answer)} for a step that {name}, expected True or False"
+        elif bool(answer) != (name in RIGHT):
+            wrong = f"step_is_right says {answer} of a step that {name}"
+    return Verdicts(wrong, [str(answer) for answer in said])
+
 
 @check(BUG)
-def sum_is_told_from_mean(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+def sum_is_told_from_mean(step_is_right, *, rng):
     """`step_is_right` returns True for right steps, in any order of addition, and False where workers are added."""
-    _expect_verdicts(step_is_right, RIGHT | SUMMED, rng)
+    yield _verdicts(step_is_right, SUMMED, rng)
 
 
 @check(BUG)
-def wrong_divisions_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+def wrong_divisions_are_caught(step_is_right, *, rng):
     """It returns False where a division is missing or done twice, or where the divisor is a fixed number."""
-    _expect_verdicts(step_is_right, DIVISIONS, rng)
+    yield _verdicts(step_is_right, DIVISIONS, rng)
 
 
 @check(BUG)
-def lost_examples_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+def lost_examples_are_caught(step_is_right, *, rng):
     """It returns False where a worker or a micro-batch is left out or counted twice."""
-    _expect_verdicts(step_is_right, LOST, rng)
+    yield _verdicts(step_is_right, LOST, rng)
 
 
 @check(BUG)
-def averaged_updates_are_caught(step_is_right: Callable, *, rng: np.random.Generator) -> None:
+def averaged_updates_are_caught(step_is_right, *, rng):
     """It returns False where updates and moments are averaged in place of gradients."""
-    _expect_verdicts(step_is_right, UPDATES, rng)
+    yield _verdicts(step_is_right, UPDATES, rng)
 
 
 @check(BUG)
-def planted_step_adds_the_workers(summing_step: Callable, *, rng: np.random.Generator) -> None:
+def planted_step_adds_the_workers(summing_step, *, rng):
     """`summing_step` is the step of exercise 5, but Adam gets the sum of the workers' gradients."""
     for shape in [(3, 2, 4, 5), (4, 1, 2, 3), (1, 3, 2, 2)]:
         xs, ys, w = examples(rng, shape[:3], shape[3])
@@ -107,10 +149,10 @@ def planted_step_adds_the_workers(summing_step: Callable, *, rng: np.random.Gene
         g = shape[0] * autograd(xs.reshape(-1, shape[3]), ys.reshape(-1), w)
         new_w, new_m, new_v = torch_update(w, g, m, v, MID_TRAINING, 3)
         expected = [new_w, torch_ema(ema, new_w, MID_TRAINING["decay"]), new_m, new_v]
-        state = (w, ema, m, v)
-        for case, given_xs, given_ys in (("", xs.copy(), ys.copy()), ("lists of lists, ", _nested(xs), _nested(ys))):
-            got = summing_step(given_xs, given_ys, *(a.copy() for a in state), *MID_TRAINING.values(), 3)
-            compare_parts(f"{case}N, accum_steps, B, d = {shape}", got, expected, RTOL)
+        more = (w, ema, m, v, *MID_TRAINING.values(), 3)
+        for kind, given_xs, given_ys in (("", xs, ys), ("lists of lists, ", _nested(xs), _nested(ys))):
+            name = f"{kind}N, accum_steps, B, d = {shape}"
+            yield step_call(summing_step, given_xs, given_ys, *more, expected=expected, name=name)
 
 
 def _nested(array: np.ndarray) -> list[list[np.ndarray]]:
@@ -157,29 +199,3 @@ PROBES = [
     (2, lambda n, accum_steps: 1e3 * n),
     (2, lambda n, accum_steps: 1e-3 * n * accum_steps),
 ]
-
-
-def _expect_verdicts(step_is_right: Callable, planted: dict[str, Combine], rng: np.random.Generator) -> None:
-    """The student's test must say True of all right steps, and False of the wrong ones in `planted`.
-
-    The test is asked about all steps, in random order: the evidence is what it says of each.
-    """
-    every = RIGHT | SUMMED | DIVISIONS | LOST | UPDATES
-    steps = [_planted(combine) for combine in every.values()]
-    steps += [_planted(RIGHT["is right"], part, off) for part, off in PROBES]
-    order = rng.permutation(len(steps))
-    answers = call_inside(_verdicts, step_is_right, [steps[i] for i in order])
-    said = [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
-    evidence = [str(answer) for answer in said]
-    for name, answer in zip(every, said, strict=False):
-        if name in planted or name in RIGHT:
-            case = f"a step that {name}"
-            if not isinstance(answer, (bool, np.bool_)):
-                fail(f"step_is_right returns {shown(answer)}, expected True or False", case, evidence)
-            if bool(answer) != (name in RIGHT):
-                fail(f"step_is_right says {answer} of a step that {name}", case, evidence)
-
-
-def _verdicts(step_is_right: Callable, steps: list[Callable]) -> list:
-    """What the student's test says of each step; runs next to it."""
-    return [step_is_right(step) for step in steps]

@@ -2,71 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
+from autograder.checking.cases import Call, refused
 from autograder.checking.check import check
-from autograder.checking.expect import as_array, expect_raises, fail
 from autograder.checks.step.common import (
     EDGES,
     MID_TRAINING,
-    RTOL,
     USUAL,
     autograd,
-    compare_parts,
     draw_state,
     examples,
-    expect_pure,
     nearly_cancelling,
+    pure_call,
+    step_call,
     torch_step,
 )
 
 
+def _step(name: str, step, xs, ys, state: list[np.ndarray], hyper: dict, t: int) -> Call:
+    """A call that gives torch's new weights, EMA weights, m, v."""
+    expected = torch_step(xs.reshape(-1, xs.shape[-1]), ys.reshape(-1), state, hyper, t)
+    return step_call(step, xs, ys, *state, *hyper.values(), t, expected=expected, name=name)
+
+
 @check("03-ex5-training-step")
-def step_follows_torch(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+def step_follows_torch(distributed_training_step, *, rng):
     """The result, (4*d,), holds the weights, EMA weights, m and v that torch has after a step on all examples."""
     shape = (3, 2, 4, 5)
     xs, ys, w = examples(rng, shape[:3], shape[3])
     _, m, v = draw_state(rng, 5)
     state = [w, rng.normal(size=5), m, v]
-    case = f"one step at t = 3, N, accum_steps, B, d = {shape}"
-    _expect_step(case, distributed_training_step, xs, ys, state, MID_TRAINING, 3)
+    name = f"one step at t = 3, N, accum_steps, B, d = {shape}"
+    yield _step(name, distributed_training_step, xs, ys, state, MID_TRAINING, 3)
 
     for shape in [(2, 2, 2, 3), *EDGES]:
         xs, ys, w = examples(rng, shape[:3], shape[3])
         state = [w, rng.normal(size=shape[3]), np.zeros(shape[3]), np.zeros(shape[3])]
-        case = f"t = 1, N, accum_steps, B, d = {shape}"
-        _expect_step(case, distributed_training_step, xs, ys, state, MID_TRAINING, 1)
+        name = f"t = 1, N, accum_steps, B, d = {shape}"
+        yield _step(name, distributed_training_step, xs, ys, state, MID_TRAINING, 1)
 
     state = [*state[:2], *draw_state(rng, shape[3])[1:]]
-    case = f"t = 1, m and v not zero, N, accum_steps, B, d = {shape}"
-    _expect_step(case, distributed_training_step, xs, ys, state, MID_TRAINING, 1)
+    name = f"t = 1, m and v not zero, N, accum_steps, B, d = {shape}"
+    yield _step(name, distributed_training_step, xs, ys, state, MID_TRAINING, 1)
 
+    w = rng.normal(size=7)
+    state = [w, w.copy(), np.zeros(7), np.zeros(7)]
     for t in range(1, 31):
         xs, ys, _ = examples(rng, (4, 2, 3), 7)
-        if t == 1:
-            w = rng.normal(size=7)
-            state = [w, w.copy(), np.zeros(7), np.zeros(7)]
-        state = _expect_step(f"30 steps in a row, t = {t}", distributed_training_step, xs, ys, state, USUAL, t)
-    _expect_step("t = 1,000,000", distributed_training_step, xs, ys, state, USUAL, 10**6)
+        yield _step(f"30 steps in a row, t = {t}", distributed_training_step, xs, ys, state, USUAL, t)
+        state = torch_step(xs.reshape(-1, 7), ys.reshape(-1), state, USUAL, t)
+    yield _step("t = 1,000,000", distributed_training_step, xs, ys, state, USUAL, 10**6)
 
 
 @check("03-ex5-training-step")
-def step_does_not_depend_on_the_deal(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+def step_does_not_depend_on_the_deal(distributed_training_step, *, rng):
     """The result stays the same when the same examples are dealt to other workers and micro-batches."""
     x, y, w = examples(rng, (24,), 3)
     state = [w, rng.normal(size=3), *draw_state(rng, 3)[1:]]
     expected = torch_step(x, y, state, MID_TRAINING, 4)
+    more = (*state, *MID_TRAINING.values(), 4)
     for deal in [(1, 1, 24), (4, 3, 2), (24, 1, 1), (1, 24, 1), (2, 3, 4), (3, 8, 1), (6, 2, 2)]:
         order = rng.permutation(24)
         xs, ys = x[order].reshape(*deal, 3), y[order].reshape(deal)
-        got = distributed_training_step(xs, ys, *(a.copy() for a in state), *MID_TRAINING.values(), 4)
-        compare_parts(f"24 examples dealt as N, accum_steps, B = {deal}", got, expected, RTOL)
+        name = f"24 examples dealt as N, accum_steps, B = {deal}"
+        yield step_call(distributed_training_step, xs, ys, *more, expected=expected, name=name)
 
 
 @check("03-ex5-training-step")
-def step_takes_lists_and_any_dtype(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+def step_takes_lists_and_any_dtype(distributed_training_step, *, rng):
     """Lists of arrays, and float32 or integer arrays, give the float64 result that float64 arrays give."""
     xs, ys, w = nearly_cancelling(rng, (3, 2, 4), 5)
     narrow = [a.astype(np.float32) for a in (w, rng.normal(size=5), *draw_state(rng, 5)[1:])]
@@ -74,7 +78,7 @@ def step_takes_lists_and_any_dtype(distributed_training_step: Callable, *, rng: 
     x64, y64 = xs.astype(np.float64), ys.astype(np.float64)
     ints = [rng.integers(-100, 100, shape) for shape in ((3, 2, 4, 5), (3, 2, 4), (5,), (5,), (5,))]
     ints.append(rng.integers(1, 100, 5))
-    for case, (given_xs, given_ys, *given) in (
+    for name, given in (
         ("lists of float64 arrays", (list(x64), list(y64), *wide)),
         ("lists of lists of float64 arrays", ([list(x) for x in x64], [list(y) for y in y64], *wide)),
         ("int64 arrays", ints),
@@ -84,83 +88,73 @@ def step_takes_lists_and_any_dtype(distributed_training_step: Callable, *, rng: 
         ("float32 arrays, m and the EMA nearly cancelled", (xs, ys, *_cancelled_state(xs, ys, narrow))),
         ("lists of float32 arrays", (list(xs), list(ys), *narrow)),
     ):
-        flat = [np.asarray(a, dtype=np.float64) for a in (given_xs, given_ys, *given)]
-        expected = torch_step(flat[0].reshape(-1, 5), flat[1].reshape(-1), flat[2:], MID_TRAINING, 3)
-        got = distributed_training_step(given_xs, given_ys, *given, *MID_TRAINING.values(), 3)
-        got_dtype = as_array(case, got, "the result").dtype
-        if got_dtype != np.float64:
-            fail(f"the result is {got_dtype}, expected float64", case, str(got_dtype))
-        compare_parts(case, got, expected, RTOL)
+        x, y, *state = (np.asarray(a, dtype=np.float64) for a in given)
+        new = torch_step(x.reshape(-1, 5), y.reshape(-1), state, MID_TRAINING, 3)
+        more = (*MID_TRAINING.values(), 3)
+        yield step_call(distributed_training_step, *given, *more, expected=new, dtype="float64", name=name)
 
 
 @check("03-ex5-training-step")
-def step_leaves_its_inputs_alone(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+def step_leaves_its_inputs_alone(distributed_training_step, *, rng):
     """No array is changed, not even inside lists, and the result shares no memory with one."""
-    for case, nest in (
+    for name, nest in (
         ("arrays", lambda a: a),
         ("lists of arrays", list),
         ("lists of lists of arrays", lambda a: [list(inner) for inner in a]),
     ):
         xs, ys, w = examples(rng, (3, 2, 4), 5)
         _, m, v = draw_state(rng, 5)
-        inputs = {
-            "worker_xs": nest(xs),
-            "worker_ys": nest(ys),
-            "weights": w,
-            "ema_weights": rng.normal(size=5),
-        }
+        inputs = {"worker_xs": nest(xs), "worker_ys": nest(ys), "weights": w, "ema_weights": rng.normal(size=5)}
         inputs |= {"m": m, "v": v}
-        state = [w, inputs["ema_weights"], m, v]
-        expected = np.hstack(torch_step(xs.reshape(-1, 5), ys.reshape(-1), state, USUAL, 2))
-        expect_pure(case, lambda *arrays: distributed_training_step(*arrays, *USUAL.values(), 2), inputs, expected)
+        new = np.hstack(torch_step(xs.reshape(-1, 5), ys.reshape(-1), [*inputs.values()][2:], USUAL, 2))
+        yield pure_call(distributed_training_step, inputs, *USUAL.values(), 2, gives=new, name=name)
 
 
 @check("03-ex5-training-step")
-def step_rejects_what_does_not_fit(distributed_training_step: Callable, *, rng: np.random.Generator) -> None:
+def step_rejects_what_does_not_fit(distributed_training_step, *, rng):
     """t below 1 and shapes that do not fit raise a ValueError; it names the argument, where one argument is wrong."""
     xs, ys, w = examples(rng, (3, 2, 4), 5)
-    right = {"worker_xs": xs, "worker_ys": ys, "weights": w, "ema_weights": w, "m": w, "v": w * w} | USUAL
-    right["t"] = 1
-    for name, why, value in (
-        ("t", "t = 0", 0),
-        ("t", "t = -1", -1),
-        ("worker_xs", "worker_xs (accum_steps, B, d), no N", xs[0]),
-        ("worker_xs", "worker_xs (N, accum_steps, B, d, 1)", xs[..., None]),
-        ("worker_ys", "worker_ys (N, accum_steps, B, 1)", ys[..., None]),
-        ("worker_ys", "worker_ys for another N", ys[:2]),
-        ("worker_ys", "worker_ys for another accum_steps", ys[:, :1]),
-        ("worker_ys", "worker_ys for another B", ys[:, :, :1]),
-        ("weights", "weights (d, 1)", w[:, None]),
-        ("weights", "weights (d + 1,)", np.ones(6)),
-        ("ema_weights", "ema_weights (1,)", np.ones(1)),
-        ("ema_weights", "ema_weights (1, d)", np.ones((1, 5))),
-        ("m", "m (1, d)", np.zeros((1, 5))),
-        ("m", "m a number", 0.0),
-        ("v", "v (1,)", np.zeros(1)),
-        ("v", "v (d, 1)", np.zeros((5, 1))),
-        ("", "a worker with fewer micro-batches", [xs[0], xs[1], xs[2][:1]]),
-        ("", "a micro-batch with fewer examples", [list(xs[0]), list(xs[1]), [xs[2][0], xs[2][1][:1]]]),
-    ):
-        arguments = right | {name or "worker_xs": value}
-        if not name:  # x and y fit each other: the workers differ
-            arguments["worker_ys"] = [[micro[:, 0] for micro in worker] for worker in value]
-        # One evidence for all: what else happened depends on where numpy failed first, and the mistake is the same.
-        expect_raises(
-            why,
-            distributed_training_step,
-            *arguments.values(),
-            error=ValueError,
-            mentions=name,
-            evidence="not rejected",
-        )
-    _expect_step("all shapes fit, t = 1", distributed_training_step, xs, ys, [w, w, w, w * w], USUAL, 1)
-    one = right | {"worker_xs": xs[..., :1]} | {name: np.ones(1) for name in ("weights", "ema_weights", "m", "v")}
-    ones = [np.ones(1)] * 4
-    _expect_step("all shapes fit, t = 1, d = 1", distributed_training_step, xs[..., :1], ys, ones, USUAL, 1)
-    for name in ("weights", "ema_weights", "m", "v"):
-        arguments, why = one | {name: 1.0}, f"{name} a number, d = 1"
-        step, error = distributed_training_step, ValueError
-        expect_raises(why, step, *arguments.values(), error=error, mentions=name, evidence="not rejected")
+    right = {"worker_xs": xs, "worker_ys": ys, "weights": w, "ema_weights": w, "m": w, "v": w * w} | USUAL | {"t": 1}
+    wrong = {
+        "t = 0": {"t": 0},
+        "t = -1": {"t": -1},
+        "worker_xs (accum_steps, B, d), no N": {"worker_xs": xs[0]},
+        "worker_xs (N, accum_steps, B, d, 1)": {"worker_xs": xs[..., None]},
+        "worker_ys (N, accum_steps, B, 1)": {"worker_ys": ys[..., None]},
+        "worker_ys for another N": {"worker_ys": ys[:2]},
+        "worker_ys for another accum_steps": {"worker_ys": ys[:, :1]},
+        "worker_ys for another B": {"worker_ys": ys[:, :, :1]},
+        "weights (d, 1)": {"weights": w[:, None]},
+        "weights (d + 1,)": {"weights": np.ones(6)},
+        "ema_weights (1,)": {"ema_weights": np.ones(1)},
+        "ema_weights (1, d)": {"ema_weights": np.ones((1, 5))},
+        "m (1, d)": {"m": np.zeros((1, 5))},
+        "m a number": {"m": 0.0},
+        "v (1,)": {"v": np.zeros(1)},
+        "v (d, 1)": {"v": np.zeros((5, 1))},
+    }
+    yield from _refused(distributed_training_step, right, wrong, "all shapes fit, t = 1")
+    for name, workers in (
+        ("a worker with fewer micro-batches", [xs[0], xs[1], xs[2][:1]]),
+        ("a micro-batch with fewer examples", [list(xs[0]), list(xs[1]), [xs[2][0], xs[2][1][:1]]]),
+    ):  # x and y fit each other: the workers differ
+        uneven = right | {"worker_xs": workers, "worker_ys": [[micro[:, 0] for micro in worker] for worker in workers]}
+        yield Call(distributed_training_step, *uneven.values(), raises=ValueError, name=name, evidence=REFUSAL)
+    state = ("weights", "ema_weights", "m", "v")
+    right |= {"worker_xs": xs[..., :1]} | {name: np.ones(1) for name in state}
+    wrong = {f"{name} a number, d = 1": {name: 1.0} for name in state}
+    yield from _refused(distributed_training_step, right, wrong, "all shapes fit, t = 1, d = 1")
+
+
+#: One evidence for all: what else happened depends on where numpy failed first, and the mistake is the same.
+REFUSAL = "not rejected"
+
+
+def _refused(step, right: dict, wrong: dict, name: str):
+    """These arguments are refused, and the right ones give torch's step."""
+    xs, ys, *state = [*right.values()][:6]
+    fits = _step(name, step, xs, ys, state, USUAL, right["t"])
+    return refused(step, right, wrong=wrong, gives=fits.gives, sees=fits.sees, right_name=name, evidence=REFUSAL)
 
 
 def _cancelled_state(xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
@@ -175,13 +169,3 @@ def _cancelled_state(xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray]) ->
     wide = [a.astype(np.float64) for a in (w, ema, m, v)]
     ema = (-(1 - decay) / decay * torch_step(x, y, wide, MID_TRAINING, 3)[0]).astype(np.float32)
     return [w, ema, m, v]
-
-
-def _expect_step(
-    case: str, step: Callable, xs: np.ndarray, ys: np.ndarray, state: list[np.ndarray], hyper: dict, t: int
-) -> list[np.ndarray]:
-    """Compare one step with torch's. Returns torch's new weights, EMA weights, m, v."""
-    expected = torch_step(xs.reshape(-1, xs.shape[-1]), ys.reshape(-1), state, hyper, t)
-    got = step(xs.copy(), ys.copy(), *(a.copy() for a in state), *hyper.values(), t)
-    compare_parts(case, got, expected, RTOL)
-    return expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from autograder.checking.cases import ANYTHING, Call, Case, at_most, close, clue, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_equal, fail
+from autograder.checking.expect import ceil_div
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import LiveBytes
-from autograder.checking.stage import run_ranks
-from autograder.checks.zero1.gradient import ROUNDING
+from autograder.checks.zero1.gradient import ROUNDING, mean_shards
 
 BUCKETS = "08-ex7-buckets"
 #: Shapes of the parameters of each bucket, in the order in which their gradients arrive.
@@ -24,114 +25,99 @@ LAYOUTS = {
     "a bucket for each parameter": [[(4,)], [(3, 3)], [(1,)]],
     "1 bucket": [[(2, 3), (5,)]],
 }
-#: What the meter may see besides: scalars of the loss and of autograd.
+#: Slack for the small tensors of the loss and of autograd, in bytes.
 SLACK = 512
-#: Seconds in which gloo's threads let go of what they have sent, on a busy machine.
+#: How long to wait, in seconds, for gloo's threads to release sent tensors, on a busy machine.
 PATIENCE = 2.0
 
 
-def _backward(params: list[nn.Parameter], gradients: list[torch.Tensor | None]) -> None:
-    """A backward that gives the parameters these gradients, from the first one to the last."""
-    used = [(p, g) for p, g in zip(params, gradients, strict=True) if g is not None]
-    # Autograd begins with what was computed last.
-    sum((p * g).sum() for p, g in reversed(used)).backward()
+@dataclass
+class Finished:
+    """What a rank has after a backward and finish()."""
+
+    when: str
+    shards: list[Any] = fact("the shard of bucket {}")
+    kept: str = complaint()
 
 
-def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: str, steps: list) -> list[dict]:
-    """Each step's shards. steps[i][rank][j]: the j-th parameter's gradient in step i, or None."""
+def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: str, steps: list) -> list[Finished]:
+    """steps[i][rank][j]: the j-th parameter's gradient in step i, or None."""
     kind = getattr(torch, dtype)
     buckets = [[nn.Parameter(torch.zeros(shape, dtype=kind)) for shape in shapes] for shapes in layout]
-    params, seen = [p for bucket in buckets for p in bucket], []
+    params, found = [p for bucket in buckets for p in bucket], []
     reducer = reducer_class(buckets)
-    for gradients in steps:
-        dist.barrier()
-        _backward(params, [None if g is None else torch.tensor(g).to(kind) for g in gradients[rank]])
-        shards = reducer.finish()
-        dist.barrier()
-        seen.append({"shards": [s.detach().clone() for s in shards], "gone": all(p.grad is None for p in params)})
-    return seen
-
-
-def _steps(rng: np.random.Generator, world_size: int, layout: list, count: int = 2) -> list:
-    shapes = [shape for bucket in layout for shape in bucket]
-    return [[[eighths(rng, shape) for shape in shapes] for _ in range(world_size)] for _ in range(count)]
-
-
-def _expected(layout: list, gradients: list, world_size: int) -> list[np.ndarray]:
-    """For each bucket the padded mean, (N, ⌈B/N⌉): row r is rank r's shard."""
-    shapes, at, found = [shape for bucket in layout for shape in bucket], 0, []
-    for bucket in layout:
-        places = range(at, at + len(bucket))
-        at += len(bucket)
-        rows = [
-            np.concatenate([np.zeros(shapes[i]).ravel() if mine[i] is None else mine[i].ravel() for i in places])
-            for mine in gradients
-        ]
-        mean = np.mean(rows, axis=0, dtype=np.float64)
-        size = ceil_div(len(mean), world_size)
-        found.append(np.concatenate([mean, np.zeros(size * world_size - len(mean))]).reshape(world_size, size))
+    for step, gradients in enumerate(steps):
+        grads = [None if g is None else torch.tensor(g).to(kind) for g in gradients[rank]]
+        used = [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
+        # Autograd begins with what was computed last.
+        sum((p * g).sum() for p, g in reversed(used)).backward()
+        shards = [s.detach().clone() for s in reducer.finish()]
+        kept = f"{sum(p.grad is not None for p in params)} p.grad are not None after finish()"
+        found.append(
+            Finished(f"after backward {step + 1}", shards, kept if any(p.grad is not None for p in params) else "")
+        )
     return found
 
 
-def _expect_steps(case: str, layout: list, steps: list, results: Any) -> None:
-    """On each rank, in each step, the shards of the mean."""
-    for step, gradients in enumerate(steps):
-        want = _expected(layout, gradients, len(results))
-        for rank, mine in enumerate(results):
-            where, shards = f"{case}, backward {step + 1}, rank {rank}", mine[step]["shards"]
-            evidence = [np.concatenate([s.double().numpy() for s in m[step]["shards"]] or [[]]) for m in results]
-            expect_equal(where, len(shards), len(layout), what="the number of shards that finish() returns")
-            for k, (shard, rows) in enumerate(zip(shards, want, strict=True)):
-                what = f"the shard of bucket {k}"
-                expect_close(where, shard, rows[rank], what=what, rtol=1e-6, atol=ROUNDING, evidence=evidence)
-                expect_equal(where, str(shard.dtype), "torch.float32", what=f"the dtype of {what}")
+def _steps(rng: np.random.Generator, n: int, layout: list, count: int = 2) -> list:
+    shapes = [shape for bucket in layout for shape in bucket]
+    return [[[eighths(rng, shape) for shape in shapes] for _ in range(n)] for _ in range(count)]
+
+
+def _shards(layout: list, gradients: list) -> list[list[close]]:
+    """rank → the shards that are expected of it: of each bucket its part of the padded mean."""
+    at, found = 0, []
+    for bucket in layout:
+        of_bucket = [
+            [np.zeros(shape) if g is None else g for shape, g in zip(bucket, mine[at : at + len(bucket)], strict=True)]
+            for mine in gradients
+        ]
+        found.append(mean_shards(of_bucket))
+        at += len(bucket)
+    return [[close(rows[rank], **ROUNDING, dtype="float32") for rows in found] for rank in range(len(gradients))]
+
+
+def _case(reducer: Any, name: str, layout: list, steps: list, dtype="float32", kept=ANYTHING, sends=None) -> Case:
+    """A case: after every backward, each rank has the shards of the mean."""
+    n, wanted = len(steps[0]), [_shards(layout, gradients) for gradients in steps]
+    expect = [[Finished("", of_step[rank], kept) for of_step in wanted] for rank in range(n)]
+    return Case(name, n, _drive, (reducer, layout, dtype, steps), expect, sends)
 
 
 @check(BUCKETS)
 def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N803
     """After every backward, finish() returns each bucket's shard of the mean, in float32, and each p.grad is None."""
-    for world_size, name in ((1, "3 buckets"), (2, "3 buckets"), (3, "3 buckets"), (4, "1 bucket"),
-                             (5, "a bucket for each parameter")):  # fmt: skip
-        for dtype in ("float32", "bfloat16") if world_size == 2 else ("float32",):
-            steps = _steps(rng, world_size, LAYOUTS[name])
-            case = f"{count_of_ranks(world_size)}, {name}, {dtype}"
-            results = run_ranks(_drive, world_size, (GradientBuckets, LAYOUTS[name], dtype, steps))
-            _expect_steps(case, LAYOUTS[name], steps, results)
-            for rank, mine in enumerate(results):
-                gone = [step["gone"] for step in mine]
-                expect_equal(f"{case}, rank {rank}", gone, [True, True], what="whether each p.grad is None afterwards")
+    tried = [(1, "3 buckets"), (2, "3 buckets"), (3, "3 buckets"), (4, "1 bucket"), (5, "a bucket for each parameter")]
+    for n, name in tried:
+        for dtype in ("float32", "bfloat16") if n == 2 else ("float32",):
+            steps = _steps(rng, n, LAYOUTS[name])
+            yield _case(GradientBuckets, f"{name}, {dtype}", LAYOUTS[name], steps, dtype, kept="")
 
 
 @check(BUCKETS)
 def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
     """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
-    for world_size, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
-        steps = _steps(rng, world_size, LAYOUTS[name])
-        results = run_ranks(_drive, world_size, (GradientBuckets, LAYOUTS[name], "float32", steps))
+    for n, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
+        steps = _steps(rng, n, LAYOUTS[name])
         sizes = [int(sum(np.prod(shape, dtype=int) for shape in bucket)) for bucket in LAYOUTS[name]]
-        want = [4 * world_size * ceil_div(size, world_size) for size in sizes]
-        for rank in range(world_size):
-            case = f"{count_of_ranks(world_size)}, {name}, rank {rank}"
-            for part in results.ledger.of(rank).between_barriers()[1::2]:
-                calls = [(m.call, m.bytes) for m in part]
-                if [n for c, n in calls if c.startswith("reduce_scatter")] != want or len(calls) != len(want):
-                    fail(f"a backward made the calls {calls}, expected reduce_scatters of {want} bytes", case, calls)
-        _expect_steps(f"{count_of_ranks(world_size)}, {name}", LAYOUTS[name], steps, results)
+        sends = [
+            ("reduce_scatter", 4 * n * ceil_div(size, n), f"bucket {k}, padded, in float32")
+            for k, size in enumerate(sizes)
+        ]
+        yield _case(GradientBuckets, name, LAYOUTS[name], steps, sends=sends * len(steps))
 
 
 @check(BUCKETS)
 def missing_gradients_keep_the_order(GradientBuckets, *, rng):  # noqa: N803
     """A gradient that is missing on some ranks counts as zeros, and a complete bucket waits for those before it."""
     layout = LAYOUTS["3 buckets"]
-    for world_size in (2, 3):
-        steps = _steps(rng, world_size, layout, count=3)
+    for n in (2, 3):
+        steps = _steps(rng, n, layout, count=3)
         for place in (1, 2):  # rank 0 never completes bucket 0 in the second backward, and has none of bucket 1
             steps[1][0][place] = None
-        for rank in range(world_size):
+        for rank in range(n):
             steps[2][rank][4] = None  # nobody has this one
-        case = f"{count_of_ranks(world_size)}, gradients missing"
-        results = run_ranks(_drive, world_size, (GradientBuckets, layout, "float32", steps))
-        _expect_steps(case, layout, steps, results)
+        yield _case(GradientBuckets, "gradients missing", layout, steps)
 
 
 def _oracle(numels: list[list[int]], world_size: int) -> int:
@@ -144,12 +130,29 @@ def _oracle(numels: list[list[int]], world_size: int) -> int:
     return 4 * max(moments)
 
 
-def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int]], most: int) -> dict[str, Any]:
-    """Bytes above what was there before the object was made: when it is made, at the peak, after backward and finish().
+@dataclass
+class Metered:
+    """Bytes above those that were there before the object was made, without the shards that are due, and the shards."""
 
-    The shards that are due then are not counted. most: bytes at the peak that are no mistake; the oracle itself stays
-    outside, since this submission is asked for its numbers later. gradients: how many p.grad are left at the end.
-    shards: what finish() returned. All gradients of rank r are r + 1.
+    made: int = fact(
+        "the number of bytes alive before the first gradient",
+        "a buffer is made when it is needed",
+        seen=lambda nbytes: nbytes // SLACK,
+    )
+    after: int = fact(
+        "the number of bytes alive after finish(), besides the shards,",
+        "it must forget all of this backward",
+        seen=lambda nbytes: nbytes // SLACK,
+    )
+    peak: int = fact("the number of bytes alive at the peak", seen=lambda nbytes: nbytes // SLACK)
+    shards: list[Any] = fact("the shard of bucket {}")
+    kept: list[Any] = clue()  # most buffers or gradients still there at the end of backward are another mistake
+
+
+def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int]], most: int) -> Metered:
+    """Meter one backward. most: bytes at the peak that are no mistake. All gradients of rank r are r + 1.
+
+    The oracle stays outside, since this submission is asked for its numbers later.
     """
     buckets = [[nn.Parameter(torch.zeros(size)) for size in sizes] for sizes in numels]
     params = [p for bucket in buckets for p in bucket]
@@ -178,40 +181,24 @@ def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int
         shards = reducer.finish()
     found = [shard.detach().numpy().copy() for shard in shards]  # the meter does not see these
     del shards
-    left = sum(p.grad is not None for p in params)
-    seen = {"made": made, "peak": meter.peak - before, "backward": backward, "after": settled(), "gradients": left}
-    return seen | {"shards": [torch.from_numpy(shard) for shard in found]}
+    kept = [backward > 2 * sum(map(sum, numels)), sum(p.grad is not None for p in params)]
+    after, peak = settled(), meter.peak - before
+    return Metered(made, after, peak, [torch.from_numpy(shard) for shard in found], kept)
 
 
 @check(BUCKETS)
 def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
     """In backward, at most the shards so far, a buffer and a gradient or new shard are alive; outside it, nothing."""
-    for world_size, numels in (
+    for n, numels in (
         (2, [[3000, 1000], [2000], [2500, 500]]),
         (4, [[1000] * 2 for _ in range(6)]),
-        (3, [[int(n)] for n in rng.integers(900, 3000, 5)]),
+        (3, [[int(size)] for size in rng.integers(900, 3000, 5)]),
     ):
-        most = _oracle(numels, world_size)
-        results = run_ranks(_meter, world_size, (GradientBuckets, numels, most))
-        for rank, bytes_alive in enumerate(results):
-            case = f"{count_of_ranks(world_size)}, buckets of {numels} numbers, rank {rank}"
-            for moment, text in (
-                ("made", "bytes are alive before the first gradient: a buffer is made when it is needed"),
-                ("after", "bytes besides the shards are alive after finish(), which must forget all of this backward"),
-            ):
-                if bytes_alive[moment] > SLACK:
-                    # Most buffers or gradients still there at the end of backward are another mistake.
-                    kept = [[mine["backward"] > 2 * sum(map(sum, numels)), mine["gradients"]] for mine in results]
-                    seen = [moment, [mine[moment] // 512 for mine in results], kept if moment == "after" else []]
-                    fail(f"{bytes_alive[moment]} {text}", case, seen)
-            if bytes_alive["peak"] > most + SLACK:
-                total, peak = 4 * sum(map(sum, numels)), bytes_alive["peak"]
-                text = f"{peak} bytes were alive at the peak, expected at most {most}; all gradients have {total}"
-                fail(text, case, ["peak", *(mine["peak"] // 512 for mine in results)])
-        layout = [[(size,) for size in sizes] for sizes in numels]
-        gradients = [[np.full(size, rank + 1.0) for sizes in numels for size in sizes] for rank in range(world_size)]
-        case = f"{count_of_ranks(world_size)}, buckets of {numels} numbers"
-        _expect_steps(case, layout, [gradients], [[mine] for mine in results])
+        most = _oracle(numels, n)
+        gradients = [[np.full(size, rank + 1.0) for sizes in numels for size in sizes] for rank in range(n)]
+        shards = _shards([[(size,) for size in sizes] for sizes in numels], gradients)
+        expect = [Metered(at_most(SLACK), at_most(SLACK), at_most(most + SLACK), mine) for mine in shards]
+        yield Case(f"buckets of {numels} numbers", n, _meter, (GradientBuckets, numels, most), expect)
 
 
 @check(BUCKETS)
@@ -220,7 +207,7 @@ def the_peak_is_predicted(peak_bytes, *, rng):
     some = [[int(n) for n in rng.integers(1, 60, rng.integers(1, 5))] for _ in range(5)]
     cases = [[[4], [2, 6]], [[7, 7], [1]], [[1], [1], [9]], [[10], [1, 1]], [[1], [2, 6], [1]], [[3] * 5] * 4, some]
     for numels in cases:
-        for world_size in (1, 2, 3, 4, 64):
-            got = peak_bytes([list(sizes) for sizes in numels], world_size)
-            case = f"peak_bytes({numels}, {world_size})"
-            expect_equal(case, got, _oracle(numels, world_size), what="the peak in bytes")
+        for n in (1, 2, 3, 4, 64):
+            yield Call(
+                peak_bytes, [list(sizes) for sizes in numels], n, gives=_oracle(numels, n), what="the peak in bytes"
+            )

@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_equal, fail
 from autograder.checking.inputs import eighths
-from autograder.checking.stage import run_ranks
 
+GRADIENT = "08-ex2-gradient"
 #: A mean of multiples of 1/8 up to 4, divided before the sum or after it.
-ROUNDING = 1e-6
+ROUNDING = {"rtol": 1e-6, "atol": 1e-6}
 #: Parameters as (shape, dtype, trainable). Together they have 15 trainable numbers.
 MIXED = [((3, 2), "float32", True), ((4,), "float32", False), ((5,), "bfloat16", True), ((), "float64", True)]
 MIXED += [((3,), "float32", True)]
+KINDS = {
+    "2 parameters of 7 numbers": [((2, 2), "float32", True), ((3,), "float32", True)],
+    "1 number": [((1,), "float32", True)],
+    "one parameter frozen, one given twice, one without a gradient, three dtypes": MIXED,
+}
 
 
-def _reduce(rank: int, world_size: int, sharded_class: Any, kinds: list, repeated: bool, gradients: list) -> dict:
+def mean_shards(gradients: list[list[np.ndarray]]) -> np.ndarray:
+    """The mean over the ranks of what each has, end to end and padded, (N, ⌈P/N⌉): row r is rank r's shard."""
+    n = len(gradients)
+    # Numbers with three bits after the point: their sums are exact.
+    mean = np.mean([np.concatenate([np.reshape(g, -1) for g in mine]) for mine in gradients], axis=0, dtype=np.float64)
+    return np.concatenate([mean, np.zeros(-len(mean) % n)]).reshape(n, -1)
+
+
+@dataclass
+class Reduced:
+    """What a rank has after `reduced_gradient()`."""
+
+    shard: Any = fact("the reduced gradient")
+    numel: int = fact("self.numel")
+    size: int = fact("self.size")
+    params: list[int] = fact("self.params, as positions in the given list,")
+    changed: str = complaint()
+
+
+def _reduce(rank: int, world_size: int, sharded_class: Any, kinds: list, repeated: bool, gradients: list) -> Reduced:
     """Shards of the parameters' gradients, with None where `gradients[rank][i]` is."""
     params = [nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype)), trained) for shape, dtype, trained in kinds]
-    given = (params[i] for i in [*range(len(params)), *([0] if repeated else [])])
-    sharded = sharded_class(given)
+    sharded = sharded_class(params[i] for i in [*range(len(params)), *([0] if repeated else [])])
     for p, g in zip(params, gradients[rank], strict=True):
         p.grad = None if g is None else torch.tensor(g).to(p.dtype)
-    dist.barrier()
     shard = sharded.reduced_gradient()
-    dist.barrier()
-    left = [_same(p.grad, g) for p, g in zip(params, gradients[rank], strict=True)]
-    facts = {"numel": sharded.numel, "size": sharded.size, "params": _places(sharded.params, params)}
-    return {"shard": shard.detach().clone(), "left": all(left), **facts}
+    same = all(_same(p.grad, g) for p, g in zip(params, gradients[rank], strict=True))
+    changed = "" if same else "reduced_gradient() changed a parameter's .grad"
+    return Reduced(shard.detach().clone(), sharded.numel, sharded.size, _places(sharded.params, params), changed)
 
 
 def _same(grad: torch.Tensor | None, given: np.ndarray | None) -> bool:
@@ -49,88 +70,65 @@ def _places(found: Any, params: list) -> list[int]:
     return places if isinstance(found, list) and len(places) == len(found) else []
 
 
-@check("08-ex2-gradient")
+@check(GRADIENT)
 def shards_are_those_of_the_mean_gradient(ShardedGradient, *, rng):  # noqa: N803
     """A shard is the rank's part of the mean gradient of all trainable parameters, in float32, for any N and sizes."""
-    for world_size in (1, 2, 3, 4, 5):
-        cases = [("2 parameters of 7 numbers", [((2, 2), "float32", True), ((3,), "float32", True)], False)]
-        cases += [("1 number", [((1,), "float32", True)], False)]
-        cases += [("one parameter frozen, one given twice, one without a gradient, three dtypes", MIXED, True)]
-        for name, kinds, repeated in cases:
-            gradients = [[_gradient(rng, shape, trained) for shape, _, trained in kinds] for _ in range(world_size)]
-            if repeated:
-                for rank in range(world_size):
-                    if rank != 1:
-                        gradients[rank][0] = None  # on all ranks but one
-                    gradients[rank][3] = None  # on all
-            _expect_shards(ShardedGradient, f"{count_of_ranks(world_size)}, {name}", kinds, repeated, gradients)
+    for n in (1, 2, 3, 4, 5):
+        for name, kinds in KINDS.items():
+            trained = [i for i, (_, _, trained) in enumerate(kinds) if trained]
+            gradients = [[eighths(rng, shape) if trained else None for shape, _, trained in kinds] for _ in range(n)]
+            if kinds is MIXED:
+                for rank, mine in enumerate(gradients):
+                    mine[0] = mine[0] if rank == 1 else None  # missing on all ranks but one
+                    mine[3] = None  # on all
+            mean = mean_shards([[np.zeros(kinds[i][0]) if g[i] is None else g[i] for i in trained] for g in gradients])
+            numel, size = sum(int(np.prod(kinds[i][0])) for i in trained), mean.shape[1]
+            yield Case(
+                name,
+                n,
+                _reduce,
+                (ShardedGradient, kinds, kinds is MIXED, gradients),
+                expect=[Reduced(close(m, **ROUNDING, dtype="float32"), numel, size, trained, changed="") for m in mean],
+                sends=[("reduce_scatter", 4 * mean.size, "the padded vector in float32")],
+            )
 
 
-def _gradient(rng: np.random.Generator, shape: tuple[int, ...], trained: bool) -> np.ndarray | None:
-    return eighths(rng, shape) if trained else None
+@dataclass
+class Repeated:
+    """What a rank has after two calls of `reduced_gradient()`, a `zero_grad()` and a third one on 4 times as much."""
+
+    wrong: str = complaint()
+    fresh: Any = fact("the reduced gradient after zero_grad")
+    first: Any = fact("the reduced gradient")
 
 
-def _expect_shards(subject: Any, case: str, kinds: list, repeated: bool, gradients: list) -> None:
-    world_size = len(gradients)
-    results = run_ranks(_reduce, world_size, (subject, kinds, repeated, gradients))
-    trained = [i for i, (_, _, trained) in enumerate(kinds) if trained]
-    flat = [
-        [np.zeros(kinds[i][0]) if mine[i] is None else mine[i] for i in trained] for mine in gradients
-    ]  # float32 numbers with three bits after the point: their sums are exact
-    mean = np.mean([np.concatenate([np.reshape(g, -1) for g in mine]) for mine in flat], axis=0, dtype=np.float64)
-    size = ceil_div(len(mean), world_size)
-    padded = np.concatenate([mean, np.zeros(size * world_size - len(mean))]).reshape(world_size, size)
-    for rank, got in enumerate(results):
-        where, shards = f"{case}, rank {rank}", [mine["shard"].double().numpy() for mine in results]
-        expect_close(
-            where, got["shard"], padded[rank], what="the reduced gradient", rtol=1e-6, atol=ROUNDING, evidence=shards
-        )
-        expect_equal(where, str(got["shard"].dtype), "torch.float32", what="the dtype of the reduced gradient")
-        for name, want in (("numel", len(mean)), ("size", size), ("params", trained)):
-            what = "self.params, as positions in the given list," if name == "params" else f"self.{name}"
-            expect_equal(where, got[name], want, what=what)
-        if not got["left"]:
-            fail("reduced_gradient() changed a parameter's .grad", where, "changed")
-        calls = [(m.call, m.bytes) for m in results.ledger.of(rank).between_barriers()[1]]
-        wanted = [4 * size * world_size] * (world_size > 1)
-        sent = [nbytes for call, nbytes in calls if call.startswith("reduce_scatter")]
-        if len(sent) != len(calls) or sent[: len(wanted)] != wanted or len(sent) > 1:
-            text = f"the calls are {calls}, expected one reduce_scatter of the {4 * size * world_size} bytes"
-            fail(f"{text} of the padded vector", where, calls)
-
-
-def _reduce_often(rank: int, world_size: int, sharded_class: Any, gradients: list[np.ndarray]) -> dict:
+def _reduce_often(rank: int, world_size: int, sharded_class: Any, gradients: list[np.ndarray]) -> Repeated:
     p = nn.Parameter(torch.zeros(gradients[0].size))
     sharded = sharded_class([p])
     p.grad = torch.tensor(gradients[rank])
-    dist.barrier()
     first = sharded.reduced_gradient()
     again = sharded.reduced_gradient()
-    dist.barrier()
-    kept, reduced = sharded.gradient is first, first.detach().clone()
+    wrong = "" if sharded.gradient is first else "self.gradient is not the tensor that was returned"
+    wrong = wrong if again is first else "the second call does not return the first one's tensor"
+    reduced = first.detach().clone()
     sharded.zero_grad()  # what was reduced is void
     p.grad = 4 * torch.tensor(gradients[rank])
-    return {"same": again is first, "kept": kept, "first": reduced, "fresh": sharded.reduced_gradient().clone()}
+    return Repeated(wrong, sharded.reduced_gradient().clone(), reduced)
 
 
-@check("08-ex2-gradient")
+@check(GRADIENT)
 def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
     """A second call returns the same tensor, which self.gradient keeps, and sends nothing; zero_grad forgets it."""
-    for world_size in (2, 3):
-        gradients = [eighths(rng, (7,)) for _ in range(world_size)]
-        results = run_ranks(_reduce_often, world_size, (ShardedGradient, gradients))
-        size = ceil_div(7, world_size)
-        padded = np.zeros(size * world_size)
-        padded[:7] = np.mean(gradients, axis=0, dtype=np.float64)
-        for rank, got in enumerate(results):
-            case = f"{count_of_ranks(world_size)}, 7 parameters, rank {rank}"
-            expect_equal(case, got["same"], True, what="whether the second call returns the first one's tensor")
-            expect_equal(case, got["kept"], True, what="whether self.gradient is the tensor that was returned")
-            want = 4 * padded[rank * size : (rank + 1) * size]
-            expect_close(
-                case, got["fresh"], want, what="the reduced gradient after zero_grad", rtol=1e-6, atol=ROUNDING
-            )
-            between = [m.call for m in results.ledger.of(rank).between_barriers()[1]]
-            if len(between) != 1:
-                fail(f"two calls of reduced_gradient() made {len(between)} collectives, expected 1", case, between)
-            expect_close(case, got["first"], want / 4, what="the reduced gradient", rtol=1e-6, atol=ROUNDING)
+    for n in (2, 3):
+        gradients = [eighths(rng, (7,)) for _ in range(n)]
+        mean = mean_shards([[g] for g in gradients])
+        expect = [Repeated("", close(4 * m, **ROUNDING), close(m, **ROUNDING)) for m in mean]
+        yield Case(
+            "7 parameters",
+            n,
+            _reduce_often,
+            (ShardedGradient, gradients),
+            expect,
+            sends=2 * [("reduce_scatter", 4 * mean.size)],
+            because="the first call reduces, the second must not, and the third one, after zero_grad, does again",
+        )

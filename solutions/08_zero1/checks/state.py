@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from autograder.checking.cases import Case, close, clue, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import CheckFailed, ceil_div, expect_close, fail
-from autograder.checking.stage import run_ranks
-from autograder.checks.zero1.training import OPTIMIZERS, STEP_ERROR, Case, make_case, unsharded
+from autograder.checks.zero1.training import OPTIMIZERS, STEP_ERROR, Run, make_run, unsharded
+
+STATE = "08-ex5-state"
 
 
-def _save(rank: int, world_size: int, optimizer_class: Any, case: Case, when: int) -> dict:
-    """Make the steps of a case and take a state after `when` of them; the state then, and as it is at the end."""
-    inner, kwargs = OPTIMIZERS[case.optimizer]
-    tensors = case.tensors()
-    optimizer, state, taken = optimizer_class(tensors, inner, **kwargs), None, None
-    for step in range(len(case.gradients) + 1):
-        if step == when:
-            state = optimizer.state_dict()
-            taken = {name: _plain(value) for name, value in state.items()}
-        if step < len(case.gradients):
-            optimizer.param_groups[0]["lr"] = case.rates.get(step, optimizer.param_groups[0]["lr"])
-            _set_gradients(tensors, case, step, rank)
-            optimizer.step()
-    return {
-        "kinds": {name: _kind(value) for name, value in state.items()},
-        "state": taken,
-        "later": {name: _plain(value) for name, value in state.items()},
-        "own": all(v.untyped_storage().nbytes() == v.nbytes for v in state.values() if isinstance(v, torch.Tensor)),
-    }
+def _optimizer(optimizer_class: Any, run: Run, tensors: list) -> Any:
+    inner, kwargs = OPTIMIZERS[run.optimizer]
+    return optimizer_class(tensors, inner, **kwargs)
 
 
-def _set_gradients(tensors: list[torch.Tensor], case: Case, step: int, rank: int) -> None:
-    optimizer_gradients = case.gradients[step][rank]
-    for p, g in zip(tensors, optimizer_gradients, strict=True):
+def _step(optimizer: Any, tensors: list[torch.Tensor], run: Run, step: int, rank: int) -> None:
+    optimizer.param_groups[0]["lr"] = run.rates.get(step, optimizer.param_groups[0]["lr"])
+    _set_gradients(tensors, run, step, rank)
+    optimizer.step()
+
+
+def _set_gradients(tensors: list[torch.Tensor], run: Run, step: int, rank: int) -> None:
+    for p, g in zip(tensors, run.gradients[step][rank], strict=True):
         p.grad = torch.tensor(g).to(p.dtype)
 
 
@@ -44,159 +35,166 @@ def _plain(value: Any) -> Any:
     return value.detach().numpy().copy() if isinstance(value, torch.Tensor) else value
 
 
-def _kind(value: Any) -> str:
+def _odd(name: str, value: Any) -> str:
+    """In words: that an entry of a state is no plain number or no 1-D tensor, whichever it should be; or ""."""
+    kind = "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
     if isinstance(value, torch.Tensor):
-        return f"{value.dim()}-D {value.dtype}".replace("torch.", "")
-    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+        kind = f"{value.dim()}-D {value.dtype}".replace("torch.", "")
+    wanted = "number" if name in ("lr", "step") else "1-D float32"
+    return "" if kind == wanted else f"{name!r} in the state is a {kind}, expected a {wanted}"
 
 
-@check("08-ex5-state")
+@dataclass
+class Saved:
+    """A rank's state after some steps, and what later steps did to it."""
+
+    keys: list[str] = fact("the list of the state's keys")
+    odd: str = complaint()
+    lengths: dict[str, int] = fact("the length of {} in the state")
+    shared: str = complaint()
+    master: Any = fact("'master' in the state")
+    lr: float = fact("'lr' in the state")
+    step: Any = fact("'step' in the state")
+
+
+def _save(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int) -> Saved:
+    """Make the steps of a run and take a state after `when` of them."""
+    tensors = run.tensors()
+    optimizer = _optimizer(optimizer_class, run, tensors)
+    for step in range(len(run.gradients) + 1):
+        if step == when:
+            state = optimizer.state_dict()
+            taken = {name: _plain(value) for name, value in state.items()}
+        if step < len(run.gradients):
+            _step(optimizer, tensors, run, step, rank)
+    pieces = {name: value for name, value in state.items() if isinstance(value, torch.Tensor) and value.dim()}
+    views = [name for name, v in pieces.items() if v.untyped_storage().nbytes() != v.nbytes]
+    shared = [*views, *(name for name, v in pieces.items() if not np.array_equal(taken[name], _plain(v)))]
+    return Saved(
+        keys=sorted(state),
+        odd=next(filter(None, (_odd(name, state[name]) for name in sorted(state))), ""),
+        lengths={name: len(pieces[name]) for name in sorted(pieces)},
+        shared=f"{shared[0]!r} in the state shares its memory with the optimizer" if shared else "",
+        master=taken.get("master"),
+        lr=taken.get("lr"),
+        step=taken.get("step"),
+    )
+
+
+@check(STATE)
 def state_is_unpadded_copies(ZeroOptimizer, *, rng):  # noqa: N803
     """The state holds copies of this rank's masters and moments without padding, and plain numbers."""
-    names = {"SGD": (), "SGD with momentum": ("momentum_buffer",), "Adam": ("exp_avg", "exp_avg_sq", "step")}
-    for world_size, shapes in ((1, [(5,)]), (3, [(4,), (3,)]), (5, [(2,), (1,)])):
-        for optimizer, inside in names.items():
+    inside = {"SGD": [], "SGD with momentum": ["momentum_buffer"], "Adam": ["exp_avg", "exp_avg_sq", "step"]}
+    for n, shapes in ((1, [(5,)]), (3, [(4,), (3,)]), (5, [(2,), (1,)])):
+        for optimizer in inside:
             for when in (0, 2):
-                case = make_case(rng, world_size, optimizer, shapes, steps=3, rates={1: 0.03})
-                case.name += f", state after {when} steps"
-                expected = {"master", "lr", *(inside if when else ())}
-                results = run_ranks(_save, world_size, (ZeroOptimizer, case, when))
-                _expect_state(case, results, expected, when)
+                also = f", state after {when} steps"
+                run = make_run(rng, n, optimizer, shapes, steps=3, also=also, rates={1: 0.03})
+                keys = sorted(["master", "lr", *(inside[optimizer] if when else [])])
+                masters = unsharded(run)[when - 1] if when else run.parameters
+                flat = np.concatenate([p.reshape(-1) for p in masters]).astype(np.float64)
+                bound = STEP_ERROR * float(np.max(np.abs(flat)))
+                expect = []
+                for rank in range(n):
+                    mine = flat[rank * run.size : (rank + 1) * run.size]
+                    saved = Saved(
+                        keys,
+                        odd="",
+                        lengths={name: len(mine) for name in keys if name not in ("lr", "step")},
+                        shared="",
+                        master=close(mine, atol=bound),
+                        lr=0.03 if when else OPTIMIZERS[optimizer][1]["lr"],
+                    )
+                    if "step" in keys:
+                        saved.step = close(when)
+                    expect.append(saved)
+                yield Case(run.name, n, _save, (ZeroOptimizer, run, when), expect)
 
 
-def _expect_state(case: Case, results: list[dict], expected: set[str], when: int) -> None:
-    world_size = len(results)
-    size = ceil_div(case.numel, world_size)
-    for rank, got in enumerate(results):
-        if set(got["state"]) != expected:
-            text = f"the state on rank {rank} has the keys {sorted(got['state'])}, expected {sorted(expected)}"
-            fail(text, case.name, [sorted(mine["state"]) for mine in results])
-        for name, kind in got["kinds"].items():
-            wanted = "number" if name in ("lr", "step") else "1-D float32"
-            if kind != wanted:
-                fail(f"{name!r} on rank {rank} is a {kind}, expected a {wanted}", case.name, [name, kind])
-        own = max(0, min(size, case.numel - rank * size))
-        for name in set(got["state"]) - {"lr", "step"}:
-            if len(got["state"][name]) != own:
-                lengths = [len(mine["state"][name]) for mine in results]
-                text = f"{name!r} on rank {rank} has {len(got['state'][name])} numbers, expected {own}"
-                fail(text, case.name, [name, lengths])
-            if not np.array_equal(got["state"][name], got["later"][name]) or not got["own"]:
-                text = f"{name!r} on rank {rank} shares its memory with the optimizer"
-                fail(text, case.name, ["shared", name])
-    whole = np.concatenate([got["state"]["master"] for got in results])
-    tensors = unsharded(case, world_size)[when - 1] if when else [p.astype(np.float64) for p in case.parameters]
-    want = np.concatenate([p.reshape(-1) for p in tensors])
-    expect_close(case.name, whole, want, what="the masters of all ranks together", rtol=STEP_ERROR)
-    rate = case.rates[1] if when == 2 else OPTIMIZERS[case.optimizer][1]["lr"]
-    for rank, got in enumerate(results):
-        if got["state"]["lr"] != rate:
-            fail(f"'lr' on rank {rank} is {got['state']['lr']}, expected {rate}", case.name, got["state"]["lr"])
-        if "step" in got["state"] and got["state"]["step"] != when:
-            text = f"'step' on rank {rank} is {got['state']['step']}, expected {when}"
-            fail(text, case.name, got["state"]["step"])
+@dataclass
+class Restored:
+    """Two optimizers of a rank: one makes all steps, the other loads its state on the way."""
+
+    differ: str = complaint()
+    changed: str = complaint()
+    parameters: Any = fact("the flat vector of the parameters at the end")
+    ends: Any = clue()
 
 
-def _restore(rank: int, world_size: int, optimizer_class: Any, case: Case, when: int, others: int) -> dict:
+def _restore(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int, others: int) -> Restored:
     """One optimizer makes all steps; another, after `others` steps of its own, loads the first one's state."""
-    inner, kwargs = OPTIMIZERS[case.optimizer]
-    whole, other = case.tensors(), case.tensors()
+    whole, other = run.tensors(), run.tensors()
     with torch.no_grad():
         for p in other:
             p += 1
-    first, second = (optimizer_class(tensors, inner, **kwargs) for tensors in (whole, other))
+    first, second = (_optimizer(optimizer_class, run, tensors) for tensors in (whole, other))
     for step in range(others):
-        _set_gradients(other, case, step, rank)
+        _set_gradients(other, run, step, rank)
         second.step()
-    _set_gradients(other, case, 0, rank)
+    _set_gradients(other, run, 0, rank)
     second.reduced_gradient()  # of gradients that no step will use
-    loaded = None
-    for step in range(len(case.gradients)):
+    for step in range(len(run.gradients)):
         if step == when:
-            state = first.state_dict()
             # A copy, in which a state of views shows no change.
-            given = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in state.items()}
+            given = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in first.state_dict().items()}
             before = {name: _plain(value) for name, value in given.items()}
             second.load_state_dict(given)
-            loaded = [_plain(p) for p in other]
-            at_load = [_plain(p) for p in whole]
-        first.param_groups[0]["lr"] = case.rates.get(step, first.param_groups[0]["lr"])
-        _set_gradients(whole, case, step, rank)
-        first.step()
+            differ = [] if all(map(torch.equal, whole, other)) else ["after loading"]
+        _step(first, whole, run, step, rank)
         if step >= when:
-            second.param_groups[0]["lr"] = case.rates.get(step, second.param_groups[0]["lr"])
-            _set_gradients(other, case, step, rank)
-            second.step()
+            _step(second, other, run, step, rank)
+    flat, ends = (np.concatenate([_plain(p).reshape(-1) for p in tensors]) for tensors in (whole, other))
+    differ += [] if np.array_equal(flat, ends) else ["at the end"]
     changed = [name for name, value in given.items() if not np.array_equal(before[name], _plain(value))]
-    ends = [[_plain(p) for p in tensors] for tensors in (whole, other)]
-    return {"loaded": loaded, "at_load": at_load, "ends": ends, "changed": changed}
+    return Restored(
+        f"the parameters {differ[0]} are not those of the optimizer that was saved" if differ else "",
+        f"later steps changed {changed[0]!r} in the dict given to load_state_dict()" if changed else "",
+        flat,
+        ends,
+    )
 
 
-def _load_wrong(rank: int, world_size: int, optimizer_class: Any, case: Case, more: int) -> str:
-    """What loading a master shard with `more` numbers too many did instead of raising the ValueError, or "".
+@dataclass
+class Refused:
+    """What a rank did with a master of a wrong length, and then with the right one."""
 
-    The state with the right master must load all the same.
-    """
-    inner, kwargs = OPTIMIZERS[case.optimizer]
-    tensors = case.tensors()
-    optimizer = optimizer_class(tensors, inner, **kwargs)
-    _set_gradients(tensors, case, 0, rank)
-    optimizer.step()
+    instead: str = complaint()
+
+
+def _load_wrong(rank: int, world_size: int, optimizer_class: Any, run: Run, what: str, more: int) -> Refused:
+    """Load a master shard with `more` numbers too many, then the right one."""
+    tensors = run.tensors()
+    optimizer = _optimizer(optimizer_class, run, tensors)
+    _step(optimizer, tensors, run, 0, rank)
     state = optimizer.state_dict()
-    bad = {**state, "master": torch.zeros(len(state["master"]) + more)}
     try:
-        optimizer.load_state_dict(bad)
+        optimizer.load_state_dict({**state, "master": torch.zeros(len(state["master"]) + more)})
     except ValueError as error:
         if "master" not in str(error):
-            return f"raised a ValueError that does not name master: {error}"
+            return Refused(f"{what} raised a ValueError that does not name master: {error}")
     else:
-        return "raised nothing, expected a ValueError that names it"
+        return Refused(f"{what} raised nothing, expected a ValueError that names it")
     try:
         optimizer.load_state_dict(state)
     except ValueError as error:
-        return f"raised a ValueError, but loading the right one does so, too: {error}"
-    return ""
+        return Refused(f"{what} raised a ValueError, but loading the right one does so, too: {error}")
+    return Refused("")
 
 
-@check("08-ex5-state")
+@check(STATE)
 def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
     """Loading sets the parameters, then training goes on bit for bit; a wrong length of master is a ValueError."""
-    runs = [(1, "Adam", 2, 0), (2, "Adam", 2, 0), (3, "SGD with momentum", 2, 1), (3, "AdamW", 2, 1), (2, "Adam", 0, 2)]
-    for world_size, optimizer, when, others in runs:
-        case = make_case(rng, world_size, optimizer, [(3, 2), (4,)], steps=5, rates={1: 0.03})
+    runs = [(1, "Adam", 2, 0), (2, "Adam", 2, 0), (2, "Adam", 0, 2), (3, "SGD with momentum", 2, 1), (3, "AdamW", 2, 1)]
+    for n, optimizer, when, others in runs:
         into = f"an optimizer that has made {others} step{'' if others == 1 else 's'}"
-        case.name += f", loaded after {when} steps into {into}"
-        results = run_ranks(_restore, world_size, (ZeroOptimizer, case, when, others))
-        for rank, got in enumerate(results):
-            pairs = [("after loading", got["at_load"], got["loaded"]), ("at the end", *got["ends"])]
-            for moment, want, have in pairs:
-                if not all(np.array_equal(a, b) for a, b in zip(want, have, strict=True)):
-                    flat = [np.concatenate([p.reshape(-1) for p in mine["ends"][1]]) for mine in results]
-                    text = f"the parameters on rank {rank} {moment} are not those of the optimizer that was saved"
-                    fail(text, case.name, [moment, *flat])
-            if got["changed"]:
-                text = (
-                    f"on rank {rank}, later steps changed {got['changed'][0]!r} in the dict given to load_state_dict()"
-                )
-                fail(text, case.name, ["changed", *(mine["changed"] for mine in results)])
-        want = np.concatenate([p.reshape(-1) for p in unsharded(case, world_size)[-1]])
-        for rank, got in enumerate(results):
-            have = np.concatenate([p.reshape(-1) for p in got["ends"][0]])
-            what = f"the flat vector of the parameters on rank {rank} at the end"
-            expect_close(case.name, have, want, what=what, rtol=STEP_ERROR, atol=STEP_ERROR)
-    for world_size, more in ((1, 1), (3, 1), (3, -1)):
-        case = make_case(rng, world_size, "Adam", [(3, 2), (4,)], steps=1)
+        also = f", loaded after {when} steps into {into}"
+        run = make_run(rng, n, optimizer, [(3, 2), (4,)], steps=5, also=also, rates={1: 0.03})
+        numbers = close(np.concatenate([p.reshape(-1) for p in unsharded(run)[-1]]), rtol=STEP_ERROR, atol=STEP_ERROR)
+        args = (ZeroOptimizer, run, when, others)
+        yield Case(run.name, n, _restore, args, [Restored("", "", parameters=numbers)] * n)
+    for n, more in ((1, 1), (3, 1), (3, -1)):
+        run = make_run(rng, n, "Adam", [(3, 2), (4,)], steps=1)
         what = f"loading a master that is one number too {'long' if more > 0 else 'short'}"
-        _expect_refusal(f"{case.name}, {what}", what, ZeroOptimizer, case, world_size, more)
-
-
-def _expect_refusal(name: str, what: str, subject: Any, case: Case, world_size: int, more: int) -> None:
-    """On every rank, a ValueError that names master; if some ranks load and then wait for the others, say so."""
-    try:
-        said = list(run_ranks(_load_wrong, world_size, (subject, case, more)))
-    except CheckFailed as error:
-        text = f"{what} must raise a ValueError that names master on every rank. {error.message} (case: {name})"
-        raise CheckFailed(text, name, error.got) from error.__cause__
-    for rank, instead in enumerate(said):
-        if instead:
-            fail(f"on rank {rank}, {what} {instead}", name, said)
+        must = f"{what} must raise a ValueError that names master on every rank."
+        args = (ZeroOptimizer, run, what, more)
+        yield Case(f"{run.name}, {what}", n, _load_wrong, args, [Refused("")] * n, must=must)

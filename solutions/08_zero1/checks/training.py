@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.expect import ceil_div, collective, count_of_ranks, digits_that_differ, each_rank, fail
+from autograder.checking.cases import Case, close, complaint, fact
+from autograder.checking.expect import ceil_div
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import bytes_held
-from autograder.checking.stage import run_ranks
 
 #: Of the largest parameter, after a few steps.
 STEP_ERROR = 5e-6
@@ -27,7 +26,7 @@ OPTIMIZERS = {
 
 
 @dataclass
-class Case:
+class Run:
     """Some steps of one optimizer: `parameters[i]` is the i-th tensor, `gradients[step][rank][i]` what rank has for it.
 
     frozen: indices of parameters that do not require a gradient. repeated: indices given twice. dtypes: torch's
@@ -51,6 +50,16 @@ class Case:
         """How many trainable numbers there are."""
         return sum(p.size for i, p in enumerate(self.parameters) if i not in self.frozen)
 
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are gradients for."""
+        return len(self.gradients[0])
+
+    @property
+    def size(self) -> int:
+        """How many numbers a shard has."""
+        return ceil_div(self.numel, self.ranks)
+
     def tensors(self) -> list[nn.Parameter]:
         """Fresh parameters."""
         dtypes = self.dtypes or ("float32",) * len(self.parameters)
@@ -61,78 +70,78 @@ class Case:
 
 
 @dataclass
-class Outcome:
-    """What one rank held after each step of a case, and what its methods returned."""
+class Made:
+    """A rank's optimizer before the first step."""
 
-    parameters: list[list[np.ndarray]]
-    held: list[int]  # bytes found by walking over the object
-    said: list[int]  # what state_bytes() returned
-    norms: list[float]
-    master: Any = None  # self.master before the first step: its numbers, or what it is instead
-    left: list[str] = field(default_factory=list)  # gradients of the shard that outlived a step
-    complaint: str = ""  # what a step did to a parameter, besides its numbers
-    gradients: str = ""  # what a step did to a p.grad
+    when: str
+    odd: str = complaint()
+    master: Any = fact("self.master")
 
 
-def drive(rank: int, world_size: int, optimizer_class: Any, cases: list[Case]) -> list[Outcome]:
-    """Inside a rank: every case, with a barrier before each and one at the end."""
-    outcomes = []
-    for case in cases:
-        dist.barrier()
-        outcomes.append(_run(rank, optimizer_class, case))
-    dist.barrier()
-    return outcomes
+@dataclass
+class Stepped:
+    """What one rank holds after a step, and what the step did."""
+
+    when: str
+    left: str = complaint()
+    held: int = fact("the number of bytes held")
+    said: int = fact("what state_bytes() says")
+    norm: float = fact("the norm")
+    touched: str = complaint()  # what the step did to a p.grad
+    parameters: list[np.ndarray] = fact("parameter {}", "it must be the unsharded optimizer's")
+    replaced: str = complaint()  # what it did to a parameter, besides its numbers
 
 
-def _run(rank: int, optimizer_class: Any, case: Case) -> Outcome:
-    inner, kwargs = OPTIMIZERS[case.optimizer]
-    kwargs = kwargs | case.options
-    tensors = case.tensors()
+def drive(rank: int, world_size: int, optimizer_class: Any, run: Run) -> list[Made | Stepped]:
+    """Inside a rank: all steps of a run."""
+    inner, kwargs = OPTIMIZERS[run.optimizer]
+    tensors, norm = run.tensors(), math.nan
     before = [(p.dtype, p.requires_grad) for p in tensors]
-    given = (tensors[i] for i in [*range(len(tensors)), *case.repeated])
-    optimizer, outcome = optimizer_class(given, inner, **kwargs), Outcome([], [], [], [])
-    outcome.master = _master(optimizer)
-    for step, gradients in enumerate(case.gradients):
+    given = (tensors[i] for i in [*range(len(tensors)), *run.repeated])
+    optimizer = optimizer_class(given, inner, **(kwargs | run.options))
+    found: list[Made | Stepped] = [_made(optimizer)]
+    for step, gradients in enumerate(run.gradients):
         optimizer.zero_grad()
-        if step in case.rates:
-            optimizer.param_groups[0]["lr"] = case.rates[step]
-        for p, g in zip(tensors, gradients[rank], strict=True):
-            p.grad = None if g is None else torch.tensor(g).to(p.dtype)
-        if case.clip:
-            outcome.norms.append(float(optimizer.clip_grad_norm_(case.clip[step])))
+        if step in run.rates:
+            optimizer.param_groups[0]["lr"] = run.rates[step]
+        grads = [
+            None if g is None else torch.tensor(g).to(p.dtype) for p, g in zip(tensors, gradients[rank], strict=True)
+        ]
+        for p, g in zip(tensors, grads, strict=True):
+            p.grad = None if g is None else g.clone()
+        if run.clip:
+            norm = float(optimizer.clip_grad_norm_(run.clip[step]))
         optimizer.step()
-        outcome.parameters.append([p.detach().double().numpy().copy() for p in tensors])
-        outcome.held.append(bytes_held(optimizer, besides=tensors))
-        outcome.said.append(int(optimizer.state_bytes()))
-        outcome.left = outcome.left or _left(optimizer)
-        for p, g in zip(tensors, gradients[rank], strict=True):
-            outcome.gradients = outcome.gradients or _touched(
-                p.grad, None if g is None else torch.tensor(g).to(p.dtype)
-            )
-        now = [(p.dtype, p.requires_grad) for p in tensors]
-        for i, (old, new) in enumerate(zip(before, now, strict=True)):
-            if old != new:
-                outcome.complaint = outcome.complaint or f"parameter {i} {_replaced(old, new)} after step {step + 1}"
-    return outcome
+        numbers = [p.detach().double().numpy().copy() for p in tensors]
+        held, said = bytes_held(optimizer, besides=tensors), int(optimizer.state_bytes())
+        touched = [_touched(p.grad, g) for p, g in zip(tensors, grads, strict=True)]
+        replaced = [
+            _replaced(i, old, (p.dtype, p.requires_grad))
+            for i, (old, p) in enumerate(zip(before, tensors, strict=True))
+        ]
+        when = f"after step {step + 1}"
+        found.append(Stepped(when, _left(optimizer), held, said, norm, _first(touched), numbers, _first(replaced)))
+    return found
 
 
-def _master(optimizer: Any) -> Any:
-    """The numbers of self.master; in words what it is, if it is no float32 nn.Parameter."""
+def _first(texts: list[str]) -> str:
+    return next(filter(None, texts), "")
+
+
+def _made(optimizer: Any) -> Made:
     master = getattr(optimizer, "master", None)
-    if not isinstance(master, nn.Parameter):
-        return f"a {type(master).__name__}, not an nn.Parameter"
-    if master.dtype != torch.float32:
-        return f"{master.dtype}, not torch.float32"
-    return master.detach().double().numpy().copy()
+    odd = "" if isinstance(master, nn.Parameter) else f"self.master is a {type(master).__name__}, not an nn.Parameter"
+    return Made("before the first step", odd, None if odd else master.detach().clone())
 
 
-def _left(optimizer: Any) -> list[str]:
-    """Which gradients of the shard are still there."""
+def _left(optimizer: Any) -> str:
+    """In words: which gradients of the shard are still there, or ""."""
     places = {
         "self.gradient": getattr(optimizer, "gradient", None),
         "self.master.grad": getattr(getattr(optimizer, "master", None), "grad", None),
     }
-    return [name for name, gradient in places.items() if gradient is not None]
+    left = " and ".join(name for name, gradient in places.items() if gradient is not None)
+    return f"{left} outlived the step, which must set both gradients of the shard to None" if left else ""
 
 
 def _touched(grad: torch.Tensor | None, given: torch.Tensor | None) -> str:
@@ -144,27 +153,26 @@ def _touched(grad: torch.Tensor | None, given: torch.Tensor | None) -> str:
     return "" if torch.equal(grad, given) else "step() changed the numbers in p.grad; it must stay as it was"
 
 
-def _replaced(old: tuple, new: tuple) -> str:
+def _replaced(number: int, old: tuple, new: tuple) -> str:
     """In words: what differs between a parameter's (dtype, requires_grad) before and after a step."""
     if old[0] != new[0]:
-        return f"is {new[0]}, expected {old[0]} as before,"
-    return f"has requires_grad={new[1]}, expected {old[1]} as before,"
+        return f"step() made parameter {number} {new[0]}, expected {old[0]} as before"
+    return "" if old == new else f"step() gave parameter {number} requires_grad={new[1]}, expected {old[1]} as before"
 
 
-def unsharded(case: Case, world_size: int) -> list[list[np.ndarray]]:
+def unsharded(run: Run) -> list[list[np.ndarray]]:
     """The parameters after each step of torch's own optimizer on whole float32 parameters and mean gradients."""
-    inner, kwargs = OPTIMIZERS[case.optimizer]
-    kwargs = kwargs | case.options
-    masters = [nn.Parameter(p.detach().float()) for p in case.tensors()]
-    trained = [p for i, p in enumerate(masters) if i not in case.frozen]
-    optimizer, after = inner(trained, **kwargs), []
-    for step, gradients in enumerate(case.gradients):
-        optimizer.param_groups[0]["lr"] = case.rates.get(step, optimizer.param_groups[0]["lr"])
+    inner, kwargs = OPTIMIZERS[run.optimizer]
+    masters = [nn.Parameter(p.detach().float()) for p in run.tensors()]
+    trained = [p for i, p in enumerate(masters) if i not in run.frozen]
+    optimizer, after = inner(trained, **(kwargs | run.options)), []
+    for step, gradients in enumerate(run.gradients):
+        optimizer.param_groups[0]["lr"] = run.rates.get(step, optimizer.param_groups[0]["lr"])
         for i, p in enumerate(masters):
             parts = [np.zeros(p.shape) if mine[i] is None else mine[i].astype(np.float64) for mine in gradients]
-            p.grad = None if i in case.frozen else torch.tensor(np.mean(parts, axis=0)).float().reshape(p.shape)
-        if case.clip:
-            nn.utils.clip_grad_norm_(trained, case.clip[step])
+            p.grad = None if i in run.frozen else torch.tensor(np.mean(parts, axis=0)).float().reshape(p.shape)
+        if run.clip:
+            nn.utils.clip_grad_norm_(trained, run.clip[step])
         optimizer.step()
         after.append([p.detach().double().numpy().copy() for p in masters])
     return after
@@ -173,98 +181,65 @@ def unsharded(case: Case, world_size: int) -> list[list[np.ndarray]]:
 # ---- inputs ----
 
 
-def _gradients(rng: np.random.Generator, world_size: int, shapes: list[tuple[int, ...]]) -> list[list[np.ndarray]]:
+def _gradients(rng: np.random.Generator, n: int, shapes: list[tuple[int, ...]]) -> list[list[np.ndarray]]:
     """What each rank has for each parameter: of one sign in each element.
 
     Where the ranks' gradients cancelled, Adam would make a long step of what rounding left.
     """
     signs = [rng.choice([-1, 1], shape) for shape in shapes]
-    return [[np.asarray(s * rng.integers(1, 33, s.shape) / 8, np.float32) for s in signs] for _ in range(world_size)]
+    return [[np.asarray(s * rng.integers(1, 33, s.shape) / 8, np.float32) for s in signs] for _ in range(n)]
 
 
-def make_case(rng, world_size: int, optimizer: str, shapes: list[tuple[int, ...]], steps: int = 4, **more: Any) -> Case:
-    """A case with fresh parameters of these shapes and gradients for each step and rank."""
-    gradients = [_gradients(rng, world_size, shapes) for _ in range(steps)]
+def make_run(rng, n: int, optimizer: str, shapes: list[tuple[int, ...]], steps: int = 4, also="", **more: Any) -> Run:
+    """A run with fresh parameters of these shapes and gradients for each step and rank. also: for its name."""
+    gradients = [_gradients(rng, n, shapes) for _ in range(steps)]
     parameters = [eighths(rng, shape) for shape in shapes]
     numel = sum(math.prod(shape) for shape in shapes)
-    name = f"{count_of_ranks(world_size)}, {optimizer}, {numel} parameter{'' if numel == 1 else 's'}"
-    return Case(name, optimizer, parameters, gradients, **more)
+    name = f"{optimizer}, {numel} parameter{'' if numel == 1 else 's'}{also}"
+    return Run(name, optimizer, parameters, gradients, **more)
 
 
-def usual_cases(rng: np.random.Generator, world_size: int) -> list[Case]:
-    """All optimizers on sizes that do not divide, tiny ones, and parameters of every kind."""
-    usual = [(3, 4), (5,), (), (2, 1)]
-    cases = [make_case(rng, world_size, name, usual) for name in OPTIMIZERS]
-    cases += [make_case(rng, world_size, "Adam", [(1,)]), make_case(rng, world_size, "SGD with momentum", [(2,), (1,)])]
-    mixed = make_case(rng, world_size, "SGD with momentum", [(3, 3), (4,), (2,), (6,)], frozen=(1,), repeated=(0,))
-    mixed.name += ", one frozen, one given twice, one sometimes without a gradient"
+def mixed_run(rng: np.random.Generator, n: int) -> Run:
+    """Parameters of every kind."""
+    also = ", one frozen, one given twice, one sometimes without a gradient"
+    shapes = [(3, 3), (4,), (2,), (6,)]
+    mixed = make_run(rng, n, "SGD with momentum", shapes, also=also, frozen=(1,), repeated=(0,))
     for step, gradients in enumerate(mixed.gradients):
         for rank, mine in enumerate(gradients):
             mine[1] = None
             if step != 1 or rank == 0:
                 mine[2] = None
-    return [*cases, mixed]
+    return mixed
 
 
-# ---- running and judging ----
+def usual_runs(rng: np.random.Generator, n: int) -> list[Run]:
+    """All optimizers on sizes that do not divide, tiny ones, and parameters of every kind."""
+    runs = [make_run(rng, n, name, [(3, 4), (5,), (), (2, 1)]) for name in OPTIMIZERS]
+    runs += [make_run(rng, n, "Adam", [(1,)]), make_run(rng, n, "SGD with momentum", [(2,), (1,)])]
+    return [*runs, mixed_run(rng, n)]
 
 
-def try_cases(optimizer_class: Any, cases: list[Case], world_size: int) -> list[tuple[Case, list[Outcome], list[list]]]:
-    """One launch for all cases: for each case the outcomes by rank, and the messages by rank."""
-    results = run_ranks(drive, world_size, (optimizer_class, cases))
-    calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-    if any(len(parts) != len(cases) + 2 for parts in calls):
-        fail("the optimizer called barrier, which no step needs", "communication", "barrier")
-    each = enumerate(cases, start=1)  # part 0 stands before the first case
-    return [(case, [mine[c - 1] for mine in results], [parts[c] for parts in calls]) for c, case in each]
+# ---- what is expected ----
 
 
-def expect_steps(case: Case, outcomes: list[Outcome], world_size: int, rtol: float = STEP_ERROR) -> None:
-    """On every rank, after every step, every parameter is the unsharded optimizer's."""
-    for step, expected in enumerate(unsharded(case, world_size)):
-        got = [outcome.parameters[step] for outcome in outcomes]
-        for i, want in enumerate(expected):
-            for rank in range(world_size):
-                bound = rtol * max(1.0, float(np.max(np.abs(want), initial=0.0)))
-                off = np.abs(got[rank][i] - want)
-                if not np.all(off <= bound):
-                    at = np.unravel_index(int(np.nanargmax(np.where(np.isnan(off), np.inf, off))), off.shape)
-                    one, other = digits_that_differ(got[rank][i][at], want[at])
-                    where = f"after step {step + 1}, on rank {rank}, an element of parameter {i}"
-                    text = f"{where} is {one}, expected {other} as with the unsharded optimizer"
-                    flat = [np.concatenate([p.reshape(-1) for p in mine]) for mine in got]
-                    fail(text, case.name, [step, *flat])
-    for rank, outcome in each_rank(case.name, outcomes, evidence=lambda o: o.complaint):
-        rank.expect(not outcome.complaint, outcome.complaint)
+def steps_of(
+    optimizer_class: Any, run: Run, rtol: float = STEP_ERROR, sends: bool = False, masters: Any = None, **also: Any
+) -> Case:
+    """A case: after each step each rank has the unsharded optimizer's parameters.
 
-
-def expect_wire(case: Case, calls: list[list], world_size: int) -> None:
-    """A step is one reduce-scatter of the padded float32 vector and one all-gather; clipping adds one number."""
-    size, steps = ceil_div(case.numel, world_size), len(case.gradients)
-    if case.clip and size <= 2:
-        return  # a shard as small as a norm: from outside they look alike
-    wanted = {"reduce_scatter": 4 * size * world_size, "all_gather": 4 * size}
-    for rank, mine in enumerate(calls):
-        kinds = [_kind_of(message, bool(case.clip)) for message in mine]
-        got = [(kind, m.bytes) for kind, m in zip(kinds, mine, strict=True)]
-        for kind in kinds:
-            if kind not in (*wanted, "number"):
-                fail(f"rank {rank} called {kind}, which a sharded step does not need", case.name, got)
-        for kind, nbytes in wanted.items():
-            sizes = [n for k, n in got if k == kind]
-            if len(sizes) > steps or (world_size > 1 and len(sizes) < steps):
-                text = f"rank {rank} called {kind} {len(sizes)} times in {steps} steps, expected one a step"
-                fail(text, case.name, got)
-            if any(n != nbytes for n in sizes):
-                text = f"rank {rank} put {sizes[0]} bytes into {kind}, expected {nbytes}: the padded vector in float32"
-                fail(text, case.name, got)
-        if kinds.count("number") > steps:
-            text = f"rank {rank} made {kinds.count('number')} small collectives in {steps} steps, expected one a step"
-            fail(text, case.name, got)
-
-
-def _kind_of(message: Any, clips: bool) -> str:
-    """A collective by what it does; with clipping, one of at most a float64 is the norm's."""
-    if clips and message.is_collective and message.bytes <= 8:
-        return "number"
-    return collective(message.call)
+    sends: a step is one reduce-scatter of the padded float32 vector and one all-gather. masters: of each rank before
+    the first step, if they matter. also: further facts of each step; a list has one for each step.
+    """
+    stepped = []
+    for number, whole in enumerate(unsharded(run)):
+        more = {name: value[number] if isinstance(value, list) else value for name, value in also.items()}
+        numbers = [close(p, atol=rtol * max(1.0, float(np.max(np.abs(p), initial=0.0)))) for p in whole]
+        stepped.append(Stepped("", parameters=numbers, replaced="", **more))
+    made = [Made("")] * run.ranks if masters is None else [Made("", "", m) for m in masters]
+    step = [("reduce_scatter", 4 * run.size * run.ranks, "the padded vector in float32")]
+    wire = [*step, ("all_gather", 4 * run.size, "the shard of the masters in float32")] * len(run.gradients)
+    # A shard as small as a norm: from outside they look alike.
+    tells = sends and not (run.clip and run.size <= 2)
+    numbers = len(run.gradients) if run.clip else 0
+    expect = [[first, *stepped] for first in made]
+    return Case(run.name, run.ranks, drive, (optimizer_class, run), expect, wire if tells else None, numbers)
