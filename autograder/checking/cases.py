@@ -88,9 +88,10 @@ class close:  # noqa: N801
 
 @dataclass(frozen=True)
 class at_most:  # noqa: N801
-    """Expected: a number that is not larger."""
+    """Expected: a number that is not larger, or by no more than `slack`, of which messages say nothing."""
 
     number: float
+    slack: float = 0.0
 
 
 # ---- cases ----
@@ -279,8 +280,9 @@ def _launch(cases: list[Any]) -> None:
             for case in cases:
                 _launch([case])
             raise
-        text = " ".join(filter(None, [cases[0].must, error.message]))
-        raise CheckFailed(f"{text} (case: {cases[0].name})", cases[0].name, error.got) from error.__cause__
+        first, *more = " ".join(filter(None, [cases[0].must, error.message])).split("\n")
+        text = "\n".join([f"{first} (case: {cases[0].name})", *more])
+        raise CheckFailed(text, cases[0].name, error.got) from error.__cause__
     of_ranks = [results.ledger.of(rank).between_barriers() for rank in range(cases[0].ranks)]
     barriers = sum(case.parts for case in cases) + 1
     if any(len(parts) != barriers + 1 for parts in of_ranks):
@@ -354,7 +356,7 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
             when = f" {now[rank].when}" if hasattr(now[rank], "when") else ""
             _compare("", got, want, f"{about['words']}{when}{place}", about["because"])
         except CheckFailed as failure:
-            seen = _dtype if isinstance(failure.got, _WrongDtype) else about["seen"]
+            seen = _dtypes if isinstance(failure.got, _WrongDtype) else about["seen"]
             values = [_plain(seen(getattr(one, name))) for one in now]
             text = f"{failure.message} (case: {case.name})"
             raise CheckFailed(text, case.name, [name, moment, values, *clues]) from None
@@ -372,7 +374,7 @@ def _compare(case: str, got: Any, want: Any, what: str, because: str) -> None:
             fail(f"{what} is {dtype}, expected {want.dtype}{why}", case, _WrongDtype(dtype))
         expect_close(case, _plain(got), numbers, what=what, because=because, **how)
     elif isinstance(want, at_most):
-        if not got <= want.number:
+        if not got <= want.number + want.slack:
             fail(f"{what} is {shown(got)}, expected at most {shown(want.number)}{why}", case, got)
     elif "{}" in what and isinstance(want, dict):
         expect_equal(case, sorted(got), sorted(want), what=f"the list of {what.replace('{}', 'keys')}")
@@ -416,20 +418,18 @@ def _judge_messages(case: Case, rank: int, sent: list[Message]) -> None:
 
 def _difference(rank: int, got: list[tuple], want: list[tuple], at: int) -> str:
     """In words: how the messages differ, from number `at` on."""
-    number = f"message {at + 1} of {len(got)}" if len(got) > 1 else "the message"
+    counts = f"rank {rank} sends {len(got)} messages, expected {len(want)}"
     if at == len(want):
-        kind, nbytes = got[at]
-        return (
-            f"rank {rank} sends {len(got)} messages, expected {len(want)}: a {kind} of {nbytes} bytes is one too many"
-        )
+        return f"{counts}: {got[at][0]} of {got[at][1]} bytes is one too many"
     kind, nbytes, *which = want[at]
-    wanted = f"a {kind} of {nbytes} bytes" + "".join(f", {words}" for words in which)
+    words = "".join(f": {text}" for text in which)
     if at == len(got):
-        return f"rank {rank} sends {len(got)} messages, expected {len(want)}: missing is {wanted}"
+        return f"{counts}; missing is {kind} of {nbytes} bytes{words}"
+    number = f"message {at + 1} of {len(got)}" if len(got) > 1 else "the message"
     if got[at][0] == kind:
-        more = "".join(f": {words}" for words in which)
-        return f"rank {rank} puts {got[at][1]} bytes into {kind} ({number}), expected {nbytes}{more}"
-    return f"{number} of rank {rank} is a {got[at][0]} of {got[at][1]} bytes, expected {wanted}"
+        place = f" ({number})" if len(got) > 1 else ""
+        return f"rank {rank} puts {got[at][1]} bytes into {kind}{place}, expected {nbytes}{words}"
+    return f"{number} on rank {rank} is {got[at][0]} of {got[at][1]} bytes, expected {kind} of {nbytes} bytes{words}"
 
 
 # ---- helpers ----
@@ -452,12 +452,19 @@ def _kind(thing: Any) -> str:
     return f"a {type(thing).__name__}"
 
 
+def _dtypes(value: Any) -> Any:
+    """The dtype of numbers; of a list or a dict, that of each item."""
+    if isinstance(value, dict):
+        return {key: _dtypes(one) for key, one in value.items()}
+    return [_dtypes(one) for one in value] if isinstance(value, list) else _dtype(value)
+
+
 def _dtype(value: Any) -> str:
     """The dtype of numbers; "" for anything else."""
     if not hasattr(value, "dtype"):
         try:
             value = np.asarray(value)
-        except ValueError:
+        except (TypeError, ValueError, RuntimeError):
             return ""
     name = str(value.dtype).removeprefix("torch.")
     return "" if name.startswith(("object", "<U", "|S")) else name

@@ -84,7 +84,6 @@ def near(numbers: np.ndarray, dtype: str = "") -> close:
 class Parts:
     """The parts of a step's flat result. The moments first: when m is wrong, so are the weights, and their EMA."""
 
-    dtype: str = fact("the dtype of the result")
     m: Any = fact("the new m (entries 2*d to 3*d)")
     v: Any = fact("the new v (entries 3*d to 4*d)")
     weights: Any = fact("the new weights (entries 0*d to 1*d)")
@@ -92,11 +91,11 @@ class Parts:
     whole: Any = clue()
 
 
-def step_call(step: Callable, xs: Any, ys: Any, *more: Any, expected: list[np.ndarray], dtype=..., name: str) -> Call:
+def step_call(step: Callable, xs: Any, ys: Any, *more: Any, expected: list[np.ndarray], name: str, dtype="") -> Call:
     """A call of a step. more: its arguments after the examples. expected: the new weights, EMA weights, m and v."""
-    w, ema, m, v = map(near, expected)
+    w, ema, m, v = (near(part, dtype) for part in expected)
     sees = functools.partial(_parts_of, len(expected[0]))
-    return Call(step, xs, ys, *more, sees=sees, gives=Parts(dtype, m, v, w, ema), name=name)
+    return Call(step, xs, ys, *more, sees=sees, gives=Parts(m, v, w, ema), name=name)
 
 
 def _parts_of(d: int, result: Any, *_: Any) -> Parts:
@@ -104,7 +103,7 @@ def _parts_of(d: int, result: Any, *_: Any) -> Parts:
     if flat.shape != (4 * d,):
         fail(f"the result has shape {flat.shape}, expected ({4 * d},)", "", flat)
     w, ema, m, v = np.split(flat, 4)
-    return Parts(str(flat.dtype), m, v, w, ema, flat)
+    return Parts(m, v, w, ema, flat)
 
 
 @dataclass

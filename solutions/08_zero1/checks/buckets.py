@@ -52,10 +52,9 @@ def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: 
         # Autograd begins with what was computed last.
         sum((p * g).sum() for p, g in reversed(used)).backward()
         shards = [s.detach().clone() for s in reducer.finish()]
-        kept = f"{sum(p.grad is not None for p in params)} p.grad are not None after finish()"
-        found.append(
-            Finished(f"after backward {step + 1}", shards, kept if any(p.grad is not None for p in params) else "")
-        )
+        left = sum(p.grad is not None for p in params)
+        kept = f"{left} of {len(params)} p.grad are not None after finish()" if left else ""
+        found.append(Finished(f"after backward {step + 1}", shards, kept))
     return found
 
 
@@ -197,8 +196,10 @@ def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
         most = _oracle(numels, n)
         gradients = [[np.full(size, rank + 1.0) for sizes in numels for size in sizes] for rank in range(n)]
         shards = _shards([[(size,) for size in sizes] for sizes in numels], gradients)
-        expect = [Metered(at_most(SLACK), at_most(SLACK), at_most(most + SLACK), mine) for mine in shards]
-        yield Case(f"buckets of {numels} numbers", n, _meter, (GradientBuckets, numels, most), expect)
+        none, peak = at_most(0, slack=SLACK), at_most(most, slack=SLACK)
+        expect = [Metered(none, none, peak, mine) for mine in shards]
+        name = f"buckets of {numels} numbers, {4 * sum(map(sum, numels))} bytes of gradients"
+        yield Case(name, n, _meter, (GradientBuckets, numels, most), expect)
 
 
 @check(BUCKETS)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import eighths
 
-GRADIENT = "08-ex2-gradient"
 #: A mean of multiples of 1/8 up to 4, divided before the sum or after it.
 ROUNDING = {"rtol": 1e-6, "atol": 1e-6}
 #: Parameters as (shape, dtype, trainable). Together they have 15 trainable numbers.
@@ -70,7 +70,7 @@ def _places(found: Any, params: list) -> list[int]:
     return places if isinstance(found, list) and len(places) == len(found) else []
 
 
-@check(GRADIENT)
+@check("08-ex2-gradient")
 def shards_are_those_of_the_mean_gradient(ShardedGradient, *, rng):  # noqa: N803
     """A shard is the rank's part of the mean gradient of all trainable parameters, in float32, for any N and sizes."""
     for n in (1, 2, 3, 4, 5):
@@ -103,32 +103,33 @@ class Repeated:
 
 
 def _reduce_often(rank: int, world_size: int, sharded_class: Any, gradients: list[np.ndarray]) -> Repeated:
-    p = nn.Parameter(torch.zeros(gradients[0].size))
+    """Two calls; after a barrier, zero_grad() and a third one."""
+    p, wrong = nn.Parameter(torch.zeros(gradients[0].size)), ""
     sharded = sharded_class([p])
     p.grad = torch.tensor(gradients[rank])
     first = sharded.reduced_gradient()
-    again = sharded.reduced_gradient()
-    wrong = "" if sharded.gradient is first else "self.gradient is not the tensor that was returned"
-    wrong = wrong if again is first else "the second call does not return the first one's tensor"
+    if sharded.reduced_gradient() is not first:
+        wrong = "the second call does not return the first one's tensor"
+    elif sharded.gradient is not first:
+        wrong = "self.gradient is not the tensor that was returned"
     reduced = first.detach().clone()
+    dist.barrier()
     sharded.zero_grad()  # what was reduced is void
     p.grad = 4 * torch.tensor(gradients[rank])
     return Repeated(wrong, sharded.reduced_gradient().clone(), reduced)
 
 
-@check(GRADIENT)
+def _not_once(rank: int, parts: list) -> str:
+    count = len(parts[0])
+    return "" if count == 1 else f"on rank {rank}, two calls of reduced_gradient() made {count} collectives, expected 1"
+
+
+@check("08-ex2-gradient")
 def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
     """A second call returns the same tensor, which self.gradient keeps, and sends nothing; zero_grad forgets it."""
     for n in (2, 3):
         gradients = [eighths(rng, (7,)) for _ in range(n)]
         mean = mean_shards([[g] for g in gradients])
         expect = [Repeated("", close(4 * m, **ROUNDING), close(m, **ROUNDING)) for m in mean]
-        yield Case(
-            "7 parameters",
-            n,
-            _reduce_often,
-            (ShardedGradient, gradients),
-            expect,
-            sends=2 * [("reduce_scatter", 4 * mean.size)],
-            because="the first call reduces, the second must not, and the third one, after zero_grad, does again",
-        )
+        args = (ShardedGradient, gradients)
+        yield Case("7 parameters", n, _reduce_often, args, expect, parts=2, judge=_not_once)

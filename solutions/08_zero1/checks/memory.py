@@ -14,16 +14,16 @@ from autograder.checking.expect import ceil_div
 @check("08-ex6-memory")
 def memory_follows_the_table(memory_per_rank, *, rng):
     """Each stage's bytes are exact for any size and any number of ranks; wrong arguments are a ValueError."""
-    how = {"sees": _as_int, "what": "the number of bytes"}
     for parameters in (0, 1, 10, int(rng.integers(100, 10**6)), 7 * 10**9, 10**17 + 3):
         for n in (1, 3, 4, 64):
             shard = ceil_div(parameters, n)
             table = [16 * parameters, 4 * parameters + 12 * shard, 2 * parameters + 14 * shard, 16 * shard]
             for stage, nbytes in enumerate(table):
-                yield Call(memory_per_rank, parameters, n, stage, gives=nbytes, **how)
+                what = f"the number of bytes at stage {stage}"
+                yield Call(memory_per_rank, parameters, n, stage, sees=_as_int, gives=nbytes, what=what)
     right = {"parameters": 10, "world_size": 2, "stage": 1}
     wrong = [{"parameters": -1}, {"world_size": 0}, {"stage": 4}, {"stage": -1}]
-    yield from refused(memory_per_rank, right, wrong=wrong, gives=100, **how)
+    yield from refused(memory_per_rank, right, wrong=wrong, gives=100, sees=_as_int)
 
 
 def _as_int(number: Any, *_: int) -> Any:

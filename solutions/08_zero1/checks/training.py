@@ -86,7 +86,7 @@ class Stepped:
     left: str = complaint()
     held: int = fact("the number of bytes held")
     said: int = fact("what state_bytes() says")
-    norm: float = fact("the norm")
+    norm: float = fact("the returned norm")
     touched: str = complaint()  # what the step did to a p.grad
     parameters: list[np.ndarray] = fact("parameter {}", "it must be the unsharded optimizer's")
     replaced: str = complaint()  # what it did to a parameter, besides its numbers

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
 from autograder.checking import inputs
+from autograder.checking.cases import Case, close, fact
 from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, count_of_ranks, each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.backward import expect_freed
 from autograder.checks.fsdp.models import MODELS, as_numpy, flat
-from autograder.checks.fsdp.steps import Training, expect_all
+from autograder.checks.fsdp.steps import Training, steps_of
 
 PREFETCH = "09-ex6-prefetch"
 #: The units have different sizes, so that the bytes of an all-gather tell whose it is.
@@ -132,8 +133,16 @@ def _expected(when: str, unit: int) -> tuple[list[int], list[int]]:
     return order[:ahead], order[: place + 1]
 
 
-def _drive_starts(rank: int, world_size: int, unit_class: Any, seed: int) -> list[np.ndarray]:
-    """One unit that is started twice, gathered, and started again, with a barrier after each; what it gathered."""
+@dataclass
+class Started:
+    """What a unit gathered that was started, and started again when it was whole."""
+
+    first: Any = fact("gather()[0]")
+    again: Any = fact("gather()[0] after another start()")
+
+
+def _drive_starts(rank: int, world_size: int, unit_class: Any, seed: int) -> Started:
+    """One unit that is started twice, gathered, and started again, with a barrier after each."""
     torch.manual_seed(seed)
     unit = unit_class(nn.Linear(3, 2))
     dist.barrier()
@@ -146,35 +155,31 @@ def _drive_starts(rank: int, world_size: int, unit_class: Any, seed: int) -> lis
     again = unit.gather()[0]
     dist.barrier()
     unit.free()
-    return [as_numpy(whole), as_numpy(again)]
+    return Started(as_numpy(whole), as_numpy(again))
 
 
-def _expect_one_start(unit_class: Any, world_size: int, seed: int) -> None:
-    results = run_ranks(_drive_starts, world_size, (unit_class, seed))
-    torch.manual_seed(seed)
-    want = flat(nn.Linear(3, 2).parameters())
+def _more_than_one_start(rank: int, parts: list) -> str:
+    """In words: that only the first start() may gather."""
     moments = ("the first start()", "the second", "gather()", "a start() of the whole unit")
-    for rank, got in each_rank(f"{count_of_ranks(world_size)}, start() called three times", results):
-        for whole in got:
-            rank.expect_close(whole, want, what="gather()[0]", rtol=0.0)
-        parts = results.ledger.of(rank.rank).between_barriers()[1:5]
-        counts = [sum(m.call.startswith("all_gather") for m in part) for part in parts]
-        text = ", ".join(f"{n} at {when}" for n, when in zip(counts, moments, strict=True))
-        rank.expect(counts == [1, 0, 0, 0], f"all-gathers: {text}; expected 1 at the first, then 0", ["starts", counts])
+    counts = [sum(m.call.startswith("all_gather") for m in part) for part in parts[1:5]]
+    text = ", ".join(f"{n} at {when}" for n, when in zip(counts, moments, strict=True))
+    return "" if counts == [1, 0, 0, 0] else f"on rank {rank}, all-gathers: {text}; expected 1 at the first, then 0"
 
 
 @check(PREFETCH)
 def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):  # noqa: N803
     """Shards and gradients follow one process; a unit has at most two all-gathers; a needless start() sends nothing."""
     models = ("tokens, and an embedding as a unit", *MODELS[3:])
-    for world_size in (3, 1, 2):
-        cases = [Training(model, "SGD with momentum", inputs.seed(rng)) for model in models]
-        results = expect_all(PrefetchingUnit, cases, world_size, bare=True, link=chain)
-        open_ones = [m for m in results.ledger if m.end is None]
-        if open_ones:
-            text = f"rank {open_ones[0].rank} never waited for an all-gather that it had started"
-            fail(text, count_of_ranks(world_size), "never waited")
-    _expect_one_start(PrefetchingUnit, 2, inputs.seed(rng))
+    for n in (3, 1, 2):
+        for model in models:
+            training = Training(model, "SGD with momentum", inputs.seed(rng))
+            yield steps_of(PrefetchingUnit, training, n, bare=True, link=chain)
+    seed = inputs.seed(rng)
+    torch.manual_seed(seed)
+    whole = close(flat(nn.Linear(3, 2).parameters()))
+    expect = [Started(whole, whole)] * 2
+    args = (PrefetchingUnit, seed)
+    yield Case("start() called three times", 2, _drive_starts, args, expect, parts=6, judge=_more_than_one_start)
 
 
 @check(PREFETCH)

@@ -14,18 +14,20 @@ from autograder.checking.expect import count_of_ranks, expect_close, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.live import COUNTING, UNITS, WIDTH, UnitMeter, stack
 from autograder.checks.fsdp.models import MODELS, as_numpy, batch, flat, freeze, padded
-from autograder.checks.fsdp.steps import PLAN, Training, expect_all
+from autograder.checks.fsdp.steps import PLAN, Training, steps_of
 
 
 @check("09-ex3-backward")
 def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
     """After backward() each shard has its piece of the mean gradient, and no rank sent more than allowed."""
-    for world_size, models in PLAN.items():
-        cases = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), steps=2) for k in models]
-        cases[0].halves = True
-        if world_size == 3:
-            cases += [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), 1, dtype="bfloat16") for k in (0, 2)]
-        expect_all(TrainableUnit, cases, world_size, bare=True)
+    for n, models in PLAN.items():
+        trainings = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), steps=2) for k in models]
+        trainings[0].halves = True
+        if n == 3:
+            bf16 = {"steps": 1, "dtype": "bfloat16"}
+            trainings += [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), **bf16) for k in (0, 2)]
+        for training in trainings:
+            yield steps_of(TrainableUnit, training, n, bare=True)
 
 
 #: For the cases of the memory: are all but two units frozen, how many are trained, are units pairs of layers, do they

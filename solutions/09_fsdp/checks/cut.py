@@ -104,20 +104,24 @@ def cut_and_gather_are_inverse(cut, gather, *, rng):
                     fail(f"two of the vectors that rank {rank} gathered share one memory", case, "together")
                 sent = [(m.call, m.bytes) for m in calls[rank][2 + number] if m.bytes]
                 limit = sum(ceil_div(len(w), world_size) for w in whole) * itemsize
-                expect_gathers(case, rank, sent, [limit], world_size)
+                if wrong := wrong_gathers(rank, sent, [limit], world_size):
+                    fail(wrong, case, sent)
 
 
-def expect_gathers(case: str, rank: int, sent: list[tuple[str, int]], allowed: list[int], world_size: int) -> None:
-    """Each all-gather must find a place among those allowed, by what this rank contributed; nothing else was sent."""
+def wrong_gathers(rank: int, sent: list[tuple[str, int]], allowed: list[int], world_size: int) -> str:
+    """In words: that something else was sent than all-gathers that each find a place among those allowed, or "".
+
+    A place is what this rank may contribute, in bytes.
+    """
     if world_size == 1:
-        return
+        return ""
     other = sorted({call for call, _ in sent if not call.startswith("all_gather")})
     if other:
-        fail(f"rank {rank} called {', '.join(other)}, expected only all-gathers", case, sent)
+        return f"rank {rank} called {', '.join(other)}, expected only all-gathers"
     places = sorted((limit for limit in allowed if limit), reverse=True)
     contributed = sorted((nbytes for _, nbytes in sent), reverse=True)
     if len(contributed) > len(places):
-        fail(f"rank {rank} made {len(contributed)} all-gathers, expected at most {len(places)}", case, sent)
+        return f"rank {rank} made {len(contributed)} all-gathers, expected at most {len(places)}"
     if any(nbytes > limit for nbytes, limit in zip(contributed, places, strict=False)):
-        text = f"rank {rank} put {contributed} bytes into its all-gathers, expected at most {places}"
-        fail(text, case, sent)
+        return f"rank {rank} put {contributed} bytes into its all-gathers, expected at most {places}"
+    return ""

@@ -94,7 +94,9 @@ def full_state_is_the_plain_modules(FullyShardedDataParallel, *, rng):  # noqa: 
         cases.append(Training(MODELS[0], "SGD with momentum", inputs.seed(rng), 2, dtype="bfloat16"))
         results = run_ranks(_drive_state, world_size, (FullyShardedDataParallel, cases))
         for number, case in enumerate(cases):
-            _expect_state(case, case.named(world_size), [mine[number] for mine in results], world_size)
+            _expect_state(
+                case, f"{count_of_ranks(world_size)}, {case.name}", [mine[number] for mine in results], world_size
+            )
         want, got = results[0][0]["pair"]
         expect_close(f"{count_of_ranks(world_size)}, a module of two inputs", got, want, what="the output", rtol=1e-5)
     left = run_ranks(_drive_what_is_left, 2, (FullyShardedDataParallel,))[COUNTING]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.expect import ceil_div, count_of_ranks, digits_that_differ, expect_close, expect_equal, fail
-from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.cut import expect_gathers
+from autograder.checking.cases import ANYTHING, Case, at_most, close, complaint, fact
+from autograder.checking.expect import ceil_div
+from autograder.checks.fsdp.cut import wrong_gathers
 from autograder.checks.fsdp.models import ERROR, OPTIMIZERS, as_numpy, batch, build, divide, flat, groups, padded
 
 #: For each number of ranks the models, by their places in MODELS: all where most goes wrong, some elsewhere.
@@ -31,10 +31,12 @@ class Training:
     halves: bool = False
     dtype: str = "float32"
 
-    def named(self, world_size: int) -> str:
+    @property
+    def name(self) -> str:
+        """The model, the optimizer and what is special."""
         more = [", two backwards a step"] if self.halves else []
         more += [f", {self.dtype}"] if self.dtype != "float32" else []
-        return f"{count_of_ranks(world_size)}, {self.model}, {self.optimizer}{''.join(more)}"
+        return f"{self.model}, {self.optimizer}{''.join(more)}"
 
 
 class _Bare:
@@ -50,50 +52,70 @@ class _Bare:
         return [unit.shard for unit in self.units if unit.shard.numel()]
 
 
-def _drive_steps(
-    rank: int, world_size: int, subject: Any, cases: list[Training], bare: bool, link: Any = None
-) -> list[dict]:
-    """Two barriers around each step; a rank's shards and gradients in each."""
-    observed = []
-    for case in cases:
-        module, units = build(case.model, case.seed + (0 if bare else 7 * rank))
-        dtype = [getattr(torch, case.dtype)] if case.dtype != "float32" else []
-        wrapped = _Bare(subject, module, units, *dtype) if bare else subject(module, units, *dtype)
-        if link:
-            link(wrapped.units)
-        params = list(wrapped.parameters())
-        # Empty ones have a check of their own: `only_what_trains_has_a_trainable_shard`.
-        trained = [p for p in params if p.requires_grad and p.numel()]
-        optimizer = OPTIMIZERS[case.optimizer](wrapped.parameters())
-        seen: dict[str, Any] = {
-            "kinds": [[f"{p.dim()}-D {str(p.dtype)[6:]}", p.numel()] for p in trained],
-            "frozen": sum(p.numel() for p in params if not p.requires_grad),
-            "gradients": [],
-            "shards": [],
-        }
-        for step in range(case.steps):
-            x, y = batch(case.model, case.seed, step, rank)
-            if bare and x.is_floating_point():
-                x = x.to(*dtype) if dtype else x
-            parts = [(x, y)] if not case.halves else list(zip(x.chunk(2), y.chunk(2), strict=True))
-            dist.barrier()
-            for part, target in parts:
-                loss = (wrapped(part).float() - target).square().mean() / len(parts)
-                loss.backward()
-            seen["gradients"].append([None if p.grad is None else as_numpy(p.grad) for p in trained])
-            seen.setdefault("gradient dtypes", [str(p.grad.dtype)[6:] for p in trained if p.grad is not None])
-            optimizer.step()
-            dist.barrier()
-            seen["shards"].append([as_numpy(p) for p in trained])
-            optimizer.zero_grad()
-        x, _ = batch(case.model, case.seed, case.steps, 0)
-        with torch.no_grad():
-            out = wrapped(x.to(*dtype) if bare and dtype and x.is_floating_point() else x)
-        seen["output"] = as_numpy(out)
-        seen["left whole"] = [u for u, unit in enumerate(wrapped.units) if unit.whole is not None] if bare else []
-        seen["buffer dtypes"] = [str(b.dtype)[6:] for b in module.buffers()]
-        observed.append(seen)
-    return observed
+@dataclass
+class Built:
+    """What a rank has before the first step."""
+
+    frozen: int = fact("the number of frozen numbers in parameters()")
+    kinds: list[str] = fact("the list of the trainable shards")
+
+
+@dataclass
+class Stepped:
+    """What a rank has after a step, and the gradients with which it was made."""
+
+    when: str
+    missing: str = complaint()
+    gradients: list[Any] = fact("the gradient of trainable shard {}")
+    shards: list[Any] = fact("trainable shard {}")
+
+
+@dataclass
+class Ended:
+    """What a rank computes without gradients after the last step."""
+
+    output: Any = fact("the output under no_grad")
+    buffers: list[str] = fact("the list of the dtypes of the buffers at the end")
+    whole: str = complaint()
+
+
+def _drive_steps(rank: int, world_size: int, subject: Any, training: Training, bare: bool, link: Any) -> list[Any]:
+    """Two barriers around each step."""
+    module, units = build(training.model, training.seed + (0 if bare else 7 * rank))
+    dtype = [getattr(torch, training.dtype)] if training.dtype != "float32" else []
+    wrapped = _Bare(subject, module, units, *dtype) if bare else subject(module, units, *dtype)
+    if link:
+        link(wrapped.units)
+    params = list(wrapped.parameters())
+    # Empty ones have a check of their own: `only_what_trains_has_a_trainable_shard`.
+    trained = [p for p in params if p.requires_grad and p.numel()]
+    optimizer = OPTIMIZERS[training.optimizer](wrapped.parameters())
+    kinds = [f"{p.dim()}-D {str(p.dtype)[6:]} of {p.numel()}" for p in trained]
+    found: list[Any] = [Built(sum(p.numel() for p in params if not p.requires_grad), kinds)]
+    for step in range(training.steps):
+        x, y = batch(training.model, training.seed, step, rank)
+        if bare and x.is_floating_point():
+            x = x.to(*dtype) if dtype else x
+        parts = [(x, y)] if not training.halves else list(zip(x.chunk(2), y.chunk(2), strict=True))
+        dist.barrier()
+        for part, target in parts:
+            loss = (wrapped(part).float() - target).square().mean() / len(parts)
+            loss.backward()
+        missing = [
+            f"trainable shard {u} has no .grad after backward()" for u, p in enumerate(trained) if p.grad is None
+        ]
+        gradients = [torch.zeros(0) if p.grad is None else p.grad.clone() for p in trained]
+        optimizer.step()
+        dist.barrier()
+        shards = [p.detach().clone() for p in trained]
+        found.append(Stepped(f"in step {step + 1}", next(iter(missing), ""), gradients, shards))
+        optimizer.zero_grad()
+    x, _ = batch(training.model, training.seed, training.steps, 0)
+    with torch.no_grad():
+        output = wrapped(x.to(*dtype) if bare and dtype and x.is_floating_point() else x)
+    left = [u for u, unit in enumerate(wrapped.units) if unit.whole is not None] if bare else []
+    whole = f"after a forward under no_grad, unit {left[0]} is still whole" if left else ""
+    return [*found, Ended(output.clone(), [str(b.dtype)[6:] for b in module.buffers()], whole)]
 
 
 def follow(case: Training, world_size: int) -> dict:
@@ -148,79 +170,52 @@ def _sum_of_casts(module: nn.Module, trained: list[nn.Parameter], batches: list)
         p.grad = sums[p] / len(batches)
 
 
-def _expect_run(case: Training, results: Any, number: int, calls: list, first_part: int) -> None:
-    """Shards, gradients and messages of one case on all ranks."""
-    world_size = len(results)
-    want, name, seen = follow(case, world_size), case.named(world_size), [mine[number] for mine in results]
-    sizes = [ceil_div(n, world_size) for n in want["trained"] if n]
-    for rank, got in enumerate(seen):
-        what = f"the list of the dtypes of the buffers on rank {rank}"
-        expect_equal(name, got["buffer dtypes"], want["buffer dtypes"], what=what)
-        kinds = [["1-D float32", size] for size in sizes]
-        expect_equal(name, got["kinds"], kinds, what=f"the list of the trainable shards on rank {rank}")
-        most = sum(ceil_div(n, world_size) for n in want["frozen"])
-        if got["frozen"] > most:
-            text = f"parameters() on rank {rank} has {got['frozen']} frozen numbers, expected at most {most}"
-            fail(text, name, got["frozen"])
-    for step in range(case.steps):
-        for what in ("gradients", "shards"):
-            for u, vector in enumerate(want[what][step]):
-                pieces = [got[what][step][u] for got in seen]
-                if any(piece is None for piece in pieces):
-                    fail(f"a trainable shard has no .grad after backward() in step {step + 1}", name, ["none", u])
-                whole, full = np.concatenate(pieces), padded(vector, world_size)
-                off = np.abs(whole - full)
-                bound = ERROR * max(1.0, float(np.max(np.abs(full), initial=0.0)))
-                if not np.all(off <= bound):
-                    at = int(np.nanargmax(np.where(np.isnan(off), np.inf, off)))
-                    thing = "gradient of element" if what == "gradients" else "element"
-                    text = f"in step {step + 1}, on rank {at // len(pieces[0])}, the {thing} {at % len(pieces[0])}"
-                    one, other = digits_that_differ(whole[at], full[at])
-                    text += f" of trainable shard {u} is {one}, expected {other}"
-                    text += " (padding)" if at >= len(vector) else ""
-                    fail(text, name, [what, step, *pieces])
-        for rank in range(world_size):
-            _expect_wire(case, name, rank, calls[rank][first_part + 2 * step], want, world_size)
-    for rank, got in enumerate(seen):
-        if set(got["gradient dtypes"]) != {"float32"}:
-            text = f"the gradients on rank {rank} are {got['gradient dtypes']}, expected float32"
-            fail(text, name, got["gradient dtypes"])
-        if got["left whole"]:
-            fail(f"after a forward under no_grad, unit {got['left whole'][0]} is still whole", name, got["left whole"])
-        if "output" in want:
-            what = f"the output under no_grad on rank {rank}"
-            expect_close(name, got["output"], want["output"], what=what, rtol=5 * ERROR, atol=ERROR)
-
-
-def _expect_wire(case: Training, name: str, rank: int, part: Iterable, want: dict, world_size: int) -> None:
-    """Two all-gathers and one reduce-scatter of each unit, for each backward."""
-    if world_size == 1:
-        return
-    sent = [(m.call, m.bytes, m.dtype) for m in part if m.bytes]
-    times, itemsize = 2 if case.halves else 1, 2 if case.dtype == "bfloat16" else 4
-    reduced = sorted(nbytes for call, nbytes, _ in sent if call.startswith("reduce_scatter"))
-    rest = [(call, nbytes) for call, nbytes, _ in sent if not call.startswith("reduce_scatter")]
-    expected = sorted(4 * world_size * ceil_div(n, world_size) for n in want["trained"] if n for _ in range(times))
-    evidence = [list(map(str, entry)) for entry in sent]
-    if reduced != expected:
-        fail(f"rank {rank} put {reduced} bytes into its reduce-scatters, expected {expected}", name, evidence)
-    wrong = {dtype for call, _, dtype in sent if call.startswith("reduce_scatter")} - {"torch.float32"}
-    if wrong:
-        fail(f"rank {rank} reduced gradients as {wrong.pop()}, expected torch.float32", name, evidence)
-    pairs = zip(want["trained"], want["frozen"], strict=True)
-    units = [(ceil_div(p, world_size) + ceil_div(f, world_size)) * itemsize for p, f in pairs]
-    expect_gathers(name, rank, rest, 2 * times * units, world_size)
-
-
-def expect_all(subject: Any, cases: list[Training], world_size: int, bare: bool, link: Any = None) -> list[list[dict]]:
-    """Run all cases in one launch and judge each; the launch's results.
+def steps_of(subject: Any, training: Training, n: int, bare: bool, link: Any = None) -> Case:
+    """A training on n ranks follows the plain module, with two all-gathers and a reduce-scatter per unit and backward.
 
     bare: `subject` is the class of a unit, not of a wrapper. link: called with the units.
     """
-    results = run_ranks(_drive_steps, world_size, (subject, cases, bare, link))
-    calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-    part = 1
-    for number, case in enumerate(cases):
-        _expect_run(case, results, number, calls, part)
-        part += 2 * case.steps
-    return results
+    want = follow(training, n)
+    sizes = [ceil_div(numel, n) for numel in want["trained"] if numel]
+    frozen = at_most(sum(ceil_div(numel, n) for numel in want["frozen"]))
+    built = Built(frozen, [f"1-D float32 of {size}" for size in sizes])
+    gradients, shards = ([_pieces(vectors, n) for vectors in want[what]] for what in ("gradients", "shards"))
+    output = close(want["output"], rtol=5 * ERROR, atol=ERROR) if "output" in want else ANYTHING
+    ended = Ended(output, want["buffer dtypes"], "")
+    steps = list(zip(gradients, shards, strict=True))
+    expect = [[built, *(Stepped("", "", g[rank], s[rank]) for g, s in steps), ended] for rank in range(n)]
+    judge = functools.partial(_wrong_wire, training, want, n, link is not None)
+    args = (subject, training, bare, link)
+    return Case(training.name, n, _drive_steps, args, expect, parts=2 * training.steps + 1, judge=judge)
+
+
+def _pieces(vectors: list[np.ndarray], n: int) -> list[list[close]]:
+    """rank → its pieces of these vectors, each within a bound that is relative to the whole vector."""
+    bounds = [ERROR * max(1.0, float(np.max(np.abs(vector), initial=0.0))) for vector in vectors]
+    cut = [padded(vector, n).reshape(n, -1) for vector in vectors]
+    return [
+        [close(piece[rank], atol=bound, dtype="float32") for piece, bound in zip(cut, bounds, strict=True)]
+        for rank in range(n)
+    ]
+
+
+def _wrong_wire(training: Training, want: dict, n: int, ahead: bool, rank: int, parts: list) -> str:
+    """In words: what a rank should not have sent in a step, or, if it gathers `ahead`, never waited for; or ""."""
+    for part in parts[1::2] if n > 1 else []:
+        sent = [(m.call, m.bytes, m.dtype) for m in part if m.bytes]
+        times, itemsize = 2 if training.halves else 1, 2 if training.dtype == "bfloat16" else 4
+        reduced = sorted(nbytes for call, nbytes, _ in sent if call.startswith("reduce_scatter"))
+        expected = sorted(4 * n * ceil_div(numel, n) for numel in want["trained"] if numel for _ in range(times))
+        if reduced != expected:
+            return f"rank {rank} put {reduced} bytes into its reduce-scatters, expected {expected}"
+        wrong = {dtype for call, _, dtype in sent if call.startswith("reduce_scatter")} - {"torch.float32"}
+        if wrong:
+            return f"rank {rank} reduced gradients as {wrong.pop()}, expected torch.float32"
+        pairs = zip(want["trained"], want["frozen"], strict=True)
+        units = [(ceil_div(p, n) + ceil_div(f, n)) * itemsize for p, f in pairs]
+        rest = [(call, nbytes) for call, nbytes, _ in sent if not call.startswith("reduce_scatter")]
+        if text := wrong_gathers(rank, rest, 2 * times * units, n):
+            return text
+    if ahead and any(m.end is None for part in parts for m in part):
+        return f"rank {rank} never waited for an all-gather that it had started"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checking import inputs
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_equal, fail
+from autograder.checking.expect import expect_close, fail
 from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.cut import expect_gathers
+from autograder.checks.fsdp.cut import wrong_gathers
 from autograder.checks.fsdp.live import COUNTING, UNITS, WIDTH, UnitMeter, stack
 from autograder.checks.fsdp.models import ERROR, Tied, Tokens, as_numpy, flat, freeze, groups, padded
 
@@ -84,116 +86,121 @@ def _unit_cases(rng: np.random.Generator) -> list[_UnitCase]:
     return [*cases, *(_UnitCase(name, inputs.seed(rng), "bfloat16") for name in in_bf16)]
 
 
-def _drive_unit(rank: int, world_size: int, unit_class: Any, cases: list[_UnitCase]) -> list[dict]:
-    observed = []
-    for case in cases:
-        module, inputs = case.unit(), case.inputs()
-        buffers = [b.clone() for b in module.buffers()]
-        dtypes = [b.dtype for b in module.buffers()]
-        dist.barrier()
-        unit = unit_class(module, *([getattr(torch, case.dtype)] if case.dtype != "float32" else []))
-        left, shards = len(list(module.parameters())), [unit.shard, unit.frozen_shard]
-        kinds = [
-            f"{type(s).__name__} {str(s.dtype)[6:]}{', requires a gradient' if s.requires_grad else ''}" for s in shards
-        ]
-        kept = dtypes == [b.dtype for b in module.buffers()]
-        kept = kept and all(torch.equal(a, b) for a, b in zip(buffers, module.buffers(), strict=True))
-        before = unit.whole
+@dataclass
+class Made:
+    """A unit before its first forward."""
+
+    shard: Any = fact("shard")
+    frozen: Any = fact("frozen_shard")
+    odd: str = complaint()
+
+
+@dataclass
+class Computed:
+    """What a forward of the unit's module gave, and what was left of it. when: "of forward 1"."""
+
+    when: str
+    reached: list[str] = fact("the list of the dtypes that reach the unit")
+    output: Any = fact("the output")
+    odd: str = complaint()
+
+
+@dataclass
+class Gathered:
+    """What gather() returned, and what became of it."""
+
+    flats: list[Any] = fact("vector {} of gather()")
+    odd: str = complaint()
+
+
+def _drive_unit(rank: int, world_size: int, unit_class: Any, case: _UnitCase) -> list[Any]:
+    """Make a unit; after a barrier each, compute with it, gather it twice and free it, and compute again."""
+    module, inputs = case.unit(), case.inputs()
+    buffers = [b.clone() for b in module.buffers()]
+    unit = unit_class(module, *([getattr(torch, case.dtype)] if case.dtype != "float32" else []))
+
+    def computed(number: int) -> Computed:
         dist.barrier()
         with torch.no_grad():
             output = module(*inputs)
-        after, left_after = unit.whole, len(list(module.parameters()))
-        dist.barrier()
-        flats = unit.gather()
-        again = unit.gather()
-        same = len(flats) == 2 and all(a is b for a, b in zip(flats, again, strict=True))
-        wholes, dtype = [as_numpy(f) for f in flats], {str(f.dtype)[6:] for f in flats}
-        remembered = unit.whole is not None
-        unit.free()
-        dist.barrier()
-        with torch.no_grad():
-            second = module(*inputs)
-        dist.barrier()
-        observed.append(
-            {
-                "shards": [as_numpy(s) for s in shards],
-                "kinds": kinds,
-                "left": [left, left_after],
-                "whole": [before is None, after is None, remembered, unit.whole is None],
-                "outputs": [as_numpy(output), as_numpy(second)],
-                "output dtype": str(output.dtype)[6:],
-                "flats": wholes,
-                "dtype": sorted(dtype),
-                "same": same,
-                "seen": getattr(module, "seen", []),
-                "buffers": kept and dtypes == [b.dtype for b in module.buffers()],
-            }
-        )
-    return observed
+        odd = _odd(module, unit, buffers, f"after forward {number}")
+        return Computed(f"of forward {number}", getattr(module, "seen", []), output.clone(), odd)
+
+    odd = _odd_shard("shard", unit.shard, True) or _odd_shard("frozen_shard", unit.frozen_shard, False)
+    odd = odd or _odd(module, unit, buffers, "before the first forward")
+    made = Made(unit.shard.detach().clone(), unit.frozen_shard.detach().clone(), odd)
+    first = computed(1)
+    dist.barrier()
+    flats, again = unit.gather(), unit.gather()
+    odd = "" if unit.whole is not None else "gather() should keep what it gathered in whole"
+    if len(flats) != 2 or any(a is not b for a, b in zip(flats, again, strict=True)):
+        odd = "a second gather() without a free() in between returned other tensors"
+    flats = [f.detach().clone() for f in flats]
+    unit.free()
+    odd = odd or ("" if unit.whole is None else "whole should be None after free()")
+    return [made, first, Gathered(flats, odd), computed(2)]
+
+
+def _odd_shard(name: str, shard: Any, trained: bool) -> str:
+    """In words: that a shard is not of the kind that it should be, or ""."""
+    kind = f"{type(shard).__name__} {str(shard.dtype)[6:]}{', requires a gradient' if shard.requires_grad else ''}"
+    if trained:
+        right, expected = ["Parameter float32, requires a gradient"], "nn.Parameter that requires a gradient"
+    else:
+        right, expected = ["Tensor float32", "Parameter float32"], "tensor that requires no gradient"
+    return "" if kind in right else f"{name} is a {kind}, expected a float32 {expected}"
+
+
+def _odd(module: nn.Module, unit: Any, buffers: list[torch.Tensor], when: str) -> str:
+    """In words: what is left of the whole parameters, or has become of the buffers."""
+    if left := len(list(module.parameters())):
+        return f"{when} the module still has {left} parameters"
+    if unit.whole is not None:
+        return f"whole should be None {when}"
+    kept = [b.dtype for b in buffers] == [b.dtype for b in module.buffers()]
+    if "before" in when:
+        kept = kept and all(torch.equal(a, b) for a, b in zip(buffers, module.buffers(), strict=True))
+    return "" if kept else f"{when} the unit's buffers are no longer what they were, or have another dtype"
 
 
 @check("09-ex2-unit")
 def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
     """A unit keeps its shards, computes what it did, sends its shards once, and holds nothing whole afterwards."""
-    for world_size in (3, 1, 5):
-        cases = _unit_cases(rng)[: 3 if world_size == 5 else None]
-        results = run_ranks(_drive_unit, world_size, (ShardedUnit, cases))
-        calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-        for number, unit_case in enumerate(cases):
-            case = f"{count_of_ranks(world_size)}, {unit_case.name}, {unit_case.dtype}"
-            for rank in range(world_size):
-                # Five barriers a case: what comes after each of the first four.
-                parts = calls[rank][1 + 5 * number : 5 + 5 * number]
-                sent = [[(m.call, m.bytes) for m in part if m.bytes] for part in parts]
-                _expect_unit(case, unit_case, rank, world_size, results[rank][number], sent)
+    for n in (3, 1, 5):
+        for case in _unit_cases(rng)[: 3 if n == 5 else None]:
+            yield _case_of(ShardedUnit, case, n)
 
 
-def _expect_unit(case: str, unit_case: _UnitCase, rank: int, world_size: int, got: dict, sent: list) -> None:
-    module = unit_case.unit()
+def _case_of(unit_class: Any, case: _UnitCase, n: int) -> Case:
+    module = case.unit()
     vectors = [flat(group) for group in groups(module.parameters())]
-    sizes = [ceil_div(len(v), world_size) for v in vectors]
-    for name, shard, vector, size in zip(("shard", "frozen_shard"), got["shards"], vectors, sizes, strict=True):
-        want = padded(vector, world_size)[rank * size : (rank + 1) * size]
-        expect_close(case, shard, want, what=f"{name} on rank {rank}", rtol=0.0)
-    if got["kinds"][0] != "Parameter float32, requires a gradient":
-        text = f"shard is a {got['kinds'][0]}, expected a float32 nn.Parameter that requires a gradient"
-        fail(text, case, got["kinds"])
-    if got["kinds"][1] not in ("Tensor float32", "Parameter float32"):
-        text = f"frozen_shard is a {got['kinds'][1]}, expected a float32 tensor that requires no gradient"
-        fail(text, case, got["kinds"])
-    if any(got["left"]):
-        when = "the unit was made" if got["left"][0] else "its forward"
-        fail(f"after {when} the module still has {max(got['left'])} parameters", case, got["left"])
-    if sent[0]:
-        fail(f"the construction sent a message on rank {rank}", case, sent[0])
-    if unit_case.dtype == "bfloat16":
+    pieces = [padded(vector, n).reshape(n, -1) for vector in vectors]
+    if case.dtype == "bfloat16":
         for p in module.parameters():
             p.data = p.data.bfloat16()
-    if not got["buffers"]:
-        fail("the unit's buffers are no longer what they were, or have another dtype", case, "buffers")
-    with torch.no_grad():
-        for index in range(2):
-            want = module(*unit_case.inputs())
-            seen = getattr(module, "seen", [])
-            expect_equal(case, got["seen"], seen, what="the list of the dtypes that reach the unit")
-            what = f"the output of forward {index + 1} on rank {rank}"
-            expect_close(case, got["outputs"][index], as_numpy(want), what=what, rtol=ERROR)
-    expect_equal(case, got["output dtype"], str(want.dtype)[6:], what="the output's dtype")
-    for index, vector in enumerate(vectors):
-        want = torch.tensor(vector).to(getattr(torch, unit_case.dtype)).float().numpy()
-        expect_close(case, got["flats"][index], want, what=f"gather()[{index}]", rtol=0.0)
-    expect_equal(case, got["dtype"], [unit_case.dtype], what="the list of the dtypes that gather() returned")
-    limit = sum(sizes) * (2 if unit_case.dtype == "bfloat16" else 4)
-    for part in sent[1:]:
-        expect_gathers(case, rank, part, [limit], world_size)
-    if not got["same"]:
-        fail("a second gather() without a free() in between returned other tensors", case, "gathered again")
-    states = dict(zip(("before", "after its forward", "", "after free()"), got["whole"], strict=True))
-    for when in ("before", "after its forward", "after free()"):
-        if not states[when]:
-            fail(f"whole should be None {when}", case, ["whole", when])
-    if not got["whole"][2]:
-        fail("gather() should keep what it gathered in whole", case, ["whole", "gather"])
+    forwards = []
+    for _ in range(2):
+        with torch.no_grad():
+            output = module(*case.inputs())
+        numbers = close(as_numpy(output), rtol=ERROR, dtype=str(output.dtype)[6:])
+        forwards.append(Computed("", getattr(module, "seen", []), numbers, ""))
+    wholes = [torch.tensor(vector).to(getattr(torch, case.dtype)).float().numpy() for vector in vectors]
+    gathered = Gathered([close(whole, dtype=case.dtype) for whole in wholes], "")
+    expect = [
+        [Made(*(close(piece[rank]) for piece in pieces), ""), forwards[0], gathered, forwards[1]] for rank in range(n)
+    ]
+    judge = functools.partial(
+        _too_much, sum(piece.shape[1] for piece in pieces) * (2 if case.dtype == "bfloat16" else 4), n
+    )
+    return Case(f"{case.name}, {case.dtype}", n, _drive_unit, (unit_class, case), expect, parts=4, judge=judge)
+
+
+def _too_much(limit: int, n: int, rank: int, parts: list) -> str:
+    """In words: what was sent besides one all-gather of the shards in each part after the construction."""
+    sent = [[(m.call, m.bytes) for m in part if m.bytes] for part in parts]
+    if sent[0]:
+        return f"the construction sent a message on rank {rank}"
+    return next(filter(None, (wrong_gathers(rank, part, [limit], n) for part in sent[1:])), "")
 
 
 def _drive_forward_memory(

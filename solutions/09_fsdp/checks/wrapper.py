@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from torch import nn
 from torch.profiler import record_function
 
 from autograder.checking import inputs
+from autograder.checking.cases import Case, clue, fact
 from autograder.checking.check import check
 from autograder.checking.expect import caught, ceil_div, count_of_ranks, expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.live import COUNTING, UNIT_BYTES, UNITS, WIDTH, UnitMeter, stack
 from autograder.checks.fsdp.models import MODELS, WITH_A_ROOT, as_numpy, build, divide, groups
-from autograder.checks.fsdp.steps import PLAN, Training, expect_all
+from autograder.checks.fsdp.steps import PLAN, Training, steps_of
 
 LR = 0.1
 #: The input of the stack of units is so large that its output, after 32 layers that shrink it, is about 0.1, and the
@@ -90,12 +92,13 @@ def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # n
 @check("09-ex5-fsdp")
 def steps_follow_one_process(FullyShardedDataParallel, *, rng):  # noqa: N803
     """After every step the shards are one process's parameters, cut, and no rank sent more than allowed."""
-    for world_size, models in PLAN.items():
-        cases = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng)) for k in models]
-        cases[-1].halves = True
-        cases += [Training(MODELS[k], "Adam", inputs.seed(rng)) for k in models[:2]]
-        cases += [Training(model, "SGD with momentum", inputs.seed(rng)) for model in WITH_A_ROOT]
-        expect_all(FullyShardedDataParallel, cases, world_size, bare=False)
+    for n, models in PLAN.items():
+        trainings = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng)) for k in models]
+        trainings[-1].halves = True
+        trainings += [Training(MODELS[k], "Adam", inputs.seed(rng)) for k in models[:2]]
+        trainings += [Training(model, "SGD with momentum", inputs.seed(rng)) for model in WITH_A_ROOT]
+        for training in trainings:
+            yield steps_of(FullyShardedDataParallel, training, n, bare=False)
 
 
 #: Models with units that have nothing to train: a frozen layer, an activation.
@@ -139,24 +142,30 @@ class _Root(nn.Module):
         return self.layer(x) * self.gain
 
 
-def _drive_root(rank: int, world_size: int, wrapper: Any) -> list:
+@dataclass
+class InRoot:
+    """What a module with a compute dtype sees of a parameter that no unit names."""
+
+    dtype: str = fact("the dtype in the forward of a parameter that no unit names")
+    trained: int = clue()
+
+
+def _drive_root(rank: int, world_size: int, wrapper: Any) -> InRoot:
     module = _Root()
     wrapped = wrapper(module, [module.layer], torch.bfloat16)
     wrapped(torch.ones(1, 2))
-    return [module.seen, sum(p.requires_grad for p in wrapped.parameters())]
+    return InRoot(module.seen, sum(p.requires_grad for p in wrapped.parameters()))
 
 
 @check("09-ex5-fsdp")
 def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N803
     """With a compute dtype of bf16, layers and all-gathers use it; shards, gradients, sums and buffers do not."""
-    seen, trained = run_ranks(_drive_root, 1, (FullyShardedDataParallel,))[0]
-    if seen != "bfloat16":
-        text = f"with compute_dtype=torch.bfloat16 a parameter that no unit names is {seen} in the forward"
-        fail(f"{text}, expected bfloat16", "1 rank, a layer as a unit, and a factor", [seen, trained])
-    for world_size in (3, 1):
-        models = (*MODELS, WITH_A_ROOT[0])
-        cases = [Training(model, "SGD with momentum", inputs.seed(rng), 1, dtype="bfloat16") for model in models]
-        expect_all(FullyShardedDataParallel, cases, world_size, bare=False)
+    name = "a layer as a unit, and a factor, compute_dtype=torch.bfloat16"
+    yield Case(name, 1, _drive_root, (FullyShardedDataParallel,), [InRoot("bfloat16")])
+    for n in (3, 1):
+        for model in (*MODELS, WITH_A_ROOT[0]):
+            training = Training(model, "SGD with momentum", inputs.seed(rng), steps=1, dtype="bfloat16")
+            yield steps_of(FullyShardedDataParallel, training, n, bare=False)
 
 
 class _Recording(nn.Module):
