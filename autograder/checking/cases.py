@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,7 @@ def refused(
 # ---- running ----
 
 
-def play(cases: Generator[Case | Call], names: dict[int, str]) -> None:
+def play(cases: GeneratorType[Any, None, None], names: dict[int, str]) -> None:
     """Try a check's cases. names: of the student's functions, by their ids.
 
     CheckFailed for the first that does not come out as expected, CaseError for one that is wrong itself.
@@ -212,7 +213,7 @@ def play(cases: Generator[Case | Call], names: dict[int, str]) -> None:
         raise CaseError(f"{_place(cases)}: the check yields no case")
 
 
-def _sound(cases: Generator[Case | Call]) -> Iterator[Any]:
+def _sound(cases: GeneratorType[Any, None, None]) -> Iterator[Any]:
     """The cases, each with its `place`, if none is wrong itself."""
     for case in cases:
         place = _place(cases)
@@ -223,7 +224,7 @@ def _sound(cases: Generator[Case | Call]) -> Iterator[Any]:
         yield case
 
 
-def _place(cases: Generator) -> str:
+def _place(cases: GeneratorType[Any, None, None]) -> str:
     """File and line at which a check is, or at which it begins when it has ended."""
     code, frame = cases.gi_code, cases.gi_frame
     file = Path(code.co_filename)
@@ -289,14 +290,14 @@ def _launch(cases: list[Any]) -> None:
         fail("barrier was called, which nothing here needs", count_of_ranks(cases[0].ranks), "barrier")
     if any(not isinstance(found, list) or len(found) != len(cases) for found in results):
         _unreadable(cases[0], "the ranks returned something else than their facts")
-    first = 1  # part 0 stands before the first case
+    start = 1  # part 0 stands before the first case
     for number, case in enumerate(cases):
-        messages = [parts[first : first + case.parts] for parts in of_ranks]
+        messages = [parts[start : start + case.parts] for parts in of_ranks]
         if len(cases) > 1:
             picture(Ledger(sorted(itertools.chain(*itertools.chain(*messages)), key=lambda m: m.start), case.ranks))
         _judge(case, case.expect, [found[number] for found in results])
         _judge_all_messages(case, messages)
-        first += case.parts
+        start += case.parts
 
 
 def _run(cases: list[Case]) -> Any:
@@ -353,7 +354,7 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
         try:
             if not about["words"] and got:
                 fail(f"{place.strip()}, {got}".removeprefix(", "), "", None)
-            when = f" {now[rank].when}" if hasattr(now[rank], "when") else ""
+            when = f" {now[rank].when}" if getattr(now[rank], "when", "") else ""
             _compare("", got, want, f"{about['words']}{when}{place}", about["because"])
         except CheckFailed as failure:
             seen = _dtypes if isinstance(failure.got, _WrongDtype) else about["seen"]
@@ -369,10 +370,10 @@ class _WrongDtype(str):
 def _compare(case: str, got: Any, want: Any, what: str, because: str) -> None:
     why = f"; {because}" if because else ""
     if isinstance(want, close):
-        numbers, how = np.asarray(want.numbers), {"rtol": want.rtol, "atol": want.atol}
         if want.dtype and (dtype := _dtype(got)) not in ("", want.dtype):
             fail(f"{what} is {dtype}, expected {want.dtype}{why}", case, _WrongDtype(dtype))
-        expect_close(case, _plain(got), numbers, what=what, because=because, **how)
+        numbers = np.asarray(want.numbers)
+        expect_close(case, _plain(got), numbers, what=what, rtol=want.rtol, atol=want.atol, because=because)
     elif isinstance(want, at_most):
         if not got <= want.number + want.slack:
             fail(f"{what} is {shown(got)}, expected at most {shown(want.number)}{why}", case, got)

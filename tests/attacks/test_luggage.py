@@ -20,14 +20,14 @@ from autograder.lessons.notebook import natural
 from tests.helpers.modules import import_checks
 
 #: What these are called with runs where the submission does.
-SENDERS = ("call_inside", "run_ranks", "run_recorded")
+SENDERS = ("call_inside", "run_ranks", "run_recorded", "Case", "Call")
 
 
 def sent_from(module: Any) -> Iterator[Any]:
     """The functions and classes of a module of checks that travel into the jail, as its calls name them."""
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in SENDERS:
-            for argument in node.args[:2]:
+            for argument in node.args[:3]:
                 thing = getattr(module, argument.id, None) if isinstance(argument, ast.Name) else None
                 if isinstance(thing, (FunctionType, type)):
                     yield thing

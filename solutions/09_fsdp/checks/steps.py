@@ -57,6 +57,7 @@ class Built:
     """What a rank has before the first step."""
 
     frozen: int = fact("the number of frozen numbers in parameters()")
+    buffers: list[str] = fact("the list of the dtypes of the buffers")
     kinds: list[str] = fact("the list of the trainable shards")
 
 
@@ -91,7 +92,8 @@ def _drive_steps(rank: int, world_size: int, subject: Any, training: Training, b
     trained = [p for p in params if p.requires_grad and p.numel()]
     optimizer = OPTIMIZERS[training.optimizer](wrapped.parameters())
     kinds = [f"{p.dim()}-D {str(p.dtype)[6:]} of {p.numel()}" for p in trained]
-    found: list[Any] = [Built(sum(p.numel() for p in params if not p.requires_grad), kinds)]
+    frozen = sum(p.numel() for p in params if not p.requires_grad)
+    found: list[Any] = [Built(frozen, [str(b.dtype)[6:] for b in module.buffers()], kinds)]
     for step in range(training.steps):
         x, y = batch(training.model, training.seed, step, rank)
         if bare and x.is_floating_point():
@@ -102,7 +104,9 @@ def _drive_steps(rank: int, world_size: int, subject: Any, training: Training, b
             loss = (wrapped(part).float() - target).square().mean() / len(parts)
             loss.backward()
         missing = [
-            f"trainable shard {u} has no .grad after backward()" for u, p in enumerate(trained) if p.grad is None
+            f"trainable shard {u} has no .grad after backward() in step {step + 1}"
+            for u, p in enumerate(trained)
+            if p.grad is None
         ]
         gradients = [torch.zeros(0) if p.grad is None else p.grad.clone() for p in trained]
         optimizer.step()
@@ -178,7 +182,7 @@ def steps_of(subject: Any, training: Training, n: int, bare: bool, link: Any = N
     want = follow(training, n)
     sizes = [ceil_div(numel, n) for numel in want["trained"] if numel]
     frozen = at_most(sum(ceil_div(numel, n) for numel in want["frozen"]))
-    built = Built(frozen, [f"1-D float32 of {size}" for size in sizes])
+    built = Built(frozen, want["buffer dtypes"], [f"1-D float32 of {size}" for size in sizes])
     gradients, shards = ([_pieces(vectors, n) for vectors in want[what]] for what in ("gradients", "shards"))
     output = close(want["output"], rtol=5 * ERROR, atol=ERROR) if "output" in want else ANYTHING
     ended = Ended(output, want["buffer dtypes"], "")

@@ -97,7 +97,7 @@ class Made:
 
 @dataclass
 class Computed:
-    """What a forward of the unit's module gave, and what was left of it. when: "of forward 1"."""
+    """What a forward of the unit's module gave, and what was left of it. when: "in forward 1"."""
 
     when: str
     reached: list[str] = fact("the list of the dtypes that reach the unit")
@@ -124,7 +124,7 @@ def _drive_unit(rank: int, world_size: int, unit_class: Any, case: _UnitCase) ->
         with torch.no_grad():
             output = module(*inputs)
         odd = _odd(module, unit, buffers, f"after forward {number}")
-        return Computed(f"of forward {number}", getattr(module, "seen", []), output.clone(), odd)
+        return Computed(f"in forward {number}", getattr(module, "seen", []), output.clone(), odd)
 
     odd = _odd_shard("shard", unit.shard, True) or _odd_shard("frozen_shard", unit.frozen_shard, False)
     odd = odd or _odd(module, unit, buffers, "before the first forward")
