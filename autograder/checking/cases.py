@@ -68,7 +68,7 @@ def fact(words: str, because: str = "", seen: Callable[[Any], Any] = lambda valu
 
 
 def complaint() -> Any:
-    """A field whose text is the sentence itself, and "" where all is well."""
+    """A field whose text is the sentence itself, and "" where all is well; or a list of such, of which one is told."""
     return fact("")
 
 
@@ -196,7 +196,7 @@ def refused(
 # ---- running ----
 
 
-def play(cases: GeneratorType[Any, None, None], names: dict[int, str]) -> None:
+def play(cases: Any, names: dict[int, str]) -> None:
     """Try a check's cases. names: of the student's functions, by their ids.
 
     CheckFailed for the first that does not come out as expected, CaseError for one that is wrong itself.
@@ -213,18 +213,18 @@ def play(cases: GeneratorType[Any, None, None], names: dict[int, str]) -> None:
         raise CaseError(f"{_place(cases)}: the check yields no case")
 
 
-def _sound(cases: GeneratorType[Any, None, None]) -> Iterator[Any]:
+def _sound(cases: GeneratorType) -> Iterator[Any]:
     """The cases, each with its `place`, if none is wrong itself."""
     for case in cases:
         place = _place(cases)
         fault = case.fault() if isinstance(case, (Case, Call)) else f"{_kind(case)} was yielded, not a Case or a Call"
         if fault:
             raise CaseError(f"{place}: {fault}")
-        case.place = place  # type: ignore[union-attr]
+        case.place = place
         yield case
 
 
-def _place(cases: GeneratorType[Any, None, None]) -> str:
+def _place(cases: GeneratorType) -> str:
     """File and line at which a check is, or at which it begins when it has ended."""
     code, frame = cases.gi_code, cases.gi_frame
     file = Path(code.co_filename)
@@ -352,8 +352,8 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
             _unreadable(case, f"the driver left {name} open, which expect has")
         place = f" on rank {rank}" if isinstance(case, Case) else ""
         try:
-            if not about["words"] and got:
-                fail(f"{place.strip()}, {got}".removeprefix(", "), "", None)
+            if not about["words"] and (text := next(filter(None, got if isinstance(got, list) else [got]), "")):
+                fail(f"{place.strip()}, {text}".removeprefix(", "), "", None)
             when = f" {now[rank].when}" if getattr(now[rank], "when", "") else ""
             _compare("", got, want, f"{about['words']}{when}{place}", about["because"])
         except CheckFailed as failure:

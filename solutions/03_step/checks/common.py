@@ -110,7 +110,7 @@ def _parts_of(d: int, result: Any, *_: Any) -> Parts:
 class Pure:
     """What a call did to its inputs, and its result."""
 
-    touched: str = complaint()
+    touched: list[str] = complaint()
     result: Any = fact("the result")
 
 
@@ -136,7 +136,7 @@ def _look_at(inputs: dict[str, Any], result: Any, *given: Any) -> Pure:
         if any(np.shares_memory(a, b) for a in _leaves(result) for b in _leaves(after))
     ]
     numbers = np.hstack(_leaves(result)) if isinstance(result, (list, tuple)) else result
-    return Pure(next(iter(touched), ""), numbers)
+    return Pure(touched, numbers)
 
 
 def _leaves(value: Any) -> list[np.ndarray]:

@@ -80,7 +80,7 @@ EVERY = RIGHT | SUMMED | DIVISIONS | LOST | UPDATES
 class Verdicts:
     """What the student's test says of all steps, in the order of `EVERY` and `PROBES`."""
 
-    wrong: str = complaint()
+    wrong: list[str] = complaint()
     said: list[str] = clue()
 
 
@@ -97,22 +97,21 @@ def _verdicts(step_is_right: Callable, planted: dict[str, Combine], rng: np.rand
     steps = [_planted(combine) for combine in EVERY.values()]
     steps += [_planted(RIGHT["is right"], part, off) for part, off in PROBES]
     order = rng.permutation(len(steps))
-    sees = functools.partial(_first_wrong, planted, order)
+    sees = functools.partial(_look_at, planted, order)
     shuffled = [steps[i] for i in order]
     return Call(_say, step_is_right, shuffled, sees=sees, gives=Verdicts(""), name="steps in random order")
 
 
-def _first_wrong(planted: dict[str, Combine], order: np.ndarray, answers: list, *_: Any) -> Verdicts:
+def _look_at(planted: dict[str, Combine], order: np.ndarray, answers: list, *_: Any) -> Verdicts:
     said = [answer for _, answer in sorted(zip(order, answers, strict=True), key=lambda pair: pair[0])]
-    wrong = ""
-    for name, answer in zip(EVERY, said, strict=False):
-        if wrong or not (name in planted or name in RIGHT):
-            continue
-        if not isinstance(answer, (bool, np.bool_)):
-            wrong = f"step_is_right returns {shown(answer)} for a step that {name}, expected True or False"
-        elif bool(answer) != (name in RIGHT):
-            wrong = f"step_is_right says {answer} of a step that {name}"
-    return Verdicts(wrong, [str(answer) for answer in said])
+    asked = [(name, answer) for name, answer in zip(EVERY, said, strict=False) if name in planted or name in RIGHT]
+    return Verdicts([_objection(*one) for one in asked], list(map(str, said)))
+
+
+def _objection(name: str, answer: Any) -> str:
+    if not isinstance(answer, (bool, np.bool_)):
+        return f"step_is_right returns {shown(answer)} for a step that {name}, expected True or False"
+    return "" if bool(answer) == (name in RIGHT) else f"step_is_right says {answer} of a step that {name}"
 
 
 @check(BUG)

@@ -49,7 +49,7 @@ class Saved:
     """A rank's state after some steps, and what later steps did to it."""
 
     keys: list[str] = fact("the list of the state's keys")
-    odd: str = complaint()
+    odd: list[str] = complaint()
     lengths: dict[str, int] = fact("the length of {} in the state")
     shared: str = complaint()
     master: Any = fact("'master' in the state")
@@ -72,7 +72,7 @@ def _save(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int)
     shared = [*views, *(name for name, v in pieces.items() if not np.array_equal(taken[name], _plain(v)))]
     return Saved(
         keys=sorted(state),
-        odd=next(filter(None, (_odd(name, state[name]) for name in sorted(state))), ""),
+        odd=[_odd(name, state[name]) for name in sorted(state)],
         lengths={name: len(pieces[name]) for name in sorted(pieces)},
         shared=f"{shared[0]!r} in the state shares its memory with the optimizer" if shared else "",
         master=taken.get("master"),

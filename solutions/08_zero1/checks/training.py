@@ -87,9 +87,9 @@ class Stepped:
     held: int = fact("the number of bytes held")
     said: int = fact("what state_bytes() says")
     norm: float = fact("the returned norm")
-    touched: str = complaint()  # what the step did to a p.grad
+    touched: list[str] = complaint()  # what the step did to a p.grad
     parameters: list[np.ndarray] = fact("parameter {}", "it must be the unsharded optimizer's")
-    replaced: str = complaint()  # what it did to a parameter, besides its numbers
+    replaced: list[str] = complaint()  # what it did to a parameter, besides its numbers
 
 
 def drive(rank: int, world_size: int, optimizer_class: Any, run: Run) -> list[Made | Stepped]:
@@ -120,12 +120,8 @@ def drive(rank: int, world_size: int, optimizer_class: Any, run: Run) -> list[Ma
             for i, (old, p) in enumerate(zip(before, tensors, strict=True))
         ]
         when = f"after step {step + 1}"
-        found.append(Stepped(when, _left(optimizer), held, said, norm, _first(touched), numbers, _first(replaced)))
+        found.append(Stepped(when, _left(optimizer), held, said, norm, touched, numbers, replaced))
     return found
-
-
-def _first(texts: list[str]) -> str:
-    return next(filter(None, texts), "")
 
 
 def _made(optimizer: Any) -> Made:

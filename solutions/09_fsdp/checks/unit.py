@@ -92,7 +92,7 @@ class Made:
 
     shard: Any = fact("shard")
     frozen: Any = fact("frozen_shard")
-    odd: str = complaint()
+    odd: list[str] = complaint()
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Computed:
     when: str
     reached: list[str] = fact("the list of the dtypes that reach the unit")
     output: Any = fact("the output")
-    odd: str = complaint()
+    odd: list[str] = complaint()
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Gathered:
     """What gather() returned, and what became of it."""
 
     flats: list[Any] = fact("vector {} of gather()")
-    odd: str = complaint()
+    odd: list[str] = complaint()
 
 
 def _drive_unit(rank: int, world_size: int, unit_class: Any, case: _UnitCase) -> list[Any]:
@@ -123,42 +123,44 @@ def _drive_unit(rank: int, world_size: int, unit_class: Any, case: _UnitCase) ->
         dist.barrier()
         with torch.no_grad():
             output = module(*inputs)
-        odd = _odd(module, unit, buffers, f"after forward {number}")
+        odd = [_odd(module, unit, buffers, f"after forward {number}")]
         return Computed(f"in forward {number}", getattr(module, "seen", []), output.clone(), odd)
 
-    odd = _odd_shard("shard", unit.shard, True) or _odd_shard("frozen_shard", unit.frozen_shard, False)
-    odd = odd or _odd(module, unit, buffers, "before the first forward")
+    odd = [_odd_shard(unit), _odd(module, unit, buffers, "before the first forward")]
     made = Made(unit.shard.detach().clone(), unit.frozen_shard.detach().clone(), odd)
     first = computed(1)
     dist.barrier()
     flats, again = unit.gather(), unit.gather()
-    odd = "" if unit.whole is not None else "gather() should keep what it gathered in whole"
+    odd = ["" if unit.whole is not None else "gather() should keep what it gathered in whole"]
     if len(flats) != 2 or any(a is not b for a, b in zip(flats, again, strict=True)):
-        odd = "a second gather() without a free() in between returned other tensors"
+        odd = ["a second gather() without a free() in between returned other tensors"]
     flats = [f.detach().clone() for f in flats]
     unit.free()
-    odd = odd or ("" if unit.whole is None else "whole should be None after free()")
+    odd.append("" if unit.whole is None else "whole should be None after free()")
     return [made, first, Gathered(flats, odd), computed(2)]
 
 
-def _odd_shard(name: str, shard: Any, trained: bool) -> str:
+def _odd_shard(unit: Any) -> str:
     """In words: that a shard is not of the kind that it should be, or ""."""
-    kind = f"{type(shard).__name__} {str(shard.dtype)[6:]}{', requires a gradient' if shard.requires_grad else ''}"
-    if trained:
-        right, expected = ["Parameter float32, requires a gradient"], "nn.Parameter that requires a gradient"
-    else:
-        right, expected = ["Tensor float32", "Parameter float32"], "tensor that requires no gradient"
-    return "" if kind in right else f"{name} is a {kind}, expected a float32 {expected}"
+    kinds = [
+        f"{type(s).__name__} {str(s.dtype)[6:]}{', requires a gradient' if s.requires_grad else ''}"
+        for s in (unit.shard, unit.frozen_shard)
+    ]
+    if kinds[0] != "Parameter float32, requires a gradient":
+        return f"shard is a {kinds[0]}, expected a float32 nn.Parameter that requires a gradient"
+    if kinds[1] not in ("Tensor float32", "Parameter float32"):
+        return f"frozen_shard is a {kinds[1]}, expected a float32 tensor that requires no gradient"
+    return ""
 
 
 def _odd(module: nn.Module, unit: Any, buffers: list[torch.Tensor], when: str) -> str:
-    """In words: what is left of the whole parameters, or has become of the buffers."""
+    """In words: what is left of the whole parameters, or has become of the buffers, or ""."""
     if left := len(list(module.parameters())):
         return f"{when} the module still has {left} parameters"
     if unit.whole is not None:
         return f"whole should be None {when}"
     kept = [b.dtype for b in buffers] == [b.dtype for b in module.buffers()]
-    if "before" in when:
+    if "before" in when:  # a forward may count in a buffer
         kept = kept and all(torch.equal(a, b) for a, b in zip(buffers, module.buffers(), strict=True))
     return "" if kept else f"{when} the unit's buffers are no longer what they were, or have another dtype"
 
@@ -168,10 +170,10 @@ def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
     """A unit keeps its shards, computes what it did, sends its shards once, and holds nothing whole afterwards."""
     for n in (3, 1, 5):
         for case in _unit_cases(rng)[: 3 if n == 5 else None]:
-            yield _case_of(ShardedUnit, case, n)
+            yield _case(ShardedUnit, case, n)
 
 
-def _case_of(unit_class: Any, case: _UnitCase, n: int) -> Case:
+def _case(unit_class: Any, case: _UnitCase, n: int) -> Case:
     module = case.unit()
     vectors = [flat(group) for group in groups(module.parameters())]
     pieces = [padded(vector, n).reshape(n, -1) for vector in vectors]
@@ -186,12 +188,10 @@ def _case_of(unit_class: Any, case: _UnitCase, n: int) -> Case:
         forwards.append(Computed("", getattr(module, "seen", []), numbers, ""))
     wholes = [torch.tensor(vector).to(getattr(torch, case.dtype)).float().numpy() for vector in vectors]
     gathered = Gathered([close(whole, dtype=case.dtype) for whole in wholes], "")
-    expect = [
-        [Made(*(close(piece[rank]) for piece in pieces), ""), forwards[0], gathered, forwards[1]] for rank in range(n)
-    ]
-    judge = functools.partial(
-        _too_much, sum(piece.shape[1] for piece in pieces) * (2 if case.dtype == "bfloat16" else 4), n
-    )
+    first, second = forwards
+    expect = [[Made(*(close(piece[rank]) for piece in pieces), ""), first, gathered, second] for rank in range(n)]
+    limit = sum(piece.shape[1] for piece in pieces) * (2 if case.dtype == "bfloat16" else 4)
+    judge = functools.partial(_too_much, limit, n)
     return Case(f"{case.name}, {case.dtype}", n, _drive_unit, (unit_class, case), expect, parts=4, judge=judge)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import nn
 from torch.profiler import record_function
 
 from autograder.checking import inputs
-from autograder.checking.cases import Case, clue, fact
 from autograder.checking.check import check
 from autograder.checking.expect import caught, ceil_div, count_of_ranks, expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
@@ -142,26 +140,20 @@ class _Root(nn.Module):
         return self.layer(x) * self.gain
 
 
-@dataclass
-class InRoot:
-    """What a module with a compute dtype sees of a parameter that no unit names."""
-
-    dtype: str = fact("the dtype in the forward of a parameter that no unit names")
-    trained: int = clue()
-
-
-def _drive_root(rank: int, world_size: int, wrapper: Any) -> InRoot:
+def _drive_root(rank: int, world_size: int, wrapper: Any) -> list:
     module = _Root()
     wrapped = wrapper(module, [module.layer], torch.bfloat16)
     wrapped(torch.ones(1, 2))
-    return InRoot(module.seen, sum(p.requires_grad for p in wrapped.parameters()))
+    return [module.seen, sum(p.requires_grad for p in wrapped.parameters())]
 
 
 @check("09-ex5-fsdp")
 def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N803
     """With a compute dtype of bf16, layers and all-gathers use it; shards, gradients, sums and buffers do not."""
-    name = "a layer as a unit, and a factor, compute_dtype=torch.bfloat16"
-    yield Case(name, 1, _drive_root, (FullyShardedDataParallel,), [InRoot("bfloat16")])
+    seen, trained = run_ranks(_drive_root, 1, (FullyShardedDataParallel,))[0]
+    if seen != "bfloat16":
+        text = f"with compute_dtype=torch.bfloat16 a parameter that no unit names is {seen} in the forward"
+        fail(f"{text}, expected bfloat16", "1 rank, a layer as a unit, and a factor", [seen, trained])
     for n in (3, 1):
         for model in (*MODELS, WITH_A_ROOT[0]):
             training = Training(model, "SGD with momentum", inputs.seed(rng), steps=1, dtype="bfloat16")
