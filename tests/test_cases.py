@@ -85,6 +85,9 @@ def case(answer: Any, expect: Any, ranks: int = 2, name: str = "a", **more: Any)
         (Seen(items={"lr": 1}), Seen(items={"lr": 2}), "item 'lr' on rank 0 is 1, expected 2"),
         (Seen(items={}), Seen(items={"lr": 2}), "the list of item keys on rank 0 is [], expected ['lr']"),
         (Seen(wrong="it forgot the rest"), Seen(wrong=""), "on rank 0, it forgot the rest (case: 2 ranks, a)"),
+        (Seen(wrong=["", "it forgot", "it is late"]), Seen(wrong=""), "on rank 0, it forgot (case: 2 ranks, a)"),
+        (Seen(wrong=[""]), Seen(wrong=""), ""),
+        (Seen(wrong=[]), Seen(wrong=""), ""),
         ([Seen("", 3), Seen("later", 4)], [Seen("", 3), Seen("", 5)], "the number later on rank 0 is 4, expected 5"),
     ],
 )

@@ -39,6 +39,7 @@ from autograder.checking.expect import (
     expect_equal,
     expect_raises,
     fail,
+    same,
     shown,
 )
 from autograder.checking.stage import call_inside, jailed, picture, run_ranks
@@ -352,8 +353,11 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
             _unreadable(case, f"the driver left {name} open, which expect has")
         place = f" on rank {rank}" if isinstance(case, Case) else ""
         try:
-            if not about["words"] and (text := next(filter(None, got if isinstance(got, list) else [got]), "")):
-                fail(f"{place.strip()}, {text}".removeprefix(", "), "", None)
+            if not about["words"]:
+                texts = [text for text in (got if isinstance(got, list) else [got]) if not same(text, "")]
+                if texts:
+                    fail(f"{place.strip()}, {texts[0]}".removeprefix(", "), "", None)
+                continue
             when = f" {now[rank].when}" if getattr(now[rank], "when", "") else ""
             _compare("", got, want, f"{about['words']}{when}{place}", about["because"])
         except CheckFailed as failure:
