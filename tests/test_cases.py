@@ -37,6 +37,13 @@ class Other:
     number: Any = fact("the number")
 
 
+class SmallerThanAll:
+    """What a cheat would return."""
+
+    def __le__(self, other):
+        return True
+
+
 def drive(rank, world_size, answer):
     """What the answer returns is the rank's facts."""
     return answer(rank)
@@ -75,6 +82,7 @@ def case(answer: Any, expect: Any, ranks: int = 2, name: str = "a", **more: Any)
         (Seen(number=5), Seen(number=at_most(4, slack=1)), ""),
         (Seen(number=6), Seen(number=at_most(4, slack=1)), "is 6, expected at most 4;"),
         (Seen(number=float("nan")), Seen(number=at_most(4)), "is nan, expected at most 4;"),
+        (Seen(number=SmallerThanAll()), Seen(number=at_most(4)), "expected at most 4;"),
         (Seen(number=1.5), Seen(number=close(1.0, atol=0.1)), "wrong: got 1.5, expected 1;"),
         (Seen(number=1.05), Seen(number=close(1.0, atol=0.1)), ""),
         (Seen(number=None), Seen(number=close(1.0, dtype="float64")), "is None: does the function return it?"),

@@ -24,6 +24,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from numbers import Real
 from pathlib import Path
 from types import GeneratorType
 from typing import Any
@@ -379,7 +380,7 @@ def _compare(case: str, got: Any, want: Any, what: str, because: str) -> None:
         numbers = np.asarray(want.numbers)
         expect_close(case, _plain(got), numbers, what=what, rtol=want.rtol, atol=want.atol, because=because)
     elif isinstance(want, at_most):
-        if not got <= want.number + want.slack:
+        if not (isinstance(got, Real) and got <= want.number + want.slack):
             fail(f"{what} is {shown(got)}, expected at most {shown(want.number)}{why}", case, got)
     elif "{}" in what and isinstance(want, dict):
         expect_equal(case, sorted(got), sorted(want), what=f"the list of {what.replace('{}', 'keys')}")
