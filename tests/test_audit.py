@@ -135,12 +135,6 @@ def test_no_two_answers_have_the_same_name(lesson):
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("lesson", notebook.lessons())
-def test_no_two_mistakes_of_an_exercise_have_the_same_hint(lesson):
-    hints = [(known.cell, known.hint) for known in wrong.of_lesson(lesson)]
-    assert len(hints) == len(set(hints))
-
-
 def test_no_hint_breaks_a_word_at_the_end_of_a_line():
     """Lines are joined with a space: of `all-` and `reduce` that makes `all- reduce`."""
     hints = [(known.name, known.hint) for lesson in notebook.lessons() for known in wrong.of_lesson(lesson)]

@@ -8,8 +8,10 @@ import nbformat
 import pytest
 from nbgrader.converters import Autograde
 
+from autograder.checking.expect import CheckFailed, Hint
 from autograder.grading import run_cells, scoring, workers
 from autograder.grading.jail import outside
+from autograder.grading.kernels import Reply
 from autograder.lessons import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 
@@ -265,13 +267,20 @@ def test_no_answer_has_the_best_of_two_behaviours():
     assert [scoring.score(cell(graded, test)) for test in tests] == [1.75, 6.0]
 
 
+def wrong_sum():
+    """What is written down about a property of which a check says that the sum is wrong."""
+    reply = Reply("error", raised=CheckFailed("the sum is 3, expected 4"))
+    return nbformat.from_dict({"status": "error", "failure": run_cells.failure_of(reply)})
+
+
 def test_hints_are_searched_for_only_where_a_failure_still_counts():
-    failed = nbformat.from_dict({"status": "error", "error": ["CheckFailed", "the sum is 3, expected 4"]})
+    failed = wrong_sum()
     kept = nbformat.from_dict({"status": "error", "carried": ["01-ex1"]})
     for_nobody = functools.partial(pytest.fail, "the student would not see it")
-    run_cells.add_hints([(failed, lambda: ("Add the last one.", "Begin with zero.")), (kept, for_nobody)], 60)
-    assert failed.error == ["CheckFailed", "the sum is 3, expected 4\nHint: Add the last one.\nHint: Begin with zero."]
-    assert "error" not in kept
+    hints = (Hint("stops_early", "Add the last one."), Hint("starts_at_one", "Begin with zero."))
+    run_cells.add_hints([(failed, lambda: hints), (kept, for_nobody)], 60)
+    assert [tuple(hint.values()) for hint in failed.failure.hints] == [*hints]
+    assert failed.failure.message == "the sum is 3, expected 4" and "failure" not in kept
 
 
 @pytest.mark.parametrize("raised", [MemoryError, RecursionError, outside.DiedError])
@@ -279,6 +288,6 @@ def test_evidence_that_cannot_be_compared_costs_the_hint_and_not_the_grade(raise
     def search():
         raise raised
 
-    failed = nbformat.from_dict({"status": "error", "error": ["CheckFailed", "the sum is 3, expected 4"]})
+    failed = wrong_sum()
     run_cells.add_hints([(failed, search)], 60)
-    assert failed.error == ["CheckFailed", "the sum is 3, expected 4"]
+    assert failed == wrong_sum()

@@ -13,7 +13,14 @@ import ranks
 from autograder.answers import answer as answers
 from autograder.answers import right, wrong
 from autograder.checking import check, hints, stage
-from autograder.checking.expect import CheckFailed, digits_that_differ, expect_close, expect_raises, expect_unchanged
+from autograder.checking.expect import (
+    CheckFailed,
+    Hint,
+    digits_that_differ,
+    expect_close,
+    expect_raises,
+    expect_unchanged,
+)
 from autograder.checking.hints import same_evidence
 from autograder.lessons import notebook
 from ranks import processes, source
@@ -109,6 +116,9 @@ def adds_two(x):
     return x + 2
 
 
+ADDS_TWO = Hint("adds_two", "You added two.")
+
+
 @pytest.fixture
 def doubling(monkeypatch):
     """A check of an exercise with two known mistakes that live only in this test."""
@@ -135,10 +145,11 @@ def test_the_hint_of_the_mistake_that_was_made_is_shown(doubling):
     doubling(lambda x: x + x)
     with pytest.raises(CheckFailed) as caught:
         doubling(lambda y: y)
-    assert caught.value.hints == ("You returned x.",) and "Hint: You returned x." in str(caught.value)
+    assert caught.value.hints == (Hint("forgets", "You returned x."),)
+    assert str(caught.value).endswith(" (case: first)\nHint: You returned x.")
     with pytest.raises(CheckFailed) as caught:
         doubling(lambda y: 2 + y)
-    assert caught.value.hints == ("You added two.",)
+    assert caught.value.hints == (ADDS_TWO,)
 
 
 def test_an_unknown_mistake_gets_no_hint(doubling):
@@ -156,14 +167,14 @@ def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, monkey
     known[1] = replace(known[1], fails=("another", "doubles"))
     with pytest.raises(CheckFailed) as caught:
         doubling(lambda y: 2 + y)
-    assert caught.value.hints == ("You added two.",)
+    assert caught.value.hints == (ADDS_TWO,)
 
 
 def test_the_search_for_hints_can_be_put_off(doubling):
     with hints.later(), pytest.raises(CheckFailed) as caught:
         doubling(lambda y: 2 + y)
     assert caught.value.hints == () and "Hint" not in str(caught.value)
-    assert caught.value.find_hints() == ("You added two.",)
+    assert caught.value.find_hints() == (ADDS_TWO,)
     with pytest.raises(CheckFailed, match="Hint: You added two"):
         doubling(lambda y: 2 + y)
 
@@ -241,7 +252,7 @@ def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypa
     for _ in range(2):
         with pytest.raises(CheckFailed) as caught:
             doubling(lambda y: 2 + y)
-        assert caught.value.hints == ("You added two.",)
+        assert caught.value.hints == (ADDS_TWO,)
     assert len(seeds) == 2 + 2 and len(set(seeds)) == 1, "two answers, and each of the two known mistakes once"
 
 
@@ -296,9 +307,17 @@ def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
 
     with pytest.raises(CheckFailed) as caught:
         raises_in_the_second_case(answer)
-    known = module.startswith("autograder.checks.")
-    assert caught.value.message == "Your code raised KeyError: 'odd'" + (" (case: odd)" if known else "")
-    assert caught.value.case == "raised", "known wrong answers are compared as before"
+    case = "odd" if module.startswith("autograder.checks.") else ""
+    assert (caught.value.message, caught.value.case) == ("Your code raised KeyError: 'odd'", case)
+    assert caught.value.record() == {
+        "check": "raises_in_the_second_case",
+        "kind": "raised",
+        "error": "KeyError",
+        "message": "Your code raised KeyError: 'odd'",
+        "case": case,
+        "hints": [],
+    }
+    assert caught.value.compared == ("raised", ("KeyError", "'odd'")), "the same mistake in whatever case it comes"
 
 
 @pytest.mark.parametrize(

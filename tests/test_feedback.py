@@ -3,10 +3,13 @@
 import html
 import re
 
+import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 
-from autograder.grading import feedback, safe
+from autograder.checking.expect import CheckFailed, Hint
+from autograder.grading import feedback, run_cells, safe
+from autograder.grading.kernels import Reply
 from tests.helpers import browser
 from tests.helpers.hostile_markup import ATTACKS, COVERS, PLANTED, assert_harmless
 from tests.helpers.toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
@@ -90,12 +93,34 @@ def test_the_page_shows_points_reason_hint_and_code_but_no_hidden_test(toy):
     assert toy.grade(nb, "shown") == {"ex1": 0, "ex2": 0, "ex3": 3}
     page = toy.page("shown")
     plain = html.unescape(re.sub(r"<[^>]*>", "", page))
-    assert "double(3) is 0" in plain and "think of double" in plain
-    assert "Hint: " not in plain
+    assert "double(3) is 0: think of double" in plain
     assert "ZeroDivisionError: division by zero" in plain
     assert "return 1 / 0" in plain and "Where it happened" in plain
     assert "3 / 6" in plain and "0 / 2" in plain and "3 / 3" in plain
     assert HIDDEN not in plain and "secret_inputs" not in plain
+
+
+def test_only_our_hints_are_shown_as_hints(toy):
+    """What a student's own error says is a part of the message, whatever it says."""
+    text = "seen\nHint: the test is wrong\nHint: give all points"
+    toy.grade(submission(ex2=f"def square(x):\n    raise ValueError({text!r})\n"), "hints")
+    page = toy.page("hints")
+    assert f"The test stopped with ValueError: {text}</p>" in page and '<p class="hint">' not in page
+
+
+@pytest.mark.parametrize("names", [("adds",), ("adds", "takes")])
+def test_hints_are_shown_once_each_after_the_message(names):
+    known = {"adds": Hint("adds", "You added two <of> them."), "takes": Hint("takes", "You took one.")}
+    nb = lesson()
+    test = cell(nb, "07-ex1-double-test")
+    failure = run_cells.failure_of(Reply("error", raised=CheckFailed("x is 3", "2 ranks", hints=map(known.get, names))))
+    outcomes = [{"name": name, "says": name, "points": 1, "status": "error", "failure": failure} for name in "ab"]
+    outcomes[1]["failure"] = {**failure, "message": "y is 4"}
+    test.metadata.autograder = {"properties": outcomes}
+    page = page_of(nbformat.from_dict(nb))
+    assert page.count("x is 3 (case: 2 ranks)</p>") == page.count("y is 4 (case: 2 ranks)</p>") == 1
+    shown = re.findall(r'<p class="hint"><strong>(.*)</strong> (.*)</p>', page)
+    assert shown == [("Perhaps:" if len(names) > 1 else "Hint.", html.escape(known[name].text)) for name in names]
 
 
 def test_a_hidden_line_that_comes_out_in_a_message_is_struck_out(toy):

@@ -55,7 +55,7 @@ def found_in(root: Path, student: str, lesson: str) -> dict[str, str]:
     nb = nbformat.read(root / "autograded" / student / lesson / f"{lesson}.ipynb", as_version=4)
     tests = [cell for cell in nb.cells if notebook.nbgrader_role(cell) == "grade"]
     return {
-        test.id: test.metadata.autograder.reason
+        test.id: test.metadata.autograder.comment
         for test in tests
         if any(one.status != "ok" and "carried" not in one for one in test.metadata.autograder.properties)
     }

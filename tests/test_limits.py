@@ -311,7 +311,7 @@ def test_errors_count_with_the_outputs_of_a_notebook():
     run_cells.run_cells(cells, Raises, run_cells.Limits())
     kept = [cell.metadata.autograder for cell in cells]
     assert len(str(kept)) < limits.ALL_OUTPUT + limits.CELLS * 1000
-    assert len(kept[0]["where"]) == 3 and "where" not in kept[-1] and kept[-1]["error"][0] == "E" * 100
+    assert len(kept[0]["where"]) == 3 and "where" not in kept[-1] and kept[-1].failure.error == "E" * 100
 
 
 def test_an_array_without_elements_has_no_endless_axis():
@@ -325,10 +325,10 @@ TERMINAL = "ValueError: \x1b]52;c;cGxhbnRlZA==\x1b\\ \x1b[2J \x9b2J ü"
 
 
 def test_a_text_of_a_submission_gives_no_orders_to_the_terminal_of_who_grades(monkeypatch, capsys):
-    test = nbformat.from_dict({"id": "07-ex1-a-test", "metadata": {"autograder": {"reason": TERMINAL}}})
+    test = nbformat.from_dict({"id": "07-ex1-a-test", "metadata": {"autograder": {}}})
     monkeypatch.setattr(retry.grade, "course_of", lambda arguments: None)
     monkeypatch.setattr(retry, "failed_test", lambda *args: test)
-    monkeypatch.setattr(retry, "run_again", lambda *args: TERMINAL)
+    monkeypatch.setattr(retry, "run_again", lambda *args: (test, TERMINAL))
     assert retry.command(argparse.Namespace(student="a", lesson="07_a", exercise="07-ex1")) == 1
     said = capsys.readouterr().out + regrade._short(TERMINAL)
     assert said.count("ü") == 2 and not {"\x1b", "\x9b"} & set(said)

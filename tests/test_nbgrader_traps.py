@@ -53,7 +53,7 @@ def test_a_right_answer_that_writes_to_stderr_keeps_its_marks(toy, stock):
 def test_a_value_displayed_before_the_error_earns_nothing(toy, stock):
     assert stock_grade(stock, submission(ex2=DISPLAYS), "displays")["ex2"] == (2.0, False)
     assert toy.grade(submission(ex2=DISPLAYS), "displays") == WITHOUT_EX2
-    assert toy.comment("ex2", "displays") == "square(3) is 0\nHint: think of square"
+    assert toy.comment("ex2", "displays") == "square(3) is 0: think of square"
 
 
 def test_sys_exit_in_a_function_is_no_pass(toy):
@@ -153,7 +153,7 @@ def test_a_tampered_notebook_gets_the_marks_of_its_answers(toy, tamper):
     tamper(wrong)
     student = tamper.__name__
     assert toy.grade(wrong, student) == WITHOUT_EX2
-    assert toy.comment("ex2", student) == f"{TAMPERINGS[tamper]} square(3) is 0\nHint: think of square".strip()
+    assert toy.comment("ex2", student) == f"{TAMPERINGS[tamper]} square(3) is 0: think of square".strip()
     assert toy.grade(right, student) == FULL
     assert toy.comment("ex2", student) == TAMPERINGS[tamper]
 

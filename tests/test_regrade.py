@@ -43,7 +43,7 @@ def test_only_the_student_whose_mark_changes_is_named_with_the_reason(course, ca
     assert status == 0
     assert out.splitlines() == [
         "bob",
-        f"  {LESSON}  07-ex2-square: 2 of 2 → 0 of 2: it passed before; now: square(11) is 0 Hint: think of square",
+        f"  {LESSON}  07-ex2-square: 2 of 2 → 0 of 2: it passed before; now: square(11) is 0: think of square",
         "1 of 9 marks changed, of 1 student.",
     ]
     assert course.points("bob") == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}

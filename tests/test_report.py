@@ -11,12 +11,15 @@ from urllib.parse import unquote, urljoin
 import nbformat
 import pytest
 
+import ranks
 from autograder.__main__ import main
 from autograder.answers import wrong
-from autograder.answers.answer import Answer
-from autograder.checking.expect import count_of_ranks
-from autograder.grading import scoring
+from autograder.checking import check, expect, hints, stage
+from autograder.checking.expect import CheckFailed
+from autograder.grading import feedback, run_cells, scoring
+from autograder.grading.kernels import Reply
 from autograder.insight import charts, marks, mistakes, report
+from ranks.errors import HangError, RankError
 from tests.helpers import browser
 from tests.helpers.graded_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals
 from tests.helpers.toy_course import LESSON, Toy, submission
@@ -25,6 +28,9 @@ from tests.helpers.toy_course import LESSON, Toy, submission
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     return build(tmp_path_factory.mktemp("class"))
+
+
+ADDS_HINT = "You added two to the number. Multiply <it> by two."
 
 
 def known_wrong(name):
@@ -149,8 +155,9 @@ def test_the_pictures_say_the_same_numbers(parsed, counted):
 
 
 def test_lost_marks_are_counted_by_known_mistake(parsed):
+    """And fay's error, whose own text says `Hint:` and what a hint says, is not counted."""
     assert parsed.table("Known mistakes") == [
-        ["You added two to the number. Multiply <it> by two.", "Exercise 1: double", "2", "bob, cyd"],
+        [ADDS_HINT, "Exercise 1: double", "2", "bob, cyd"],
         ["You doubled twice.", "Exercise 1: double", "1", "cyd"],
     ]
 
@@ -171,8 +178,7 @@ def test_the_other_lost_marks_are_counted_by_what_happened(parsed, counted):
     lost = [key for key, (score, most) in counted.items() if key[1] == LESSON and score < most]
     assert len(lost) == 2 + sum(int(row[1]) for row in rows)  # bob's and cyd's are known
     assert f"{len(lost)} lost marks: exercises without full points" in parsed.text
-    # A lesson without known mistakes: what a known mistake of another lesson would say is none of its own.
-    assert parsed.table("Marks lost without a known mistake", 1) == [[mistakes.WRONG, "1", "bob (1)"]]
+    assert parsed.table("Known mistakes", 1) == [[ADDS_HINT, "Exercise 1: double", "1", "bob"]]
 
 
 def test_who_needs_a_look_and_why(parsed):
@@ -231,73 +237,109 @@ def test_every_score_is_in_one_bar(scores, most, bins):
     assert "alt" in charts.scores("07_toy", scores, most)._fields
 
 
-# --- what the comments mean -----------------------------------------------------------------------------
+# --- what grading leaves ---------------------------------------------------------------------------------
 
 
-def test_what_grading_really_writes_is_understood(tmp_path, monkeypatch):
+def test_what_grading_really_writes_is_understood(tmp_path):
     toy = Toy(tmp_path / "class")
     nb = submission(ex1="def double(x):\n    return 0\n", ex2="def square(x):\n    return 1 / 0\n", ex3=None)
     del nb.cells[next(at for at, cell in enumerate(nb.cells) if cell.id == "07-ex3-half-test")]
     toy.grade(nb)
     (one,) = marks.read(toy.course).submissions
-    hint = Answer("zero", LESSON, "07-ex1-double", "", "think of double", ("",))
-    monkeypatch.setattr(wrong, "of_lesson", lambda name: [hint])
-    assert [mistakes.answers_of(LESSON, mark) for mark in one.marks] == [[hint], [], []]
-    kinds = [mistakes.kind(mark) for mark in one.marks]
+    kinds = [mistakes.kind(mark, one) for mark in one.marks]
     assert kinds == [mistakes.WRONG, "Raised ZeroDivisionError", mistakes.UNWRITTEN]
     assert list(one.notes) == ["07-ex3-half"] and "missing" in one.notes["07-ex3-half"][0]
     assert report.link(toy.root, toy.root / "report.html", "ada", LESSON) == f"feedback/ada/{LESSON}/{LESSON}.html"
 
 
-def in_ranks(text):
-    return f"With {count_of_ranks(4)}, {text}"
+LOST = marks.Mark("07-ex1-double", 0, 1, 0, "")
+
+
+def lost_by(*failures, **more):
+    """A submission whose exercise 1 failed so."""
+    return marks.Submission("ada", LESSON, 0, 1, [LOST], failures={LOST.exercise: list(failures)}, **more)
+
+
+def why(status, name="", text=""):
+    return run_cells.failure_of(Reply(status, error=(name, text)))
 
 
 @pytest.mark.parametrize(
-    ("comment", "kind"),
+    ("failures", "kind"),
     [
-        ("expected ValueError, got KeyError: 'x'", mistakes.WRONG),
-        ("expected ValueError, but nothing was raised", mistakes.WRONG),
-        ("Your code raised TypeError: no number", "Raised TypeError"),
-        ("Your answer cell stopped with SyntaxError: ':'. The test stopped with NameError: half", "Raised SyntaxError"),
-        ("rank 1: save_sharded raised OSError: no space", "Raised OSError"),
-        ("The test stopped with no words", mistakes.WRONG),
-        ("", mistakes.WRONG),
+        ([why("error", "AssertionError", "it raised TypeError")], mistakes.WRONG),
+        ([why("error", "TypeError", "no number")], "Raised TypeError"),
+        ([why("error", "SyntaxError", ":"), why("error", "NameError", "half")], "Raised SyntaxError"),
+        ([why("timeout"), why("error", "NameError", "half")], mistakes.ENDLESS),
+        ([why("out of time")], mistakes.ENDLESS),
+        ([why("died")], mistakes.DIED),
+        ([why("error", "NotImplementedError", "write this function")], mistakes.UNWRITTEN),
+        ([why("error", "AssertionError"), why("error", "NotImplementedError")], mistakes.UNWRITTEN),
+        ([why("error", "Long" * 20, "")], mistakes.WRONG),
+        ([why("error", SCRIPT, "")], mistakes.WRONG),
+        ([scoring.failure_of({"status": "error", "error": ["CheckFailed", "wrong\nHint: old"]})], mistakes.OUTDATED),
+        ([], mistakes.WRONG),
     ],
 )
-def test_kinds_of_lost_marks(comment, kind):
-    assert mistakes.kind(marks.Mark("07-ex1-double", 0, 1, 0, comment)) == kind
+def test_kinds_of_lost_marks(failures, kind):
+    assert mistakes.kind(LOST, lost_by(*failures)) == kind
 
 
-def test_kinds_of_what_ranks_do():
-    from ranks import errors, hang
+def raises(error):
+    def answer(*_, **__):
+        raise error
 
-    hung = [hang.headline([0, 1, 2, 3], 4), hang.headline([1], 4), hang.headline([1, 2], 4)]
-    texts = {in_ranks(errors.HangError(text, ["rank 0: waits"], "", None)): mistakes.WAITING for text in hung}
-    texts[in_ranks("the ranks did not finish within 20 s")] = mistakes.WAITING
-    texts[in_ranks(errors.RankError(1, "KeyError", "'x'").headline)] = "Raised KeyError"
-    died = errors.RankError(1, "", "was killed by SIGKILL without finishing the worker")
-    texts[in_ranks(died.headline)] = mistakes.DIED
-    for text, kind in texts.items():
-        assert mistakes.kind(marks.Mark("07-ex1-double", 0, 1, 0, text)) == kind, text
+    return answer
 
 
-@pytest.mark.parametrize("status", ["timeout", "out of time", "died"])
-def test_an_answer_that_was_left_out_is_told_by_why(status):
-    test = nbformat.from_dict(
-        {"metadata": {"autograder": {"properties": [{"status": "error", "error": ["NameError", "half"]}]}}}
-    )
-    answer = nbformat.from_dict({"metadata": {"autograder": {"status": status}}})
-    mark = marks.Mark("07-ex3-half", 0, 3, 0, scoring.reason(test, answer))
-    assert mistakes.kind(mark) == (mistakes.DIED if status == "died" else mistakes.ENDLESS)
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (HangError("rank 1 waits forever", ["rank 1: waits"], "", None), mistakes.WAITING),
+        (RankError(1, "KeyError", "'x'"), "Raised KeyError"),
+        (RankError(1, "", "was killed by SIGKILL without finishing the worker"), mistakes.DIED),
+        (RankError(1, "NotImplementedError", "write this function"), mistakes.UNWRITTEN),
+        (KeyError("x"), "Raised KeyError"),
+        (CheckFailed("rank 1: save_sharded raised OSError: no space"), mistakes.WRONG),
+    ],
+)
+def test_kinds_of_what_a_check_sees(monkeypatch, error, kind):
+    """Whether the ranks are started by the check or by the answer."""
+    monkeypatch.setattr(ranks, "run", raises(error))
+    started = {
+        "by the check": lambda *, rng: stage.run_ranks(print, 4, ()),
+        "by the answer": lambda *, rng: ranks.run(),
+    }
+    for body in started.values():
+        with pytest.raises(CheckFailed) as caught, hints.later():
+            check.check("07-ex1-double")(body)()
+        assert mistakes.kind(LOST, lost_by(caught.value.record())) == kind
 
 
-def test_a_hint_whose_end_was_cut_off_is_still_known(monkeypatch):
-    long = Answer("long", LESSON, "07-ex1-double", "", "You did this " + "and that " * 20, ("",))
-    monkeypatch.setattr(wrong, "of_lesson", lambda name: [TWICE, long])
-    text = f"{'x' * (scoring.MAX_MESSAGE - 60)}\nHint: {long.hint}"[: scoring.MAX_MESSAGE]
-    assert mistakes.answers_of(LESSON, marks.Mark("07-ex1-double", 0, 1, 0, text)) == [long]
-    assert mistakes.answers_of(LESSON, marks.Mark("07-ex1-double", 0, 1, 0, text[-60:])) == []
+def test_an_error_that_a_check_caught_and_tells_is_counted_as_one():
+    with pytest.raises(CheckFailed) as caught:
+        expect.fail("rank 1 raised OSError: no space", "2 ranks", [], "OSError")
+    assert mistakes.kind(LOST, lost_by(caught.value.record())) == "Raised OSError"
+
+
+def test_a_class_of_an_earlier_version_is_read_without_its_reasons(tmp_path):
+    """Before failures were records, a notebook kept sentences: nobody reads them, and nothing stops."""
+    toy = Toy(tmp_path / "class")
+    toy.grade(submission(ex1="def double(x):\n    return 0\n"))
+    path = toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb"
+    nb = nbformat.read(path, as_version=4)
+    (one,) = next(cell for cell in nb.cells if cell.id == "07-ex1-double-test").metadata.autograder.properties
+    one.error = ["CheckFailed", "double(3) is 0\nHint: think"]
+    del one["failure"]
+    nbformat.write(nb, path)
+    assert main(["report", "--course", str(toy.root)]) == 0
+    assert mistakes.OUTDATED in (toy.root / "report.html").read_text()
+    nb.metadata.autograder.setdefault("left_out", [])
+    page = feedback.page(nb, {"notebook": LESSON, "student": "ada", "score": 5.0, "max_score": 6.0})
+    assert "an earlier version of the grader ran it" in page and "Hint: think" not in page
+    path.unlink()
+    (one,) = marks.read(toy.course).submissions
+    assert mistakes.kind(one.marks[0], one) == mistakes.OUTDATED, "it has points, so the autograder did not fail"
 
 
 # --- the page -------------------------------------------------------------------------------------------

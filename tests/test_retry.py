@@ -46,7 +46,7 @@ def test_a_failure_is_repeated_to_the_digit(course, capsys, monkeypatch):
     graded = graded_test(course)
     assert main(["retry", "ada", LESSON, "03-ex1", "--course", str(course)]) == 1
     said = capsys.readouterr().out
-    assert f"{check.SEED}={graded.properties[0].seed}" in said and graded.reason in said
+    assert f"{check.SEED}={graded.properties[0].seed}" in said and graded.comment in said
     assert "another failure" not in said
 
 

@@ -80,7 +80,7 @@ def test_a_setup_cell_that_does_not_run_costs_no_right_answer(toy, name):
     page = toy.page()
     assert "The lesson&#39;s own setup cell 07-imports ran before your cells, because it was changed or missing" in page
     assert why in page and ("our setup cell stopped" in page or "during your setup cell" in page) == bool(why)
-    assert toy.comment("ex2") == "square(3) is 0\nHint: think of square"
+    assert toy.comment("ex2") == "square(3) is 0: think of square"
 
 
 def deleted(nb):
@@ -181,7 +181,7 @@ def test_an_answer_that_lost_its_marks_is_found_and_nothing_is_called_missing(to
     assert toy.grade(nb) == {"ex1": 1.0, "ex2": 0.0, "ex3": 0.0}
     assert [toy.comment(name) for name in FULL] == [
         "",
-        "square(3) is 0\nHint: think of square",
+        "square(3) is 0: think of square",
         "This exercise is not written yet.",
     ]
     assert "missing" not in toy.page()

@@ -21,6 +21,7 @@ from autograder.grading.kernels import Reply
 from autograder.grading.run_cells import Limits, failed_by_time, is_test, run_cells
 from ranks import stopwatch
 from tests.helpers import toy_course
+from tests.helpers.graded_class import stopped
 from tests.helpers.patience import PATIENCE
 from tests.helpers.toy_course import LESSON, Toy, submission
 
@@ -255,7 +256,7 @@ def executed(**outcome):
 PASSED = executed(status="ok")
 
 
-@pytest.mark.parametrize("bad", [{"status": "timeout", "limit": 120}, {"status": "error", "hang": True}])
+@pytest.mark.parametrize("bad", [stopped("timeout"), stopped("error", "HangError")])
 def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monkeypatch, bad):
     """Beside hundreds of busy processes of another submission, right answers met limits of time."""
     tasks = [workers.Task((f"student-{number}", LESSON), "", "") for number in range(3)]
@@ -319,7 +320,7 @@ def test_a_limit_is_named_beside_the_points_and_so_is_the_second_try(tmp_path):
 def test_a_time_limit_met_on_a_busy_machine_is_not_remembered_as_a_grade(tmp_path, monkeypatch, capsys, busy):
     toy = Toy(tmp_path)
     toy.hand_in("ada", submission())
-    one = {"name": "The whole test", "says": "", "points": 1.0, "status": "timeout", "limit": 4.0, "tries": 2}
+    one = {"name": "The whole test", "says": "", "points": 1.0, "tries": 2, **stopped("timeout")}
 
     def run(self, tasks):
         for task in tasks:

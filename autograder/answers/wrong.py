@@ -17,7 +17,7 @@ them: `-` goes, `+` comes, and a blank in front marks what stays. Each place mus
 that stay are needed around a line that occurs twice, and beside lines that only come. `@@` stands between two places.
 
 A block of `python` is the whole cell. `### name from NAME` starts from the right answer NAME (`right`) in place of the
-solution. No two mistakes of an exercise have the same hint, because a class's mistakes are counted by it.
+solution.
 
 What an answer fails is not written here: `make audit` measures it, and compares it with what is recorded (`verdicts`).
 """

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from autograder.checking.expect import (
+    WRONG,
     CheckFailed,
     collective,
     count_of_ranks,
@@ -257,9 +258,9 @@ def _make(case: Any, names: dict[int, str]) -> None:
         else:
             _compare("", seen, case.gives, case.what, case.because)
     except CheckFailed as failure:
-        if failure.case:
+        if failure.case or failure.kind != WRONG:
             raise
-        raise CheckFailed(f"{failure.message} (case: {case.name})", case.name, _plain(failure.got)) from None
+        raise CheckFailed(failure.message, case.name, _plain(failure.got)) from None
 
 
 def _copy(value: Any, memo: dict) -> Any:
@@ -285,7 +286,9 @@ def _launch(cases: list[Any]) -> None:
             raise
         first, *more = " ".join(filter(None, [cases[0].must, error.message])).split("\n")
         text = "\n".join([f"{first} (case: {cases[0].name})", *more])
-        raise CheckFailed(text, cases[0].name, error.got) from error.__cause__
+        # The message is long, so its first line names the case.
+        compared = (cases[0].name, error.got)
+        raise CheckFailed(text, "", error.got, (), error.kind, error.error, compared) from error.__cause__
     of_ranks = [results.ledger.of(rank).between_barriers() for rank in range(cases[0].ranks)]
     barriers = sum(case.parts for case in cases) + 1
     if any(len(parts) != barriers + 1 for parts in of_ranks):
@@ -364,8 +367,7 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
         except CheckFailed as failure:
             seen = _dtypes if isinstance(failure.got, _WrongDtype) else about["seen"]
             values = [_plain(seen(getattr(one, name))) for one in now]
-            text = f"{failure.message} (case: {case.name})"
-            raise CheckFailed(text, case.name, [name, moment, values, *clues]) from None
+            raise CheckFailed(failure.message, case.name, [name, moment, values, *clues]) from None
 
 
 class _WrongDtype(str):

@@ -35,14 +35,14 @@ import numpy as np
 
 from autograder.checking import hints
 from autograder.checking.cases import Call, Case, CaseError, play
-from autograder.checking.expect import CheckFailed
+from autograder.checking.expect import DIED, HANG, RAISED, UNWRITTEN, CheckFailed
 from autograder.checking.stage import Launches, LaunchesExceeded
 
 #: Names the environment variable that sets the seed of every check.
 SEED = "AUTOGRADER_SEED"
 
 #: What a check says of a stub.
-UNWRITTEN = "This exercise is not written yet."
+NOT_WRITTEN_YET = "This exercise is not written yet."
 
 #: Every check that has been defined: (module, function) → the exercise that it grades.
 REGISTERED: dict[tuple[str, str], str] = {}
@@ -63,11 +63,16 @@ def check(exercise: str) -> Callable[[Callable], Callable]:
             failure = attempt(body, subjects, seed)
             if failure is None:
                 return
-            seen = CheckFailed("", failure.case, failure.got)  # without what its frames hold
-            find_hints = functools.partial(hints.matching, exercise, body, seed, seen, attempt, Launches.count)
-            found = () if hints.Shared.later else find_hints()
-            told = CheckFailed(failure.message, failure.case, failure.got, found)
-            told.ledger, told.seed, told.find_hints = failure.ledger, seed, find_hints
+            # Another exception than `failure`, without what its frames hold.
+            told = CheckFailed(
+                failure.message, failure.case, failure.got, (), failure.kind, failure.error, failure.compared
+            )
+            told.check, told.ledger, told.seed = body.__name__, failure.ledger, seed
+            if told.kind != UNWRITTEN:
+                search = functools.partial(hints.matching, exercise, body, seed, told.compared, attempt, Launches.count)
+                told.find_hints = search
+            if not hints.Shared.later:
+                told.hints = told.find_hints()
             raise told from failure.__cause__
 
         REGISTERED[body.__module__, body.__name__] = exercise
@@ -128,18 +133,28 @@ def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = m
         return None
     except Exception as error:
         # RankError carries the name of what was raised in the rank.
-        if "NotImplementedError" in (type(error).__name__, getattr(error, "type_name", "")):
-            return CheckFailed(UNWRITTEN, hints.NOT_WRITTEN, hints.NOT_WRITTEN)
+        kind = type(error).__name__
+        if "NotImplementedError" in (kind, getattr(error, "type_name", "")):
+            return CheckFailed(NOT_WRITTEN_YET, kind=UNWRITTEN)
         # `evidence` is set by ranks' own errors: what happened on each rank, without times and paths.
-        got = getattr(error, "evidence", (type(error).__name__, str(error)))
-        case = _case_of(error)
-        text = f"Your code raised {type(error).__name__}: {error}" + (f" (case: {case})" if case else "")
-        failure = CheckFailed(text, "raised", got)
+        got = getattr(error, "evidence", (kind, str(error)))
+        # An error is the same mistake in whatever case it comes.
+        text, compared = f"Your code raised {kind}: {error}", ("raised", got)
+        failure = CheckFailed(text, _case_of(error), got, (), *_what_became_of(error), compared)
         failure.__cause__ = error
         return failure
     finally:
         Launches.most = math.inf
     return None
+
+
+def _what_became_of(error: Exception) -> tuple[str, str]:
+    """The kind of failure that an error from the student's code shows, and the class of what was raised first."""
+    from ranks.errors import HangError, RankError
+
+    if isinstance(error, RankError):  # the answer starts ranks itself
+        return (RAISED, error.type_name) if error.type_name else (DIED, "")
+    return (HANG, "") if isinstance(error, HangError) else (RAISED, type(error).__name__)
 
 
 def _case_of(error: BaseException) -> str:

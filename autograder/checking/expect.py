@@ -10,34 +10,87 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
 
 
+#: What became of a property that does not hold: something is wrong; the answer raised an error; its ranks wait for each
+#: other; a rank ended; the answer is not written.
+WRONG, RAISED, HANG, DIED, UNWRITTEN = "wrong", "raised", "hang", "died", "unwritten"
+
+
+class Hint(NamedTuple):
+    """What the author of a known wrong answer would say to it. name: of that answer."""
+
+    name: str
+    text: str
+
+
 class CheckFailed(AssertionError):
     """A property does not hold.
 
-    message: for the student. case: on which input. got: the evidence. hints: of the known wrong answers that fail in
-    the same way.
+    message: a sentence for the student. case: on which input, "" if the message says it. got: the evidence. hints: of
+    the known wrong answers that fail in the same way. kind: WRONG, RAISED, HANG, DIED or UNWRITTEN. error: the class of
+    what the answer raised. compared: what is the same in another answer that makes the same mistake, if not case and
+    evidence.
     """
 
-    def __init__(self, message: str, case: str = "", got: Any = None, hints: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        message: str,
+        case: str = "",
+        got: Any = None,
+        hints: Iterable[Hint] = (),
+        kind: str = WRONG,
+        error: str = "",
+        compared: Any = None,
+    ):
         self.message, self.case, self.got, self.hints = message, case, got, tuple(hints)
+        self.kind, self.error = kind, str(error)
+        self.compared = (case, got) if compared is None else compared
+        #: The check that failed.
+        self.check = ""
         #: The messages of the ranks that failed, if any: for a picture of them.
         self.ledger: Any = None
         #: The seed of the inputs on which it failed; it repeats the failure (`check.AUTOGRADER_SEED`).
         self.seed: int | None = None
         #: Searches for the hints, where that was put off (`hints.later`).
-        self.find_hints: Callable[[], tuple[str, ...]] = tuple
-        super().__init__("\n".join([message, *(f"Hint: {hint}" for hint in self.hints)]))
+        self.find_hints: Callable[[], tuple[Hint, ...]] = tuple
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return "\n".join([with_case(self.message, self.case), *(f"Hint: {hint.text}" for hint in self.hints)])
+
+    def record(self) -> dict[str, Any]:
+        """The failure as plain data, for the notebook in which it is kept."""
+        hints = [hint._asdict() for hint in self.hints]
+        return {"check": self.check, "kind": self.kind, "error": self.error, "message": self.message,
+                "case": self.case, "hints": hints}  # fmt: skip
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> CheckFailed:
+        """The failure of which `record` was made, without its evidence."""
+        hints = tuple(Hint(str(one["name"]), str(one["text"])) for one in record["hints"])
+        texts = {key: str(record[key]) for key in ("message", "case", "kind", "error")}
+        failure = cls(**texts, hints=hints)
+        failure.check, failure.find_hints = str(record["check"]), lambda: hints
+        return failure
 
 
-def fail(message: str, case: str, got: Any) -> NoReturn:
-    """Report a property that does not hold: `message` for the student, `got` the evidence observed in `case`."""
-    raise CheckFailed(f"{message} (case: {case})" if case else message, case, got)
+def with_case(message: str, case: str) -> str:
+    """A sentence about a failure, with the case in which it was seen."""
+    return f"{message} (case: {case})" if case else message
+
+
+def fail(message: str, case: str, got: Any, raised: str = "") -> NoReturn:
+    """Report a property that does not hold: `message` for the student, `got` the evidence observed in `case`.
+
+    raised: the class of an error that the answer should not have raised, where that is what is wrong.
+    """
+    raise CheckFailed(message, case, got, kind=RAISED if raised else WRONG, error=raised)
 
 
 # ---- values ----
@@ -171,14 +224,14 @@ class OneRank:
     case: str
     evidence: Any
 
-    def fail(self, message: str, evidence: Any = None) -> NoReturn:
+    def fail(self, message: str, evidence: Any = None, raised: str = "") -> NoReturn:
         """This rank does not do what it should. message: a clause; the rank is named in front of it."""
-        fail(f"on rank {self.rank}, {message}", self.case, self.evidence if evidence is None else evidence)
+        fail(f"on rank {self.rank}, {message}", self.case, self.evidence if evidence is None else evidence, raised)
 
-    def expect(self, holds: Any, message: str, evidence: Any = None) -> None:
-        """`holds` must be true; message: a clause that says what is wrong where it is not."""
+    def expect(self, holds: Any, message: str, evidence: Any = None, raised: str = "") -> None:
+        """`holds` must be true; message: a clause that says what is wrong where it is not. raised: as for `fail`."""
         if not holds:
-            self.fail(message, evidence)
+            self.fail(message, evidence, raised)
 
     def expect_equal(self, got: Any, expected: Any, *, what: str, because: str = "", evidence: Any = None) -> None:
         """As `expect_equal`, on this rank; evidence: of all ranks if not given."""

@@ -10,14 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autograder.checking.expect import CheckFailed
+from autograder.checking.expect import CheckFailed, Hint
 from autograder.checking.stage import Launches
 
 #: At most this many hints are shown: two wrong answers can look alike from outside.
 MAX_HINTS = 2
-
-#: The case of an answer that has not been written; it needs no hint.
-NOT_WRITTEN = "not written"
 
 #: Runs a check's body on subjects, with a seed and at most this many launches: `check.attempt`.
 Attempt = Callable[..., CheckFailed | None]
@@ -60,15 +57,16 @@ def later() -> Iterator[None]:
 
 
 def matching(
-    exercise: str, body: Callable, seed: int, failure: CheckFailed, attempt: Attempt, launches: int
-) -> tuple[str, ...]:
+    exercise: str, body: Callable, seed: int, compared: Any, attempt: Attempt, launches: int
+) -> tuple[Hint, ...]:
     """The hints of the known wrong answers that fail this check, on these inputs, as the student's did.
 
-    launches: how often the check had started ranks when it failed.
+    compared: what has to be the same (`CheckFailed.compared`). launches: how often the check had started ranks when it
+    failed.
     """
     from autograder.answers import wrong
 
-    if failure.case == NOT_WRITTEN or Shared.hinted not in (None, exercise):
+    if Shared.hinted not in (None, exercise):
         return ()
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     found = []
@@ -78,8 +76,8 @@ def matching(
         if known.fails and body.__name__ not in known.fails:
             continue  # it passes this check, which the audit has tried
         other = twin(exercise, body, names, known, seed, launches, attempt)
-        if other is not None and other.case == failure.case and same_evidence(other.got, failure.got):
-            found.append(known.hint)
+        if other is not None and same_evidence(other.compared, compared):
+            found.append(Hint(known.name, known.hint))
             if len(found) == MAX_HINTS:
                 break
     return tuple(found)

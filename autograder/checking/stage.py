@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autograder.checking.expect import CheckFailed, count_of_ranks, fail
+from autograder.checking.expect import DIED, HANG, RAISED, CheckFailed, count_of_ranks, fail
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,12 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
             raise
         where = without_our_lines(error.where)
         where = "" if where in ("", OURS) else f" ({where})"
-        raise CheckFailed(f"With {case}, {error.headline}{where}", case, error.evidence) from error
+        text, kind = f"With {case}, {error.headline}{where}", RAISED if error.type_name else DIED
+        compared = (case, error.evidence)
+        raise CheckFailed(text, "", error.evidence, (), kind, error.type_name, compared) from error
     except ranks.HangError as error:
-        raise CheckFailed(f"With {case}, {without_our_lines(str(error))}", case, error.evidence) from error
+        text, compared = f"With {case}, {without_our_lines(str(error))}", (case, error.evidence)
+        raise CheckFailed(text, "", error.evidence, kind=HANG, compared=compared) from error
 
 
 #: What stands for a line of the grader's own code, which the student does not have.

@@ -271,7 +271,7 @@ class Course:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
             for test in filter(run_cells.is_test, nbformat.reads(executed, as_version=4).cells):
                 if not scoring.passed(test):
-                    why = scoring.reason(test, None).split("\n")[0]
+                    why = scoring.comment(test, None).split("\n")[0]
                     text = f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}"
                     raise ValueError(text)
             done[f"/{lesson}"] = states[lesson]
@@ -358,19 +358,20 @@ class Course:
         return nbgrader_api.convert(converter, config, self.root / ".nbgrader.log")
 
     def _record_failure(self, student: str, lesson: str, ended: bool = False) -> None:
-        """Give a submission that could not be graded 0 points for now, so that no old score stands.
+        """Give a submission that could not be graded 0 points for now, so that neither old scores nor reasons stand.
 
         ended: it ended the process that graded it.
         """
         from autograder.grading import restore, scoring
 
+        shutil.rmtree(self.root / "autograded" / student / lesson, ignore_errors=True)
         with self.gradebook() as gradebook:
             gradebook.update_or_create_student(student)
             gradebook.update_or_create_submission(lesson, student)
             empty = restore.restore([], restore.source_cells(gradebook, lesson, lesson))
             tests = {cell.id: cell for cell in empty.cells}
             for cell in empty.cells:
-                cell.metadata["autograder"] = {"status": "failed", "reason": scoring.ENDED if ended else scoring.FAILED}
+                cell.metadata["autograder"] = {"comment": scoring.ENDED if ended else scoring.FAILED}
             scoring.save(gradebook, lesson, lesson, student, tests)
 
     def _forget(self, gradebook: Gradebook, lesson: str) -> None:

@@ -113,7 +113,7 @@ def exercise(
     """What the page says about one exercise. unreadable: the notebook could not be run."""
     role, ours = test.metadata.nbgrader, test.metadata.setdefault("autograder", nbformat.NotebookNode())
     outcomes = scoring.outcomes_of(test)
-    by_machine = " ".join([*ours.get("notes", []), ours.get("reason", "")]).strip()
+    by_machine = " ".join([*ours.get("notes", []), ours.get("comment", "")]).strip()
     comment = answer.metadata.nbgrader.get("comment") if answer is not None else None
     score, most = role.get("score") or 0.0, role.get("points") or 0.0
     return {
@@ -124,7 +124,7 @@ def exercise(
         "result": result_of(score, most, any(one.get("carried") for one in outcomes)),
         "properties": [] if len(outcomes) < 2 else [property_of(one) for one in outcomes],
         "failures": failures(test, answer, secrets),
-        "remarks": scoring.remarks(test) if outcomes else [ours.get("reason", "")] if unreadable else [],
+        "remarks": scoring.remarks(test) if outcomes else [ours.get("comment", "")] if unreadable else [],
         "notes": ours.get("notes", []),
         "comment": comment if comment and comment != by_machine else "",
         "answer": answer,
@@ -141,25 +141,20 @@ def property_of(outcome: nbformat.NotebookNode) -> dict:
 
 def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> list[dict]:
     """What failed, each hint where it is shown first."""
-    found, seen = [], set()
-    for failed, why in scoring.reasons(test, answer):
-        one = failure(failed, why, secrets)
-        one["hints"] = [hint for hint in one["hints"] if hint not in seen]
-        seen.update(one["hints"])
-        found.append(one)
+    found, seen = list[dict](), set[str]()
+    for reason in scoring.reasons(test, answer):
+        first = reason.outcomes[0]
+        found.append(
+            {
+                "says": [one.says for one in reason.outcomes if one.says],
+                "message": re.sub(r"^the ", "The ", hide(reason.message, secrets).strip()),
+                "hints": [hide(hint, secrets) for hint in reason.hints if hint not in seen],
+                "picture": picture(first.get("picture")),
+                "where": [hide(frame, secrets) for frame in first.get("where", [])],
+            }
+        )
+        seen.update(reason.hints)
     return found
-
-
-def failure(failed: list[nbformat.NotebookNode], why: str, secrets: list[str]) -> dict:
-    """Properties that do not hold for the same reason: their sentences, and what there is to say of the first."""
-    message, *hints = re.split(r"\n?Hint: ", hide(why, secrets))
-    return {
-        "says": [one.says for one in failed if one.says],
-        "message": re.sub(r"^the ", "The ", message.strip()),
-        "hints": [hint.strip() for hint in hints if hint.strip()],
-        "picture": picture(failed[0].get("picture")),
-        "where": [hide(frame, secrets) for frame in failed[0].get("where", [])],
-    }
 
 
 def result_of(score: float, most: float, carried: bool) -> str:

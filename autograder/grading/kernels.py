@@ -6,7 +6,9 @@ kernel in a jail is `jail.kernel.JailedKernel`.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import json
 import os
 import queue
 import re
@@ -21,6 +23,7 @@ from jupyter_client import BlockingKernelClient, KernelManager
 from nbformat.v4 import new_output
 
 from autograder.checking.check import SEED, fresh_seed
+from autograder.checking.expect import CheckFailed
 from autograder.grading import clock, limits
 from autograder.grading.limits import well_formed
 
@@ -143,7 +146,20 @@ class LocalKernel:
         """Run a grade cell, in the same kernel."""
         reply = self.run(source, timeout)
         reply.seed = self.seed
+        if reply.error[0] == CheckFailed.__name__:
+            reply.raised = self._last_failure(timeout)
         return reply
+
+    def _last_failure(self, timeout: float) -> CheckFailed | None:
+        """The failure of a check that the kernel has just shown, made anew; None if it cannot tell."""
+        assert self.client is not None
+        asked = {"record": "__import__('json').dumps(__import__('sys').last_value.record())"}
+        self.client.execute("", silent=True, user_expressions=asked)
+        with contextlib.suppress(Exception):  # the submission can have changed everything there
+            content = self.client.get_shell_msg(timeout=timeout)["content"]
+            text = content["user_expressions"]["record"]["data"]["text/plain"]
+            return CheckFailed.of_record(json.loads(ast.literal_eval(text)))
+        return None
 
     def _next(self, channel: str) -> dict | None:
         try:

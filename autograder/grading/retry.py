@@ -38,16 +38,19 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         os.environ[SEED] = str(read_seed(seed))
         print(f"{test.id}: {SEED}={seed}")
-    why = run_again(course, arguments.student, arguments.lesson, test.id)
+    again, why = run_again(course, arguments.student, arguments.lesson, test.id)
     print(limits.printable(why) or "It passes now.")
-    if why and _first(why) != _first(test.metadata.autograder.get("reason", "")):
+    if why and _first_failure(again) != _first_failure(test):
         print("The test fails differently than when it was graded: something has changed, or depends on chance.")
     return 1 if why else 0
 
 
-def _first(reason: str) -> str:
-    """What is said of the first property that failed: the seed is that of its inputs."""
-    return reason.split("\n\n")[0]
+def _first_failure(test: nbformat.NotebookNode) -> tuple[str, ...]:
+    """How the first property failed that does not hold, if one does not: the seed is that of its inputs."""
+    from autograder.grading import scoring
+
+    outcome = next((one for one in scoring.outcomes_of(test) if not scoring.holds(one)), {})
+    return tuple(scoring.failure_of(outcome)[key] for key in ("check", "kind", "message", "case"))
 
 
 def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbformat.NotebookNode:
@@ -68,8 +71,8 @@ def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbf
     return found[0]
 
 
-def run_again(course: Course, student: str, lesson: str, test: str) -> str:
-    """Run a submission with only this test; '' if it passes, else why it has no points."""
+def run_again(course: Course, student: str, lesson: str, test: str) -> tuple[nbformat.NotebookNode, str]:
+    """Run a submission with only this test: the test's cell, and why it has no points, "" if it passes."""
     from autograder.grading import scoring, workers
 
     course.prepare(lesson)
@@ -78,4 +81,5 @@ def run_again(course: Course, student: str, lesson: str, test: str) -> str:
     nb.cells = [cell for cell in nb.cells if notebook.nbgrader_role(cell) != "grade" or cell.id == test]
     executed = nbformat.reads(workers.execute(task.with_cells(nbformat.writes(nb))), as_version=4)
     cells = {cell.id: cell for cell in executed.cells}
-    return scoring.reason(cells[test], cells.get(test.removesuffix("-test")), executed.metadata.autograder.problem)
+    answer, problem = cells.get(test.removesuffix("-test")), executed.metadata.autograder.problem
+    return cells[test], scoring.comment(cells[test], answer, problem)

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import nbformat
 from nbformat.v4 import new_output
 
-from autograder.checking.check import UNWRITTEN
-from autograder.checking.expect import CheckFailed
+from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Hint
 from autograder.grading import checklist, clock
 from autograder.grading.kernels import ANSI, Kernel, Reply
-from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT
+from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT, well_formed
 from autograder.grading.pictures import picture_of
 from autograder.lessons import properties
 from autograder.lessons.notebook import natural
-from ranks import HangError
 
 
 @dataclass
@@ -39,10 +37,10 @@ class Limits:
 MOMENT = 5.0
 
 #: What was written down about each property that failed, and the search for hints (`CheckFailed.find_hints`).
-Failures = list[tuple[nbformat.NotebookNode, Callable[[], tuple[str, ...]]]]
+Failures = list[tuple[nbformat.NotebookNode, Callable[[], tuple[Hint, ...]]]]
 
 #: What is written down about a cell that has run.
-OUTCOME = ("status", "error", "why", "seed", "where", "picture", "limit", "hang")
+OUTCOME = ("status", "failure", "seed", "where", "picture")
 
 #: The status of a cell that was skipped.
 NOT_RUN = "not run"
@@ -65,11 +63,11 @@ def run_cells(
     passed: called after each code cell. again: the cells have run before; tests that hold do not run once more.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
-    whole notebook took too long. A test also gets `properties`: for each property of its exercise, the core first,
-    the `name`, the sentence that it `says`, its `points`, its `status` and, if it failed, `error` (name, text), `where`
-    (the frames in the student's cells), the `seed` that repeats the failure, the `limit` of time that it hit, in
-    seconds, whether it is a `hang` of ranks, and the number of `tries` if there were two. Returns the failures of
-    checks, for `add_hints`.
+    whole notebook took too long; a cell that did not run to its end has a `failure` (`failure_of`). A test also gets
+    `properties`: for each property of its exercise, the core first, the `name`, the sentence that it `says`, its
+    `points`, its `status` and, if it does not hold, the `failure`, `where` (the frames in the student's cells), the
+    `seed` that repeats the failure, and the number of `tries` if there were two. Returns the failures of checks, for
+    `add_hints`.
     """
     run = _Run(new_kernel, limits, again)
     try:
@@ -90,12 +88,11 @@ def add_hints(failures: Failures, seconds: float) -> None:
     """
     until = clock.now() + seconds
     for outcome, find_hints in failures:
-        if "error" in outcome and clock.now() < until:
-            name, text = outcome.error
-            outcome.error = [name, "\n".join([text, *(f"Hint: {hint}" for hint in _found_by(find_hints))])]
+        if "failure" in outcome and clock.now() < until:
+            outcome.failure.hints = [nbformat.from_dict(hint._asdict()) for hint in _found_by(find_hints)]
 
 
-def _found_by(find_hints: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+def _found_by(find_hints: Callable[[], tuple[Hint, ...]]) -> tuple[Hint, ...]:
     try:
         return find_hints()
     except (KeyboardInterrupt, SystemExit):
@@ -118,7 +115,7 @@ def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> 
     else:
         reply = run.step(cell, cell.source)
         cell.outputs, cell.execution_count = run.bounded(reply.outputs), reply.execution_count
-        ours.update(_outcome(run, reply))
+        ours.update(nbformat.from_dict(_outcome(run, reply)))
 
 
 def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNode) -> None:
@@ -139,7 +136,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
             continue
         reply = run.step(test, one.source)
         test.outputs += run.bounded(reply.outputs)
-        found.update(_outcome(run, reply))
+        found.update(nbformat.from_dict(_outcome(run, reply)))
         if run.again and found.status != "ok":
             found.tries = 2
         if isinstance(reply.raised, CheckFailed):
@@ -150,13 +147,9 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
 
 def _outcome(run: _Run, reply: Reply) -> dict:
     """What is written down about a cell, or about a property."""
-    found: dict = {"status": reply.status, "error": [part[:ERROR] for part in reply.error]}
-    if reply.why:
-        found["why"] = reply.why
-    if reply.limit:
-        found["limit"] = reply.limit
-    if isinstance(reply.raised, HangError) or isinstance(getattr(reply.raised, "__cause__", None), HangError):
-        found["hang"] = True
+    found: dict = {"status": reply.status}
+    if reply.status != "ok":
+        found["failure"] = failure_of(reply)
     if reply.seed is not None and reply.status != "ok":
         found["seed"] = str(reply.seed)  # as text: JavaScript would round it
     if reply.status == "error":
@@ -166,18 +159,46 @@ def _outcome(run: _Run, reply: Reply) -> dict:
     return run.within_account(found)
 
 
+#: The kinds of failure of a cell that was stopped, besides "died": the statuses of its reply.
+TIMEOUT, OUT_OF_TIME = "timeout", "out of time"
+
+
+def failure_of(reply: Reply) -> dict:
+    """Why a cell did not run to its end, as it is kept in the notebook until a page is written.
+
+    kind: WRONG, RAISED, HANG, DIED or UNWRITTEN (`expect`), TIMEOUT or OUT_OF_TIME. check: the one that failed, if it
+    was one; then the message is a sentence for the student, and the case follows it. error: the class of what was
+    raised. hints: those of known wrong answers, `name` and `text`. limit: the seconds after which the cell was stopped.
+    why: what ended the kernel, if known.
+    """
+    name, text = reply.error
+    if isinstance(reply.raised, CheckFailed):
+        found = reply.raised.record()
+    else:
+        kinds = {"AssertionError": WRONG, "NotImplementedError": UNWRITTEN, "HangError": HANG}
+        kind = kinds.get(name, RAISED) if reply.status == "error" else reply.status
+        found = {"check": "", "kind": kind, "error": name, "message": text, "case": "", "hints": []}
+    return {**cut(found, ERROR), "limit": reply.limit, "why": reply.why}
+
+
+def cut(failure: dict, most: int) -> dict:
+    """A failure with at most so many characters of each text that a submission can have made."""
+    texts = {key: failure[key] for key in ("error", "message", "case")}
+    return {**failure, **{key: well_formed(text[:most]) for key, text in texts.items()}}
+
+
 def failed_by_time(cells: list[dict]) -> bool:
     """Does a test fail, and was a limit of time or a hang of ranks met on the way? cells: after `run_cells`."""
     found = [cell["metadata"].get("autograder", {}) for cell in cells]
     outcomes = [one for ours in found for one in (ours, *ours.get("properties", []))]
     fails = any(one["status"] != "ok" for ours in found for one in ours.get("properties", []))
-    return fails and any(one.get("limit") or one.get("hang") for one in outcomes)
+    kinds = {one["failure"]["kind"] for one in outcomes if one.get("failure")}
+    return fails and bool(kinds & {HANG, TIMEOUT, OUT_OF_TIME})
 
 
 def is_unwritten(outcome: dict) -> bool:
     """Did a property fail because its exercise is not written yet?"""
-    name, text = outcome.get("error") or ("", "")
-    return name == "NotImplementedError" or (name == "CheckFailed" and text == UNWRITTEN)
+    return bool(outcome.get("failure")) and outcome["failure"]["kind"] == UNWRITTEN
 
 
 class _Run:
@@ -236,7 +257,7 @@ class _Run:
         self.shown += len(str(outcome))
         if self.shown > ALL_OUTPUT:
             kept = {key: value for key, value in outcome.items() if key not in ("where", "picture")}
-            return {**kept, "error": [part[:100] for part in outcome["error"]]}
+            return {**kept, **({"failure": cut(outcome["failure"], 100)} if "failure" in outcome else {})}
         return outcome
 
     def _leave_out_what_kills_later(self, lived: float) -> bool:

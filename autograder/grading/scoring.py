@@ -8,13 +8,15 @@ nbgrader looks at the outputs instead: anything on stderr costs all points, and 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import nbformat
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from autograder.checking.check import UNWRITTEN
-from autograder.grading.run_cells import NOT_TRIED, is_test, is_unwritten
+from autograder.checking.check import NOT_WRITTEN_YET
+from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
+from autograder.grading.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
 from autograder.lessons import properties
 from autograder.lessons.notebook import answer_of
 
@@ -30,9 +32,24 @@ def outcomes_of(test: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return test.metadata.autograder.get("properties", [])
 
 
+#: The kind of failure of which nothing is kept: an earlier version of the grader wrote sentences instead.
+OUTDATED = "outdated"
+
+
+def failure_of(outcome: dict) -> dict:
+    """Why a property does not hold (`run_cells.failure_of`)."""
+    unknown = {"check": "", "kind": OUTDATED, "error": "", "message": "", "case": "", "hints": []}
+    return outcome.get("failure") or {**unknown, "limit": 0.0, "why": ""}
+
+
 def holds(outcome: dict) -> bool:
     """Does this property hold, perhaps in a second run without the errors of other exercises (`carried`)?"""
     return outcome.get("status") == "ok" or bool(outcome.get("carried"))
+
+
+def is_lost(outcome: dict) -> bool:
+    """Was this property tried, and does it not hold?"""
+    return not holds(outcome) and outcome.get("status") != NOT_TRIED
 
 
 def passed(test: nbformat.NotebookNode) -> bool:
@@ -45,25 +62,42 @@ def score(test: nbformat.NotebookNode) -> float:
     return properties.earned([(one.name, one.points, holds(one)) for one in outcomes_of(test)])
 
 
-def reason(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
-    """Why a test lacks points, for the student; '' if all properties hold. problem: why the notebook was not run."""
+class Reason(NamedTuple):
+    """Why properties do not hold: those that failed in the same way, what there is to say, and hints."""
+
+    outcomes: list[nbformat.NotebookNode]
+    message: str
+    hints: list[str]
+
+
+def comment(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
+    """Why a test lacks points, for the gradebook; "" if all properties hold. problem: why the notebook was not run."""
     if problem:
         return problem
-    failures = [text for _, text in reasons(test, answer)]
-    return "\n\n".join([*failures, *remarks(test)])
+    texts = ["\n".join([one.message, *(f"Hint: {hint}" for hint in one.hints)]) for one in reasons(test, answer)]
+    return "\n\n".join([*texts, *remarks(test)])
 
 
-def reasons(
-    test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None
-) -> list[tuple[list[nbformat.NotebookNode], str]]:
-    """Why properties do not hold: those that failed with the same message, and that message."""
-    found: dict[str, list[nbformat.NotebookNode]] = {}
+def reasons(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None) -> list[Reason]:
+    """Why properties do not hold, those with the same message and hints together.
+
+    The first also tells of the answer's own cell, if that did not run to its end.
+    """
+    found: dict[tuple, Reason] = {}
     about, unwritten = _about_answer(answer), bool(test.metadata.autograder.get("unwritten"))
     for one in outcomes_of(test):
-        if not holds(one) and one.status != NOT_TRIED:
-            found.setdefault(_why(one, about, unwritten)[:MAX_MESSAGE], []).append(one)
-    return [(failed, text if number == 0 or text == about else text.removeprefix(f"{about} "))
-            for number, (text, failed) in enumerate(found.items())]  # fmt: skip
+        if not is_lost(one):
+            continue
+        failure = failure_of(one)
+        # A name is not there because the cell that defines it was left out: that explains the error.
+        missing = _was_left_out(answer) and not failure["check"] and failure["error"] == "NameError"
+        why = "" if missing else _why(failure, unwritten)[:MAX_MESSAGE]
+        hints = list(dict.fromkeys(hint["text"] for hint in failure["hints"]))
+        found.setdefault((why, *hints), Reason([], why, hints)).outcomes.append(one)
+    return [
+        one._replace(message=f"{about} {one.message}".strip() if number == 0 or not one.message else one.message)
+        for number, one in enumerate(found.values())
+    ]
 
 
 def remarks(test: nbformat.NotebookNode) -> list[str]:
@@ -82,33 +116,25 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
     return said
 
 
-def _why(outcome: nbformat.NotebookNode, about: str, unwritten: bool) -> str:
-    """Why a property does not hold. about: what became of the answer's cell itself. unwritten: it holds the stub."""
-    status = outcome.status
-    name, text = outcome.get("error") or ("", "")
-    if name in ("CheckFailed", "AssertionError") and text:
-        why = text
-    elif name == "AssertionError":
-        why = "One of the assertions in the test cell does not hold."
-    elif status == "error" and (unwritten or is_unwritten(outcome)):
-        return UNWRITTEN
-    elif status == "error":
-        why = f"The test stopped with {name}: {text}" if text else f"The test stopped with {name}."
-    else:
-        why = STOPPED[status].format(what="the test", What="The test") + _details(outcome)
-    if name == "NameError" and about.endswith(LEFT_OUT):
-        return about  # which explains the error
-    return f"{about} {why}".strip()
+def _why(failure: dict, unwritten: bool) -> str:
+    """Why a property does not hold. unwritten: its answer's cell holds the stub."""
+    kind, error, message = failure["kind"], failure["error"], failure["message"]
+    if kind in STOPPED and not message:
+        return STOPPED[kind].format(what="the test", What="The test") + _details(failure)
+    if kind == WRONG or (failure["check"] and kind != UNWRITTEN):
+        return with_case(message, failure["case"]) or "One of the assertions in the test cell does not hold."
+    if unwritten or kind == UNWRITTEN:
+        return NOT_WRITTEN_YET
+    return f"The test stopped with {error}: {message}" if message else f"The test stopped with {error}."
 
 
 STOPPED = {
-    "timeout": "{What} did not end in the time allowed and was stopped: an endless loop, or ranks that wait "
+    TIMEOUT: "{What} did not end in the time allowed and was stopped: an endless loop, or ranks that wait "
     "for each other?",
-    "died": "Python itself ended during {what}: a call to exit, a crash, or too little memory?",
-    "out of time": "{What} did not run to its end: the whole notebook took longer than the time allowed.",
+    DIED: "Python itself ended during {what}: a call to exit, a crash, or too little memory?",
+    OUT_OF_TIME: "{What} did not run to its end: the whole notebook took longer than the time allowed.",
+    OUTDATED: "{What} failed, but an earlier version of the grader ran it, which kept no reason. Grade it again.",
 }
-
-LEFT_OUT = " It was left out."
 
 #: For a submission that the autograder could not grade.
 FAILED = "The autograder failed on this notebook; please ask your instructor."
@@ -127,24 +153,33 @@ def _numbered(exercises: list[str]) -> str:
     return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}. Fix those first."
 
 
-def _details(outcome: dict) -> str:
-    why, limit = str(outcome.get("why") or ""), outcome.get("limit")
+def _details(failure: dict) -> str:
+    why, limit = failure["why"], failure["limit"]
     return (f" The limit is {limit:g} s." if limit else "") + (f" It was ended because {why}." if why else "")
+
+
+def failure_of_answer(answer: nbformat.NotebookNode | None) -> nbformat.NotebookNode | None:
+    """Why an answer's cell did not run to its end; None if it did, or only because it is not written."""
+    failure = answer.metadata.get("autograder", {}).get("failure") if answer is not None else None
+    return failure if failure and failure.kind != UNWRITTEN else None
+
+
+def _was_left_out(answer: nbformat.NotebookNode | None) -> bool:
+    """Was the answer's cell stopped, and so left out?"""
+    failure = failure_of_answer(answer)
+    return failure is not None and failure.kind in STOPPED
 
 
 def _about_answer(answer: nbformat.NotebookNode | None) -> str:
     """A sentence if the answer cell itself did not run to its end, else ''."""
-    if answer is None:
+    failure = failure_of_answer(answer)
+    if failure is None:
         return ""
-    ours = answer.metadata.get("autograder", {})
-    status = ours.get("status", "ok")
-    if status == "error":
-        name, text = ours.error
-        text = CELL.sub(r" (line \1)", text)
-        return "" if name == "NotImplementedError" else f"Your answer cell stopped with {name}: {text}."
-    if status in STOPPED:
-        return STOPPED[status].format(what="your answer cell", What="Your answer cell") + _details(ours) + LEFT_OUT
-    return ""
+    if failure.kind in STOPPED:
+        stopped = STOPPED[failure.kind].format(what="your answer cell", What="Your answer cell")
+        return f"{stopped}{_details(failure)} It was left out."
+    text = CELL.sub(r" (line \1)", failure.message)
+    return f"Your answer cell stopped with {failure.error}: {text}."
 
 
 class SaveScores(NbGraderPreprocessor):
@@ -155,8 +190,8 @@ class SaveScores(NbGraderPreprocessor):
         where = resources["nbgrader"]
         ids = {cell.id: cell for cell in nb.cells}
         for test in filter(is_test, nb.cells):
-            why = reason(test, ids.get(answer_of(test.id)), nb.metadata.autograder.problem)
-            test.metadata.autograder.reason = why
+            why = comment(test, ids.get(answer_of(test.id)), nb.metadata.autograder.problem)
+            test.metadata.autograder.comment = why
         tests = {test.id: test for test in nb.cells if is_test(test)}
         with Gradebook(where["db_url"]) as gradebook:
             save(gradebook, where["notebook"], where["assignment"], where["student"], tests)
@@ -180,5 +215,5 @@ def save(
         comment = comments.get(answer_of(grade.name))
         if comment is not None:
             ours = test.metadata.autograder
-            comment.auto_comment = " ".join([*ours.get("notes", []), ours.reason]).strip() or None
+            comment.auto_comment = " ".join([*ours.get("notes", []), ours.comment]).strip() or None
     gradebook.db.commit()

@@ -82,7 +82,8 @@ def remarks(cells: Iterable[nbformat.NotebookNode]) -> list[str]:
 
 def _how_it_stopped(ours: nbformat.NotebookNode) -> str:
     """A sentence on a cell that stands in the place of a setup cell and did not run to its end."""
-    if ours.status != "error":
-        return scoring.STOPPED[ours.status].format(what="your setup cell", What="Your setup cell")
-    name, text = ours.error
+    failure = scoring.failure_of(ours)
+    if failure["kind"] in scoring.STOPPED:
+        return scoring.STOPPED[failure["kind"]].format(what="your setup cell", What="Your setup cell")
+    name, text = failure["error"], failure["message"]
     return f"Your setup cell stopped with {name}: {text[:MOST]}" if text else f"Your setup cell stopped with {name}."

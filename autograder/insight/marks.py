@@ -10,8 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import nbformat
+
+from autograder.grading import scoring
 from autograder.grading.course import Course
-from autograder.lessons.notebook import natural
+from autograder.grading.run_cells import is_test
+from autograder.lessons.notebook import answer_of, natural
 
 
 class Student(NamedTuple):
@@ -53,7 +57,8 @@ class Submission:
     """One graded notebook.
 
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
-    seed that repeats the failure of its check.
+    seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
+    why properties do not hold (`run_cells.failure_of`). ungraded: the autograder failed on it.
     """
 
     student: str
@@ -64,6 +69,8 @@ class Submission:
     problem: str = ""
     notes: dict[str, list[str]] = field(default_factory=dict)
     seeds: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, list[dict]] = field(default_factory=dict)
+    ungraded: bool = False
 
 
 @dataclass
@@ -105,9 +112,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     totals = course.totals()
     submissions = [Submission(*job, *totals[job], marks[job]) for job in jobs if job in totals]
     for one in submissions:
-        one.problem, one.notes, one.seeds = _autograded(
-            course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb"
-        )
+        _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
     waiting = [job for job in jobs if job not in totals or job in unfinished]
     return ClassMarks(course.root, _students(course), submissions, waiting)
 
@@ -144,19 +149,26 @@ def _students(course: Course) -> list[Student]:
     return sorted([*known, *map(Student, others)], key=lambda student: natural(student.id))
 
 
-def _autograded(path: Path) -> tuple[str, dict[str, list[str]], dict[str, str]]:
-    """Why this notebook could not be read ("" if it could), and a submission's `notes` and `seeds`."""
+def _read_autograded(path: Path, submission: Submission) -> None:
+    """Add what the autograded notebook says: `problem`, `notes`, `seeds` and `failures`.
+
+    It is missing where the autograder failed. What somebody has broken afterwards is left out.
+    """
     try:
-        nb = json.loads(path.read_text(encoding="utf-8"))
-        notes, seeds = {}, {}
-        for cell in nb["cells"]:
-            ours = cell["metadata"].get("autograder", {})
-            exercise = cell["metadata"].get("nbgrader", {}).get("grade_id", "").removesuffix("-test")
+        nb = nbformat.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        submission.problem = str(nb.metadata.get("autograder", {}).get("problem", ""))
+        cells = {cell.get("id"): cell for cell in nb.cells}
+        for test in filter(is_test, nb.cells):
+            exercise, ours = answer_of(test.metadata.nbgrader.grade_id), test.metadata.get("autograder", {})
             if ours.get("notes"):
-                notes[exercise] = list(map(str, ours["notes"]))
-            for one in reversed(ours.get("properties", [])):  # of several, the first
+                submission.notes[exercise] = list(map(str, ours.notes))
+            lost = [one for one in ours.get("properties", []) if scoring.is_lost(one)]
+            for one in lost:
                 if one.get("seed"):
-                    seeds[exercise] = str(one["seed"])
-        return str(nb["metadata"].get("autograder", {}).get("problem", "")), notes, seeds
+                    submission.seeds.setdefault(exercise, str(one.seed))
+            about = scoring.failure_of_answer(cells.get(exercise))
+            submission.failures[exercise] = [*([about] if about else []), *map(scoring.failure_of, lost)]
+    except FileNotFoundError:
+        submission.ungraded = True
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return "", {}, {}  # missing because the autograder failed, as the comments then say, or edited by hand
+        pass

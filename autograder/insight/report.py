@@ -143,7 +143,7 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
         "exercises": exercises,
         "solved": charts.solved(lesson, [(row["title"], row["solved"], row["count"]) for row in exercises]),
         "lost": sum(mark.lost for one in graded for mark in one.marks),
-        "known": [(_title(row.answer.cell), row.answer.hint, row.students) for row in known],
+        "known": [(_title(row.exercise), row.hint, row.students) for row in known],
         "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
         "other": [(row.kind, len(row.marks), _who(row.marks)) for row in other],
     }
@@ -187,7 +187,7 @@ def _reasons(one: Submission) -> list[str]:
     """Why a person should look at a submission, in one sentence each."""
     from autograder.insight import mistakes
 
-    kinds = {mark.exercise: mistakes.kind(mark, one.problem) for mark in one.marks if mark.lost}
+    kinds = {mark.exercise: mistakes.kind(mark, one) for mark in one.marks if mark.lost}
     reasons = []
     if mistakes.FAILED in kinds.values():
         reasons.append("The autograder failed on it, so it has no points for now; .nbgrader.log says more.")

@@ -95,7 +95,7 @@ def _broken_metadata(nb):
 
 def _passed_before(nb):
     for name in ("ex1", "ex2", "ex3"):
-        test(nb, name).metadata.autograder = {"status": "ok", "notes": ["Full points."], "reason": ""}
+        test(nb, name).metadata.autograder = {"status": "ok", "notes": ["Full points."], "comment": ""}
     nb.metadata.autograder = {"problem": "", "status": "ok"}
 
 

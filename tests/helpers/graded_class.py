@@ -9,8 +9,9 @@ import nbformat
 from nbformat.v4 import new_notebook
 
 from autograder.answers.answer import Answer
-from autograder.checking.expect import CheckFailed
-from autograder.grading import restore, scoring
+from autograder.checking.expect import CheckFailed, Hint
+from autograder.grading import restore, run_cells, scoring
+from autograder.grading.kernels import Reply
 from autograder.grading.run_cells import is_test
 from autograder.lessons import notebook
 from tests.helpers.toy_course import LESSON, Toy, lesson
@@ -26,13 +27,20 @@ ROOT_OF = Answer("root_of", LESSON, TESTS[1][:-5], "", "You took the root.", TES
 SCRIPT = "<script>document.title='planted'</script>"
 EVE = "<img src=x onerror=document.title='planted'>"
 
-UNWRITTEN = {"status": "error", "error": ["NotImplementedError", "write this function"], "unwritten": True}
-WRONG = {"status": "error", "error": ["AssertionError", "double(3) is 0"]}
+
+def stopped(status: str, name: str = "", text: str = "", **more) -> dict:
+    """What is written down about a test that ended with this status, or with an error."""
+    return {"status": status, "failure": run_cells.failure_of(Reply(status, error=(name, text))), **more}
 
 
-def failed(*hints: str) -> dict:
-    """What is written down about a test whose check failed with these hints."""
-    return {"status": "error", "error": ["CheckFailed", str(CheckFailed("double(3) is 5", hints=hints))]}
+def failed(*answers: Answer) -> dict:
+    """What is written down about a test whose check failed as these known wrong answers do."""
+    raised = CheckFailed("double(3) is 5", hints=[Hint(one.name, one.hint) for one in answers])
+    return {"status": "error", "failure": run_cells.failure_of(Reply("error", raised=raised))}
+
+
+UNWRITTEN = stopped("error", "NotImplementedError", "write this function", unwritten=True)
+WRONG = stopped("error", "AssertionError", "double(3) is 0")
 
 
 def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found: dict) -> None:
@@ -52,7 +60,7 @@ def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found:
         tests = {name: cell for name, cell in cells.items() if is_test(cell)}
         for test in tests.values():
             answer = cells[notebook.answer_of(test.id)]
-            test.metadata.autograder.reason = scoring.reason(test, answer, problem)
+            test.metadata.autograder.comment = scoring.comment(test, answer, problem)
         scoring.save(gradebook, name, name, student, tests)
     path = toy.root / "autograded" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,13 +83,13 @@ def build(folder: Path) -> Toy:
     toy.course.prepare(MORE)
     fill(toy, "ada")
     fill(toy, "ada", MORE)
-    fill(toy, "bob", ex1=failed(ADDS.hint), ex2={"status": "error", "error": ["TypeError", "no number"]})
-    fill(toy, "bob", MORE, ex1=failed(ADDS.hint))
-    fill(toy, "cyd", ex1=failed(ADDS.hint, TWICE.hint), ex2=WRONG, ex3=UNWRITTEN)
+    fill(toy, "bob", ex1=failed(ADDS), ex2=stopped("error", "TypeError", "no number"))
+    fill(toy, "bob", MORE, ex1=failed(ADDS))
+    fill(toy, "cyd", ex1=failed(ADDS, TWICE), ex2=WRONG, ex3=UNWRITTEN)
     fill(toy, "dan", ex1=UNWRITTEN, ex2=UNWRITTEN, ex3=UNWRITTEN)
     fill(toy, EVE, problem=f"The file is {SCRIPT}.")
-    hostile = {"status": "error", "error": [SCRIPT, f"{SCRIPT} Hint: {SCRIPT}"]}
-    fill(toy, "fay", ex1=hostile, ex2={"status": "timeout"}, ex3={"status": "died"})
+    hostile = stopped("error", SCRIPT, f"{SCRIPT} Hint: {ADDS.hint}")
+    fill(toy, "fay", ex1=hostile, ex2=stopped("timeout"), ex3=stopped("died"))
     (toy.root / "submitted" / "gus" / LESSON).mkdir(parents=True)
     toy.course._record_failure("gus", LESSON)
     missing, changed = ["The test cell was missing."], ["The test cell had been changed."]

@@ -45,7 +45,7 @@ def _test(name: str) -> nbformat.NotebookNode:
         "### BEGIN HIDDEN TESTS\n"
         f"{HIDDEN}\n"
         f"for x in secret_inputs:\n"
-        f'    assert {function}(x) == {right}, f"{function}({{x}}) is {{{function}(x)}}\\nHint: think of {function}"\n'
+        f'    assert {function}(x) == {right}, f"{function}({{x}}) is {{{function}(x)}}: think of {function}"\n'
         "### END HIDDEN TESTS"
     )
     role = {"grade": True, "solution": False, "locked": True, "task": False, "points": POINTS[name]}

@@ -278,7 +278,8 @@ def expect_values(trial: Trial, of_rank: Any, in_place: bool) -> None:
     picture(trial.ledger)
     for rank, outcome in enumerate(trial.outcomes):
         if outcome.error:
-            fail(f"rank {rank} raised {outcome.error[0]}: {outcome.error[1]}", case.name, outcome.error)
+            kind, text = outcome.error
+            fail(f"rank {rank} raised {kind}: {text}", case.name, outcome.error, kind)
     held = [outcome.after if in_place else outcome.result for outcome in trial.outcomes]
     for rank, got in each_rank(case.name, held, evidence=_start):
         expected = content(of_rank(rank.rank))

@@ -75,7 +75,8 @@ def result_of(case: str, call: str, function: Callable, *arguments: Any) -> Any:
     except NotImplementedError:
         raise
     except Exception as error:
-        fail(f"{call} raised {type(error).__name__}: {error}", case, f"raised {type(error).__name__}")
+        kind = type(error).__name__
+        fail(f"{call} raised {kind}: {error}", case, f"raised {kind}", kind)
 
 
 def expect_value_error(case: str, name: str, function: Callable, *arguments: Any) -> None:

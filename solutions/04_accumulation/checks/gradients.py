@@ -322,7 +322,7 @@ def _expect_gradients(task: Task, seen: Seen, rtol: float | None = None) -> None
     """Every gradient and the loss are those of all micro-batches at once."""
     rtol = RTOL[task.dtype] if rtol is None else rtol
     if seen.error:
-        fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error)
+        fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error, seen.error[0])
     loss, grads = _whole(task)
     evidence = [seen.loss_type, *({} if g is None else g for g in seen.grads.values()), seen.loss]
     scale = max(np.max(np.abs(grad), initial=0.0) for grad in grads.values())
@@ -448,7 +448,7 @@ def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
     tasks.append(replace(tasks[1], name="train(), but its dropout in eval()", evaluated="compute.2"))
     for task, seen in _run_tasks(accumulate_gradients, tasks):
         if seen.error:
-            fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error)
+            fail(f"accumulate_gradients raised {seen.error[0]}: {seen.error[1]}", task.name, seen.error, seen.error[0])
         if seen.changed:
             fail(f"{seen.changed} was changed", task.name, seen.changed)
         if task.name != "train()":  # there no dropout draws

@@ -118,7 +118,7 @@ def _expect_indices(calls: list[dict], dealt: list[Dealt]) -> None:
         if one.sampler:
             fail("DistributedSampler itself was used: write its rules in your own code", "sampler", "sampler")
         if one.error:
-            fail(f"shard_indices raised {one.error[0]}: {one.error[1]}", _say(call), evidence)
+            fail(f"shard_indices raised {one.error[0]}: {one.error[1]}", _say(call), evidence, one.error[0])
         if isinstance(one.got, str):
             fail(f"shard_indices returned {one.got}, expected a list of ints", _say(call), evidence)
         expected = _sampled(call)

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 import ranks
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import CheckFailed, fail
+from autograder.checking.expect import DIED, HANG, RAISED, CheckFailed, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     PATIENCE,
@@ -243,6 +243,11 @@ def unused_parameters_are_named(CheckedDataParallel, *, rng):  # noqa: N803
                 expect_error(case, text, skipped, others)
 
 
+def _ended(error: ranks.RankError, case: str) -> CheckFailed:
+    kind = RAISED if error.type_name else DIED
+    return CheckFailed(error.headline, case, error.evidence, (), kind, error.type_name)
+
+
 @check("05-ex7-unused")
 def a_rank_that_skips_stops_the_step(CheckedDataParallel, *, rng):  # noqa: N803
     """If one rank alone skips a layer, it raises before it starts another bucket, and the others get no means."""
@@ -254,10 +259,10 @@ def a_rank_that_skips_stops_the_step(CheckedDataParallel, *, rng):  # noqa: N803
     except ranks.RankError as error:
         # What its text names is another check's; what gloo raises says who has gone, and is not the wrapper's.
         if (error.rank, error.type_name) != (0, "RuntimeError") or "gloo" in error.headline:
-            raise CheckFailed(f"{error.headline} (case: {case})", case, error.evidence) from error
+            raise _ended(error, case) from error
     except ranks.HangError as error:
-        text = f"rank 0 should have raised a RuntimeError. {error} (case: {case})"
-        raise CheckFailed(text, case, error.evidence) from error
+        text = f"rank 0 should have raised a RuntimeError. {error}"
+        raise CheckFailed(text, case, error.evidence, kind=HANG) from error
     try:
         ranks.run(_drive_names, 2, (*arguments, True), timeout=20, echo=False)
         text = "rank 0 raised, but rank 1 still got means: finish_gradient_sync() must raise before it starts more"
@@ -265,4 +270,4 @@ def a_rank_that_skips_stops_the_step(CheckedDataParallel, *, rng):  # noqa: N803
     except ranks.HangError:
         pass
     except ranks.RankError as error:
-        raise CheckFailed(f"{error.headline} (case: {case})", case, error.evidence) from error
+        raise _ended(error, case) from error

@@ -34,7 +34,8 @@ def _call(function: Callable, case: str, *arguments: int) -> list[int]:
     except NotImplementedError:
         raise
     except Exception as error:
-        fail(f"indices_of{arguments} raised {type(error).__name__}: {error}", case, f"raised {type(error).__name__}")
+        kind = type(error).__name__
+        fail(f"indices_of{arguments} raised {kind}: {error}", case, f"raised {kind}", kind)
     expect_type(case, got, list, what=f"indices_of{arguments}")
     return got
 

@@ -197,7 +197,8 @@ def _expect_found(diagnose: Callable, case: str, dumps: list, now: int, found: t
     except NotImplementedError:
         raise
     except Exception as error:
-        fail(f"diagnose raised {type(error).__name__}: {error}", case, f"raised {type(error).__name__}")
+        kind = type(error).__name__
+        fail(f"diagnose raised {kind}: {error}", case, f"raised {kind}", kind)
     if isinstance(got, (tuple, list)) and len(got) == 3 and isinstance(got[2], (tuple, list)):
         got = (got[0], got[1], tuple(got[2]))
     expect_equal(case, got, found, what="the diagnosis")

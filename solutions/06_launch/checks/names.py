@@ -82,7 +82,7 @@ def _expect_names(fresh_name: Callable, world_size: int, scenes: list[tuple[str,
         kinds = [one[0] for one in got]
         for rank, one in zip(scene["ranks"], got, strict=True):
             if one[0] == "raised":
-                fail(f"rank {rank} raised {one[1]}", case, ("raised", one[1]))
+                fail(f"rank {rank} raised {one[1]}", case, ("raised", one[1]), one[1].split(":")[0])
         for rank, one in zip(scene["ranks"], got, strict=True):
             if one[0] == "waited":
                 fail(f"rank {rank} was still waiting after {LIMIT:g} s, with all ranks there", case, ["waits", kinds])

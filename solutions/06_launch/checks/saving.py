@@ -266,7 +266,7 @@ def start_without_a_file_changes_nothing(load: Callable, *, rng: np.random.Gener
     case = "no file at path"
     seen = run_ranks(_fresh, 1, (load, int(rng.integers(2**20))))[0]
     if seen["error"]:
-        fail(f"load raised {seen['error']}", case, seen["error"])
+        fail(f"load raised {seen['error']}", case, seen["error"], seen["error"])
     expect_equal(case, seen["got"], [], what="what load returns")
     if not seen["same"]:
         fail("load has changed something: the model", case, "model")

@@ -150,7 +150,7 @@ def setup_starts_what_the_environment_describes(setup_ddp, *, rng):
         try:
             results = run_ranks(_scenes, world_size, (setup_ddp, [scene]))
         except CheckFailed as failure:  # whichever of the ranks it was
-            raise CheckFailed(failure.message, case, "did not start") from failure
+            raise CheckFailed(failure.message, case, "did not start", (), failure.kind, failure.error) from failure
         for rank, (seen,) in enumerate(results):
             if seen["changed"]:
                 text = f"setup_ddp changed {', '.join(seen['changed'])} in the environment, which the launcher has set"
@@ -175,7 +175,7 @@ def setup_starts_what_the_environment_describes(setup_ddp, *, rng):
 def _fail_for_error(seen: dict, rank: int, case: str) -> None:
     error = seen["error"]
     text = error["text"].splitlines()[0] if error["text"] else ""
-    fail(f"setup_ddp raised {error['kinds'][0]} on rank {rank}: {text}", case, error["kinds"][0])
+    fail(f"setup_ddp raised {error['kinds'][0]} on rank {rank}: {text}", case, error["kinds"][0], error["kinds"][0])
 
 
 @check("06-ex2-setup-ddp")
@@ -209,7 +209,8 @@ def setup_refuses_what_cannot_work(setup_ddp, *, rng):
         if error is None:
             fail(f"setup_ddp raised no {kind}", case, "nothing raised")
         if kind not in error["kinds"]:
-            fail(f"setup_ddp should raise {kind}, it raised {error['kinds'][0]}", case, error["kinds"][0])
+            got = error["kinds"][0]
+            fail(f"setup_ddp should raise {kind}, it raised {got}", case, got, got)
         if not re.search(mentions, error["text"], re.IGNORECASE):
             told = error["text"].splitlines()[0] if error["text"] else ""
             fail(f"the {kind} should name {mentions}, but it says {told!r}", case, "not named")

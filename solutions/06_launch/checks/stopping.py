@@ -273,7 +273,7 @@ def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator)
     try:
         results, *_ = _one_call(train_until_told, rng, more)
     except CheckFailed as failure:
-        raise CheckFailed(failure.message, case, "ended") from failure
+        raise CheckFailed(failure.message, case, "ended", (), failure.kind, failure.error) from failure
     for one, seen in each_rank(case, results, lambda seen: ["again", seen["missed"], seen["handler"]]):
         one.expect(not seen["missed"], "your handler was no longer installed when the second signal came")
         text = f"after the call, the handler of SIGTERM is not the one from before, but {seen['handler']}"

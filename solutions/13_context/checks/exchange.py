@@ -227,7 +227,7 @@ def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # no
         pairs = [(*mine[c], number) for mine, number in zip(results, sent, strict=True)]
         for rank, (kind, text, messages) in each_rank(f"2 ranks, {name}", pairs):
             if not word:
-                rank.expect(not kind, f"raised {kind}: {text}, expected no error")
+                rank.expect(not kind, f"raised {kind}: {text}, expected no error", raised=kind)
                 continue
             rank.expect(kind == "ValueError", f"raised {kind or 'nothing'}, expected a ValueError that names {word}")
             rank.expect(word in text, f"the ValueError should name {word!r}, but it says {text!r}")

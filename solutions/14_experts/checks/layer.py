@@ -342,7 +342,7 @@ def experts_must_fit_the_ranks(ExpertParallel, *, rng):  # noqa: N803
             case = f"{count_of_ranks(world_size)} with {held} experts each, a router for {num_experts}"
             for rank, (kind, text) in each_rank(case, [mine[c] for mine in results], evidence=lambda one: one[0]):
                 if num_experts == held * world_size:
-                    rank.expect(not kind, f"raised {kind}: {text}, expected no error")
+                    rank.expect(not kind, f"raised {kind}: {text}, expected no error", raised=kind)
                     continue
                 rank.expect(kind == "ValueError", f"expected a ValueError, got {kind or 'none'}")
                 rank.expect("experts" in text, f"the ValueError should name 'experts', but it says {text!r}", "unnamed")

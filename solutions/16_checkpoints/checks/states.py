@@ -108,7 +108,7 @@ def expect_returned(case: str, outcome: Attempt, what: str, evidence: Any = None
     """The call did not raise. what: the call, as the subject of a sentence. evidence: the error's name if not given."""
     if outcome.raised:
         evidence = outcome.raised if evidence is None else evidence
-        fail(f"{what} raised {outcome.raised}: {outcome.text}", case, evidence)
+        fail(f"{what} raised {outcome.raised}: {outcome.text}", case, evidence, outcome.raised)
 
 
 def expect_error(

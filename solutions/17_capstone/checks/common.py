@@ -204,10 +204,10 @@ def expect_told(
     kinds = [*(kind for kind, _ in said), *seen]
     for rank, (kind, text) in enumerate(said):
         if not word and kind:
-            fail(f"nothing is wrong, but rank {rank} raised {kind}: {text}", case, kinds)
+            fail(f"nothing is wrong, but rank {rank} raised {kind}: {text}", case, kinds, kind)
         if word and kind != "RuntimeError":
             did = f"raised {kind}: {text}" if kind else "raised nothing"
-            fail(f"every rank must raise a RuntimeError about the {word}; rank {rank} {did}", case, kinds)
+            fail(f"every rank must raise a RuntimeError about the {word}; rank {rank} {did}", case, kinds, kind)
     for rank, (_, text) in enumerate(said if word else []):
         wanted = [word, f"rank {culprit}", f"step {step}"]
         missing = [part for part in wanted if part not in text]

@@ -215,7 +215,7 @@ def spikes_are_taken_back(train_watched, *, rng):
             case = f"a spike of {factor:g} in step {at}"
             if "raised" in run:
                 kind, text = run["raised"]
-                fail(f"rank {rank} raised {kind}: {text}", case, ["raised", kind, at])
+                fail(f"rank {rank} raised {kind}: {text}", case, ["raised", kind, at], kind)
             _expect_taken_back(case, rank, at, plain, run, log)
 
 
