@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import warnings
 
 import nbformat
@@ -15,6 +16,7 @@ from autograder.answers import right, verdicts, wrong
 from autograder.answers.verdicts import Losses
 from autograder.checking import check, hints
 from autograder.checking.expect import expect_equal
+from autograder.grading import jail
 from autograder.lessons import names, notebook
 from autograder.soundness import audit
 from tests.helpers import tiny_lesson
@@ -52,6 +54,7 @@ def verdicts_of(lesson, batch, **how):
     A rank that a busy machine does not run for seconds looks like one that waits for a message. A check that is wrong,
     or a hint that does not fit, fails both times: AUTOGRADER_SEED fixes what is drawn.
     """
+    how["jailed"] = not jail.missing()
     verdicts = audit.try_batch(lesson, batch, thorough=False, **how)
     if failed := complaints(verdicts):
         check.share_inputs()  # forget how known answers failed on the busy machine
@@ -60,7 +63,8 @@ def verdicts_of(lesson, batch, **how):
     return verdicts
 
 
-# Each answer is tried with the test of its own exercise only; `make audit` tries it with all that it can break.
+# Each answer is tried in a jail where there is one, with the test of its own exercise only; `make audit` tries it with
+# all that it can break.
 
 
 @pytest.mark.slow
@@ -84,7 +88,7 @@ def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
 def test_a_case_that_does_not_hold_is_tried_once_more(monkeypatch, failures, holds):
     case, tries = audit.Case("03_step", "wrong", "one"), []
 
-    def try_batch(lesson, batch, thorough):
+    def try_batch(lesson, batch, thorough, jailed):
         tries.append(batch)
         return [audit.Verdict(case, ("kept its marks",) if len(tries) <= failures else ())]
 
@@ -106,7 +110,7 @@ def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, m
     tried, key = [], ["one state of the code"]
     monkeypatch.setattr(audit.keys, "of_lesson", lambda lesson, **_: key[0])
 
-    def examine(case, thorough):
+    def examine(case, thorough, jailed):
         tried.append((case.name, thorough))
         return audit.Verdict(case, ("does not hold",) if case.name == "bad" else ())
 
@@ -121,6 +125,10 @@ def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, m
     assert tried == [("bad", False)], "held thoroughly is held"
     assert [v.complaints for v in audit.try_batch("L", "ex")] == [(), ("does not hold",), ()]
     tried.clear()
+    for jailed, expected in ((True, ["good", "bad", "other"]), (True, ["bad"]), (False, ["bad"])):
+        audit.try_batch("L", "ex", jailed=jailed)
+        assert [name for name, _ in tried] == expected, "what has held in a jail holds outside as well"
+        tried.clear()
     audit.try_batch("L", "ex", force=True, most=1)
     assert tried == [("good", True), ("other", True)], "one wrong, one other right"
     tried.clear()
@@ -196,10 +204,8 @@ def test_only_the_grade_cells_that_an_answer_can_reach_are_run_for_it():
 
 
 def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):
-    complaints = _examine_with(monkeypatch, hint="A hint that nobody shows.")
-    # The hint shown is the one of the list that is patched, so nothing is wrong ...
-    assert not any("does not show the hint" in line for line in complaints)
-    # ... but when the list of known mistakes does not hold it, it cannot be shown.
+    assert not _examine_with(monkeypatch)
+    # When the list of known mistakes does not hold it, it cannot be shown.
     monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: [])
     complaints = _examine_with(monkeypatch)
     assert any("does not show the hint" in line for line in complaints)
@@ -269,25 +275,28 @@ class Tiny:
         monkeypatch.setattr(audit, "VERDICTS", root / "held")
         monkeypatch.setattr(audit, "audit", self._audit)
         monkeypatch.setattr(autograder.checks, "tiny", self, raising=False)
+        monkeypatch.setitem(sys.modules, "autograder.checks.tiny", self)
         monkeypatch.setattr(hints.Shared, "seed", None)
         monkeypatch.setattr(hints.Shared, "twins", {})
         self.tried = lambda: [3]
 
         @check.check("98-ex1-twice")
         def doubles(twice, *, rng):
+            """It gives twice x."""
             for x in self.tried():
                 expect_equal(f"x = {x}", twice(x), 2 * x, what="twice x")
 
         @check.check("98-ex1-twice")
         def takes_zero(twice, *, rng):
+            """It gives 0 for 0."""
             expect_equal("x = 0", twice(0), 0, what="twice 0")
 
         self.doubles, self.takes_zero = doubles, takes_zero
 
     @staticmethod
-    def _audit(todo, jobs=2, thorough=True, force=False):
+    def _audit(todo, jobs=2, thorough=True, force=False, jailed=False):
         check.share_inputs()
-        return [verdict for batch in todo for verdict in audit.try_batch(*batch, thorough, None, force)]
+        return [verdict for batch in todo for verdict in audit.try_batch(*batch, thorough, None, force, jailed)]
 
     @property
     def recorded(self):
@@ -362,7 +371,7 @@ def test_recording_voids_nothing_but_what_it_changes(tiny, monkeypatch):
     assert main(["audit", "98", "--record"]) == 0
     examined = []
     examine = audit.examine
-    monkeypatch.setattr(audit, "examine", lambda case, thorough: examined.append(case.name) or examine(case, thorough))
+    monkeypatch.setattr(audit, "examine", lambda case, *how: examined.append(case.name) or examine(case, *how))
     (tiny.folder / "verdicts.txt").write_text(f"98-ex1-twice\n{chr(10).join(tiny.recorded)} > 98-ex2-other\n")
     assert main(["audit", "98"]) == 1
     assert examined == ["adds_three"], "the others hold as recorded"

@@ -59,7 +59,7 @@ CHANGES = [
     ("solutions/08_zero1/wrong.md", OWN, OWN, OWN, []),
     ("solutions/08_zero1/right.py", OWN, OWN, OWN, []),
     ("solutions/08_zero1/verdicts.txt", OWN, OWN, [], []),
-    ("autograder/grading/scoring.py", [], LESSONS, [], []),
+    ("autograder/grading/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),
     ("autograder/insight/report.py", [], [], [], []),

@@ -1,7 +1,8 @@
 """Every lesson can be graded in the jail, where nothing of the autograder can be imported.
 
 `grade` first grades the lesson's own solution there, and refuses a class if that loses a mark. So two notebooks per
-lesson try three things: the solution, other right answers, and wrong answers.
+lesson try three things: the solution, other right answers, and wrong answers. They take the whole way from the released
+notebook to the gradebook; `test_audit` tries single answers in the jail.
 """
 
 from __future__ import annotations
@@ -61,12 +62,10 @@ def found_in(root: Path, student: str, lesson: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_known_answers_are_graded_in_the_jail_as_the_audit_says(lesson, tmp_path, capsys):
-    """The audit tries answers in its own process, and stops at the first failure of a core; students meet this grader.
-
-    One notebook has other right answers, one wrong ones, to as many exercises as do not touch each other.
-    """
+    """One notebook has other right answers, one wrong ones, to as many exercises as do not touch each other."""
     others, mistakes = (independent(lesson, kind.of_lesson(lesson)) for kind in (right, wrong))
     submit(tmp_path, "right", lesson, {answer.cell: answer.source for answer in others})
     submit(tmp_path, "wrong", lesson, {answer.cell: answer.source for answer in mistakes})

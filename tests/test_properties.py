@@ -59,6 +59,9 @@ def test_of_two_equal_properties_the_first_is_the_core():
 def test_a_cell_with_one_check_or_none_needs_no_weights():
     (only,) = properties.of_test(graded_cell(f"{IMPORT}step.one(f)"))
     assert (only.name, only.points) == ("one", 4.0)
+    only, visible = properties.of_test(graded_cell(f"assert f(1) == 1\n{IMPORT}step.one(f)"))
+    assert (only.name, only.points, visible.name, visible.points) == ("one", 4.0, properties.VISIBLE, 0.0)
+    assert "assert" not in only.source, "a check is tried first: it finds the hint"
     (whole,) = properties.of_test(graded_cell("assert True"))
     assert (whole.name, whole.points, whole.source) == ("", 4.0, "assert True")
 

@@ -26,24 +26,20 @@ class Shared:
     seed: int | None = None
     #: Failed checks do not search for hints; whoever catches their error may (`later`).
     later: bool = False
-    #: Hints are searched for this exercise only (for all, if None), and among this one known wrong answer only.
-    hinted: str | None = None
+    #: Hints are searched for among this one known wrong answer only.
     suspect: str | None = None
     #: (exercise, check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
     twins: ClassVar[dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]]] = {}
 
 
 @contextlib.contextmanager
-def only_for(exercise: str, suspect: str | None = None) -> Iterator[None]:
-    """Inside, checks of other exercises say what failed, and spare themselves the search for hints.
-
-    suspect: the name of the one known wrong answer that is compared with what failed; without it, all are.
-    """
-    Shared.hinted, Shared.suspect = exercise, suspect
+def only(suspect: str | None) -> Iterator[None]:
+    """Inside, what failed is compared with the known wrong answer of this name alone; with all, if it is None."""
+    Shared.suspect = suspect
     try:
         yield
     finally:
-        Shared.hinted = Shared.suspect = None
+        Shared.suspect = None
 
 
 @contextlib.contextmanager
@@ -66,8 +62,6 @@ def matching(
     """
     from autograder.answers import wrong
 
-    if Shared.hinted not in (None, exercise):
-        return ()
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     found = []
     for known in wrong.of_exercise(exercise):

@@ -56,11 +56,13 @@ def run_cells(
     skip: Collection[str] = (),
     passed: Callable[[], None] = lambda: None,
     again: bool = False,
+    brief: bool = False,
 ) -> Failures:
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
     passed: called after each code cell. again: the cells have run before; tests that hold do not run once more.
+    brief: where the core of an exercise does not hold, its other properties are not tried; no picture is drawn.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
     whole notebook took too long; a cell that did not run to its end has a `failure` (`failure_of`). A test also gets
@@ -69,7 +71,7 @@ def run_cells(
     `seed` that repeats the failure, and the number of `tries` if there were two. Returns the failures of checks, for
     `add_hints`.
     """
-    run = _Run(new_kernel, limits, again)
+    run = _Run(new_kernel, limits, again, brief)
     try:
         for cell in cells:
             if cell.cell_type == "code":
@@ -142,6 +144,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         if isinstance(reply.raised, CheckFailed):
             run.failures.append((found, reply.raised.find_hints))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
+        hopeless |= run.brief and ours.properties[0].status != "ok"
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
 
 
@@ -154,7 +157,7 @@ def _outcome(run: _Run, reply: Reply) -> dict:
         found["seed"] = str(reply.seed)  # as text: JavaScript would round it
     if reply.status == "error":
         found["where"] = [frame[-ERROR:] for frame in run.own_frames(reply)]
-        if drawn := picture_of(reply.raised):
+        if not run.brief and (drawn := picture_of(reply.raised)):
             found["picture"] = drawn
     return run.within_account(found)
 
@@ -204,8 +207,8 @@ def is_unwritten(outcome: dict) -> bool:
 class _Run:
     """One pass over a notebook: the live kernel, and which cells it has seen."""
 
-    def __init__(self, new_kernel: Callable[[], Kernel], limits: Limits, again: bool = False):
-        self.new_kernel, self.limits, self.again = new_kernel, limits, again
+    def __init__(self, new_kernel: Callable[[], Kernel], limits: Limits, again: bool = False, brief: bool = False):
+        self.new_kernel, self.limits, self.again, self.brief = new_kernel, limits, again, brief
         self.deadline = clock.now() + limits.notebook
         self.kernel, self.fresh = new_kernel(), True
         self.since = time.monotonic()  # when the live kernel had seen the cells before

@@ -91,9 +91,9 @@ def reasons(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None) -
         failure = failure_of(one)
         # A name is not there because the cell that defines it was left out: that explains the error.
         missing = _was_left_out(answer) and not failure["check"] and failure["error"] == "NameError"
-        why = "" if missing else _why(failure, unwritten)[:MAX_MESSAGE]
+        text = "" if missing else why(failure, unwritten)[:MAX_MESSAGE]
         hints = list(dict.fromkeys(hint["text"] for hint in failure["hints"]))
-        found.setdefault((why, *hints), Reason([], why, hints)).outcomes.append(one)
+        found.setdefault((text, *hints), Reason([], text, hints)).outcomes.append(one)
     return [
         one._replace(message=f"{about} {one.message}".strip() if number == 0 or not one.message else one.message)
         for number, one in enumerate(found.values())
@@ -116,7 +116,7 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
     return said
 
 
-def _why(failure: dict, unwritten: bool) -> str:
+def why(failure: dict, unwritten: bool = False) -> str:
     """Why a property does not hold. unwritten: its answer's cell holds the stub."""
     kind, error, message = failure["kind"], failure["error"], failure["message"]
     if kind in STOPPED and not message:
@@ -190,8 +190,8 @@ class SaveScores(NbGraderPreprocessor):
         where = resources["nbgrader"]
         ids = {cell.id: cell for cell in nb.cells}
         for test in filter(is_test, nb.cells):
-            why = comment(test, ids.get(answer_of(test.id)), nb.metadata.autograder.problem)
-            test.metadata.autograder.comment = why
+            said = comment(test, ids.get(answer_of(test.id)), nb.metadata.autograder.problem)
+            test.metadata.autograder.comment = said
         tests = {test.id: test for test in nb.cells if is_test(test)}
         with Gradebook(where["db_url"]) as gradebook:
             save(gradebook, where["notebook"], where["assignment"], where["student"], tests)

@@ -28,7 +28,7 @@ SHARED = (
 #: What a grade depends on as well.
 GRADING = ("autograder/grading", "nbgrader_config.py")
 #: What a verdict of the audit depends on as well.
-SOUNDNESS = ("autograder/soundness",)
+SOUNDNESS = ("autograder/soundness", "autograder/grading")
 
 #: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")

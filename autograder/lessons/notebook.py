@@ -12,20 +12,15 @@ import contextlib
 import functools
 import io
 import linecache
-import os
 import re
 import sys
-import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import nbformat
-
-from autograder.lessons import properties
 
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTIONS = ROOT / "solutions"
@@ -129,71 +124,10 @@ def is_setup(cell: nbformat.NotebookNode) -> bool:
     return cell.cell_type == "code" and bool(needed)
 
 
-@dataclass
-class Outcome:
-    """The result of each graded cell: `points[cell]` of `max_points[cell]`.
-
-    broken: cell → each check that fails → why; '' stands for the visible part of the test. Where a check of the core
-    fails, nothing else is tried.
-    """
-
-    points: dict[str, float] = field(default_factory=dict)
-    max_points: dict[str, float] = field(default_factory=dict)
-    broken: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    @property
-    def messages(self) -> dict[str, str]:
-        """For each cell, why it lost marks; "" if it lost none."""
-        return {cell: "\n\n".join(found.values()) for cell, found in self.broken.items()}
-
-    @property
-    def failed(self) -> set[str]:
-        """The grade cells that lost marks."""
-        return {cell for cell, most in self.max_points.items() if self.points[cell] < most}
-
-
 @functools.lru_cache(maxsize=256)
 def compiled(source: str, filename: str) -> CodeType:
     """The code of a lesson's cell, as a kernel compiles it: annotations are not postponed as they are in this file."""
     return compile(source, filename, "exec", dont_inherit=True)
-
-
-def grade(nb: nbformat.NotebookNode, swap: dict[str, str] | None = None, only: set[str] | None = None) -> Outcome:
-    """Run a notebook's setup, solution and grade cells in this process and mark each property of each exercise.
-
-    swap: cell id → other source. only: the grade cells to run; the others are not in the outcome. Demonstrations
-    are left out, because a known wrong answer may break them. A cell that raises loses its own marks only; the later
-    ones still run.
-    """
-    outcome = Outcome()
-    with _scratch_folder(), _quiet():
-        space = fresh_namespace()
-        for cell in nb.cells:
-            graded = nbgrader_role(cell) == "grade" and cell.cell_type == "code"
-            if not is_setup(cell) and not (graded and (only is None or cell.id in only)):
-                continue
-            if not graded:
-                _execute(cell.id, (swap or {}).get(cell.id, cell.source), space)
-                continue
-            core, *others = properties.of_test(cell)
-            broken = _first_failure(cell.id, core.checks, space)
-            if not broken:
-                said = {one.name: _execute(cell.id, one.source, space) for one in others}
-                said = said or {properties.VISIBLE: _execute(cell.id, properties.rest_of(cell), space)}
-                broken = {name: error for name, error in said.items() if error}
-            outcome.broken[cell.id], outcome.max_points[cell.id] = broken, float(cell.metadata.nbgrader.points)
-            holds = not broken.keys() & core.checks.keys() if others else not broken  # alone, it has the visible part
-            tried = [(one.name, one.points, one.name not in broken) for one in others]
-            outcome.points[cell.id] = properties.earned([(core.name, core.points, holds), *tried])
-    return outcome
-
-
-def _first_failure(cell_id: str, parts: dict[str, str], space: dict[str, Any]) -> dict[str, str]:
-    """The first of these parts of a cell that raises, by name, with the last line of its error; else nothing."""
-    for name, source in parts.items():
-        if error := _execute(cell_id, source, space):
-            return {name: error}
-    return {}
 
 
 def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]:
@@ -202,11 +136,10 @@ def functions(lesson: str, swap: dict[str, str] | None = None) -> dict[str, Any]
     swap: cell id → other source. RuntimeError names a cell that raises, and its error.
     """
     space = fresh_namespace()
-    with _quiet():
-        for name, source in _setup_cells(lesson, solution_path(lesson).stat().st_mtime_ns):
-            error = _execute(name, (swap or {}).get(name, source), space)
-            if error:
-                raise RuntimeError(f"{lesson}, cell {name}: {error}")
+    for name, source in _setup_cells(lesson, solution_path(lesson).stat().st_mtime_ns):
+        if error := execute(name, (swap or {}).get(name, source), space):
+            said = "".join(traceback.format_exception_only(error)).strip()
+            raise RuntimeError(f"{lesson}, cell {name}: {said}")
     return space
 
 
@@ -224,30 +157,13 @@ def fresh_namespace() -> dict[str, Any]:
     return {"__name__": "__main__", "__builtins__": __builtins__}
 
 
-def _execute(cell_id: str, source: str, space: dict[str, Any]) -> str:
-    """Run one cell; the last line of its error, or ''."""
-    filename = f"<cell {cell_id}>"
+def execute(name: str, source: str, space: dict[str, Any]) -> Exception | None:
+    """Run a cell of this name, without what it prints; the error that it raises, if it does."""
+    filename = f"<cell {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     try:
-        exec(compiled(source, filename), space)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            exec(compiled(source, filename), space)
     except Exception as error:
-        return "".join(traceback.format_exception_only(error)).strip()
-    return ""
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
-
-
-@contextlib.contextmanager
-def _scratch_folder() -> Iterator[None]:
-    """Run in an empty folder: a notebook may write files into its working directory."""
-    before = os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
-        os.chdir(folder)
-        try:
-            yield
-        finally:
-            os.chdir(before)
+        return error
+    return None

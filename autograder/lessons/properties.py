@@ -48,7 +48,7 @@ class Property:
 def of_test(test: nbformat.NotebookNode) -> list[Property]:
     """The properties of an exercise, its core first and its visible part last, with no points of its own.
 
-    The visible part of a cell with a single property belongs to that. test: the test cell with `metadata.properties`.
+    test: the test cell with `metadata.properties`.
     ValueError, in one line, for weights that do not fit the cell.
     """
     calls, points = _calls(test), float(test.metadata.nbgrader.points)
@@ -62,11 +62,9 @@ def of_test(test: nbformat.NotebookNode) -> list[Property]:
     joined = [name for name in calls if name not in others]
     together = _only(lines, imports | {line for name in joined for line in _lines(calls[name])})
     return [
-        Property(
-            core, float(weights[core]), together if others else test.source, {name: alone[name] for name in joined}
-        ),
+        Property(core, float(weights[core]), together, {name: alone[name] for name in joined}),
         *(Property(name, float(weights[name]), alone[name], {name: alone[name]}) for name in others),
-        *([Property(VISIBLE, 0.0, rest_of(test), {})] if others and _has_visible_part(test) else []),
+        *([Property(VISIBLE, 0.0, rest_of(test), {})] if _has_visible_part(test) else []),
     ]
 
 

@@ -1,10 +1,11 @@
 """`python -m autograder audit`: is the grading itself right?
 
 Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets none; every
-known wrong answer fails a check of its exercise, the message shows its hint, and the marks that it loses, there and in
+known wrong answer fails a check of its exercise, the student sees its hint, and the marks that it loses, there and in
 the exercises that build on it, are those that are recorded (`answers.verdicts`); every other known right answer keeps
-full marks. A grade cell that does not depend on the cell that an answer replaces is not run again for that answer: the
-solution has shown its outcome. Each process of an audit draws its inputs once, and every audit draws new ones
+full marks. Cells run as they do when a class is graded (`run_cells`), in this process or, with `--jail`, in a jail. A
+grade cell that does not depend on the cell that an answer replaces is not run again for that answer: the solution has
+shown its outcome. Each process of an audit draws its inputs once, and every audit draws new ones
 (`check.share_inputs`).
 
 `audit --record` records what wrong answers fail. An answer that differs from its record is tried a second time, on
@@ -15,13 +16,16 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import copy
 import difflib
 import json
+import math
 import multiprocessing
 import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import nbformat
@@ -31,6 +35,8 @@ from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
 from autograder.checking.check import SEED, share_inputs
+from autograder.grading import jail, run_cells, scoring, submission, submission_files
+from autograder.grading.kernels import OwnKernel
 from autograder.lessons import keys, names, notebook, properties
 from autograder.lessons.files import write_whole
 from autograder.soundness import matrix
@@ -77,40 +83,73 @@ def cases(lesson: str) -> list[Case]:
     ]
 
 
-def examine(case: Case, thorough: bool = True) -> Verdict:
-    """Grade one case in this process and compare the outcome with the claim.
+def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
+    """Grade one case and compare the outcome with the claim.
 
     thorough: for an answer, run all grade cells that depend on it, to see all marks that it loses. Otherwise only the
-    test of its own exercise runs, and a wrong answer's hint is searched for in itself alone.
+    test of its own exercise runs, and a wrong answer's hint is searched for in itself alone. jailed: as for `tested`.
     """
     nb, known = notebook.read(case.lesson), case.answer()
     if known is None:
-        outcome = notebook.grade(unedited(nb) if case.kind == "unedited" else nb)
-        should_fail = set(outcome.max_points) if case.kind == "unedited" else set()
-        kept = [f"{cell} kept its marks" for cell in sorted(should_fail - outcome.failed)]
-        return Verdict(case, (*kept, *_lost(outcome, outcome.failed - should_fail)))
+        tests, _ = tested(unedited(nb) if case.kind == "unedited" else nb, case.lesson, jailed=jailed)
+        lost = [test for test in tests if not scoring.passed(test)]
+        if case.kind == "unedited":
+            return Verdict(case, tuple(f"{test.id} kept its marks" for test in tests if test not in lost))
+        return Verdict(case, tuple(map(_lost, lost)))
     own_test = f"{known.cell}-test"
-    only = names.dependents(nb, known.cell) if thorough else {own_test}
-    with hints.only_for(known.cell, None if thorough else known.name):
-        outcome = notebook.grade(nb, {known.cell: known.source}, only=only)
+    for cell in nb.cells:
+        if cell.id == known.cell:
+            cell.source = known.source
+    tests, failures = tested(nb, case.lesson, names.dependents(nb, known.cell) if thorough else {own_test}, jailed)
+    lost = [test for test in tests if not scoring.passed(test)]
     if case.kind == "right":
-        return Verdict(case, tuple(_lost(outcome, outcome.failed)))
-    failed = outcome.broken[own_test]
-    if not failed.keys() - {properties.VISIBLE}:
-        seen = f"only the visible part of {own_test} fails" if failed else f"{own_test} kept its marks"
+        return Verdict(case, tuple(map(_lost, lost)))
+    own = next(test for test in tests if test.id == own_test)
+    if not matrix.failing(own).keys() - {properties.VISIBLE}:
+        seen = f"only the visible part of {own_test} fails" if own in lost else f"{own_test} kept its marks"
         return Verdict(case, (f"{seen}: no check fails for this answer, so one is missing",))
-    losses = matrix.losses(nb, known, outcome)
-    complaints = _unlike_its_record(known, losses, outcome, thorough)
-    if known.hint not in outcome.messages[own_test]:
-        complaints.append(f"{own_test} does not show the hint, it says: {outcome.messages[own_test]}")
+    losses = matrix.losses(nb, known, lost)
+    complaints = _unlike_its_record(known, losses, lost, thorough)
+    outcomes = scoring.outcomes_of(own)
+    with hints.only(None if thorough else known.name):
+        run_cells.add_hints([failure for failure in failures if any(failure[0] is one for one in outcomes)], math.inf)
+    if known.name not in {hint.name for one in outcomes if scoring.is_lost(one) for hint in one.failure.hints}:
+        complaints.append(f"{own_test} does not show the hint, it says: {scoring.comment(own, None)}")
     return Verdict(case, tuple(complaints), losses)
 
 
-def _lost(outcome: notebook.Outcome, cells: set[str]) -> list[str]:
-    return [f"{cell} lost its marks: {outcome.messages[cell]}" for cell in sorted(cells)]
+#: Seconds for a cell, a test and a notebook.
+LIMITS = run_cells.Limits(60, 240, 900)
 
 
-def _unlike_its_record(known: Answer, losses: Losses, outcome: notebook.Outcome, thorough: bool) -> list[str]:
+def tested(
+    nb: nbformat.NotebookNode, lesson: str, only: Collection[str] | None = None, jailed: bool = False
+) -> tuple[list[nbformat.NotebookNode], run_cells.Failures]:
+    """The test cells of a notebook after they have run, behind its setup and answer cells, and what checks failed.
+
+    only: the ids of the test cells to run, if not all. Demonstrations are left out, because a known wrong answer may
+    break them. Where the core of an exercise fails, nothing else is tried. jailed: answers run in a jail, as students'
+    do, and with limits of time; otherwise in this process.
+    """
+    solution = notebook.solution_path(lesson)
+    cells = [
+        cell for cell in nb.cells
+        if notebook.is_setup(cell) or (run_cells.is_test(cell) and (only is None or cell.id in only))
+    ]  # fmt: skip
+    kernels = contextlib.nullcontext(OwnKernel)
+    if jailed:
+        ours = notebook.read(lesson)
+        kernels = submission.kernels_for(ours, submission_files.companion_files(solution.parent), jail=True)
+    with kernels as new_kernel, hints.later():
+        failures = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True)
+    return [cell for cell in cells if run_cells.is_test(cell)], failures
+
+
+def _lost(test: nbformat.NotebookNode) -> str:
+    return f"{test.id} lost its marks: {scoring.comment(test, None)}"
+
+
+def _unlike_its_record(known: Answer, losses: Losses, lost: list[nbformat.NotebookNode], thorough: bool) -> list[str]:
     """What a wrong answer loses, where that is not recorded: as a diff of `verdicts.txt`, and why."""
     recorded = Losses(known.breaks, known.fails)
     if as_recorded(losses, recorded, thorough):
@@ -118,10 +157,10 @@ def _unlike_its_record(known: Answer, losses: Losses, outcome: notebook.Outcome,
     seen = f"+{verdicts.line(known.cell, known.name, losses)}"
     if recorded == NOT_RECORDED:
         return [f"what it fails is not recorded: make audit LESSONS={known.cell} RECORD=1", seen]
-    own = outcome.broken[f"{known.cell}-test"].items()
-    why = [f"{name} fails: {error}" for name, error in own if name and name not in recorded.fails]
+    own, *others = sorted(lost, key=lambda test: test.id != f"{known.cell}-test")
+    why = [f"{name} fails: {text}" for name, text in matrix.failing(own).items() if name and name not in recorded.fails]
     if losses.fails == recorded.fails:
-        why = _lost(outcome, set(losses.breaks) - set(recorded.breaks))
+        why = [_lost(test) for test in sorted(others, key=lambda test: test.id) if test.id not in recorded.breaks]
     return [
         "what it fails has changed; if that is right, make audit RECORD=1 records it",
         f"-{verdicts.line(known.cell, known.name, recorded)}",
@@ -158,11 +197,12 @@ def batches(lesson: str) -> dict[str, list[Case]]:
 
 
 def try_batch(
-    lesson: str, name: str, thorough: bool = True, most: int | None = None, force: bool = False
+    lesson: str, name: str, thorough: bool = True, most: int | None = None, force: bool = False, jailed: bool = False
 ) -> list[Verdict]:
     """The verdicts on a batch. A case that has held with the same code is not tried again, unless `force` is set.
 
-    most: try at most this many known wrong answers to an exercise (the subtle ones come first), and one right one.
+    thorough, jailed: as for `examine`. most: try at most this many known wrong answers to an exercise (the subtle ones
+    come first), and one right one.
     """
     of_batch = batches(lesson)[name]
     if most is not None:
@@ -170,12 +210,12 @@ def try_batch(
         of_batch = others[:most] + right_ones[:1]
     held, found = Held(lesson, name), []
     for case in of_batch:
-        losses = None if force else held.losses(case, thorough)
+        losses = None if force else held.losses(case, thorough, jailed)
         if losses is not None:
             found.append(Verdict(case, (), losses))
             continue
-        found.append(examine(case, thorough))
-        held.add(found[-1], thorough)
+        found.append(examine(case, thorough, jailed))
+        held.add(found[-1], thorough, jailed)
     return found
 
 
@@ -192,22 +232,23 @@ class Held:
         self.key = f"{keys.of_lesson(lesson, more=keys.SOUNDNESS, verdicts=False)} {fails}"
         self.cases = self._read()
 
-    def losses(self, case: Case, thorough: bool) -> Losses | None:
+    def losses(self, case: Case, thorough: bool, jailed: bool) -> Losses | None:
         """What a case lost that has held when it was tried at least this thoroughly; None if it is to be tried."""
         kept, known = self.cases.get(f"{case.kind} {case.name}"), case.answer()
-        if not kept or (thorough and not kept["thorough"]):
+        if not kept or thorough > kept["thorough"] or jailed > kept["jailed"]:
             return None
         losses = Losses(tuple(kept["breaks"]), tuple(kept["fails"]))
         recorded = Losses(known.breaks, known.fails) if known else NOT_RECORDED
         return losses if as_recorded(losses, recorded, kept["thorough"]) else None
 
-    def add(self, verdict: Verdict, thorough: bool) -> None:
+    def add(self, verdict: Verdict, thorough: bool, jailed: bool) -> None:
         """Keep what a case lost if it holds; otherwise forget that it once held."""
         name = f"{verdict.case.kind} {verdict.case.name}"
+        before = self.cases.get(name, {"thorough": False, "jailed": False})
         if verdict.complaints:
             self.cases.pop(name, None)
-        elif thorough or not self.cases.get(name, {}).get("thorough"):
-            self.cases[name] = {"thorough": thorough, **verdict.losses._asdict()}
+        elif thorough >= before["thorough"] and jailed >= before["jailed"]:
+            self.cases[name] = {"thorough": thorough, "jailed": jailed, **verdict.losses._asdict()}
         write_whole(self.path, json.dumps({"key": self.key, "cases": self.cases}, indent=1))
 
     def _read(self) -> dict[str, dict]:
@@ -238,7 +279,9 @@ def named(names: list[str]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def audit(todo: list[tuple[str, str]], jobs: int = 2, thorough: bool = True, force: bool = False) -> list[Verdict]:
+def audit(
+    todo: list[tuple[str, str]], jobs: int = 2, thorough: bool = True, force: bool = False, jailed: bool = False
+) -> list[Verdict]:
     """Examine the cases of these batches (lesson, name), `jobs` batches at a time. Each worker loads torch once."""
     from tqdm import tqdm
 
@@ -252,7 +295,7 @@ def audit(todo: list[tuple[str, str]], jobs: int = 2, thorough: bool = True, for
         concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context, initializer=share_inputs) as pool,
         tqdm(total=total, desc="audit", unit="case", disable=not sys.stderr.isatty()) as bar,
     ):
-        running = [pool.submit(try_batch, *batch, thorough, None, force) for batch in todo]
+        running = [pool.submit(try_batch, *batch, thorough, None, force, jailed) for batch in todo]
         for done in concurrent.futures.as_completed(running):
             found += done.result()
             bar.update(len(done.result()))
@@ -261,20 +304,23 @@ def audit(todo: list[tuple[str, str]], jobs: int = 2, thorough: bool = True, for
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """`audit [LESSON or EXERCISE…] [--record] [--jobs N]`."""
+    """`audit [LESSON or EXERCISE…] [--record] [--jail] [--jobs N]`."""
     parser = subparsers.add_parser("audit", help="grade all known wrong and right answers, to test the checks")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="a lesson (08_zero1) or an exercise (08-ex3); default: all"
     )
     parser.add_argument("--jobs", type=int, default=2, help="batches graded at once (default: 2)")
     parser.add_argument("--force", action="store_true", help="try even the cases that have held with the same code")
+    parser.add_argument("--jail", action="store_true", help="run answers in a jail, as when a class is graded")
     parser.add_argument("--record", action="store_true", help="write what wrong answers fail into verdicts.txt")
     parser.set_defaults(run=_main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
     todo = named(arguments.names)
-    examined = audit(todo, arguments.jobs, force=arguments.force)
+    if arguments.jail and jail.missing():
+        raise ValueError(jail.MISSING)
+    examined = audit(todo, arguments.jobs, force=arguments.force, jailed=arguments.jail)
     if arguments.record:
         examined = record(todo, examined, arguments.jobs)
     lessons = list(dict.fromkeys(lesson for lesson, _ in todo))

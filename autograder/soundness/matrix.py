@@ -13,6 +13,7 @@ import nbformat
 from autograder.answers import wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import Losses
+from autograder.grading import scoring
 from autograder.lessons import notebook, properties
 
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
@@ -68,16 +69,28 @@ def of_lesson(lesson: str) -> list[Row]:
     return rows
 
 
-def losses(nb: nbformat.NotebookNode, answer: Answer, outcome: notebook.Outcome) -> Losses:
-    """What an answer was seen to lose: its own test, then the others; and the checks of its own, none for the core."""
-    own_test, core = f"{answer.cell}-test", ""
-    failed = outcome.broken[own_test].keys() - {properties.VISIBLE}
-    checks: list[str] = []
+def losses(nb: nbformat.NotebookNode, answer: Answer, lost: list[nbformat.NotebookNode]) -> Losses:
+    """What an answer was seen to lose: its own test, then the others; and the checks of its own, none for the core.
+
+    lost: the test cells that have lost marks, as they ran.
+    """
+    own_test = f"{answer.cell}-test"
+    names = {test.id for test in lost}
+    own = next(test for test in lost if test.id == own_test)
+    core, checks = "", list[str]()
     for one in _properties(nb).get(answer.cell, []):
         core = core or one.name
-        checks += [name for name in one.checks if name in failed]
-    others = [cell.id for cell in nb.cells if cell.id in outcome.failed - {own_test}]
+        checks += [name for name in one.checks if name in failing(own)]
+    others = [cell.id for cell in nb.cells if cell.id in names - {own_test}]
     return Losses((own_test, *others), () if checks == [core] else tuple(checks))
+
+
+def failing(test: nbformat.NotebookNode) -> dict[str, str]:
+    """The checks of a test that fail, each with what is said of it; VISIBLE for the visible part."""
+    found = {}
+    for one in filter(scoring.is_lost, scoring.outcomes_of(test)):
+        found[one.failure.check or one.name] = scoring.why(one.failure)
+    return found
 
 
 def complaints(lesson: str) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from autograder.answers import right
+from autograder.grading import scoring
 from autograder.lessons import notebook
+from autograder.soundness import audit
 
 
 def right_answers(lesson: str) -> list[str]:
@@ -15,6 +17,9 @@ def keeps_all_marks(lesson: str, name: str, times: int = 10) -> None:
     """The solution, or the right answer of that name, is graded so often, and never loses a mark."""
     swap = {v.cell: v.source for v in right.of_lesson(lesson) if v.name == name}
     nb = notebook.read(lesson)
+    for cell in nb.cells:
+        cell.source = swap.get(cell.id, cell.source)
     for _ in range(times):
-        outcome = notebook.grade(nb, swap)
-        assert not outcome.failed, outcome.messages
+        tests, _ = audit.tested(nb, lesson)
+        lost = {test.id: scoring.comment(test, None) for test in tests if not scoring.passed(test)}
+        assert tests and not lost, lost
