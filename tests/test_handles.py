@@ -180,3 +180,16 @@ def test_what_a_checks_own_function_was_given_stays_as_it_was(inmate, how):
             got = stage.call_inside(Keeps, function).go(numbers, plans)
     assert got == 21, "the submission has changed its copy"
     assert numbers.tolist() == [1, 1, 1] and plans == [[1, 2], [3]]
+
+
+def test_what_is_packed_meanwhile_does_not_change_whose_handle_was_met():
+    class Inmate:
+        latest = property(lambda self: self)
+
+    class PacksAnother:
+        def __reduce__(self):
+            assert handles.pack(handles.Handle(second, "g"))[1] is second
+            return int, ()
+
+    first, second = Inmate(), Inmate()
+    assert handles.pack([handles.Handle(first, "f"), PacksAnother()])[1] is first

@@ -18,7 +18,8 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from contextvars import ContextVar
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -33,6 +34,9 @@ from ranks import sending
 from ranks.ledger import Ledger, Message, Span
 
 _run_outside = ranks.run
+
+#: The exceptions that the lesson's setup cells define, by name.
+_errors: ContextVar[dict[str, type]] = ContextVar("errors", default={})  # noqa: B039 (never changed in place)
 
 
 class Handle:
@@ -71,17 +75,18 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
     code raises those. Of a check's records, only those methods travel that something needs there (`luggage`).
     """
 
-    met: outside.Inmate | None = None
-    luggage = Luggage(None)
-    #: The exceptions that the lesson's setup cells define, by name.
-    errors: ClassVar[dict[str, type]] = {}
+    def __init__(self, file: io.BytesIO, luggage: Luggage):
+        super().__init__(file)
+        self.luggage = luggage
+        #: Whose handle was met last.
+        self.met: outside.Inmate | None = None
 
     def persistent_id(self, obj: Any) -> str | int | None:
         """The name or number by which the jail finds an object of its own (`inside.resolve`); None for one of ours."""
         if isinstance(obj, Handle):
-            _Packer.met = obj._inmate
+            self.met = obj._inmate
             return obj._reference
-        return obj.__name__ if isinstance(obj, type) and self.errors.get(obj.__name__) is obj else None
+        return obj.__name__ if isinstance(obj, type) and _errors.get().get(obj.__name__) is obj else None
 
     def reducer_override(self, obj: Any) -> Any:
         return super().reducer_override(self.luggage.lighter(obj) if is_record(obj) else obj)
@@ -89,10 +94,11 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
 
 def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
     """A value as bytes for the jail, our own functions and classes by value; and whose handle it mentions."""
-    _Packer.met, _Packer.luggage, data = None, Luggage(value), io.BytesIO()
+    data = io.BytesIO()
+    packer = _Packer(data, Luggage(value))
     with _by_value():
-        _Packer(data).dump(value)
-    return data.getvalue(), _Packer.met
+        packer.dump(value)
+    return data.getvalue(), packer.met
 
 
 @contextlib.contextmanager
@@ -215,10 +221,11 @@ def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inm
     process of the same submission.
     """
     kinds = {name: value for name, value in (space or {}).items() if isinstance(value, type)}
-    _Packer.errors = {
+    errors = {
         name: value for name, value in kinds.items() if issubclass(value, Exception) and value.__module__ == "__main__"
     }
     apart = stage.HERE.apart if other is None else lambda subject: in_process(other, subject)
+    token = _errors.set(errors)
     # For grade cells that call `ranks.run` themselves.
     ranks.run = run
     try:
@@ -226,7 +233,7 @@ def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inm
             yield
     finally:
         ranks.run = _run_outside
-        _Packer.errors = {}
+        _errors.reset(token)
 
 
 def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
@@ -285,8 +292,8 @@ def exception(said: Any) -> Exception:
     else:
         kin = vars(builtins).get(str(said.get("kin")))
         kin = kin if isinstance(kin, type) and issubclass(kin, Exception) else Exception
-        if name in _Packer.errors:
-            error = _Packer.errors[name](text)
+        if name in _errors.get():
+            error = _errors.get()[name](text)
         elif kin.__name__ == name and kin in _PLAIN:
             error = kin(text)
         else:
