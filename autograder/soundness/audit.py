@@ -25,7 +25,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import nbformat
@@ -35,8 +35,8 @@ from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
 from autograder.checking.check import SEED, share_inputs
-from autograder.grading import jail, run_cells, scoring, submission, submission_files
-from autograder.grading.kernels import OwnKernel
+from autograder.grading import jail, run_cells, scoring, submission
+from autograder.grading.kernels import Kernel, OwnKernel
 from autograder.lessons import keys, names, notebook, properties
 from autograder.lessons.files import write_whole
 from autograder.soundness import matrix
@@ -131,15 +131,14 @@ def tested(
     break them. Where the core of an exercise fails, nothing else is tried. jailed: answers run in a jail, as students'
     do, and with limits of time; otherwise in this process.
     """
-    solution = notebook.solution_path(lesson)
     cells = [
         cell for cell in nb.cells
         if notebook.is_setup(cell) or (run_cells.is_test(cell) and (only is None or cell.id in only))
     ]  # fmt: skip
-    kernels = contextlib.nullcontext(OwnKernel)
+    kernels: contextlib.AbstractContextManager[Callable[[], Kernel]] = contextlib.nullcontext(OwnKernel)
     if jailed:
-        ours = notebook.read(lesson)
-        kernels = submission.kernels_for(ours, submission_files.companion_files(solution.parent), jail=True)
+        files = notebook.companions(notebook.solution_path(lesson).parent)
+        kernels = submission.kernels_for(notebook.read(lesson), files, jail=True)
     with kernels as new_kernel, hints.later():
         failures = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True)
     return [cell for cell in cells if run_cells.is_test(cell)], failures
