@@ -12,8 +12,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grading import jail
+from autograder.answers import wrong
+from autograder.grading import jail, run_cells
 from autograder.grading.course import Course
+from autograder.grading.kernels import LocalKernel
 from autograder.insight import lms, marks
 from autograder.lessons import names, nbgrader_api, notebook, properties
 from tests.helpers.formgrader_server import environment
@@ -302,6 +304,25 @@ def test_without_a_jail_the_marks_are_the_same(course, tmp_path):
     other.prepare(LESSON)
     assert grade(other, "ada", "in their own dtype") == (1.75, 2.0)
     assert grade(other, "bob", "ends") == (1.5, 2.0)
+
+
+def test_without_a_jail_a_failure_is_the_same_record(tmp_path):
+    """It is asked of the student's kernel, where the check ran, with the hints that were found there."""
+    known = wrong.of_exercise(MEAN)[0]
+    kernel = LocalKernel(str(tmp_path))
+    kernel.start()
+    try:
+        setup = [cell.source for cell in lesson().cells if notebook.is_setup(cell) and cell.id != MEAN]
+        assert [kernel.run(source, 60).status for source in (*setup, known.source)] == ["ok"] * (len(setup) + 1)
+        calls = next(cell for cell in lesson().cells if cell.id == f"{MEAN}-test")
+        core = properties.of_test(calls)[0]
+        failure = run_cells.failure_of(kernel.run_test(core.source, 60))
+        assert (failure["check"], failure["kind"]) == (core.name, "wrong") and "(case: " not in failure["message"]
+        assert {"name": known.name, "text": known.hint} in failure["hints"] and failure["case"]
+        assert kernel.run_test("1 / 0", 60).raised is None
+        assert kernel.run_test(core.source.replace(core.name, "no_such_check"), 60).error[0] == "AttributeError"
+    finally:
+        kernel.stop()
 
 
 def test_in_jupyterlab_the_cell_stops_at_the_first_failure():

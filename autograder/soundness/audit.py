@@ -231,7 +231,7 @@ class Held:
         self.key = f"{keys.of_lesson(lesson, more=keys.SOUNDNESS, verdicts=False)} {fails}"
         self.cases = self._read()
 
-    def losses(self, case: Case, thorough: bool, jailed: bool) -> Losses | None:
+    def losses(self, case: Case, thorough: bool, jailed: bool = False) -> Losses | None:
         """What a case lost that has held when it was tried at least this thoroughly; None if it is to be tried."""
         kept, known = self.cases.get(f"{case.kind} {case.name}"), case.answer()
         if not kept or thorough > kept["thorough"] or jailed > kept["jailed"]:
@@ -240,7 +240,7 @@ class Held:
         recorded = Losses(known.breaks, known.fails) if known else NOT_RECORDED
         return losses if as_recorded(losses, recorded, kept["thorough"]) else None
 
-    def add(self, verdict: Verdict, thorough: bool, jailed: bool) -> None:
+    def add(self, verdict: Verdict, thorough: bool, jailed: bool = False) -> None:
         """Keep what a case lost if it holds; otherwise forget that it once held."""
         name = f"{verdict.case.kind} {verdict.case.name}"
         before = self.cases.get(name, {"thorough": False, "jailed": False})
