@@ -61,7 +61,7 @@ def play(*yielded: Any, names: tuple = ()) -> CheckFailed | None:
 def told(*yielded: Any) -> str:
     """What a check that yields these cases says."""
     failure = play(*yielded)
-    return "" if failure is None else failure.message
+    return "" if failure is None else str(failure)
 
 
 def case(answer: Any, expect: Any, ranks: int = 2, name: str = "a", **more: Any) -> Case:
@@ -206,8 +206,8 @@ def test_a_hang_names_its_case_and_hides_nothing_before_it():
     right = case(lambda rank: Seen(number=1), Seen(number=1), name="right")
     hangs = case(waits, Seen(number=1), name="hangs")
     failure = play(right, hangs)
-    assert failure.case == "2 ranks, hangs"
-    assert failure.message.split("\n")[0] == "With 2 ranks, every rank waits forever (case: 2 ranks, hangs)"
+    assert failure.compared[0] == "2 ranks, hangs" and failure.kind == "hang"
+    assert str(failure).split("\n")[0] == "With 2 ranks, every rank waits forever (case: 2 ranks, hangs)"
     wrong = case(lambda rank: Seen(number=2), Seen(number=1), name="wrong")
     assert "the number on rank 0 is 2" in told(right, wrong, hangs)
 
@@ -218,7 +218,7 @@ def test_an_error_names_its_case_and_what_must_come_instead():
 
     right = case(lambda rank: Seen(number=1), Seen(number=1), name="right")
     failure = play(right, case(fails, Seen(number=1), name="fails", must="it must load."))
-    assert failure.message.startswith("it must load. With 2 ranks, rank ") and failure.case == "2 ranks, fails"
+    assert str(failure).startswith("it must load. With 2 ranks, rank ") and failure.compared[0] == "2 ranks, fails"
     assert "raised KeyError" in told(right, case(fails, Seen(number=1), name="fails"))
 
 
@@ -279,7 +279,7 @@ def test_a_call_gets_copies_and_is_named_as_a_student_would_write_it():
     assert named(lambda f: [Call(f, numbers, 1, gives=6.0, sees=look)], total) is None
     assert numbers.tolist() == [1, 1, 1] and seen == [(False, [2, 2, 2])]
     failure = named(lambda f: [Call(f, [1], 2, gives=6, what="the sum", because="add all")], lambda x, y: 3)
-    assert failure.message == "the sum is 3, expected 6; add all (case: total([1], 2))"
+    assert str(failure) == "the sum is 3, expected 6; add all (case: total([1], 2))"
     fortran = np.asfortranarray(np.ones((2, 3)))
     layout = Call(lambda a: a.flags.f_contiguous, fortran, gives=True, name="layout")
     assert told(layout) == ""
@@ -296,7 +296,7 @@ def test_a_call_gives_facts_too_and_its_error_names_the_case():
     assert told(*call(Seen(wrong=""))) == "too large (case: abs of -9)"
     assert told(*call(Seen(number=8))) == "the number is 9, expected 8; count the ranks (case: abs of -9)"
     failure = play(Call(lambda: 1 / 0, gives=1, name="a division"))
-    assert failure.message == "Your code raised ZeroDivisionError: division by zero (case: a division)"
+    assert str(failure) == "Your code raised ZeroDivisionError: division by zero (case: a division)"
 
 
 def test_what_is_refused_names_the_argument_and_the_right_call_must_succeed():
@@ -380,4 +380,4 @@ def test_in_a_jail_facts_of_another_form_are_the_answers_fault():
     with stage.on(jailed):
         for seen in (None, Other(1), [Seen("", 1)] * 2, Seen()):
             failure = play(case(returns(seen), Seen(number=1)))
-            assert failure.message == "what the ranks returned cannot be read (case: 2 ranks, a)"
+            assert str(failure) == "what the ranks returned cannot be read (case: 2 ranks, a)"
