@@ -72,6 +72,7 @@ lab: .venv/.ready ## open JupyterLab, with nbgrader's extensions, on notebooks/
 
 notebooks: .venv/.ready ## regenerate notebooks/ from solutions/
 	@$(BIN)/python -m autograder pieces
+	@$(BIN)/python -m autograder hidden-tests $(LESSONS)
 	@$(BIN)/python -m autograder release $(LESSONS)
 
 handout: .venv/.ready ## write the folder and the zip for students: _build/handout.zip
@@ -188,7 +189,7 @@ $(STAMPS)/pieces: $(SOURCES) autograder/lessons/pieces.py $(STAMPS)/inputs .venv
 	@$(BIN)/python -m autograder pieces
 	@touch $@
 
-$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/lessons/properties.py autograder/grading/checklist.py autograder/grading/steps.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/properties.py autograder/grading/checklist.py autograder/grading/steps.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 

@@ -12,6 +12,7 @@ COMMANDS = (
     "lessons.release",
     "lessons.run_solutions",
     "lessons.pieces",
+    "properties",
     "lessons.chapters",
     "soundness.audit",
     "grading.command",

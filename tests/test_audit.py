@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+import types
 import warnings
 
-import nbformat
 import pytest
 
-import autograder.checks
 from autograder.__main__ import main
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.verdicts import Losses
@@ -265,33 +264,29 @@ class Tiny:
         self.folder = root / "solutions" / "98_tiny"
         self.folder.mkdir(parents=True)
         (self.folder / "wrong.md").write_text(WRONG)
-        hidden = "from autograder.checks import tiny\ntiny.doubles(twice)\ntiny.takes_zero(twice)"
-        path = tiny_lesson.lesson(root / "solutions", hidden=hidden)
-        nb = nbformat.read(path, as_version=4)
-        nb.cells[-1].metadata["properties"] = {"doubles": 2, "takes_zero": 1}
-        nbformat.write(nb, path)
+        hidden = 'from autograder.checks import try_exercise\n\ntry_exercise("98-ex1-twice", twice=twice)'
+        tiny_lesson.lesson(root / "solutions", hidden=hidden)
         monkeypatch.setattr(notebook, "ROOT", root)
         monkeypatch.setattr(notebook, "SOLUTIONS", root / "solutions")
         monkeypatch.setattr(audit, "VERDICTS", root / "held")
         monkeypatch.setattr(audit, "audit", self._audit)
-        monkeypatch.setattr(autograder.checks, "tiny", self, raising=False)
-        monkeypatch.setitem(sys.modules, "autograder.checks.tiny", self)
+        monkeypatch.setitem(sys.modules, "autograder.checks.tiny", types.ModuleType("tiny"))
         monkeypatch.setattr(hints.Shared, "seed", None)
         monkeypatch.setattr(hints.Shared, "twins", {})
         self.tried = lambda: [3]
 
-        @check.check("98-ex1-twice")
         def doubles(twice, *, rng):
             """It gives twice x."""
             for x in self.tried():
                 expect_equal(f"x = {x}", twice(x), 2 * x, what="twice x")
 
-        @check.check("98-ex1-twice")
         def takes_zero(twice, *, rng):
             """It gives 0 for 0."""
             expect_equal("x = 0", twice(0), 0, what="twice 0")
 
-        self.doubles, self.takes_zero = doubles, takes_zero
+        for points, body in ((2, doubles), (1, takes_zero)):
+            body.__module__ = "autograder.checks.tiny"
+            check.check("98-ex1-twice", points=points)(body)
 
     @staticmethod
     def _audit(todo, jobs=2, thorough=True, force=False, jailed=False):

@@ -132,7 +132,7 @@ def doubling(monkeypatch):
         "autograder.lessons.notebook.functions", lambda lesson, swap: {"double": by_source[swap["00-double"]]}
     )
 
-    @check.check("00-double")
+    @check.check("00-double", points=1)
     def doubles(double, *, rng):
         for case in ("first", "second"):
             x = float(rng.integers(3, 100))
@@ -290,7 +290,7 @@ def test_two_numbers_are_shown_with_the_digits_in_which_they_differ():
     assert digits_that_differ(1.5, 2.5) == ("1.5", "2.5")
 
 
-@check.check("00-anything")
+@check.check("00-anything", points=1)
 def raises_in_the_second_case(function, *, rng):
     """A property whose cases are tried one by one."""
     for case in ("simple", "odd"):
@@ -328,7 +328,7 @@ def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
         ("rank 1 waits at Cell In[5], line 3: dist.recv(x)", "rank 1 waits at Cell In[5], line 3: dist.recv(x)"),
         ("rank 1 waits at pieces.py, line 3: dist.recv(x)", "rank 1 waits at pieces.py, line 3: dist.recv(x)"),
         (
-            "  x (overlap.py, line 9)\n  y at common.py, line 8: f()",
+            "  x (schedules.py, line 9)\n  y at common.py, line 8: f()",
             "  x (a line of the test)\n  y at a line of the test",
         ),
     ],

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from autograder import properties
 from autograder.checking import hints
 from autograder.checking.expect import CheckFailed
-from autograder.lessons import notebook, properties
+from autograder.lessons import notebook
 
 #: What every function and method of an exercise does instead of its work, with the arguments of its call.
 IDLE = {

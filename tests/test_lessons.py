@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import functools
-import importlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import new_lesson
-from autograder.checking.check import REGISTERED
+from autograder.checking.check import REGISTERED, Check
 from autograder.lessons import notebook
 from tests.helpers.modules import import_checks
 
@@ -23,8 +21,8 @@ LESSONS = notebook.lessons()
 #: The pages that list the lessons.
 LISTS = (new_lesson.TOC, *new_lesson.TABLES)
 
-#: (module, function) → the exercise that it grades.
-Checks = dict[tuple[str, str], str]
+#: (module, function) → what is declared.
+Checks = dict[tuple[str, str], Check]
 
 each_lesson = pytest.mark.parametrize("lesson", LESSONS)
 
@@ -32,26 +30,18 @@ each_lesson = pytest.mark.parametrize("lesson", LESSONS)
 # What is forgotten
 
 
-def uncalled_checks(lesson: str, cells: Iterable, checks: Checks) -> list[str]:
-    """The checks of a lesson that the test cell of their exercise does not call."""
-    tests = {cell.id: cell.source for cell in cells if notebook.nbgrader_role(cell) == "grade"}
-    found = []
-    for (module, function), exercise in checks.items():
-        if lesson.split("_")[0] != exercise.split("-")[0]:
-            continue
-        test, name = f"{exercise}-test", f"{module.split('.')[2]}.{function}"
-        if test not in tests:
-            strange = f"{name} is a check of {exercise}, which is no exercise of {lesson}"
-            found.append(f"{strange}: correct its @check, or add the exercise to the notebook")
-        elif function not in _called_in(tests[test]):
-            found.append(f"{test} does not call {name}: add the call to its hidden tests")
-    return found
-
-
-def _called_in(source: str) -> set[str]:
-    """The names of the functions that a cell calls, without what stands before the last dot."""
-    calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
-    return {getattr(function, "attr", getattr(function, "id", "")) for function in calls}
+def checks_of_nothing(cells: dict[str, Iterable], checks: Checks) -> list[str]:
+    """The checks of an exercise that their lesson does not have. cells: of each lesson."""
+    answers = {
+        (name, one.id) for name, some in cells.items() for one in some if notebook.nbgrader_role(one) == "solution"
+    }
+    exercises = {(lesson.split("_", 1)[1], cell) for lesson, cell in answers}
+    return [
+        f"{one.place}: {one.name} is a check of {one.exercise}, which is no exercise of its lesson: "
+        "correct its @check, or add the exercise to the notebook"
+        for one in checks.values()
+        if (one.topic, one.exercise) not in exercises
+    ]
 
 
 def missing_parts(
@@ -60,7 +50,7 @@ def missing_parts(
     """The exercises without a check, a known wrong answer or another right one; and answers to no exercise."""
     exercises = [cell.id for cell in cells if notebook.nbgrader_role(cell) == "solution"]
     parts = {
-        ("check", f"solutions/{lesson}/checks"): set(checks.values()),
+        ("check", f"solutions/{lesson}/checks"): {one.exercise for one in checks.values()},
         ("known wrong answer", f"solutions/{lesson}/wrong.md"): {answer.cell for answer in mistakes},
         ("other right answer", f"solutions/{lesson}/right.py"): {answer.cell for answer in others},
     }
@@ -81,16 +71,16 @@ def wrong_points(lesson: str, cells: Iterable) -> list[str]:
     """What the title cell and the headings of the exercises say of points, where the test cells have others."""
     points = {c.id: c.metadata.nbgrader.points for c in cells if notebook.nbgrader_role(c) == "grade"}
     texts = {cell.id: cell.source for cell in cells if cell.cell_type == "markdown"}
-    title = f"{lesson[:2]}-title"
-    found = [
-        f"{title}: the exercises have {sum(points.values()):g} points in all: write `· {sum(points.values()):g} points`"
-    ] * (not re.search(rf"· {sum(points.values()):g} points?\b", texts.get(title, "")))
+    title, total = f"{lesson[:2]}-title", f"{sum(points.values()):g} points"
+    found = []
+    if not re.search(rf"· {total.removesuffix('s')}s?\b", texts.get(title, "")):
+        found.append(f"{notebook.place(title)}: the exercises have {total} in all: write `· {total}` into the title")
     for test, worth in points.items():
         short = "-".join(test.split("-")[:2])
         heading = rf"^#+ Exercise {short.partition('-ex')[2]}\b.*\({worth:g} points?\)"
         if not re.search(heading, texts.get(short, ""), re.MULTILINE):
             found.append(
-                f"{short}: {test} has {worth:g} points: write `({worth:g} points)` into the exercise's heading"
+                f"{notebook.place(short)}: {test} has {worth:g} points: write `({worth:g} points)` into the heading"
             )
     return found
 
@@ -107,22 +97,11 @@ def without_example(cells: Iterable) -> list[str]:
     ]
 
 
-def not_exported(lesson: str, checks: Checks, package: object) -> list[str]:
-    """The checks of a lesson that its hidden tests cannot call, because its package does not have them."""
-    topic = lesson.split("_", 1)[1]
-    own = [(module, function) for module, function in checks if module.split(".")[2] == topic]
-    return [
-        f"{topic} does not export {function}: import it in solutions/{lesson}/checks/__init__.py, and add it to __all__"
-        for module, function in own
-        if not hasattr(package, function)
-    ]
-
-
 def strange_answers(checks: Checks, answers: list[Answer]) -> list[str]:
     """The known answers that are recorded to fail a check which their exercise lacks."""
     found = []
     for one in answers:
-        own = {function for (_, function), exercise in checks.items() if exercise == one.cell}
+        own = {check.name for check in checks.values() if check.exercise == one.cell}
         strange = [name for name in one.fails if name not in own]
         there = f"no check of {one.cell}: its checks are {', '.join(sorted(own))}"
         found += [f"{one.name} is recorded to fail {name}, which is {there}" for name in strange]
@@ -164,7 +143,7 @@ def missing_in_lists(lesson: str, pages: dict[str, str]) -> list[str]:
 def checks() -> Checks:
     """Every check of every lesson."""
     import_checks()
-    return {key: exercise for key, exercise in REGISTERED.items() if key[0].startswith("autograder.checks.")}
+    return {key: one for key, one in REGISTERED.items() if key[0].startswith("autograder.checks.")}
 
 
 def complain(found: list[str]) -> None:
@@ -181,15 +160,8 @@ def test_each_known_answer_can_be_read(lesson):
         complain([str(error)])
 
 
-@each_lesson
-def test_each_check_is_called_in_the_test_cell_of_its_exercise(lesson):
-    complain(uncalled_checks(lesson, notebook.read(lesson).cells, checks()))
-
-
-def test_each_check_belongs_to_a_lesson():
-    numbers = {lesson.split("_")[0] for lesson in LESSONS}
-    strange = {key: exercise for key, exercise in checks().items() if exercise.split("-")[0] not in numbers}
-    complain([f"{key[1]} is a check of {strange[key]}: no lesson has this number" for key in strange])
+def test_each_check_is_one_of_an_exercise():
+    complain(checks_of_nothing({lesson: notebook.read(lesson).cells for lesson in LESSONS}, checks()))
 
 
 @each_lesson
@@ -214,12 +186,6 @@ def test_each_exercise_has_an_example_to_run(lesson):
 
 
 @each_lesson
-def test_hidden_tests_can_call_each_check(lesson):
-    package = importlib.import_module(f"autograder.checks.{lesson.split('_', 1)[1]}")
-    complain(not_exported(lesson, checks(), package))
-
-
-@each_lesson
 def test_each_wrong_answer_is_recorded_and_fails_checks_that_exist(lesson):
     complain(unlike_the_record(lesson, wrong.of_lesson(lesson), verdicts.read(lesson)))
     complain(strange_answers(checks(), wrong.of_lesson(lesson)))
@@ -240,28 +206,31 @@ def test_each_lesson_is_listed(lesson):
 LESSON, EXERCISE = "08_zero1", "08-ex1-shard-bounds"
 
 
-def test_a_check_that_is_not_called_is_named():
-    cells = copy.deepcopy(notebook.read(LESSON).cells)
-    test = next(cell for cell in cells if cell.id == f"{EXERCISE}-test")
-    test.source = test.source.replace("zero1.bounds_cut_into_equal_shards(shard_bounds)\n", "")
-    assert uncalled_checks(LESSON, cells, checks()) == [
-        f"{EXERCISE}-test does not call zero1.bounds_cut_into_equal_shards: add the call to its hidden tests"
-    ]
+def holds(answer, *, rng):
+    """A check of this lesson."""
 
 
-def test_a_check_of_no_exercise_is_named():
-    strange = {("autograder.checks.zero1.shards", "holds"): "08-ex7-no-such"}
-    assert uncalled_checks(LESSON, notebook.read(LESSON).cells, strange) == [
-        "zero1.holds is a check of 08-ex7-no-such, which is no exercise of 08_zero1: "
-        "correct its @check, or add the exercise to the notebook"
-    ]
+holds.__module__ = "autograder.checks.zero1.shards"
+
+
+@pytest.mark.parametrize("exercise", ["08-ex7-no-such", "09-ex2-unit"])
+def test_a_check_of_no_exercise_of_its_lesson_is_named(exercise):
+    cells = {lesson: notebook.read(lesson).cells for lesson in (LESSON, "09_fsdp")}
+    known = {("zero1", "holds"): Check(EXERCISE, 1, False, holds)}
+    assert not checks_of_nothing(cells, known)
+    (said,) = checks_of_nothing(cells, known | {("zero1", "strange"): Check(exercise, 1, False, holds)})
+    assert re.fullmatch(
+        rf"tests/test_lessons\.py:\d+: holds is a check of {exercise}, which is no exercise of its lesson: correct its "
+        "@check, or add the exercise to the notebook",
+        said,
+    )
 
 
 def test_an_exercise_without_a_part_is_named():
     cells = notebook.read(LESSON).cells
     known = wrong.of_lesson(LESSON), right.of_lesson(LESSON)
     mistakes, other_ways = ([answer for answer in kind if answer.cell != EXERCISE] for kind in known)
-    others = {key: exercise for key, exercise in checks().items() if exercise != EXERCISE}
+    others = {key: one for key, one in checks().items() if one.exercise != EXERCISE}
     assert missing_parts(LESSON, cells, others, mistakes, other_ways) == [
         f"{EXERCISE} has no check: add one to solutions/08_zero1/checks",
         f"{EXERCISE} has no known wrong answer: add one to solutions/08_zero1/wrong.md",
@@ -278,8 +247,10 @@ def test_points_that_do_not_agree_are_named():
     test.metadata.nbgrader.points += 1.5
     worth = test.metadata.nbgrader.points
     assert wrong_points(LESSON, cells) == [
-        f"08-title: the exercises have {total + 1.5:g} points in all: write `· {total + 1.5:g} points`",
-        f"08-ex1: {EXERCISE}-test has {worth:g} points: write `({worth:g} points)` into the exercise's heading",
+        f"{notebook.place('08-title')}: the exercises have {total + 1.5:g} points in all: "
+        f"write `· {total + 1.5:g} points` into the title",
+        f"{notebook.place('08-ex1')}: {EXERCISE}-test has {worth:g} points: "
+        f"write `({worth:g} points)` into the heading",
     ]
 
 
@@ -288,17 +259,9 @@ def test_an_exercise_without_an_example_is_named():
     assert without_example(cells) == [f"{EXERCISE} has no example: add a cell 08-ex1-try that runs the answer"]
 
 
-def test_a_check_that_is_not_exported_is_named():
-    made_up = {("autograder.checks.zero1.shards", "holds"): EXERCISE}
-    package = importlib.import_module("autograder.checks.zero1")
-    assert not_exported(LESSON, made_up, package) == [
-        "zero1 does not export holds: import it in solutions/08_zero1/checks/__init__.py, and add it to __all__"
-    ]
-
-
 def test_an_answer_with_a_check_that_is_none_is_named():
     answer = Answer("rounds_up", LESSON, EXERCISE, "", "", (f"{EXERCISE}-test",), ("no_such_check",))
-    assert strange_answers({("autograder.checks.zero1.shards", "holds"): EXERCISE}, [answer]) == [
+    assert strange_answers({("zero1", "holds"): Check(EXERCISE, 1, False, holds)}, [answer]) == [
         f"rounds_up is recorded to fail no_such_check, which is no check of {EXERCISE}: its checks are holds"
     ]
 

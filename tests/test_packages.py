@@ -42,6 +42,7 @@ def test_packages_import_downwards(copy):
     [
         ("autograder/lessons/files.py", "from autograder.grading import course"),
         ("autograder/checking/inputs.py", "from autograder.checks import step"),
+        ("autograder/checks/__init__.py", "from autograder import properties"),
         ("autograder/grading/scoring.py", "from autograder.soundness import audit"),
         ("ranks/errors.py", "import autograder.lessons.notebook"),
         ("ranks/errors.py", "import planner"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 import shutil
@@ -12,60 +13,104 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from autograder import checks, properties
+from autograder.__main__ import main
 from autograder.answers import wrong
+from autograder.checking import check
 from autograder.grading import jail, run_cells
 from autograder.grading.course import Course
 from autograder.grading.kernels import LocalKernel
 from autograder.insight import lms, marks
-from autograder.lessons import names, nbgrader_api, notebook, properties
+from autograder.lessons import names, nbgrader_api, notebook
 from tests.helpers.formgrader_server import environment
 
 LESSON = "03_step"
 MEAN, EMA = "03-ex2-all-reduce-mean", "03-ex4-ema-update"
-IMPORT = "from autograder.checks import step\n"
+EXERCISE = "99-ex1-a"
+IMPORT = "from autograder.checks import try_exercise"
 
 
-def graded_cell(source: str, points: float = 4, **weights) -> nbformat.NotebookNode:
-    """A test cell with these weights."""
-    cell = new_code_cell(source, id="09-ex1-a-test", metadata={"nbgrader": {"grade": True, "points": points}})
-    if weights:
-        cell.metadata["properties"] = weights
+def graded_cell(source: str, points: float = 4) -> nbformat.NotebookNode:
+    """A test cell of the made-up exercise, with the hidden part that its checks need."""
+    metadata = {"nbgrader": {"grade": True, "points": points}}
+    cell = new_code_cell(source, id=f"{EXERCISE}-test", metadata=metadata)
+    cell.source = properties.with_hidden_part(cell)
     return cell
+
+
+@pytest.fixture
+def declare(monkeypatch):
+    """A function that declares the checks of a made-up exercise: each name with the arguments of its decorator."""
+    monkeypatch.setattr(check, "REGISTERED", {})
+    monkeypatch.setattr(checks, "REGISTERED", check.REGISTERED)
+    monkeypatch.setattr(notebook, "lesson_of", lambda cell: "99_made_up")
+
+    def declare(**said: str) -> None:
+        for number, (name, arguments) in enumerate(said.items()):
+            above, takes = "\n" * number, "f, g" if "both" in name else "f"
+            source = f'{above}@check({EXERCISE!r}, {arguments})\ndef {name}({takes}, *, rng):\n    """It is {name}."""'
+            exec(compile(source, "made_up.py", "exec"), {"check": check.check, "__name__": "autograder.checks.made_up"})
+
+    return declare
 
 
 # --- what a test cell is made of ------------------------------------------------------------------------
 
 
-def test_the_core_comes_first_and_the_visible_part_last():
-    source = f"{IMPORT}step.small(f)\nstep.large(\n    f\n)\nstep.joined(f)\nassert f(1) == 1"
-    core, small, visible = properties.of_test(graded_cell(source, small=1, large=3, joined="core"))
-    assert (core.name, core.points, list(core.checks)) == ("large", 3.0, ["large", "joined"])
-    assert core.checks["joined"].split() == [*IMPORT.split(), "step.joined(f)"]
-    assert core.source == f"{IMPORT}\nstep.large(\n    f\n)\nstep.joined(f)\n"
-    assert (small.name, small.points, small.source.strip()) == ("small", 1.0, f"{IMPORT}step.small(f)")
-    assert small.source.split("\n")[1] == "step.small(f)", "line numbers stay"
+def test_the_core_comes_first_and_the_visible_part_last(declare):
+    declare(small="points=1", large="points=3", joined_both="core=True")
+    test = graded_cell('"""What it tests."""\nassert f(1) == 1')
+    core, small, visible = properties.of_test(test)
+    assert (core.name, core.points, list(core.checks)) == ("large", 3.0, ["large", "joined_both"])
+    assert core.checks["joined_both"] == f'{IMPORT}\ntry_exercise("{EXERCISE}", "joined_both", f=f, g=g)'
+    assert core.source == "\n".join(core.checks.values())
+    assert (small.name, small.points) == ("small", 1.0)
+    assert small.source == f'{IMPORT}\ntry_exercise("{EXERCISE}", "small", f=f)', "it needs no g"
     assert (visible.name, visible.points) == (properties.VISIBLE, 0.0)
-    assert visible.source.split("\n")[6:] == ["assert f(1) == 1"]
+    assert visible.source == '"""What it tests."""' + "\n" * 6 + "assert f(1) == 1", "line numbers stay"
 
 
-def test_a_cell_without_a_visible_part_has_none():
-    source = f'"""What it tests."""\n{IMPORT}import numpy as np\nstep.one(f)\nstep.two(f)'
-    assert [one.name for one in properties.of_test(graded_cell(source, one=3, two=1))] == ["one", "two"]
+def test_the_hidden_part_names_each_function_once(declare):
+    declare(one_both="points=3", two="points=1")
+    lines = graded_cell('"""What it tests."""\nassert f(1) == 1').source.split("\n")
+    assert lines[0] == '"""What it tests."""' and lines[-1] == "assert f(1) == 1"
+    assert lines[1:-1] == [
+        "### BEGIN HIDDEN TESTS", IMPORT, "", f'try_exercise("{EXERCISE}", f=f, g=g)', "### END HIDDEN TESTS"
+    ]  # fmt: skip
+    assert names.of_source("\n".join(lines), "a").reads >= {"f", "g"}, "what the exercise builds on is read from here"
 
 
-def test_of_two_equal_properties_the_first_is_the_core():
-    found = properties.of_test(graded_cell(f"{IMPORT}step.one(f)\nstep.two(f)", two=2, one=2))
-    assert [one.name for one in found] == ["one", "two"]
+def test_a_hidden_part_that_is_there_is_replaced_where_it_is(declare):
+    declare(one_both="points=4")
+    right = graded_cell("x = 1").source
+    stale = f"x = 1\n{right.replace('g=g', 'h=h').removesuffix('x = 1')}x = 2"
+    assert properties.with_hidden_part(new_code_cell(stale, id=f"{EXERCISE}-test")) == stale.replace("h=h", "g=g")
 
 
-def test_a_cell_with_one_check_or_none_needs_no_weights():
-    (only,) = properties.of_test(graded_cell(f"{IMPORT}step.one(f)"))
-    assert (only.name, only.points) == ("one", 4.0)
-    only, visible = properties.of_test(graded_cell(f"assert f(1) == 1\n{IMPORT}step.one(f)"))
+def test_an_exercise_without_checks_has_no_hidden_part_of_ours(declare):
+    own = "### BEGIN HIDDEN TESTS\nassert f(3)\n### END HIDDEN TESTS\nassert f(2)"
+    cell = graded_cell(own)
+    assert cell.source == own
+    (whole,) = properties.of_test(cell)
+    assert (whole.name, whole.points, whole.source) == ("", 4.0, own)
+
+
+def test_a_cell_without_a_visible_part_has_none(declare):
+    declare(one="points=3", two="points=1")
+    cell = graded_cell('"""What it tests."""\nimport numpy as np')
+    assert [one.name for one in properties.of_test(cell)] == ["one", "two"]
+
+
+def test_of_two_equal_properties_the_first_is_the_core(declare):
+    declare(one="points=2", two="points=2")
+    assert [one.name for one in properties.of_test(graded_cell(""))] == ["one", "two"]
+
+
+def test_the_visible_part_is_tried_last(declare):
+    declare(one="points=4")
+    only, visible = properties.of_test(graded_cell("assert f(1)"))
     assert (only.name, only.points, visible.name, visible.points) == ("one", 4.0, properties.VISIBLE, 0.0)
     assert "assert" not in only.source, "a check is tried first: it finds the hint"
-    (whole,) = properties.of_test(graded_cell("assert True"))
-    assert (whole.name, whole.points, whole.source) == ("", 4.0, "assert True")
 
 
 def test_without_the_core_nothing_counts():
@@ -82,39 +127,82 @@ def test_the_visible_part_costs_all_points_only_where_nothing_else_explains_it()
     assert properties.earned([(properties.VISIBLE, 2, False)]) == 0.0
 
 
-TWO = f"{IMPORT}step.one(f)\nstep.two(f)"
-#: source, weights → what is said.
+#: What decorators say → what is said of it.
+REFUSED_BY_THE_DECORATOR = {
+    "nothing": ("", "has no points: write @check(…, points=0.5), or core=True if only a trick fails it"),
+    "no points": ("points=0", "has no points: write @check(…, points=0.5), or core=True if only a trick fails it"),
+    "a text": ("points='all'", "has points='all': write a number above 0, in quarters of a point"),
+    "below 0": ("points=-1", "has points=-1: write a number above 0, in quarters of a point"),
+    "both": ("points=2, core=True", "has core=True, so it has no points of its own: leave out points=2"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_THE_DECORATOR)
+def test_a_check_without_points_is_refused_in_one_line(declare, name):
+    arguments, says = REFUSED_BY_THE_DECORATOR[name]
+    with pytest.raises(ValueError, match=f"^{re.escape(f'made_up.py:2: two {says}')}$"):
+        declare(one="points=1", two=arguments)
+
+
+#: What decorators say → what is said of a cell with 4 points.
 REFUSED = {
-    "too little": (TWO, {"one": 2, "two": 1}, "the weights add up to 3, but the exercise has 4 points"),
-    "too much": (TWO, {"one": 4, "two": 0.25}, "the weights add up to 4.25, but the exercise has 4 points"),
-    "no weight": (TWO, {"one": 4}, "the property two has no weight"),
-    "no weights": (TWO, {}, "the property one has no weight"),
-    "not called": (TWO, {"one": 2, "two": 1, "three": 1}, "there is a weight for three, which the cell does not call"),
+    "too little": ({"one": "points=2", "two": "points=1"}, f"made_up.py:1: the checks of {EXERCISE} have 3 points in"),
+    "too much": ({"one": "points=1", "two": "points=4"}, f"made_up.py:2: the checks of {EXERCISE} have 5 points in"),
+    "core alone": ({"one": "core=True"}, f"made_up.py:1: the checks of {EXERCISE} have 0 points in"),
     "small core": (
-        f"{TWO}\nstep.three(f)",
-        {"one": 1.5, "two": 1.5, "three": 1},
-        "the core, one, has 1.5 of 4 points: give it at least half",
+        {"one": "points=1.5", "two": "points=1.5", "three": "points=1"},
+        "made_up.py:1: the core, one, has 1.5 of 4 points: give it at least half",
     ),
-    "nothing": (TWO, {"one": 4, "two": 0}, "the weight of two is 0, not a number above 0 or 'core'"),
-    "a text": (TWO, {"one": 4, "two": "all"}, "the weight of two is 'all', not a number above 0 or 'core'"),
-    "core alone": (TWO, {"one": "core", "two": "core"}, "the weights add up to 0, but the exercise has 4 points"),
-    "two on a line": (f"{IMPORT}step.one(f); x = 1", {"one": 4}, "one is not called on a line of its own"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_weights_that_do_not_fit_are_refused_in_one_line(name):
-    source, weights, says = REFUSED[name]
-    with pytest.raises(ValueError, match=re.escape(f"09-ex1-a-test: {says}")) as caught:
-        properties.of_test(graded_cell(source, **weights))
+def test_points_that_do_not_fit_are_refused_in_one_line(declare, name):
+    said, says = REFUSED[name]
+    declare(**said)
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}") as caught:
+        properties.of_test(graded_cell(""))
     assert "\n" not in str(caught.value)
+
+
+def test_stale_hidden_tests_are_refused_in_one_line(declare):
+    declare(one="points=4")
+    cell = graded_cell("")
+    for stale in (cell.source.replace("f=f", "g=g"), cell.source.replace("f=f", "f=g"), "assert f(1)"):
+        cell.source = stale
+        with pytest.raises(ValueError, match=f"the hidden tests of {EXERCISE} are stale: run `make notebooks`$"):
+            properties.of_test(cell)
+
+
+def test_a_hidden_line_that_lacks_a_function_says_so(declare):
+    declare(one_both="points=4")
+    with pytest.raises(TypeError, match="one_both takes g, which this line does not name: run `make notebooks`"):
+        checks.try_exercise(EXERCISE, f=len)
+
+
+def test_where_a_cell_is():
+    path, line = notebook.place(f"{MEAN}-test").split(":")
+    assert f'"id": "{MEAN}-test"' in (notebook.ROOT / path).read_text().splitlines()[int(line) - 1]
+    assert notebook.place("99-ex1-a-test") == "99-ex1-a-test"
+
+
+def test_the_command_writes_what_is_stale_and_nothing_else(tmp_path, monkeypatch, capsys):
+    nb = lesson()
+    path = tmp_path / "solutions" / LESSON / f"{LESSON}.ipynb"
+    write(tmp_path, nb)
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
+    right = path.read_text()
+    path.write_text(right.replace("all_reduce_mean=all_reduce_mean", "mean=mean"))
+    for said in (f"{notebook.place(f'{MEAN}-test')}: the hidden tests of {MEAN} written\n", ""):
+        assert main(["hidden-tests", "03"]) == 0
+        assert capsys.readouterr().out == said and path.read_text() == right
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_every_lesson_says_what_its_properties_are_worth(lesson):
     for cell in notebook.read(lesson).cells:
         if notebook.nbgrader_role(cell) == "grade":
-            assert cell.metadata["properties"], cell.id
             found = properties.of_test(cell)
             assert sum(one.points for one in found) == cell.metadata.nbgrader.points, cell.id
             assert {one.points % 0.25 for one in found} == {0.0}, f"{cell.id}: quarters of a point"
@@ -185,7 +273,6 @@ def hand_in(course, student: str, mean: str, ema: str = "right") -> None:
     nb = lesson()
     for cell in nb.cells:
         cell.source = sources.get(cell.id, cell.source)
-        cell.metadata.pop("properties", None)
     folder = course.root / "submitted" / student / LESSON
     folder.mkdir(parents=True, exist_ok=True)
     nbformat.write(nb, folder / f"{LESSON}.ipynb")
@@ -320,7 +407,7 @@ def test_without_a_jail_a_failure_is_the_same_record(tmp_path):
         assert (failure["check"], failure["kind"]) == (core.name, "wrong") and "(case: " not in failure["message"]
         assert {"name": known.name, "text": known.hint} in failure["hints"] and failure["case"]
         assert kernel.run_test("1 / 0", 60).raised is None
-        assert kernel.run_test(core.source.replace(core.name, "no_such_check"), 60).error[0] == "AttributeError"
+        assert kernel.run_test(core.source.replace(core.name, "no_such_check"), 60).error[0] == "ValueError"
     finally:
         kernel.stop()
 
@@ -338,23 +425,50 @@ def test_in_jupyterlab_the_cell_stops_at_the_first_failure():
 # --- what is refused at release -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"mean_is_computed_in_float64": 0.5}, "the weights add up to 2.25, but the exercise has 2 points"),
-        ({"mean_is_computed_in_float64": None}, "the property mean_is_computed_in_float64 has no weight"),
-        ({"mean_is_right": 0.25}, "there is a weight for mean_is_right, which the cell does not call"),
-    ],
-)
-def test_bad_weights_are_one_line_at_release(tmp_path, change, says):
+@pytest.fixture
+def change(monkeypatch):
+    """A function that changes what the decorator of the check `mean_is_computed_in_float64` says."""
+    found = next(one for one in checks.of_exercise(MEAN) if one.name == "mean_is_computed_in_float64")
+    (key,) = (key for key, one in check.REGISTERED.items() if one is found)
+    return lambda **said: monkeypatch.setitem(check.REGISTERED, key, dataclasses.replace(found, **said))
+
+
+def test_points_that_do_not_add_up_are_one_line_at_release(tmp_path, change):
+    write(tmp_path, lesson())
+    change(points=0.5)
+    with pytest.raises(
+        ValueError, match=rf"parts\.py:\d+: the checks of {MEAN} have 2\.25 points in all, but "
+    ) as caught:
+        Course(tmp_path).prepare(LESSON)
+    assert re.search(r"solutions/03_step/03_step.ipynb:\d+, its test cell, has 2$", str(caught.value))
+    assert "\n" not in str(caught.value)
+
+
+def test_stale_hidden_tests_are_one_line_at_release(tmp_path):
     nb = lesson()
     (test,) = [cell for cell in nb.cells if cell.id == f"{MEAN}-test"]
-    test.metadata["properties"].update(change)
-    test.metadata["properties"] = {name: value for name, value in test.metadata["properties"].items() if value}
+    test.source = test.source.replace("all_reduce_mean=all_reduce_mean", "ema_update=ema_update")
     write(tmp_path, nb)
-    with pytest.raises(ValueError, match=re.escape(f"{MEAN}-test: {says}")) as caught:
+    says = rf"solutions/03_step/03_step.ipynb:\d+: the hidden tests of {MEAN} are stale: run `make notebooks`$"
+    with pytest.raises(ValueError, match=says):
         Course(tmp_path).prepare(LESSON)
-    assert "\n" not in str(caught.value)
+
+
+def test_a_parameter_that_names_no_function_is_one_line_at_release(tmp_path, change):
+    def mean_is_computed_in_float64(all_reduce_maen, *, rng):
+        """Its parameter is misspelled."""
+
+    mean_is_computed_in_float64.__module__ = "autograder.checks.step"
+    change(run=mean_is_computed_in_float64)
+    nb = lesson()
+    for cell in nb.cells:
+        if cell.id == f"{MEAN}-test":
+            cell.source = properties.with_hidden_part(cell)
+            assert "all_reduce_maen=all_reduce_maen" in cell.source
+    write(tmp_path, nb)
+    says = r"test_properties\.py:\d+: mean_is_computed_in_float64 takes all_reduce_maen, which no cell of the lesson"
+    with pytest.raises(ValueError, match=says):
+        Course(tmp_path).prepare(LESSON)
 
 
 def test_an_exercise_that_builds_on_one_that_does_not_exist_is_one_line_at_release(tmp_path):
@@ -373,14 +487,3 @@ def test_names_that_cannot_be_known_are_not_looked_for():
     assert names.undefined_names(new_notebook(cells=[answer, only_in_a_test])) == [("09-ex1-a", "missing")]
     for other in ("from math import *", "%matplotlib inline"):
         assert names.undefined_names(new_notebook(cells=[cell(other, "09-b"), answer])) == []
-
-
-def test_a_check_inside_another_statement_is_one_line_at_release(tmp_path):
-    nb = lesson()
-    (test,) = [cell for cell in nb.cells if cell.id == f"{MEAN}-test"]
-    call = "step.mean_leaves_its_inputs_alone(all_reduce_mean)"
-    test.source = test.source.replace(call, f"if True:\n    {call}")
-    test.metadata["properties"] = {"mean_is_over_the_workers": 1.75, "mean_is_computed_in_float64": 0.25}
-    write(tmp_path, nb)
-    with pytest.raises(ValueError, match="mean_leaves_its_inputs_alone is not called on a line of its own"):
-        Course(tmp_path).prepare(LESSON)

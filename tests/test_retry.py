@@ -89,7 +89,7 @@ def test_bad_input_is_one_line(course, capsys, arguments, says):
     assert says in said and said.count("\n") == 1
 
 
-@check.check("03-ex1-worker-gradient")
+@check.check("03-ex1-worker-gradient", points=1)
 def draws_a_number(function, *, rng):
     """Fails on every input."""
     number = int(rng.integers(10**9))

@@ -53,7 +53,7 @@ def test_a_solution_is_stored_without_outputs_in_one_form(lesson):
     for cell in nb.cells:
         assert cell.cell_type in ("code", "markdown")
         assert cell.source.strip(), f"{cell.id} is empty"
-        assert set(cell.metadata) <= {"tags", "nbgrader", "properties"}, f"{cell.id}: {set(cell.metadata)}"
+        assert set(cell.metadata) <= {"tags", "nbgrader"}, f"{cell.id}: {set(cell.metadata)}"
         if cell.cell_type == "code":
             assert not cell.outputs and cell.execution_count is None, f"{cell.id} has outputs"
 

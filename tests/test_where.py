@@ -54,16 +54,11 @@ def test_every_part_of_the_exercise_is_named(capsys):
 
 
 def test_the_checks_are_those_that_are_registered(capsys):
-    from autograder.checking.check import REGISTERED
-    from autograder.checks import costs
+    from autograder import checks
 
     exercise = where.find("02-ex1")
     whats = {what for _, _, what in said(capsys, "02-ex1") if what.startswith("check ")}
-    own = {
-        name
-        for (module, name), cell in REGISTERED.items()
-        if module.startswith(costs.__name__) and cell == exercise.cell
-    }
+    own = {one.name for one in checks.of_exercise(exercise.cell)}
     assert whats == {f"check {name}" for name in own} != set()
 
 
@@ -79,9 +74,8 @@ def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     package = tmp_path / "solutions" / "98_tiny" / "checks"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("from autograder.checks.tiny.twice import doubles\n")
-    text = 'TWICE, OTHER = "98-ex1-twice", "98-ex2-other"\n\n@check.check(TWICE)\ndef doubles(twice): ...\n'
-    (package / "twice.py").write_text(text + "\n@check(OTHER)\ndef others(other): ...\n")
+    text = 'TWICE, OTHER = "98-ex1-twice", "98-ex2-other"\n\n@check.check(TWICE, points=2)\ndef doubles(twice): ...\n'
+    (package / "twice.py").write_text(text + "\n@check(OTHER, core=True)\ndef others(other): ...\n")
     exercise = where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
     assert [(str(place), place.name) for place in where._checks(exercise)] == [
         ("solutions/98_tiny/checks/twice.py:4", "doubles")

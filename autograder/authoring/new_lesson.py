@@ -15,10 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from autograder.authoring import drafts
-from autograder.lessons import names, notebook, release
+from autograder.lessons import notebook, release
 from autograder.lessons.files import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -83,8 +81,6 @@ def refuse(root: Path, lesson: str) -> None:
             raise ValueError(f"the number {match['number']} is taken: {other}")
         if other.split("_", 1)[1] == match["topic"]:
             raise ValueError(f"the topic {match['topic']} is taken: {other}")
-    if match["topic"] in _names(nbformat.read(TEMPLATES / "notebook.ipynb", as_version=4)):
-        raise ValueError(f"{match['topic']!r} is a name that the notebook itself uses: choose another topic")
     for name in (f"solutions/{lesson}", f"book/{lesson}.md", f"notebooks/{lesson}"):
         if (root / name).exists():
             raise ValueError(f"{name} exists, though there is no lesson {lesson}: move it away first")
@@ -181,9 +177,3 @@ def all_or_nothing(root: Path, texts: dict[str, str], folders: list[str]) -> Ite
             else:
                 write_whole(root / name, content)
         raise
-
-
-def _names(nb: nbformat.NotebookNode) -> set[str]:
-    """Every name that a notebook's code defines or reads."""
-    found = [names.of_cell(cell) for cell in nb.cells if cell.cell_type == "code"]
-    return set().union(*(one.defines | one.reads for one in found))

@@ -2,7 +2,7 @@
 
 A check is an ordinary function over the student's objects, decorated with the exercise it grades::
 
-    @check("03-ex1-worker-gradient")
+    @check("03-ex1-worker-gradient", points=2)
     def worker_gradient_follows_the_formula(worker_gradient, *, rng):
         x, y, w = ...                                   # fresh inputs, drawn from rng
         got = worker_gradient(x, y, w)                  # run the student's function
@@ -29,6 +29,8 @@ import math
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,7 @@ from autograder.checking import hints
 from autograder.checking.cases import Call, Case, CaseError, play
 from autograder.checking.expect import DIED, HANG, RAISED, UNWRITTEN, CheckFailed
 from autograder.checking.stage import Launches, LaunchesExceeded
+from autograder.lessons import notebook
 
 #: Names the environment variable that sets the seed of every check.
 SEED = "AUTOGRADER_SEED"
@@ -44,16 +47,70 @@ SEED = "AUTOGRADER_SEED"
 #: What a check says of a stub.
 NOT_WRITTEN_YET = "This exercise is not written yet."
 
-#: Every check that has been defined: (module, function) → the exercise that it grades.
-REGISTERED: dict[tuple[str, str], str] = {}
+
+@dataclass(frozen=True)
+class Check:
+    """A check as its decorator declares it.
+
+    exercise: the grade_id of the solution cell. points: its share of the exercise's points; 0 if it is `core`, that is,
+    if it belongs to the core without points of its own (`autograder.properties`). run: tries it on a student's objects.
+    """
+
+    exercise: str
+    points: float
+    core: bool
+    run: Callable[..., None]
+
+    @property
+    def name(self) -> str:
+        """The function's name, a sentence about a right answer."""
+        return self.run.__name__
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the student's functions and classes that it takes, in order."""
+        parameters = inspect.signature(self.run).parameters.values()
+        return [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+
+    @property
+    def sentence(self) -> str:
+        """What it tests: the first line of its docstring. ValueError for a check that has none."""
+        text = (self.run.__doc__ or "").strip()
+        if not text:
+            raise ValueError(f"{self.place}: {self.name} needs a docstring whose first line says what it checks")
+        return text.split("\n")[0]
+
+    @property
+    def topic(self) -> str:
+        """The topic of the lesson in whose checks it stands: "zero1" for one in `autograder.checks.zero1.step`."""
+        return self.run.__module__.removeprefix("autograder.checks.").split(".")[0]
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """Its module and its line."""
+        return self.run.__module__, inspect.unwrap(self.run).__code__.co_firstlineno
+
+    @property
+    def place(self) -> str:
+        """Where it stands, as `path:line`."""
+        path = Path(inspect.unwrap(self.run).__code__.co_filename)
+        inside = path.is_relative_to(notebook.ROOT)
+        return f"{path.relative_to(notebook.ROOT) if inside else path}:{self.position[1]}"
 
 
-def check(exercise: str) -> Callable[[Callable], Callable]:
-    """Make a property of `exercise` (the grade_id of its solution cell) callable from a grade cell.
+#: Every check that has been defined, by its module and its name.
+REGISTERED: dict[tuple[str, str], Check] = {}
 
-    The decorated function takes the student's objects by position and draws its inputs from `rng`. It yields cases, or
-    compares by itself. Whatever it raises reaches the caller as one `CheckFailed` whose text is meant for the student;
-    but a check that is wrong itself raises CaseError.
+
+def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable[[Callable], Callable]:
+    """Make a function a check of `exercise`, the grade_id of its solution cell.
+
+    The function takes the student's objects by position and draws its inputs from `rng`. It yields cases, or compares
+    by itself. Whatever it raises reaches the caller as one `CheckFailed` whose text is meant for the student; but a
+    check that is wrong itself raises CaseError.
+
+    points: its share of the exercise's points. core: it has none, but belongs to the core, because only a trick fails
+    it. ValueError, in one line, for a check with neither or both.
     """
 
     def decorate(body: Callable) -> Callable:
@@ -75,10 +132,23 @@ def check(exercise: str) -> Callable[[Callable], Callable]:
                 told.hints = told.find_hints()
             raise told from failure.__cause__
 
-        REGISTERED[body.__module__, body.__name__] = exercise
+        declared = Check(exercise, points, core, run)
+        _refuse(declared)
+        REGISTERED[body.__module__, body.__name__] = declared
         return run
 
     return decorate
+
+
+def _refuse(one: Check) -> None:
+    """ValueError for a check whose points make no sense."""
+    start = f"{one.place}: {one.name}"
+    if not isinstance(one.points, (int, float)) or one.points < 0:
+        raise ValueError(f"{start} has points={one.points!r}: write a number above 0, in quarters of a point")
+    if one.core and one.points:
+        raise ValueError(f"{start} has core=True, so it has no points of its own: leave out points={one.points:g}")
+    if not (one.core or one.points):
+        raise ValueError(f"{start} has no points: write @check(…, points=0.5), or core=True if only a trick fails it")
 
 
 def fresh_seed() -> int:

@@ -140,9 +140,7 @@ def _holding(
             continue
         if is_test(cell) or _status(cell) in ("ok", "error"):  # not what hung or ended the kernel
             copy = new_code_cell(cell.source, id=cell.id)
-            copy.metadata.update(
-                {key: cell.metadata[key] for key in ("nbgrader", "properties") if key in cell.metadata}
-            )
+            copy.metadata.update({key: cell.metadata[key] for key in ["nbgrader"] if key in cell.metadata})
             run.append(copy)
         if cell.id in replaced:
             # After the student's cell, which may define more than the exercise asks for.

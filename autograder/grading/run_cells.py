@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import nbformat
 from nbformat.v4 import new_output
 
+from autograder import checks, properties
 from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Hint
-from autograder.grading import checklist, clock
+from autograder.grading import clock
 from autograder.grading.kernels import ANSI, Kernel, Reply
 from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT, well_formed
 from autograder.grading.pictures import picture_of
-from autograder.lessons import properties
-from autograder.lessons.notebook import natural
+from autograder.lessons.notebook import answer_of, natural
 
 
 @dataclass
@@ -125,7 +125,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
 
     After one that ended the kernel or the time, no other is tried; and none is where nothing is written yet.
     """
-    sentences = {check.__name__: checklist.sentence_of(check) for check in checklist.checks_called_by(test.source)}
+    sentences = {one.name: one.sentence for one in checks.of_exercise(answer_of(test.id))}
     test.outputs, test.execution_count, ours.properties, hopeless = [], None, [], False
     tried = properties.of_test(test)
     if len(tried) > 1:

@@ -14,10 +14,10 @@ import nbformat
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
 from autograder.grading.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
-from autograder.lessons import properties
 from autograder.lessons.notebook import answer_of
 
 #: The message about a property is cut after this many characters.

@@ -9,33 +9,31 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
+from autograder import checks, properties
 from autograder.grading import checklist, submission
 from autograder.grading.run_cells import Limits
 from autograder.grading.submission_files import lesson_notebook, submitted_files
-from autograder.lessons import names, notebook, properties
+from autograder.lessons import names, notebook
 
 
 class ListChecks(NbGraderPreprocessor):
-    """Adds the list to the statement of each exercise whose test calls checks.
+    """Adds the list to the statement of each exercise that has checks.
 
-    ValueError for weights that do not fit, and for an exercise that builds on one that does not exist.
+    ValueError for points that do not add up, and for an exercise that builds on one that does not exist.
     """
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Append each exercise's list to the Markdown cell with its statement."""
         for cell, name in names.undefined_names(nb):
-            raise ValueError(f"{cell} builds on {name}, which no cell of the lesson defines")
+            strange = properties.strange_parameter(cell, name)
+            raise ValueError(strange or f"{cell} builds on {name}, which no cell of the lesson defines")
         statements = {cell.id: cell for cell in nb.cells if cell.cell_type == "markdown"}
         for test in nb.cells:
             if notebook.nbgrader_role(test) != "grade":
                 continue
             found = properties.of_test(test)
-            test.metadata.pop("properties", None)
             statement = statements.get(checklist.statement_of(test.id))
-            called = checklist.checks_called_by(test.source)
-            sentences = {check.__name__: checklist.sentence_of(check) for check in called}
-            for name in sentences.keys() - {name for one in found for name in one.checks}:
-                raise ValueError(f"{test.id}: {name} is not called on a line of its own")
+            sentences = {one.name: one.sentence for one in checks.of_exercise(notebook.answer_of(test.id))}
             if statement is not None and sentences:
                 lines = checklist.lines_of(sentences, found)
                 statement.source = f"{statement.source.rstrip()}\n\n{checklist.folded(lines)}"

@@ -16,7 +16,7 @@ from autograder.checking import hints
 from autograder.grading import carried
 from autograder.grading.kernels import Kernel, LocalKernel
 from autograder.grading.run_cells import add_hints, run_cells
-from autograder.lessons import properties, skippable
+from autograder.lessons import skippable
 
 
 def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
@@ -28,7 +28,6 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
     how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`) and
     `again` (`run_cells`).
     """
-    properties.copy_weights(cells, lesson)
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel:
         passed = functools.partial(tick, getattr(how, "progress", ""))

@@ -43,7 +43,6 @@ def execute(source: Path, output: Path, work: Path, label: str = "", parameters:
             kernel_name="python3",
             cwd=str(work),
             progress_bar={"desc": label, "file": sys.stderr} if label else False,
-            start_timeout=CELL_TIMEOUT,  # on a busy machine a kernel may take minutes to start
             execution_timeout=CELL_TIMEOUT,
             # Sockets in a private folder instead of TCP ports: no port is taken, and nobody else can connect.
             config=Config({"KernelManager": {"transport": "ipc"}}),

@@ -23,6 +23,7 @@ SHARED = (
     "autograder/checking",
     "autograder/answers",
     "autograder/checks",
+    "autograder/properties.py",
     "requirements.lock",
 )
 #: What a grade depends on as well.

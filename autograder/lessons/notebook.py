@@ -66,6 +66,16 @@ def lesson_of(cell: str) -> str:
     raise UnknownLessonError(f"no lesson {number} for the cell {cell!r}")
 
 
+def place(cell: str) -> str:
+    """Where a cell of a solution notebook is, as `path:line`; its id for a cell of no lesson in the repository."""
+    with contextlib.suppress(UnknownLessonError):
+        path = solution_path(lesson_of(cell))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if f'"id": "{cell}"' in line:
+                return f"{path.relative_to(ROOT)}:{number}"
+    return cell
+
+
 def read(lesson: str) -> nbformat.NotebookNode:
     """A lesson's solution notebook."""
     return nbformat.read(solution_path(lesson), as_version=4)

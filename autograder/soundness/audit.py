@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 import nbformat
 
+from autograder import properties
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
@@ -37,7 +38,7 @@ from autograder.checking import hints
 from autograder.checking.check import SEED, share_inputs
 from autograder.grading import jail, run_cells, scoring, submission
 from autograder.grading.kernels import Kernel, OwnKernel
-from autograder.lessons import keys, names, notebook, properties
+from autograder.lessons import keys, names, notebook
 from autograder.lessons.files import write_whole
 from autograder.soundness import matrix
 

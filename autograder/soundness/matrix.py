@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import nbformat
 
+from autograder import properties
 from autograder.answers import wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import Losses
 from autograder.grading import scoring
-from autograder.lessons import notebook, properties
+from autograder.lessons import notebook
 
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
 NO_OTHER = "what is wrong here is wrong in the core's cases, too"

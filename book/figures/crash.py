@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import ranks
 from autograder.checking.instruments.filesystem import Log, path_of, read_log, watch
-from autograder.checks.checkpoints import scratch_folder
+from autograder.checks.checkpoints.format import scratch_folder
 from autograder.lessons import notebook
 
 CAPTION = "A crash at any moment of a save"

@@ -24,8 +24,9 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
+from autograder import properties
 from autograder.answers import right, wrong
-from autograder.lessons import notebook, properties
+from autograder.lessons import notebook
 
 HERE = Path(__file__).resolve().parent
 

@@ -265,10 +265,8 @@ class Bomb:
         "pass",
         before="""
 try:
-    from autograder.checks import collectives
-    for name in dir(collectives):
-        if name.startswith("broadcast_"):
-            setattr(collectives, name, lambda *subjects: None)
+    from autograder import checks
+    checks.try_exercise = lambda *exercise, **functions: None
 except ImportError:
     pass
 

@@ -35,7 +35,7 @@ def sent_from(module: Any) -> Iterator[Any]:
 
 def exercises(module: str) -> list[list]:
     """The exercises that a module's checks grade, in an order that can be compared."""
-    return [natural(exercise) for (name, _), exercise in check.REGISTERED.items() if name == module]
+    return [natural(one.exercise) for (name, _), one in check.REGISTERED.items() if name == module]
 
 
 @functools.cache

@@ -77,11 +77,11 @@ def test_spoiled_arguments_do_not_make_spoiled_results_right(topic, monkeypatch)
     package = f"autograder.checks.{topic}"
     importlib.import_module(package)
     passed = []
-    for (module, name), exercise in list(check.REGISTERED.items()):
+    for (module, name), declared in list(check.REGISTERED.items()):
         if module != package and not module.startswith(f"{package}."):
             continue
         body = inspect.unwrap(getattr(importlib.import_module(module), name))
-        lesson = next(one for one in notebook.lessons() if one[:2] == exercise[:2])
+        lesson = next(one for one in notebook.lessons() if one[:2] == declared.exercise[:2])
         space = notebook.functions(lesson)
         names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
         for number in (0.0, float("nan")):

@@ -51,7 +51,7 @@ class Outcome:
     after: np.ndarray
 
 
-@check("NN-ex1-mean-over-ranks")
+@check("NN-ex1-mean-over-ranks", points=2)
 def every_rank_gets_the_mean(mean_over_ranks, *, rng):
     """Every rank returns the mean of all ranks' tensors, in their shape and dtype; its own tensor stays as it was."""
     for case, outcomes, _ in _tries(mean_over_ranks, rng):
@@ -63,7 +63,7 @@ def every_rank_gets_the_mean(mean_over_ranks, *, rng):
             rank.expect(unchanged, "the input was changed in place: work on a copy")
 
 
-@check("NN-ex1-mean-over-ranks")
+@check("NN-ex1-mean-over-ranks", points=1)
 def one_all_reduce_carries_the_mean(mean_over_ranks, *, rng):
     """With two ranks or more: one all-reduce of as many bytes as the tensor has, and no other communication."""
     for case, _, calls in _tries(mean_over_ranks, rng):

@@ -40,7 +40,7 @@ from autograder.checks.collectives.common import (
 # ---- 1 · broadcast ----
 
 
-@check("01-ex1-broadcast")
+@check("01-ex1-broadcast", points=2.5)
 def broadcast_delivers_in_logarithmic_rounds(broadcast, *, rng):
     """Every rank's tensor becomes the source's, whatever the source, shape and dtype, in at most ⌈log2 N⌉ rounds."""
     for world_size in WORLD_SIZES:
@@ -62,7 +62,7 @@ def _expect_broadcasts(trials: list[Trial]) -> None:
         expect_rounds(trial, ceil(log2(trial.case.world_size)))
 
 
-@check("01-ex1-broadcast")
+@check("01-ex1-broadcast", core=True)
 def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
     src = int(rng.integers(4))  # one for all cases: each rank is at another distance from it
@@ -70,7 +70,7 @@ def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
     _expect_broadcasts(run_cases_alone(broadcast, cases, rng))
 
 
-@check("01-ex1-broadcast")
+@check("01-ex1-broadcast", points=0.5)
 def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
     """A `src` outside 0…N−1 raises a ValueError that names `src`, on every rank, before any message."""
     for world_size in (1, 3):
@@ -86,7 +86,7 @@ def broadcast_refuses_a_source_that_is_no_rank(broadcast, *, rng):
 # ---- 2 · reduce_scatter ----
 
 
-@check("01-ex2-reduce-scatter")
+@check("01-ex2-reduce-scatter", points=3.5)
 def reduce_scatter_sums_chunks_at_the_price_of_a_ring(reduce_scatter, *, rng):
     """Rank r returns chunk r of the sum, in memory of its own, and sends T − c_r bytes, only to its neighbors."""
     for world_size in WORLD_SIZES:
@@ -105,13 +105,13 @@ def _expect_reduce_scatters(trials: list[Trial]) -> None:
         expect_fresh(trial)
 
 
-@check("01-ex2-reduce-scatter")
+@check("01-ex2-reduce-scatter", core=True)
 def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and returns the same."""
     _expect_reduce_scatters(run_cases_alone(reduce_scatter, cases_of_4(rng), rng))
 
 
-@check("01-ex2-reduce-scatter")
+@check("01-ex2-reduce-scatter", points=0.5)
 def reduce_scatter_refuses_what_is_not_1d(reduce_scatter, *, rng):
     """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
     _expect_refusals_of_shapes(reduce_scatter, _expect_reduce_scatters, rng)
@@ -128,7 +128,7 @@ def _expect_refusals_of_shapes(function: Any, expect: Any, rng: np.random.Genera
 # ---- 3 · all_gather ----
 
 
-@check("01-ex3-all-gather")
+@check("01-ex3-all-gather", points=2.5)
 def all_gather_delivers_at_the_price_of_a_ring(all_gather, *, rng):
     """Every rank returns the whole vector, in memory of its own, and sends its neighbors all chunks but one."""
     for world_size in WORLD_SIZES:
@@ -153,13 +153,13 @@ def _expect_all_gathers(trials: list[Trial]) -> None:
         expect_fresh(trial)
 
 
-@check("01-ex3-all-gather")
+@check("01-ex3-all-gather", core=True)
 def all_gather_needs_nothing_but_its_messages(all_gather, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and returns the same."""
     _expect_all_gathers(run_cases_alone(all_gather, [_in_chunks(case) for case in cases_of_4(rng)], rng))
 
 
-@check("01-ex3-all-gather")
+@check("01-ex3-all-gather", points=0.5)
 def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
     """A `chunk` of a wrong length, or one that is not 1-D, raises a ValueError that names it, before any message."""
     cases = [
@@ -182,7 +182,7 @@ def all_gather_refuses_a_chunk_that_does_not_fit(all_gather, *, rng):
 # ---- 7 · all_to_all ----
 
 
-@check("01-ex7-all-to-all")
+@check("01-ex7-all-to-all", points=1.5)
 def all_to_all_delivers_in_the_order_of_the_ranks(all_to_all, *, rng):
     """Rank r returns chunk r of every rank, in memory of its own, and sends T − c_r bytes in at most N−1 rounds."""
     for world_size in WORLD_SIZES:
@@ -201,13 +201,13 @@ def _expect_exchanges(trials: list[Trial]) -> None:
         expect_fresh(trial)
 
 
-@check("01-ex7-all-to-all")
+@check("01-ex7-all-to-all", core=True)
 def all_to_all_needs_nothing_but_its_messages(all_to_all, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and returns the same."""
     _expect_exchanges(run_cases_alone(all_to_all, cases_of_4(rng), rng))
 
 
-@check("01-ex7-all-to-all")
+@check("01-ex7-all-to-all", points=0.5)
 def all_to_all_refuses_what_is_not_1d(all_to_all, *, rng):
     """A `tensor` that is not 1-D raises a ValueError that names it, on every rank, before any message."""
     _expect_refusals_of_shapes(all_to_all, _expect_exchanges, rng)

@@ -39,7 +39,7 @@ def _expect_sums(trials: list[Trial]) -> None:
 # ---- 4 · all_reduce ----
 
 
-@check("01-ex4-all-reduce")
+@check("01-ex4-all-reduce", points=2)
 def all_reduce_sums_at_the_price_of_a_ring(all_reduce, *, rng):
     """Every rank's tensor becomes the sum, for the bytes of a ring's reduce-scatter and its all-gather."""
     for world_size in WORLD_SIZES:
@@ -56,7 +56,7 @@ def _expect_all_reduces(trials: list[Trial]) -> None:
         expect_sent(trial, *both)
 
 
-@check("01-ex4-all-reduce")
+@check("01-ex4-all-reduce", core=True)
 def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
     _expect_all_reduces(run_cases_alone(all_reduce, cases_of_4(rng), rng))
@@ -65,7 +65,7 @@ def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
 # ---- 5 · tree_all_reduce ----
 
 
-@check("01-ex5-tree-all-reduce")
+@check("01-ex5-tree-all-reduce", points=2)
 def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
     """Every rank's tensor becomes the sum, in at most 2⌈log2 N⌉ rounds, 2(N−1) messages and 2(N−1)·T bytes."""
     for world_size in WORLD_SIZES:
@@ -86,7 +86,7 @@ def _expect_trees(trials: list[Trial]) -> None:
         expect_rounds(trial, 2 * ceil(log2(world_size)))
 
 
-@check("01-ex5-tree-all-reduce")
+@check("01-ex5-tree-all-reduce", core=True)
 def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
     _expect_trees(run_cases_alone(tree_all_reduce, cases_of_4(rng), rng))
@@ -95,7 +95,7 @@ def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
 # ---- 6 · halving_all_reduce ----
 
 
-@check("01-ex6-halving-all-reduce")
+@check("01-ex6-halving-all-reduce", points=3.5)
 def halving_sums_within_its_budget(halving_all_reduce, *, rng):
     """Every rank's tensor becomes the sum, in at most 2 log2 N rounds, for the bytes of a ring of equal chunks."""
     # A rank that exchanges the wrong halves crashes if they differ in length: equal halves first show what is wrong.
@@ -120,13 +120,13 @@ def _expect_halvings(trials: list[Trial]) -> None:
             fail(f"a rank sent {max(counts)} messages, expected at most {rounds}", trial.case.name, counts)
 
 
-@check("01-ex6-halving-all-reduce")
+@check("01-ex6-halving-all-reduce", core=True)
 def halving_needs_nothing_but_its_messages(halving_all_reduce, *, rng):
     """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
     _expect_halvings(run_cases_alone(halving_all_reduce, cases_of_4(rng), rng))
 
 
-@check("01-ex6-halving-all-reduce")
+@check("01-ex6-halving-all-reduce", points=0.5)
 def halving_refuses_other_numbers_of_ranks(halving_all_reduce, *, rng):
     """If `world_size` is not a power of two, every rank raises a ValueError that names it, before any message."""
     for world_size in (3, 4, 6):

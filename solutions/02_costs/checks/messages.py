@@ -27,7 +27,7 @@ TREE = "a tree sends whole vectors, up to the root and then down again"
 HALVING = "the messages are T/2, T/4, ... down to T/N bytes, and then the same in reverse"
 
 
-@check("02-ex1-all-reduce-times")
+@check("02-ex1-all-reduce-times", points=2)
 def times_are_those_of_the_rounds(
     ring_time: Callable, tree_time: Callable, halving_time: Callable, *, rng: np.random.Generator
 ) -> None:
@@ -82,7 +82,7 @@ def _expect_time(
     expect_number(case, got, oracle(nbytes, n, alpha, beta), call, because, evidence=[name, got])
 
 
-@check("02-ex1-all-reduce-times")
+@check("02-ex1-all-reduce-times", points=0.5)
 def nonsense_is_refused(
     ring_time: Callable, tree_time: Callable, halving_time: Callable, *, rng: np.random.Generator
 ) -> None:
@@ -104,7 +104,7 @@ def nonsense_is_refused(
                 _expect_time(function, what, oracle, because, f"{what}, nothing wrong{border}", *right.values())
 
 
-@check("02-ex1-all-reduce-times")
+@check("02-ex1-all-reduce-times", points=0.5)
 def halving_needs_a_power_of_two(halving_time: Callable, *, rng: np.random.Generator) -> None:
     """halving_time raises a ValueError that names n for every n that is not a power of two."""
     for n in (3, 6, 7, 12, 1000, int(rng.integers(2**9 + 1, 2**10))):
@@ -115,7 +115,7 @@ def halving_needs_a_power_of_two(halving_time: Callable, *, rng: np.random.Gener
     expect_value_error("N = 6, nothing costs anything", "n", halving_time, 1000, 6, 0, 0)
 
 
-@check("02-ex2-two-level")
+@check("02-ex2-two-level", points=2.5)
 def two_levels_are_played(two_level_time: Callable, *, rng: np.random.Generator) -> None:
     """The time, a float, is that of the three phases; in the second, a node's bytes are shared by the ports in use."""
     inside, network = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)
@@ -155,7 +155,7 @@ def _expect_two_levels(
     expect_number(case, got, expected, call, because)
 
 
-@check("02-ex2-two-level")
+@check("02-ex2-two-level", points=0.5)
 def two_levels_refuse_nonsense(two_level_time: Callable, *, rng: np.random.Generator) -> None:
     """nodes, gpus and ports below 1 raise a ValueError that names the argument."""
     for right in ({"nodes": 4, "gpus": 8, "ports": 2}, {"nodes": 1, "gpus": 1, "ports": 1}):
@@ -167,7 +167,7 @@ def two_levels_refuse_nonsense(two_level_time: Callable, *, rng: np.random.Gener
         _expect_two_levels(two_level_time, case, 1000, *right.values(), (1e-6, 1e-9), (1e-5, 1e-9))
 
 
-@check("02-ex3-assumptions")
+@check("02-ex3-assumptions", points=2)
 def each_change_is_judged_by_itself(failed_assumptions: Callable, *, rng: np.random.Generator) -> None:
     """The sorted list has each assumption whose own change makes the time grow by more than a quarter, and no other."""
     grows = {True: lambda: rng.uniform(1.3, 6), False: lambda: rng.uniform(0.85, 1.2)}

@@ -13,7 +13,7 @@ from autograder.checking.expect import expect_type, fail
 from autograder.checks.costs.common import expect_number, expect_value_error, result_of
 
 
-@check("02-ex4-step")
+@check("02-ex4-step", points=0.5)
 def computation_takes_six_operations(compute_time: Callable, *, rng: np.random.Generator) -> None:
     """The seconds, a float, are those of 6 operations per parameter and token at the fraction `mfu` of the peak."""
     because = "2 operations per parameter and token forward, 4 backward, at mfu times the peak"
@@ -32,7 +32,7 @@ def computation_takes_six_operations(compute_time: Callable, *, rng: np.random.G
         expect_number(case, got, seconds, call, because)
 
 
-@check("02-ex4-step")
+@check("02-ex4-step", points=1)
 def step_shows_what_sticks_out(step_time: Callable, *, rng: np.random.Generator) -> None:
     """A step takes, as a float, its computation and the part of the all-reduce that the overlap does not hide."""
     for case, compute, ratio, overlap in (
@@ -60,7 +60,7 @@ def _expect_step(step_time: Callable, case: str, compute: float, communication: 
     expect_number(case, got, Fraction(compute) + Fraction(communication) - hidden, call, because)
 
 
-@check("02-ex4-step")
+@check("02-ex4-step", points=0.5)
 def shares_outside_their_range_are_refused(
     compute_time: Callable, step_time: Callable, *, rng: np.random.Generator
 ) -> None:
@@ -77,7 +77,7 @@ def shares_outside_their_range_are_refused(
     expect_value_error("overlap = 2, no communication", "overlap", step_time, 0.1, 0, 2)
 
 
-@check("02-ex5-tokens")
+@check("02-ex5-tokens", points=3)
 def tokens_are_the_fewest_that_hide(tokens_to_hide: Callable, *, rng: np.random.Generator) -> None:
     """The number, an int, hides the all-reduce, and one token fewer does not; math.inf if nothing can overlap."""
     for case, parameters, flops, mfu, overlap in (
@@ -137,7 +137,7 @@ def _expect_tokens(
         expect_type(case, got, (int, np.integer), what=call)
 
 
-@check("02-ex6-scaled-lr")
+@check("02-ex6-scaled-lr", points=1)
 def rate_climbs_in_a_straight_line(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
     """The rate, a float, goes from base_lr in equal steps to k times base_lr, and then stays there."""
     for case, base_batch, batch, warmup, steps in (
@@ -160,7 +160,7 @@ def rate_climbs_in_a_straight_line(scaled_lr: Callable, *, rng: np.random.Genera
         _expect_rate(scaled_lr, "base_lr a whole number", (2, 64, 128, step, warmup), Fraction(2))
 
 
-@check("02-ex6-scaled-lr")
+@check("02-ex6-scaled-lr", points=0.5)
 def square_root_rule_scales_by_the_root(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
     """With the rule "sqrt" the target is the square root of k times base_lr; warm-up is the same."""
     for case, base_batch, batch, root in (
@@ -188,7 +188,7 @@ def _expect_rate(scaled_lr: Callable, case: str, arguments: tuple, factor: Fract
     expect_number(f"{case}, step {step}", got, rate, call, because)
 
 
-@check("02-ex6-scaled-lr")
+@check("02-ex6-scaled-lr", points=0.5)
 def rate_refuses_nonsense(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
     """Batch sizes below 1, negative steps and another rule raise a ValueError that names the argument."""
     wrong = (("base_batch", 0), ("batch", 0), ("step", -1), ("warmup_steps", -1), ("batch", -64), ("rule", "cubic"),

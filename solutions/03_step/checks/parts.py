@@ -30,7 +30,7 @@ IN_FLOAT64 = "compute in float64 from the start"
 # --- exercise 1 -------------------------------------------------------------------------------------------
 
 
-@check("03-ex1-worker-gradient")
+@check("03-ex1-worker-gradient", points=3)
 def gradient_is_that_of_the_mean_loss(worker_gradient, *, rng):
     """The gradient is that of the mean squared error over all the worker's examples, as autograd computes it."""
     how = {"what": "the gradient", "because": "it should be that of the mean loss over all accum_steps * B examples"}
@@ -43,7 +43,7 @@ def gradient_is_that_of_the_mean_loss(worker_gradient, *, rng):
     yield Call(worker_gradient, x, np.asfortranarray(y), w, gives=near(autograd(x, y, w)), name=name, **how)
 
 
-@check("03-ex1-worker-gradient")
+@check("03-ex1-worker-gradient", points=0.5)
 def gradient_is_computed_in_float64(worker_gradient, *, rng):
     """From float32 or integer arrays too, the gradient is computed and returned in float64."""
     x, y, w = nearly_cancelling(rng, (3, 4), 5)
@@ -59,7 +59,7 @@ def gradient_is_computed_in_float64(worker_gradient, *, rng):
         yield Call(worker_gradient, *given, gives=expected, name=name, what="the gradient", because=IN_FLOAT64)
 
 
-@check("03-ex1-worker-gradient")
+@check("03-ex1-worker-gradient", points=0.5)
 def gradient_leaves_its_inputs_alone(worker_gradient, *, rng):
     """x, y and w are not changed, and the result shares no memory with them."""
     for accum_steps, batch in [(3, 4), (1, 1)]:
@@ -75,7 +75,7 @@ def _mean(grads: np.ndarray) -> np.ndarray:
     return torch.from_numpy(grads).double().mean(dim=0).numpy()
 
 
-@check("03-ex2-all-reduce-mean")
+@check("03-ex2-all-reduce-mean", points=1.5)
 def mean_is_over_the_workers(all_reduce_mean, *, rng):
     """The result is the mean over the workers, from one array and from a list of arrays."""
     for n, d in [(4, 3), (3, 3), (1, 5), (5, 1), (1, 1), (8, 2)]:
@@ -85,7 +85,7 @@ def mean_is_over_the_workers(all_reduce_mean, *, rng):
             yield Call(all_reduce_mean, given, gives=near(_mean(grads)), name=name, what="the mean gradient")
 
 
-@check("03-ex2-all-reduce-mean")
+@check("03-ex2-all-reduce-mean", points=0.25)
 def mean_is_computed_in_float64(all_reduce_mean, *, rng):
     """From float32 or integer gradients too, the mean is computed and returned in float64."""
     ints = rng.integers(60, 120, (4, 3)).astype(np.int8)
@@ -96,7 +96,7 @@ def mean_is_computed_in_float64(all_reduce_mean, *, rng):
             yield Call(all_reduce_mean, given, gives=expected, name=name, what="the mean gradient", because=IN_FLOAT64)
 
 
-@check("03-ex2-all-reduce-mean")
+@check("03-ex2-all-reduce-mean", points=0.25)
 def mean_leaves_its_inputs_alone(all_reduce_mean, *, rng):
     """No worker's gradient is changed, and the result shares no memory with one, even with one worker."""
     for n in (3, 1):
@@ -133,7 +133,7 @@ def _updated(result: Any, *_: Any) -> Updated:
     return Updated(m, v, w, list(result))
 
 
-@check("03-ex3-adam-update")
+@check("03-ex3-adam-update", points=4)
 def adam_follows_torch(adam_update, *, rng):
     """w, m and v after an update are those of torch's Adam, from the first update to one at t = 1,000,000."""
     hyper = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05}
@@ -156,7 +156,7 @@ def adam_follows_torch(adam_update, *, rng):
     yield _adam("t = 3, all of g is 0", adam_update, *draw_state(rng, 4), 0 * g, hyper, 3)
 
 
-@check("03-ex3-adam-update")
+@check("03-ex3-adam-update", points=0.5)
 def adam_is_computed_in_float64(adam_update, *, rng):
     """From float32 or integer arrays too, the new w, m and v are computed and returned in float64."""
     hyper = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05}
@@ -166,7 +166,7 @@ def adam_is_computed_in_float64(adam_update, *, rng):
         yield _adam(f"{np.dtype(dtype)} arrays", adam_update, w, m, v, g, hyper, 5, dtype="float64")
 
 
-@check("03-ex3-adam-update")
+@check("03-ex3-adam-update", points=0.5)
 def adam_leaves_its_inputs_alone(adam_update, *, rng):
     """w, g, m and v are not changed, and the results share no memory with them."""
     w, m, v = draw_state(rng, 4)
@@ -180,7 +180,7 @@ def adam_leaves_its_inputs_alone(adam_update, *, rng):
 # --- exercise 4 -------------------------------------------------------------------------------------------
 
 
-@check("03-ex4-ema-update")
+@check("03-ex4-ema-update", points=1.5)
 def ema_follows_torch(ema_update, *, rng):
     """The average is that of torch's `get_ema_avg_fn(decay)`, for one update and for twenty, and for decay 0 and 1."""
     sizes = [(4, 0.9), (1, 0.75), (3, 0.0), (3, 1.0)]
@@ -199,7 +199,7 @@ def ema_follows_torch(ema_update, *, rng):
         )
 
 
-@check("03-ex4-ema-update")
+@check("03-ex4-ema-update", points=0.25)
 def ema_is_computed_in_float64(ema_update, *, rng):
     """From float32 or integer arrays too, the average is computed and returned in float64."""
     for dtype in (np.float32, np.int64):
@@ -209,7 +209,7 @@ def ema_is_computed_in_float64(ema_update, *, rng):
         yield Call(ema_update, ema, w, 0.99, gives=expected, **how)
 
 
-@check("03-ex4-ema-update")
+@check("03-ex4-ema-update", points=0.25)
 def ema_leaves_its_inputs_alone(ema_update, *, rng):
     """ema and w are not changed, and the result shares no memory with them, even for decay 0 and 1."""
     for decay in (0.9, 0.0, 1.0):

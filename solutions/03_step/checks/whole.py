@@ -26,7 +26,7 @@ def _step(name: str, step, xs, ys, state: list[np.ndarray], hyper: dict, t: int)
     return step_call(step, xs, ys, *state, *hyper.values(), t, expected=expected, name=name)
 
 
-@check("03-ex5-training-step")
+@check("03-ex5-training-step", points=4)
 def step_follows_torch(distributed_training_step, *, rng):
     """The result, (4*d,), holds the weights, EMA weights, m and v that torch has after a step on all examples."""
     shape = (3, 2, 4, 5)
@@ -55,7 +55,7 @@ def step_follows_torch(distributed_training_step, *, rng):
     yield _step("t = 1,000,000", distributed_training_step, xs, ys, state, USUAL, 10**6)
 
 
-@check("03-ex5-training-step")
+@check("03-ex5-training-step", points=1)
 def step_does_not_depend_on_the_deal(distributed_training_step, *, rng):
     """The result stays the same when the same examples are dealt to other workers and micro-batches."""
     x, y, w = examples(rng, (24,), 3)
@@ -69,7 +69,7 @@ def step_does_not_depend_on_the_deal(distributed_training_step, *, rng):
         yield step_call(distributed_training_step, xs, ys, *more, expected=expected, name=name)
 
 
-@check("03-ex5-training-step")
+@check("03-ex5-training-step", points=0.5)
 def step_takes_lists_and_any_dtype(distributed_training_step, *, rng):
     """Lists of arrays, and float32 or integer arrays, give the float64 result that float64 arrays give."""
     xs, ys, w = nearly_cancelling(rng, (3, 2, 4), 5)
@@ -94,7 +94,7 @@ def step_takes_lists_and_any_dtype(distributed_training_step, *, rng):
         yield step_call(distributed_training_step, *given, *more, expected=new, dtype="float64", name=name)
 
 
-@check("03-ex5-training-step")
+@check("03-ex5-training-step", points=0.5)
 def step_leaves_its_inputs_alone(distributed_training_step, *, rng):
     """No array is changed, not even inside lists, and the result shares no memory with one."""
     for name, nest in (
@@ -110,7 +110,7 @@ def step_leaves_its_inputs_alone(distributed_training_step, *, rng):
         yield pure_call(distributed_training_step, inputs, *USUAL.values(), 2, gives=new, name=name)
 
 
-@check("03-ex5-training-step")
+@check("03-ex5-training-step", points=1)
 def step_rejects_what_does_not_fit(distributed_training_step, *, rng):
     """t below 1 and shapes that do not fit raise a ValueError; it names the argument, where one argument is wrong."""
     xs, ys, w = examples(rng, (3, 2, 4), 5)

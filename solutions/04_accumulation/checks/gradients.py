@@ -356,7 +356,7 @@ COUNTS = [(6, 1, 3), (1,), (2, 6, 6, 5, 6), (0, 0), (4, 1)]
 OTHER_COUNTS = [(2, 2, 2), (5,), (1, 1, 3, 1, 1), (6, 0)]
 
 
-@check("04-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients", points=3)
 def accumulation_gives_the_gradient_of_the_whole_batch(accumulate_gradients, *, rng):
     """The gradients and the loss are those of one forward and backward pass over all micro-batches at once."""
     tokens, rows, tied = (_values(rng, model) for model in (Tokens, Rows, Tied))
@@ -386,7 +386,7 @@ def accumulation_gives_the_gradient_of_the_whole_batch(accumulate_gradients, *, 
     _expect_gradients(task, seen, rtol=1e-14)
 
 
-@check("04-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients", points=0.5)
 def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
     """Gradients from before the call have no part in the result."""
     values = _values(rng, Tied)
@@ -401,7 +401,7 @@ def accumulation_drops_what_was_there(accumulate_gradients, *, rng):
                 fail(text, name, ["frozen", str(grad.flat[0])])
 
 
-@check("04-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients", points=0.5)
 def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
     """A forward pass sees at most one micro-batch, each has at most two passes, and autograd keeps one graph."""
     values = _values(rng, Rows)
@@ -438,7 +438,7 @@ def accumulation_keeps_one_graph(accumulate_gradients, *, rng):
         _expect_gradients(task, seen)
 
 
-@check("04-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients", points=0.5)
 def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
     """Parameters, requires_grad, the data and the model's mode do not change, and the model computes in that mode."""
     tasks = [
@@ -463,7 +463,7 @@ def accumulation_leaves_model_and_data_alone(accumulate_gradients, *, rng):
         fail("the model is in train() mode, but its dropout did nothing", task.name, "no dropout")
 
 
-@check("04-ex1-accumulate-gradients")
+@check("04-ex1-accumulate-gradients", points=0.5)
 def accumulation_refuses_what_has_no_mean(accumulate_gradients, *, rng):
     """No micro-batches, or none with a target that counts, raise a ValueError that names micro_batches or count."""
     values = _values(rng, Tokens)

@@ -53,7 +53,7 @@ def _refused(rank: int, world_size: int, evaluate: Any, length: int) -> tuple[st
     return caught(evaluate, rank, world_size, length, lambda indices: torch.zeros(len(indices), dtype=torch.float64))
 
 
-@check(EVALUATE)
+@check(EVALUATE, points=2)
 def evaluation_is_the_mean_over_all_examples(evaluate, *, rng):
     """Every rank returns the mean over all examples, to twelve digits, for lengths that the ranks do not divide."""
     seed = inputs.seed(rng)
@@ -85,7 +85,7 @@ def _expect_mean(case: str, seen: list[dict], losses: torch.Tensor) -> None:
         rank.expect(outcome["type"] in ("float", "float64"), f"got {outcome['type']}, expected a float")
 
 
-@check(EVALUATE)
+@check(EVALUATE, points=0.5)
 def evaluation_asks_for_each_example_once(evaluate, *, rng):
     """Each example is evaluated once, on one rank, and the ranks' numbers of examples differ by at most one."""
     seed = inputs.seed(rng)
@@ -103,7 +103,7 @@ def evaluation_asks_for_each_example_once(evaluate, *, rng):
             _expect_mean(case, [outcome[k] for outcome in results], _losses(seed + k, length, some))
 
 
-@check(EVALUATE)
+@check(EVALUATE, points=0.5)
 def evaluation_refuses_an_empty_set(evaluate, *, rng):
     """A length below 1 raises a ValueError that names length, on every rank."""
     seed = inputs.seed(rng)
@@ -162,7 +162,7 @@ CASES = (
 )
 
 
-@check(NOISE)
+@check(NOISE, points=2)
 def noise_and_signal_are_unbiased(noise_and_signal, *, rng):
     """Every rank returns the unbiased estimates of tr Σ and of |G|², from N gradients of B examples each."""
     seed = inputs.seed(rng)
@@ -190,7 +190,7 @@ def _expect_estimates(case: str, outcomes: list[dict], seed: int, inputs_of: tup
             rank.expect_close(got, np.array(expected), what=f"the {name}", rtol=rtol, atol=rtol * noise)
 
 
-@check(NOISE)
+@check(NOISE, points=0.5)
 def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     """Each rank all-reduces as many numbers as the gradient has, and at most 8 more; it gathers no gradients."""
     numel = 5_000
@@ -219,7 +219,7 @@ def _numbers(message: Any, world_size: int) -> int:
     return message.bytes // size * (world_size if "gather" in message.call else 1)
 
 
-@check(NOISE)
+@check(NOISE, points=0.5)
 def noise_leaves_the_gradient_alone(noise_and_signal, *, rng):
     """The gradient that is given stays as it was, on every rank."""
     seed = inputs.seed(rng)

@@ -129,7 +129,7 @@ def _expect_indices(calls: list[dict], dealt: list[Dealt]) -> None:
             fail(f"entry {at} is {one.got[at]}, but {expected[at]} in the sampler's list", _say(call), evidence)
 
 
-@check("04-ex2-shard-indices")
+@check("04-ex2-shard-indices", points=2.5)
 def shards_are_those_of_the_sampler(shard_indices, *, rng):
     """The list is, index by index, the one that torch's DistributedSampler gives, for many drawn calls."""
     plain = [
@@ -148,7 +148,7 @@ def shards_are_those_of_the_sampler(shard_indices, *, rng):
     _expect_dealt(shard_indices, plain + _calls(rng, 400))
 
 
-@check("04-ex2-shard-indices")
+@check("04-ex2-shard-indices", core=True)
 def shards_are_dealt_without_side_effects(shard_indices, *, rng):
     """DistributedSampler is not used, and torch's global random state does not change."""
     calls = _calls(rng, 20)
@@ -161,7 +161,7 @@ def shards_are_dealt_without_side_effects(shard_indices, *, rng):
     _expect_indices(calls, dealt)
 
 
-@check("04-ex2-shard-indices")
+@check("04-ex2-shard-indices", points=0.5)
 def shards_refuse_what_cannot_be_dealt(shard_indices, *, rng):
     """A rank outside 0…N−1, an N below 1 and a negative length raise a ValueError that names the argument."""
     right = {"length": 10, "rank": 1, "world_size": 4, "epoch": 0}

@@ -144,14 +144,14 @@ def _expect(
     return runs
 
 
-@check(MAIN)
+@check(MAIN, points=2)
 def main_gradients_are_added_in_float32(main_gradients, *, rng):
     """The gradients of a bfloat16 model's micro-batches are added in float32, then divided once by all that counts."""
     _expect(main_gradients, rng, {name: (sizes, "bfloat16") for name, sizes in CASES.items()})
     _expect(main_gradients, rng, {SECOND: ([(4, 1), (4, 4)], "bfloat16")}, again=True)
 
 
-@check(MAIN)
+@check(MAIN, points=0.5)
 def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
     """The returned tensors are float32, whatever the model, and those of unused or frozen parameters are zero."""
     cases = {f"{dtype}, 2 micro-batches": ([(4, 1), (4, 4)], dtype) for dtype in ("bfloat16", "float32", "float64")}
@@ -159,7 +159,7 @@ def main_gradients_are_float32_whatever_the_model(main_gradients, *, rng):
         expect_equal(case, seen["dtypes"], ["torch.float32"] * 5, what="the list of dtypes")
 
 
-@check(MAIN)
+@check(MAIN, points=0.5)
 def main_gradients_leave_no_grad_behind(main_gradients, *, rng):
     """What was in .grad before does not count; one .grad is alive at a time, none afterwards; no parameter changes."""
     name = "2 micro-batches, every .grad was 7 before"

@@ -72,7 +72,7 @@ def _drive_broadcast(rank: int, world_size: int, broadcast_parameters: Any, seed
     return observed
 
 
-@check("05-ex1-broadcast-parameters")
+@check("05-ex1-broadcast-parameters", points=1.5)
 def broadcast_parameters_copies_all_parameters_and_buffers(broadcast_parameters, *, rng):
     """On every rank, every parameter and buffer becomes the source's, in place, whatever its dtype."""
     for world_size in WORLD_SIZES:
@@ -113,7 +113,7 @@ def _drive_refusal(rank: int, world_size: int, broadcast_parameters: Any, source
     return seen
 
 
-@check("05-ex1-broadcast-parameters")
+@check("05-ex1-broadcast-parameters", points=0.5)
 def broadcast_parameters_refuses_a_source_that_is_no_rank(broadcast_parameters, *, rng):
     """A `src` outside 0…N−1 raises a ValueError that names `src`, on every rank, before any message."""
     for world_size in (1, 3):

@@ -70,7 +70,7 @@ def _random_specs(rng: np.random.Generator) -> list[tuple]:
     return specs
 
 
-@check("05-ex2-make-buckets")
+@check("05-ex2-make-buckets", points=1.5)
 def make_buckets_follows_its_rules(make_buckets, *, rng):
     """Each trainable parameter is in one bucket, last first; a bucket ends at another dtype or when it is full."""
     f32, f64 = "float32", "float64"
@@ -120,7 +120,7 @@ def make_buckets_follows_its_rules(make_buckets, *, rng):
             fail(f"with parameters numbered from 0, make_buckets {said}, expected {expected}", name, got)
 
 
-@check("05-ex2-make-buckets")
+@check("05-ex2-make-buckets", points=0.5)
 def make_buckets_refuses_a_size_below_one(make_buckets, *, rng):
     """A `bucket_bytes` below 1 raises a ValueError that names it."""
     cases = [([((2,), "float32", True)], most, "list") for most in (0, 1, -5)] + [([], 0, "list")]

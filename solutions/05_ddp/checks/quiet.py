@@ -166,7 +166,7 @@ def _own_gradients(seed: int, rank: int, numbers: tuple[int, ...]) -> list:
     return arrays_of(p.grad for p in model.parameters())
 
 
-@check("05-ex6-no-sync")
+@check("05-ex6-no-sync", points=1.5)
 def no_sync_sends_nothing_and_adds_up(QuietDataParallel, *, rng):  # noqa: N803  the notebook's name
     """Inside no_sync nothing is sent and gradients add up; the next synchronized backward averages all of them."""
     _expect_batches(
@@ -187,7 +187,7 @@ def no_sync_sends_nothing_and_adds_up(QuietDataParallel, *, rng):  # noqa: N803 
     )
 
 
-@check("05-ex6-no-sync")
+@check("05-ex6-no-sync", points=0.5)
 def finishing_twice_sends_nothing(QuietDataParallel, *, rng):  # noqa: N803
     """finish_gradient_sync() does nothing after a silent backward, and nothing when it is called again."""
     _expect_batches(
@@ -202,7 +202,7 @@ def finishing_twice_sends_nothing(QuietDataParallel, *, rng):  # noqa: N803
     )
 
 
-@check("05-ex6-no-sync")
+@check("05-ex6-no-sync", points=0.5)
 def looking_decides_nothing(QuietDataParallel, *, rng):  # noqa: N803
     """A forward under torch.no_grad() decides neither what the backward is nor whether there is something to finish."""
     _expect_batches(
@@ -219,7 +219,7 @@ def looking_decides_nothing(QuietDataParallel, *, rng):  # noqa: N803
     )
 
 
-@check("05-ex6-no-sync")
+@check("05-ex6-no-sync", points=0.5)
 def no_sync_restores_what_was(QuietDataParallel, *, rng):  # noqa: N803
     """When a no_sync ends, even a nested one or one that raised, forwards decide as they did before it."""
     _expect_batches(

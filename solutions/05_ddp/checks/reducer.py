@@ -140,13 +140,13 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return (a is None) == (b is None) and (a is None or np.array_equal(a, b))
 
 
-@check("05-ex3-start-finish")
+@check("05-ex3-start-finish", points=1.5)
 def a_bucket_is_averaged_in_one_asynchronous_all_reduce(start_bucket, finish_bucket, *, rng):
     """start_bucket starts one all-reduce and returns at once; finish_bucket leaves the means in `.grad`."""
     _expect_means_of(_WHOLE, start_bucket, finish_bucket, rng)
 
 
-@check("05-ex3-start-finish")
+@check("05-ex3-start-finish", points=0.5)
 def missing_gradients_count_as_zeros(start_bucket, finish_bucket, *, rng):
     """A gradient that is None counts as zeros; finish_bucket makes it, and start_bucket leaves it None."""
     _expect_means_of(_GAPS, start_bucket, finish_bucket, rng)
@@ -263,7 +263,7 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, st
     return observed
 
 
-@check("05-ex4-reducer")
+@check("05-ex4-reducer", points=2.25)
 def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  the notebook's name
     """A bucket starts once it is complete and all before it have started; finish starts the rest and averages."""
     for world_size in WORLD_SIZES:
@@ -335,7 +335,7 @@ def _drive_missing(rank: int, world_size: int, reducer_class: Any) -> tuple[list
     return observed, arrays_of(p.grad for bucket in buckets for p in bucket)
 
 
-@check("05-ex4-reducer")
+@check("05-ex4-reducer", points=0.25)
 def the_reducer_knows_what_is_missing(Reducer, *, rng):  # noqa: N803
     """missing() gives the parameters that have not been marked in this step, and sends nothing."""
     places = {(b, k) for b, shapes in enumerate(_STEP_SHAPES) for k in range(len(shapes))}
@@ -379,7 +379,7 @@ def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
     return said
 
 
-@check("05-ex4-reducer")
+@check("05-ex4-reducer", points=0.5)
 def the_reducer_refuses_a_second_mark(Reducer, *, rng):  # noqa: N803
     """A parameter that is marked twice in one step raises a RuntimeError that names finish_gradient_sync."""
     [(after, between, before)] = run_ranks(_drive_second_mark, 1, (Reducer,))

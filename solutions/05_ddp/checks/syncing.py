@@ -103,7 +103,7 @@ def _stack_specs(dtypes: list[str]) -> list[tuple]:
     return [spec for dtype in dtypes for spec in (((3, 3), dtype, True), ((3,), dtype, True))]
 
 
-@check("05-ex5-ddp")
+@check("05-ex5-ddp", points=1)
 def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, rng):  # noqa: N803
     """One all-reduce for each bucket, in bucket order, starts as soon as it can; the wait for it comes at the end."""
     for world_size in (1, 2, 3):
@@ -226,7 +226,7 @@ def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> list:
     return sorted(calls)
 
 
-@check("05-ex5-ddp")
+@check("05-ex5-ddp", points=0.5)
 def ddp_hooks_call_on_gradient(DistributedDataParallel, *, rng):  # noqa: N803
     """Each trainable parameter's hook calls on_gradient, also a subclass's, once the gradient is in .grad."""
     expected = [(name, True) for name in ("left.weight", "right.bias", "right.weight")]

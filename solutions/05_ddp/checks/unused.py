@@ -126,7 +126,7 @@ def _case_of_step(step: int, world_size: int) -> str:
 _SPECS: list[tuple] = [((_WIDTH, _WIDTH), "float64", True), ((_WIDTH,), "float64", True)] * 3
 
 
-@check("05-ex7-unused")
+@check("05-ex7-unused", points=1.5)
 def unused_gradients_count_as_zeros(CheckedDataParallel, *, rng):  # noqa: N803  the notebook's name
     """With find_unused_parameters=True an unused parameter brings its .grad, or zeros; every rank gets the mean."""
     specs, total = _SPECS, sum(map(spec_bytes, _SPECS))  # however it is divided among buckets
@@ -162,7 +162,7 @@ def _zeros_for_none(arrays: list, right: list) -> list:
     return [np.zeros(shape) if no else one for one, shape, no in zip(arrays, shapes, unused, strict=True)]
 
 
-@check("05-ex7-unused")
+@check("05-ex7-unused", points=0.5)
 def what_nobody_used_keeps_none(CheckedDataParallel, *, rng):  # noqa: N803
     """With the flag, a parameter whose .grad is None on every rank keeps None."""
     for world_size in (1, 2):
@@ -214,7 +214,7 @@ def _drive_names(rank: int, world_size: int, ddp_class: Any, seed: int, cases: l
 _LAYER_PARAMS = {name[0]: [f"{name}.weight", f"{name}.bias"] for name in ("first", "middle", "last")}
 
 
-@check("05-ex7-unused")
+@check("05-ex7-unused", points=0.5)
 def unused_parameters_are_named(CheckedDataParallel, *, rng):  # noqa: N803
     """Without the flag a RuntimeError names unused parameters, no others; if all are used, only buckets are sent."""
     uses = ("fl", "ml", "fml", "fm", "m", "")
@@ -248,7 +248,7 @@ def _ended(error: ranks.RankError, case: str) -> CheckFailed:
     return CheckFailed(error.headline, case, error.evidence, (), kind, error.type_name)
 
 
-@check("05-ex7-unused")
+@check("05-ex7-unused", points=0.5)
 def a_rank_that_skips_stops_the_step(CheckedDataParallel, *, rng):  # noqa: N803
     """If one rank alone skips a layer, it raises before it starts another bucket, and the others get no means."""
     arguments = (CheckedDataParallel, inputs.seed(rng), [(750, "fl", "fml")])

@@ -40,7 +40,7 @@ def _call(function: Callable, case: str, *arguments: int) -> list[int]:
     return got
 
 
-@check("06-ex3-indices-of")
+@check("06-ex3-indices-of", points=1.5)
 def batches_follow_the_step(indices_of: Callable, *, rng: np.random.Generator) -> None:
     """Each step has the global batch that its number says, dealt to any number of ranks; no example twice or never."""
     seed = int(rng.integers(1, 2**20)) | 3  # so that no seed + e is seed ^ e or seed | e
@@ -98,7 +98,7 @@ def _state_around(indices_of: Callable, seed: int) -> dict[str, Any]:
     return {"same": bool(torch.equal(before, torch.get_rng_state())), "got": got}
 
 
-@check("06-ex3-indices-of")
+@check("06-ex3-indices-of", points=0.5)
 def global_generator_stays(indices_of: Callable, *, rng: np.random.Generator) -> None:
     """torch's global generator is as it was before the call."""
     seed = int(rng.integers(1, 2**20))

@@ -204,7 +204,7 @@ def _expect_found(diagnose: Callable, case: str, dumps: list, now: int, found: t
     expect_equal(case, got, found, what="the diagnosis")
 
 
-@check("06-ex6-diagnose")
+@check("06-ex6-diagnose", points=1.5)
 def faults_are_named(diagnose: Callable, *, rng: np.random.Generator) -> None:
     """In one group of 2 to 5 ranks, a rank that is dead or hung is named, with the operation that it did not call."""
     for n in (3, 2, 4, 5):
@@ -215,7 +215,7 @@ def faults_are_named(diagnose: Callable, *, rng: np.random.Generator) -> None:
                 _expect(diagnose, rng, job, "one group")
 
 
-@check("06-ex6-diagnose")
+@check("06-ex6-diagnose", points=0.5)
 def groups_are_followed(diagnose: Callable, *, rng: np.random.Generator) -> None:
     """With several groups: a rank that is not in a group is not missing there, nor one that waits in another."""
     for n in (6, 4, 5):
@@ -248,7 +248,7 @@ def groups_are_followed(diagnose: Callable, *, rng: np.random.Generator) -> None
         _expect_of(diagnose, "missing in two operations", groups, [*calls, first, stuck, met], 90, found)
 
 
-@check("06-ex6-diagnose")
+@check("06-ex6-diagnose", points=0.5)
 def differences_are_found(diagnose: Callable, *, rng: np.random.Generator) -> None:
     """The one rank that calls another operation, or the same with other sizes, is named."""
     for n in (3, 4, 5):
@@ -277,7 +277,7 @@ def differences_are_found(diagnose: Callable, *, rng: np.random.Generator) -> No
         _expect_of(diagnose, "another name, while the fourth rank waits for it in a pair", groups, calls, 40, found)
 
 
-@check("06-ex6-diagnose")
+@check("06-ex6-diagnose", points=0.5)
 def slow_ranks_are_not_hung(diagnose: Callable, *, rng: np.random.Generator) -> None:
     """A rank is slow, not hung, if the others have waited for it as long before; long and short waits in one job."""
     for n in (3, 2, 4):

@@ -101,7 +101,7 @@ def _expect_names(fresh_name: Callable, world_size: int, scenes: list[tuple[str,
         names.append(texts[0])
 
 
-@check("06-ex1-fresh-name")
+@check("06-ex1-fresh-name", points=2)
 def attempts_get_fresh_names(fresh_name: Callable, *, rng: np.random.Generator) -> None:
     """In each of several attempts on one store, all ranks get the same new text, whichever of them comes late."""
     for world_size in (2, 3, 1):
@@ -113,7 +113,7 @@ def attempts_get_fresh_names(fresh_name: Callable, *, rng: np.random.Generator) 
         _expect_names(fresh_name, world_size, scenes)
 
 
-@check("06-ex1-fresh-name")
+@check("06-ex1-fresh-name", points=1)
 def killed_attempts_do_no_harm(fresh_name: Callable, *, rng: np.random.Generator) -> None:
     """The same holds after attempts that were killed, that some ranks never joined, or that had other world sizes."""
     scenes = [

@@ -85,7 +85,7 @@ def _resume(rank: int, world_size: int, load: Callable, folder: str, kind: str, 
     return {"losses": got, "loaded": loaded, "trains": trains, "resumed": _weights(model)}
 
 
-@check("06-ex4-save-load")
+@check("06-ex4-save-load", points=1)
 def resumed_run_goes_on(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
     """In another process, a fresh model that loads takes the steps of the one that never stopped, also with Adam."""
     seed = int(rng.integers(2**20))
@@ -196,7 +196,7 @@ def _content(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-@check("06-ex4-save-load")
+@check("06-ex4-save-load", points=0.5)
 def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
     """The file gets its name by a rename in its folder, when it is complete; nothing else remains or does harm."""
     case = "a second save over a first one"
@@ -260,7 +260,7 @@ def _fresh(rank: int, world_size: int, load: Callable, seed: int) -> dict:
         }
 
 
-@check("06-ex4-save-load")
+@check("06-ex4-save-load", points=0.25)
 def start_without_a_file_changes_nothing(load: Callable, *, rng: np.random.Generator) -> None:
     """Without a file, load returns an empty list and changes neither model, optimizer nor folder."""
     case = "no file at path"
@@ -296,7 +296,7 @@ def _plant(rank: int, world_size: int, save: Callable, load: Callable) -> str:
         return "ran" if os.path.exists(marker) else ""
 
 
-@check("06-ex4-save-load")
+@check("06-ex4-save-load", points=0.25)
 def programs_in_a_file_do_not_run(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
     """A program that somebody has put into the checkpoint does not run when it is loaded."""
     bomb = run_ranks(_plant, 1, (save, load))[0]

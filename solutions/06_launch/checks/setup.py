@@ -135,7 +135,7 @@ def _busy_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@check("06-ex2-setup-ddp")
+@check("06-ex2-setup-ddp", points=1)
 def setup_starts_what_the_environment_describes(setup_ddp, *, rng):
     """A running group is left alone; else a group with the right ranks, a short timeout, the same environment."""
     for rank, seen in enumerate(run_ranks(_in_a_running_group, 2, (setup_ddp,))):
@@ -178,7 +178,7 @@ def _fail_for_error(seen: dict, rank: int, case: str) -> None:
     fail(f"setup_ddp raised {error['kinds'][0]} on rank {rank}: {text}", case, error["kinds"][0], error["kinds"][0])
 
 
-@check("06-ex2-setup-ddp")
+@check("06-ex2-setup-ddp", points=0.5)
 def setup_refuses_what_cannot_work(setup_ddp, *, rng):
     """Each start that cannot work is an error of one line that names what is wrong; the backend is the given one."""
     other = int(rng.integers(2, 9))
@@ -272,7 +272,7 @@ def _attempts(rank: int, world_size: int, setup_ddp: Callable) -> list[dict]:
     return found
 
 
-@check("06-ex2-setup-ddp")
+@check("06-ex2-setup-ddp", points=0.5)
 def setup_gives_each_attempt_keys_of_its_own(setup_ddp, *, rng):
     """Under torchrun the ranks meet at the agent's store. No attempt, not even one by hand, uses the keys of another.
 

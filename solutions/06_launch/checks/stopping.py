@@ -242,7 +242,7 @@ def _jobs(train: Callable, rng: np.random.Generator, jobs: list[tuple[int, dict,
             done = _expect(case, results, settings, data_seed, done, told and done + told)
 
 
-@check("06-ex5-train-until-told")
+@check("06-ex5-train-until-told", points=1)
 def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """A signal on any rank stops all after the same step; later calls, on other world sizes, end as if undisturbed."""
     _jobs(train_until_told, rng, [(1, {}, None), (1, {}, None)], 5)
@@ -258,7 +258,7 @@ def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Gen
         one.expect(len(seen["losses"]) == 6 and seen["done"], text)
 
 
-@check("06-ex5-train-until-told")
+@check("06-ex5-train-until-told", points=0.5)
 def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """Your handler stays to the end, also after a first signal; after the call, SIGTERM does what it did before."""
     results, *run = _one_call(train_until_told, rng, {})
@@ -280,7 +280,7 @@ def handler_is_put_back(train_until_told: Callable, *, rng: np.random.Generator)
         one.expect(seen["handler"] == "the earlier one", text)
 
 
-@check("06-ex5-train-until-told")
+@check("06-ex5-train-until-told", points=0.25)
 def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """Rank 0 alone saves, and when a rank returns, the new checkpoint is there, on a slow disk as well."""
     runs: list[tuple] = []
@@ -306,7 +306,7 @@ def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng:
         _expect(slow, results, *run, start=begun, told=stopped)
 
 
-@check("06-ex5-train-until-told")
+@check("06-ex5-train-until-told", points=0.25)
 def signal_may_come_early(train_until_told: Callable, *, rng: np.random.Generator) -> None:
     """A signal that comes while the model is made stops the run after at most one step."""
     for tell, who in (({0: 0, 1: 0}, "each gets the signal"), ({1: 0}, "rank 1 gets the signal")):

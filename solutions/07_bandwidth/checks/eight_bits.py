@@ -22,7 +22,7 @@ from autograder.checks.bandwidth.common import GATHERS
 _EXCHANGES = (*GATHERS, "all_to_all", "all_to_all_single")
 
 
-@check("07-ex4-int8")
+@check("07-ex4-int8", points=1)
 def quantize_is_within_half_a_step(quantize, *, rng):
     """Integers of −127 to 127, and a float32 scale; each number comes back to within half a scale, zeros as zeros."""
     numbers = rng.normal(size=257).astype(np.float32)
@@ -92,7 +92,7 @@ def _grads(rng: np.random.Generator, world_size: int, numel: int) -> np.ndarray:
     return grads.reshape(world_size, 3, numel).astype(np.float32)
 
 
-@check("07-ex4-int8")
+@check("07-ex4-int8", points=2)
 def int8_mean_follows_one_process(all_reduce_int8, *, rng):
     """The mean is that of one process that rounds each chunk to eight bits before the sum and after it."""
     for world_size, numel in [(2, 64), (3, 48), (1, 16)]:
@@ -127,7 +127,7 @@ def _expect_chunks(rank, mean: np.ndarray, expected: np.ndarray, world_size: int
             rank.expect_close(got, right, what=what, rtol=1e-6)
 
 
-@check("07-ex4-int8")
+@check("07-ex4-int8", points=1)
 def int8_sends_bytes(all_reduce_int8, *, rng):
     """At most P + 4N bytes of a rank go into all-to-alls, P/N + 4 into all-gathers, and nothing else is called."""
     for world_size, numel in [(2, 2048), (3, 3000)]:

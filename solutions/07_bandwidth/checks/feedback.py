@@ -53,7 +53,7 @@ def _residual_of(case: str, residual: Any, key: Any, grad: torch.Tensor) -> np.n
     return kept.detach().numpy().copy()
 
 
-@check("07-ex2-error-feedback")
+@check("07-ex2-error-feedback", points=2)
 def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
     """In each step the largest of gradient plus residual; sent + residual = sum of all gradients."""
     for shape, layout, ratio, whole in [
@@ -95,7 +95,7 @@ def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
             fail("the residual shares its memory with a gradient: keep a copy", case, "shared")
 
 
-@check("07-ex2-error-feedback")
+@check("07-ex2-error-feedback", points=1)
 def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
     """Each key and each object has a residual of its own; a key can be anything hashable."""
     ratios = (0.25, 0.5)

@@ -63,7 +63,7 @@ def _expect_trained(rng: np.random.Generator, diloco, cases: list[tuple]) -> Non
             rank.expect_close(result["weights"], expected, what="the result", rtol=rtol, because=why)
 
 
-@check("07-ex6-diloco")
+@check("07-ex6-diloco", points=2)
 def rounds_follow_one_process(diloco, *, rng):
     """Without momentum: w − outer_lr · Δ in each round, on every rank; with H = 1, outer_lr = 1: synchronous SGD."""
     synchronous = {"rounds": 4, "inner_steps": 1, "lr": 0.25}
@@ -74,14 +74,14 @@ def rounds_follow_one_process(diloco, *, rng):
     _expect_trained(rng, diloco, cases)
 
 
-@check("07-ex6-diloco")
+@check("07-ex6-diloco", points=1)
 def outer_steps_are_nesterov(diloco, *, rng):
     """With momentum the outer steps are those of SGD with Nesterov momentum."""
     arguments = {"rounds": 4, "inner_steps": 3, "lr": 0.125, "outer_lr": 0.75, "momentum": 0.5}
     _expect_trained(rng, diloco, [(2, (6,), "float64", arguments)])
 
 
-@check("07-ex6-diloco")
+@check("07-ex6-diloco", points=0.5)
 def one_all_reduce_a_round(diloco, *, rng):
     """One all-reduce of the weights' size in each round, and nothing else: for H = 100, a hundredth of the bytes."""
     for world_size, inner_steps in [(2, 100), (3, 1)]:
@@ -98,7 +98,7 @@ def one_all_reduce_a_round(diloco, *, rng):
             rank.expect_equal(made, [["all_reduce", start.nbytes]] * 3, what="the list of [call, bytes]")
 
 
-@check("07-ex6-diloco")
+@check("07-ex6-diloco", points=0.5)
 def start_stays_as_it_was(diloco, *, rng):
     """The weights that are passed in stay as they were."""
     for outer_lr, momentum in ((1.0, 0.0), (0.5, 0.5)):

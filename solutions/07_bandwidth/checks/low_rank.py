@@ -54,7 +54,7 @@ def _runs(rng: np.random.Generator, power_sgd: Any, world_size: int, shape: tupl
     return start, grads, run_ranks(_drive, world_size, (power_sgd, start, grads))
 
 
-@check("07-ex3-power-sgd")
+@check("07-ex3-power-sgd", points=2.5)
 def low_rank_follows_one_process(PowerSGD, *, rng):  # noqa: N803
     """In each step all ranks get what one process gets if it compresses the mean and keeps the rest for later."""
     for world_size, shape, rank, dtype in [
@@ -77,7 +77,7 @@ def _expect_means(case: str, results: list, expected: list[np.ndarray], dtype: s
             one.expect_close(mean, expected[step], what=f"the mean of step {step}", rtol=rtol)
 
 
-@check("07-ex3-power-sgd")
+@check("07-ex3-power-sgd", points=1)
 def low_rank_sends_thin_matrices(PowerSGD, *, rng):  # noqa: N803
     """A rank puts r(n + m) numbers into its all-reduces in each step, and calls nothing else."""
     for world_size, shape, rank, dtype in [(2, (24, 16), 2, "float32"), (3, (5, 32), 1, "float64")]:
@@ -93,7 +93,7 @@ def low_rank_sends_thin_matrices(PowerSGD, *, rng):  # noqa: N803
             one.expect(spent <= most, f"{spent} bytes were put into all-reduces in 2 steps, {most} are enough")
 
 
-@check("07-ex3-power-sgd")
+@check("07-ex3-power-sgd", points=0.5)
 def low_rank_leaves_inputs_alone(PowerSGD, *, rng):  # noqa: N803
     """The caller's gradient and q stay as they were."""
     for world_size in (1, 2):

@@ -153,7 +153,7 @@ def _expect_server_bytes(case: str, ledger: Any, steps: int, nbytes: int) -> Non
             fail(f"rank {rank} sent {spent} bytes, {most} are enough", case, ["bytes", rank])
 
 
-@check("07-ex5-parameter-server")
+@check("07-ex5-parameter-server", points=2)
 def sync_server_is_one_process(parameter_server, *, rng):
     """Each round is one update with the mean of all workers' gradients at the same weights, logged in their order."""
     for world_size, shape, layout, dtype, gate in [
@@ -211,7 +211,7 @@ def _expect_replay(case, start, weights, log, seen, steps, lr, world_size, evide
     expect_close(case, weights, versions[-1], what="the weights at the end", **how)
 
 
-@check("07-ex5-parameter-server")
+@check("07-ex5-parameter-server", points=0.5)
 def async_with_one_worker_is_one_process(parameter_server, *, rng):
     """With one worker no other changes the weights: staleness 0 throughout, and w ← w − lr·g in each step."""
     case, steps, lr, start = "async, 2 ranks, 4 steps", 4, 0.3, rng.normal(size=(3, 2))
@@ -224,7 +224,7 @@ def async_with_one_worker_is_one_process(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("07-ex5-parameter-server")
+@check("07-ex5-parameter-server", points=0.5)
 def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
     """Worker 1's first gradient waits until worker 2's last step: the run ends, and this push's staleness says so."""
     steps, lr, start = 4, 0.3, rng.normal(size=6)
@@ -245,7 +245,7 @@ def async_makes_no_worker_wait_for_another(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("07-ex5-parameter-server")
+@check("07-ex5-parameter-server", points=0.5)
 def async_log_replays_to_the_weights(parameter_server, *, rng):
     """Several workers at their own speed: applying the gradients in the order of the log gives the weights."""
     case, steps, lr, start = "async, 4 ranks, 6 steps", 6, 0.3, rng.normal(size=5)
@@ -255,7 +255,7 @@ def async_log_replays_to_the_weights(parameter_server, *, rng):
     _expect_server_bytes(case, ledger, steps, start.nbytes)
 
 
-@check("07-ex5-parameter-server")
+@check("07-ex5-parameter-server", points=0.5)
 def server_refuses_what_cannot_work(parameter_server, *, rng):
     """One rank, or another mode, raises a ValueError that names the argument, on every rank, before any message."""
     start = rng.normal(size=3)

@@ -20,7 +20,7 @@ from autograder.checks.bandwidth.common import (
 )
 
 
-@check("07-ex1-top-k")
+@check("07-ex1-top-k", points=1.5)
 def top_k_takes_the_largest(top_k_compress, *, rng):
     """k entries of largest magnitude, signed, at their places in reading order, in memory of their own."""
     shapes = [((12,), ""), ((4, 6), "transposed"), ((4, 6), ""), ((3, 2, 4), "strided"), ((), ""), ((1,), "")]
@@ -69,7 +69,7 @@ def _expect_close_ones_told_apart(top_k_compress: Any) -> None:
             expect_largest(case, values, indices, ordered, 0.25)
 
 
-@check("07-ex1-top-k")
+@check("07-ex1-top-k", points=0.25)
 def top_k_refuses_a_ratio(top_k_compress, *, rng):
     """A ratio outside (0, 1] is a ValueError that names it."""
     grad = torch.from_numpy(rng.normal(size=8))
@@ -81,7 +81,7 @@ def top_k_refuses_a_ratio(top_k_compress, *, rng):
     expect_raises("ratio 1.5, an empty gradient", top_k_compress, empty, 1.5, error=ValueError, mentions="ratio")
 
 
-@check("07-ex1-top-k")
+@check("07-ex1-top-k", points=1)
 def decompress_puts_values_back(top_k_decompress, *, rng):
     """The values are at their places, zero elsewhere, in the dtype of the values and the shape that was asked for."""
     for shape, k, dtype in [
@@ -110,7 +110,7 @@ def decompress_puts_values_back(top_k_decompress, *, rng):
             fail("the result shares its memory with values", case, "shared")
 
 
-@check("07-ex1-top-k")
+@check("07-ex1-top-k", points=0.25)
 def decompress_refuses_what_does_not_fit(top_k_decompress, *, rng):
     """Different lengths, or an index outside the shape, are a ValueError that names the indices."""
     values = torch.from_numpy(rng.normal(size=3))

@@ -83,7 +83,7 @@ def _case(reducer: Any, name: str, layout: list, steps: list, dtype="float32", k
     return Case(name, n, _drive, (reducer, layout, dtype, steps), expect, sends)
 
 
-@check(BUCKETS)
+@check(BUCKETS, points=2)
 def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N803
     """After every backward, finish() returns each bucket's shard of the mean, in float32, and each p.grad is None."""
     tried = [(1, "3 buckets"), (2, "3 buckets"), (3, "3 buckets"), (4, "1 bucket"), (5, "a bucket for each parameter")]
@@ -93,7 +93,7 @@ def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N80
             yield _case(GradientBuckets, f"{name}, {dtype}", LAYOUTS[name], steps, dtype, kept="")
 
 
-@check(BUCKETS)
+@check(BUCKETS, points=0.25)
 def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
     """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
     for n, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
@@ -106,7 +106,7 @@ def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
         yield _case(GradientBuckets, name, LAYOUTS[name], steps, sends=sends * len(steps))
 
 
-@check(BUCKETS)
+@check(BUCKETS, points=0.5)
 def missing_gradients_keep_the_order(GradientBuckets, *, rng):  # noqa: N803
     """A gradient that is missing on some ranks counts as zeros, and a complete bucket waits for those before it."""
     layout = LAYOUTS["3 buckets"]
@@ -185,7 +185,7 @@ def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int
     return Metered(made, after, peak, [torch.from_numpy(shard) for shard in found], kept)
 
 
-@check(BUCKETS)
+@check(BUCKETS, points=0.75)
 def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
     """In backward, at most the shards so far, a buffer and a gradient or new shard are alive; outside it, nothing."""
     for n, numels in (
@@ -202,7 +202,7 @@ def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
         yield Case(name, n, _meter, (GradientBuckets, numels, most), expect)
 
 
-@check(BUCKETS)
+@check(BUCKETS, points=0.5)
 def the_peak_is_predicted(peak_bytes, *, rng):
     """peak_bytes gives the exact bytes of the worst moment, as an int, whichever bucket it is in."""
     some = [[int(n) for n in rng.integers(1, 60, rng.integers(1, 5))] for _ in range(5)]

@@ -15,7 +15,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import ceil_div
 
 
-@check("08-ex1-shard-bounds")
+@check("08-ex1-shard-bounds", points=1)
 def bounds_cut_into_equal_shards(shard_bounds, *, rng):
     """The shards are equal pieces of ⌈numel/N⌉, one after the other, clipped to the vector, for any whole numel."""
     # The last is 3 more than a multiple of 16: half of it, rounded up, is no float64.
@@ -40,7 +40,7 @@ def _pair(bounds: Any, *_: int) -> Any:
         return bounds
 
 
-@check("08-ex1-shard-bounds")
+@check("08-ex1-shard-bounds", points=0.25)
 def bounds_refuse_what_makes_no_sense(shard_bounds, *, rng):
     """A world size below 1, a rank outside it or a negative length is a ValueError that names it."""
     right = {"numel": 10, "rank": 3, "world_size": 4}
@@ -84,7 +84,7 @@ def _look(before: list[torch.Tensor], flat: Any, tensors: list[torch.Tensor]) ->
     return Flat(numbers, "" if kept else "the flat vector shares its memory with a tensor")
 
 
-@check("08-ex1-shard-bounds")
+@check("08-ex1-shard-bounds", points=0.75)
 def flatten_lays_numbers_end_to_end(flatten, *, rng):
     """The flat vector holds all numbers in order, in 1-D float32, in memory of its own, without a gradient."""
     for name, tensors in _tensors(rng).items():

@@ -70,7 +70,7 @@ def _places(found: Any, params: list) -> list[int]:
     return places if isinstance(found, list) and len(places) == len(found) else []
 
 
-@check("08-ex2-gradient")
+@check("08-ex2-gradient", points=1.5)
 def shards_are_those_of_the_mean_gradient(ShardedGradient, *, rng):  # noqa: N803
     """A shard is the rank's part of the mean gradient of all trainable parameters, in float32, for any N and sizes."""
     for n in (1, 2, 3, 4, 5):
@@ -124,7 +124,7 @@ def _not_once(rank: int, parts: list) -> str:
     return "" if count == 1 else f"on rank {rank}, two calls of reduced_gradient() made {count} collectives, expected 1"
 
 
-@check("08-ex2-gradient")
+@check("08-ex2-gradient", points=0.5)
 def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
     """A second call returns the same tensor, which self.gradient keeps, and sends nothing; zero_grad forgets it."""
     for n in (2, 3):

@@ -11,7 +11,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import ceil_div
 
 
-@check("08-ex6-memory")
+@check("08-ex6-memory", points=1)
 def memory_follows_the_table(memory_per_rank, *, rng):
     """Each stage's bytes are exact for any size and any number of ranks; wrong arguments are a ValueError."""
     for parameters in (0, 1, 10, int(rng.integers(100, 10**6)), 7 * 10**9, 10**17 + 3):

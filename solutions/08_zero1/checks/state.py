@@ -81,7 +81,7 @@ def _save(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int)
     )
 
 
-@check(STATE)
+@check(STATE, points=1)
 def state_is_unpadded_copies(ZeroOptimizer, *, rng):  # noqa: N803
     """The state holds copies of this rank's masters and moments without padding, and plain numbers."""
     inside = {"SGD": [], "SGD with momentum": ["momentum_buffer"], "Adam": ["exp_avg", "exp_avg_sq", "step"]}
@@ -181,7 +181,7 @@ def _load_wrong(rank: int, world_size: int, optimizer_class: Any, run: Run, what
     return Refused("")
 
 
-@check(STATE)
+@check(STATE, points=1)
 def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
     """Loading sets the parameters, then training goes on bit for bit; a wrong length of master is a ValueError."""
     runs = [(1, "Adam", 2, 0), (2, "Adam", 2, 0), (2, "Adam", 0, 2), (3, "SGD with momentum", 2, 1), (3, "AdamW", 2, 1)]

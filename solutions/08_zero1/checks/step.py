@@ -19,7 +19,7 @@ BF16_ERROR = 2.0**-8
 KEPT = {"SGD": 1, "SGD with momentum": 2, "Adam": 3, "AdamW": 3}
 
 
-@check(STEP)
+@check(STEP, points=2)
 def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N803
     """After each step the parameters are the unsharded optimizer's; a step sends as many bytes as an all-reduce."""
     for n in WORLD_SIZES:
@@ -27,7 +27,7 @@ def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N80
             yield steps_of(ShardedOptimizer, run, sends=True)
 
 
-@check(STEP)
+@check(STEP, points=0.5)
 def a_changed_rate_holds_from_the_next_step(ShardedOptimizer, *, rng):  # noqa: N803
     """A learning rate that was changed through param_groups[0]["lr"] holds from the next step on."""
     also = ", the learning rate changed before steps 2 and 4"
@@ -37,7 +37,7 @@ def a_changed_rate_holds_from_the_next_step(ShardedOptimizer, *, rng):  # noqa: 
             yield steps_of(ShardedOptimizer, run)
 
 
-@check(STEP)
+@check(STEP, points=0.75)
 def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
     """self.master starts as the shard, then zeros; after a step, only it and the optimizer's state for it are held."""
     for n in (3, 4, 1):
@@ -49,7 +49,7 @@ def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
             yield steps_of(ShardedOptimizer, run, masters=masters, left="", held=at_most(nbytes), said=nbytes)
 
 
-@check(STEP)
+@check(STEP, points=0.5)
 def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
     """After every step bf16 parameters are the float32 masters, rounded, so that small updates add up."""
     for n in (1, 3):
@@ -64,7 +64,7 @@ def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
             yield steps_of(ShardedOptimizer, run, rtol=BF16_ERROR, sends=True)
 
 
-@check(STEP)
+@check(STEP, points=0.25)
 def gradients_stay_as_they_were(ShardedOptimizer, *, rng):  # noqa: N803
     """After step() each p.grad is as it was before: the same numbers, or None."""
     for n in (1, 3):
@@ -81,7 +81,7 @@ def _tiny_gradients(rng: np.random.Generator, n: int) -> Run:
     return run
 
 
-@check("08-ex4-clip")
+@check("08-ex4-clip", points=2)
 def clipping_uses_the_global_norm(ClippingOptimizer, *, rng):  # noqa: N803
     """Every rank clips by the norm of the whole mean gradient, even of a tiny one, and sends only one number more."""
     for n in WORLD_SIZES:

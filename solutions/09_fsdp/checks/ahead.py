@@ -73,7 +73,7 @@ def _drive_ahead(rank: int, world_size: int, unit_class: Any, link: Any) -> None
     dist.barrier()
 
 
-@check(PREFETCH)
+@check(PREFETCH, points=1.5)
 def neighbors_are_gathered_ahead(PrefetchingUnit, chain, *, rng):  # noqa: N803
     """While a unit computes, only its neighbor's all-gather is under way; in backward, the neighbor is its `before`."""
     for world_size in (2, 3):
@@ -166,7 +166,7 @@ def _more_than_one_start(rank: int, parts: list) -> str:
     return "" if counts == [1, 0, 0, 0] else f"on rank {rank}, all-gathers: {text}; expected 1 at the first, then 0"
 
 
-@check(PREFETCH)
+@check(PREFETCH, points=1)
 def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):  # noqa: N803
     """Shards and gradients follow one process; a unit has at most two all-gathers; a needless start() sends nothing."""
     models = ("tokens, and an embedding as a unit", *MODELS[3:])
@@ -182,7 +182,7 @@ def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):  # noqa: N803
     yield Case("start() called three times", 2, _drive_starts, args, expect, parts=6, judge=_more_than_one_start)
 
 
-@check(PREFETCH)
+@check(PREFETCH, points=0.5)
 def one_more_unit_is_whole(PrefetchingUnit, chain, *, rng):  # noqa: N803
     """At the peak of a step at most 6 S more than the gradient shards are alive; after it nothing whole is left."""
     expect_freed(PrefetchingUnit, ["units", "units of two layers,"], room=6, link=chain)

@@ -17,17 +17,32 @@ from autograder.checks.fsdp.models import MODELS, as_numpy, batch, flat, freeze,
 from autograder.checks.fsdp.steps import PLAN, Training, steps_of
 
 
-@check("09-ex3-backward")
-def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
-    """After backward() each shard has its piece of the mean gradient, and no rank sent more than allowed."""
-    for n, models in PLAN.items():
-        trainings = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), steps=2) for k in models]
-        trainings[0].halves = True
-        if n == 3:
-            bf16 = {"steps": 1, "dtype": "bfloat16"}
-            trainings += [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), **bf16) for k in (0, 2)]
-        for training in trainings:
-            yield steps_of(TrainableUnit, training, n, bare=True)
+@check("09-ex3-backward", points=1)
+def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
+    """Dropout and BatchNorm see one forward and its own backward, and inputs get their own rank's gradient."""
+    world_size, seed = 2, inputs.seed(rng)
+    results = run_ranks(_drive_noisy, world_size, (TrainableUnit, seed))
+    total: list[np.ndarray] = []
+    case = f"{count_of_ranks(world_size)}, dropout and BatchNorm"
+    for rank in range(world_size):
+        module, units = _noisy(seed)
+        x, y = batch("", seed, 0, rank, count=8)
+        torch.manual_seed(seed + rank)
+        (module(x) - y).square().mean().backward()
+        grads = [flat(p.grad for p in unit.parameters()) for unit in units]
+        total = [a + b for a, b in zip(total, grads, strict=True)] if total else grads
+        for index, buffer in enumerate(module.buffers()):
+            what = f"a BatchNorm buffer on rank {rank}"
+            expect_close(case, results[rank]["buffers"][index], as_numpy(buffer), what=what, rtol=1e-5)
+    for u, summed in enumerate(total):
+        whole = np.concatenate([got["gradients"][u] for got in results])
+        what = f"the gradient of unit {u}"
+        expect_close(case, whole, padded(summed / world_size, world_size), what=what, rtol=1e-5)
+    for rank, got in enumerate(results):
+        module, leaf = _two_inputs(seed, rank)
+        module(leaf, leaf * 2).square().sum().backward()
+        case = f"{count_of_ranks(world_size)}, a frozen unit of two inputs"
+        expect_close(case, got["input"], as_numpy(leaf.grad), what=f"the gradient of rank {rank}'s input", rtol=1e-5)
 
 
 #: For the cases of the memory: are all but two units frozen, how many are trained, are units pairs of layers, do they
@@ -62,7 +77,7 @@ def _drive_memory(rank: int, world_size: int, unit_class: Any, stacks: list[str]
     return observed
 
 
-@check("09-ex3-backward")
+@check("09-ex3-backward", points=1)
 def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
     """No whole parameter is alive between forward and backward, nor afterwards; during it at most 5 S more are."""
     expect_freed(TrainableUnit, list(STACKS), room=5)
@@ -140,29 +155,14 @@ def _drive_noisy(rank: int, world_size: int, unit_class: Any, seed: int) -> dict
     }
 
 
-@check("09-ex3-backward")
-def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
-    """Dropout and BatchNorm see one forward and its own backward, and inputs get their own rank's gradient."""
-    world_size, seed = 2, inputs.seed(rng)
-    results = run_ranks(_drive_noisy, world_size, (TrainableUnit, seed))
-    total: list[np.ndarray] = []
-    case = f"{count_of_ranks(world_size)}, dropout and BatchNorm"
-    for rank in range(world_size):
-        module, units = _noisy(seed)
-        x, y = batch("", seed, 0, rank, count=8)
-        torch.manual_seed(seed + rank)
-        (module(x) - y).square().mean().backward()
-        grads = [flat(p.grad for p in unit.parameters()) for unit in units]
-        total = [a + b for a, b in zip(total, grads, strict=True)] if total else grads
-        for index, buffer in enumerate(module.buffers()):
-            what = f"a BatchNorm buffer on rank {rank}"
-            expect_close(case, results[rank]["buffers"][index], as_numpy(buffer), what=what, rtol=1e-5)
-    for u, summed in enumerate(total):
-        whole = np.concatenate([got["gradients"][u] for got in results])
-        what = f"the gradient of unit {u}"
-        expect_close(case, whole, padded(summed / world_size, world_size), what=what, rtol=1e-5)
-    for rank, got in enumerate(results):
-        module, leaf = _two_inputs(seed, rank)
-        module(leaf, leaf * 2).square().sum().backward()
-        case = f"{count_of_ranks(world_size)}, a frozen unit of two inputs"
-        expect_close(case, got["input"], as_numpy(leaf.grad), what=f"the gradient of rank {rank}'s input", rtol=1e-5)
+@check("09-ex3-backward", points=3)
+def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
+    """After backward() each shard has its piece of the mean gradient, and no rank sent more than allowed."""
+    for n, models in PLAN.items():
+        trainings = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), steps=2) for k in models]
+        trainings[0].halves = True
+        if n == 3:
+            bf16 = {"steps": 1, "dtype": "bfloat16"}
+            trainings += [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), **bf16) for k in (0, 2)]
+        for training in trainings:
+            yield steps_of(TrainableUnit, training, n, bare=True)

@@ -8,7 +8,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, count_of_ranks, expect_raises, fail
 
 
-@check("09-ex4-costs")
+@check("09-ex4-costs", points=2)
 def costs_follow_the_formulas(memory_bytes, wire_bytes, *, rng):
     """Memory and messages are whole numbers of bytes, exact for any units; wrong arguments are a ValueError."""
     lists = [[], [1], [10, 4], [0, 7, 7], [int(n) for n in rng.integers(1, 10**6, 9)], [10**17 + 3, 10**17 - 5, 8]]

@@ -65,7 +65,7 @@ def _drive_cut(rank: int, world_size: int, cut: Any, gather: Any, arrays: dict, 
     return pieces, wholes
 
 
-@check("09-ex1-cut")
+@check("09-ex1-cut", points=3)
 def cut_and_gather_are_inverse(cut, gather, *, rng):
     """`cut` copies a padded piece for each rank; `gather` brings the whole vectors back, with one all-gather."""
     arrays = {case: [eighths(rng, shape, limit=128) for shape in shapes] for case, shapes in SHAPES.items()}

@@ -67,7 +67,7 @@ def _shard(case: Gradients, rank: int, size: int) -> np.ndarray:
     return padded[rank % size * length :][:length]
 
 
-@check(HYBRID)
+@check(HYBRID, points=1)
 def hybrid_shards_are_the_mean_over_all_ranks(hybrid_groups, hybrid_reduce, *, rng):
     """Groups are right, and each rank gets its shard of the mean over all ranks; the given gradient is not changed."""
     for world_size, size in WORLDS:
@@ -90,7 +90,7 @@ def _expect_shards(case: Gradients, size: int, outcomes: list) -> None:
         rank.expect(same, "gradient was changed in place")
 
 
-@check(HYBRID)
+@check(HYBRID, points=0.5)
 def only_shards_pass_between_copies(hybrid_groups, hybrid_reduce, *, rng):
     """One reduce-scatter of the padded gradient over the shard group, then one all-reduce of the shard, no more."""
     for world_size, size in WORLDS[:2]:
@@ -150,7 +150,7 @@ def _refusal(kind: str, text: str, too_late: bool) -> str:
     return "" if "size" in text else f"raised a ValueError that does not name size: {text}"
 
 
-@check(HYBRID)
+@check(HYBRID, points=0.5)
 def sizes_that_do_not_divide_are_refused(hybrid_groups, *, rng):
     """A `size` below 1, or that does not divide the ranks, is a ValueError that names it, before any group is made."""
     sizes = [3, 0, 4, -2, 8]

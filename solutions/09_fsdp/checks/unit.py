@@ -165,7 +165,7 @@ def _odd(module: nn.Module, unit: Any, buffers: list[torch.Tensor], when: str) -
     return "" if kept else f"{when} the unit's buffers are no longer what they were, or have another dtype"
 
 
-@check("09-ex2-unit")
+@check("09-ex2-unit", points=2)
 def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
     """A unit keeps its shards, computes what it did, sends its shards once, and holds nothing whole afterwards."""
     for n in (3, 1, 5):
@@ -222,7 +222,7 @@ def _drive_forward_memory(
     return alive, as_numpy(x)
 
 
-@check("09-ex2-unit")
+@check("09-ex2-unit", points=1)
 def unit_is_freed_after_its_forward(ShardedUnit, *, rng):  # noqa: N803
     """No whole parameter is alive after the construction of a unit, nor after its forward."""
     world_size = 2

@@ -86,7 +86,7 @@ def _expect_rounded(case: str, seen: dict, numbers: dict, expected: dict) -> Non
             fail(text.replace("np.float32(", "").replace(")", ""), f"{case}, {name}", evidence)
 
 
-@check(FORMATS)
+@check(FORMATS, points=1.5)
 def rounding_is_torchs(round_to, *, rng):
     """`round_to` gives what torch's casts to float16, bfloat16, float8_e5m2 and float8_e4m3fn give, bit for bit."""
     numbers = _numbers(rng)
@@ -96,7 +96,7 @@ def rounding_is_torchs(round_to, *, rng):
         _expect_rounded(name, seen, numbers, expected)
 
 
-@check(FORMATS)
+@check(FORMATS, points=0.25)
 def other_formats_round_as_well(round_to, *, rng):
     """Formats that torch does not have follow the same rules: 8 and 10 bits (TF32), 3 and 2, 2 and 1, finite or not."""
     numbers = {
@@ -154,7 +154,7 @@ def _dtypes(round_to: Any, x: torch.Tensor) -> tuple[list[str], list]:
     return sorted(seen.found), [None if y is None else y.numpy().copy() for y in rounded]
 
 
-@check(FORMATS)
+@check(FORMATS, core=True)
 def no_cast_does_the_work(round_to, *, rng):
     """`round_to` makes no tensor of a floating type of 16 or 8 bits."""
     x = torch.from_numpy(rng.standard_normal(99)).float()
@@ -213,7 +213,7 @@ def _ones(main_grads: Any, count: int) -> list[Any]:
     return [bits(g) for g in kept.grads], [float(g.max()) for g in kept.grads]
 
 
-@check(FORMATS)
+@check(FORMATS, points=0.5)
 def gradients_add_up_in_float32(MainGrads, *, rng):  # noqa: N803 - a check's parameters carry the notebook's names
     """1,000 gradients of 1 add up to 1,000, where bfloat16 stops at 256."""
     _, sums = call_inside(_ones, MainGrads, 1000)
@@ -221,7 +221,7 @@ def gradients_add_up_in_float32(MainGrads, *, rng):  # noqa: N803 - a check's pa
         fail(f"1,000 gradients of 1 should add up to 1000, .grads has {sums}", "1,000 gradients of 1", sums)
 
 
-@check(FORMATS)
+@check(FORMATS, points=0.5)
 def ranks_get_the_mean_gradient(MainGrads, *, rng):  # noqa: N803
     """`.grads` are those of the trainable parameters; `reduce` averages them; later gradients add to the means."""
     for world_size in (1, 2, 3, 4):
@@ -270,7 +270,7 @@ def _gradients(values: list[np.ndarray], steps: int) -> tuple[list, list]:
     return first, [values[2][r] * factors[1] * (r == 0) for r in range(world_size)]
 
 
-@check(FORMATS)
+@check(FORMATS, points=0.25)
 def one_all_reduce_carries_all(MainGrads, *, rng):  # noqa: N803
     """`reduce` makes one all-reduce, of four bytes a number, and no other communication."""
     for world_size in (2, 3):

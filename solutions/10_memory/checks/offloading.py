@@ -166,7 +166,7 @@ def _each(offload: Any, rng: Any) -> list[tuple[str, dict, dict]]:
     return [(case, seen, want) for (case, *_), seen, want in zip(cases, observed, wanted, strict=True)]
 
 
-@check(OFFLOAD)
+@check(OFFLOAD, core=True)
 def gradients_stay_bit_for_bit(offload, *, rng):
     """Output and gradients are those without offload, bit for bit, even in a second backward through the same graph."""
     observed = _each(offload, rng)
@@ -178,7 +178,7 @@ def gradients_stay_bit_for_bit(offload, *, rng):
                 fail(f"{words_of_it} differs from that without offload", case, evidence)
 
 
-@check(OFFLOAD)
+@check(OFFLOAD, points=1.25)
 def what_is_large_goes_to_the_host(offload, *, rng):
     """What the graph saves in `with` goes to the host, but not tensors under `min_bytes` or on storages of `ignore`."""
     observed = _each(offload, rng)
@@ -203,7 +203,7 @@ def _expect_moved(case: str, seen: dict, want: dict) -> None:
         fail("nothing was put to the host", case, "nothing put")
 
 
-@check(OFFLOAD)
+@check(OFFLOAD, points=0.25)
 def each_saved_tensor_is_put_once(offload, *, rng):
     """There is at most one `put` for a saved tensor, and no `get` before backward needs it."""
     for case, seen, want in _each(offload, rng):
@@ -215,7 +215,7 @@ def each_saved_tensor_is_put_once(offload, *, rng):
         expect_equal(case, seen["early"], 0, what="the number of calls of get before backward", evidence=evidence)
 
 
-@check(OFFLOAD)
+@check(OFFLOAD, points=0.25)
 def the_host_is_empty_in_the_end(offload, *, rng):
     """`host.nbytes()` is 0 once the graph is gone."""
     for case, seen, want in _each(offload, rng):
@@ -248,7 +248,7 @@ def _grown(rank: int, world_size: int, offload: Any, rows: int, seed: int) -> tu
     return alive, gradients
 
 
-@check(OFFLOAD)
+@check(OFFLOAD, points=0.25)
 def the_device_keeps_the_output_alone(offload, *, rng):
     """After forward, and after a backward that retains the graph, at most the output and 1 kB are alive elsewhere."""
     rows, seed = 16 * int(rng.integers(40, 80)), inputs.seed(rng)

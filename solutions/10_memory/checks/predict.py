@@ -42,7 +42,7 @@ def _expected(s: int, b: int, h: int, a: int, t: int, parallel: bool, keep: str,
     return total + (4 * a * s * b / t if keep == "flash" else 0)
 
 
-@check(PREDICT)
+@check(PREDICT, points=1)
 def a_layer_follows_its_formula(activation_bytes, *, rng):
     """`activation_bytes` adds up a layer's tensors for each `keep`, with or without dropout, on any number of ranks."""
     for keep in ("all", "no scores", "flash", "input"):
@@ -71,7 +71,7 @@ def _factors(got: Any, s: int, b: int, h: int, a: int) -> Any:
         return type(got).__name__
 
 
-@check(PREDICT)
+@check(PREDICT, points=0.25)
 def a_layer_refuses_what_makes_no_sense(activation_bytes, *, rng):
     """`activation_bytes` raises ValueError if `tensor` is below 1 or does not divide `heads`, or `keep` is unknown."""
     s = int(rng.integers(8, 99))
@@ -92,7 +92,7 @@ def a_layer_refuses_what_makes_no_sense(activation_bytes, *, rng):
             expect_raises(case, activation_bytes, *args, error=ValueError)
 
 
-@check(PREDICT)
+@check(PREDICT, points=0.5)
 def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
     """`stage_bytes` counts the micro-batches that a stage holds at once under 1F1B: min(M, stages − stage)."""
     # Stages, one of them, micro-batches: fewer and more than the stage could hold, the last stage, one stage alone.
@@ -122,7 +122,7 @@ def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
         expect_close(f"stage 0 of {stages}, many micro-batches", whole, expected, what="the number of bytes", rtol=1e-9)
 
 
-@check(PREDICT)
+@check(PREDICT, points=0.25)
 def a_stage_refuses_what_makes_no_sense(stage_bytes, *, rng):
     """`stage_bytes` raises ValueError if `stages` is below 1 or does not divide `layers`, or `stage` does not exist."""
     layer = int(rng.integers(1, 99))

@@ -155,7 +155,7 @@ def _train_all(wrap: Callable, cases: list[tuple[str, str, int]]) -> list[list[d
         return [_train(wrap, *case) for case in cases]
 
 
-@check(CHECKPOINT)
+@check(CHECKPOINT, points=3.25)
 def training_is_the_same_bit_for_bit(checkpoint, *, rng):
     """Outputs, gradients and the generator's state are those of the module itself, bit for bit, in two steps."""
     cases = [(name, dtype, inputs.seed(rng)) for name in _CASES for dtype in ("float32", "float64")]
@@ -187,7 +187,7 @@ def _autocast(wrap: Callable, dtype: str, seed: int) -> dict[str, Any]:
         return {"output": bits(output), "gradients": grads, "raised": raised, "autocast": left}
 
 
-@check(CHECKPOINT)
+@check(CHECKPOINT, points=0.5)
 def autocast_is_as_in_the_forward(checkpoint, *, rng):
     """With autocast around the forward alone, to bfloat16 or float16, output and gradients are still the module's."""
     for dtype in ("bfloat16", "float16"):
@@ -228,7 +228,7 @@ def _calls(checkpoint: Any) -> dict[str, list[int]]:
     return counts | {"torch": [used, 0]}
 
 
-@check(CHECKPOINT)
+@check(CHECKPOINT, core=True)
 def the_module_runs_once_more_for_backward(checkpoint, *, rng):
     """The module is called once in forward and once more in backward, without `torch.utils.checkpoint`."""
     counts = call_inside(_calls, checkpoint)
@@ -269,7 +269,7 @@ def _grown(checkpoint: Any, sizes: tuple[int, int], seed: int) -> list[list]:
     return seen
 
 
-@check(CHECKPOINT)
+@check(CHECKPOINT, core=True)
 def the_graph_keeps_the_inputs_alone(checkpoint, *, rng):
     """After the forward no more is alive than the inputs, the output and 8 kB; after backward nothing is left."""
     rows, width = 16 * int(rng.integers(30, 60)), 16
@@ -316,7 +316,7 @@ def _held(checkpoint: Any, rows: int, seed: int) -> list[tuple[int, bool]]:
     return seen
 
 
-@check(CHECKPOINT)
+@check(CHECKPOINT, points=0.25)
 def the_inputs_go_with_backward(checkpoint, *, rng):
     """After backward the inputs are no longer kept, though the output is still in use."""
     rows = 16 * int(rng.integers(30, 60))

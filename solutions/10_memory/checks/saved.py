@@ -111,7 +111,7 @@ def _each(saved_bytes: Any, rng: np.random.Generator) -> list[tuple[_Graph, dict
     return list(zip(graphs, seen, plain, strict=True))
 
 
-@check(SAVED)
+@check(SAVED, points=1.25)
 def each_storage_counts_once(saved_bytes, *, rng):
     """The number is the bytes of the storages that the graph keeps: each once and whole, ignored ones not at all."""
     everything = _each(saved_bytes, rng)
@@ -121,7 +121,7 @@ def each_storage_counts_once(saved_bytes, *, rng):
         expect_equal(graph.name, got["bytes"], graph.bytes, what="the number of bytes", evidence=evidence)
 
 
-@check(SAVED)
+@check(SAVED, points=0.5)
 def the_function_runs_as_without_it(saved_bytes, *, rng):
     """The function is called once, its output is returned, and backward gives the same gradients as without it."""
     for graph, got, plain in _each(saved_bytes, rng):
@@ -145,7 +145,7 @@ def _layer(saved_bytes: Any, sizes: tuple[int, ...], p: float, flash: bool) -> A
     return result[1] if isinstance(result, tuple) else type(result).__name__
 
 
-@check(SAVED)
+@check(SAVED, points=0.25)
 def a_layer_keeps_what_its_formula_says(saved_bytes, *, rng):
     """A GPT layer in bf16 keeps 34sbh + 5as²b bytes, and 8sb for two norms; with fused attention 34sbh + 4asb + 8sb."""
     for s, b, h, a in ((64, 2, 32, 4), (33, 1, 48, 3), (16, 3, 64, 1), (8 * int(rng.integers(2, 9)), 2, 24, 2)):

@@ -65,7 +65,7 @@ def _chains(rng: np.random.Generator) -> dict[str, tuple[list[int], list[int]]]:
     return chains
 
 
-@check(SEGMENTS)
+@check(SEGMENTS, points=1.5)
 def the_best_cut_has_the_least_peak(best_segments, *, rng):
     """`best_segments` returns starts, ascending from 0, and their peak, which is the least of all cuts."""
     chains = _chains(rng)
@@ -84,7 +84,7 @@ def the_best_cut_has_the_least_peak(best_segments, *, rng):
             fail(f"saved {saved}, edges {edges}: {starts} peak at {peak:g}, another cut at {least}", case, results)
 
 
-@check(SEGMENTS)
+@check(SEGMENTS, points=0.25)
 def what_cannot_be_cut_is_refused(best_segments, *, rng):
     """`best_segments` raises ValueError for empty lists, and for lists of two lengths."""
     n = int(rng.integers(1, 9))
@@ -171,7 +171,7 @@ def _live_peaks(
 _STARTS = [[0, 2, 4, 6, 8], [0, 3, 6], [0], [0, 1, 8], [0, 8], list(range(9)), [0, 4]]
 
 
-@check(SEGMENTS)
+@check(SEGMENTS, points=0.75)
 def each_layer_runs_as_often_as_its_segment(checkpoint_sequential, *, rng):
     """`checkpoint_sequential` calls layers twice, those of the last segment once; the numbers are the plain chain's."""
     seed = inputs.seed(rng)
@@ -187,7 +187,7 @@ def each_layer_runs_as_often_as_its_segment(checkpoint_sequential, *, rng):
             fail("the output or a gradient differs from that of the layers one after the other", case, observed)
 
 
-@check(SEGMENTS)
+@check(SEGMENTS, points=0.5)
 def memory_follows_the_plan(checkpoint_sequential, *, rng):
     """At the peak of a step, at most five inputs more are alive than were planned for the cut."""
     rows = 64 * int(rng.integers(12, 20))

@@ -12,7 +12,7 @@ COUNTS = [(4, 8), (4, 2), (3, 3), (1, 4), (5, 1), (1, 1), (2, 7), (8, 16), (6, 4
 NEGATIVE = [((-1, 2), "stages"), ((3, -1), "micro_batches")]
 
 
-@check("11-ex1-schedules")
+@check("11-ex1-schedules", points=1)
 def gpipe_fills_and_drains(gpipe_schedule, *, rng):
     """Each stage runs all its forwards, then all its backwards; only filling and draining leave it idle."""
     for stages, count in [*COUNTS, (int(rng.integers(2, 7)), int(rng.integers(2, 12)))]:
@@ -24,7 +24,7 @@ def gpipe_fills_and_drains(gpipe_schedule, *, rng):
         expect_bubble(case, schedule, (stages - 1) / (count + stages - 1), exactly=True)
 
 
-@check("11-ex1-schedules")
+@check("11-ex1-schedules", points=0.75)
 def one_f_one_b_keeps_few_alive(one_f_one_b_schedule, *, rng):
     """1F1B has GPipe's bubble, and each stage keeps no more activations alive than it must."""
     for stages, count in [*COUNTS, (int(rng.integers(2, 7)), int(rng.integers(2, 12)))]:
@@ -34,7 +34,7 @@ def one_f_one_b_keeps_few_alive(one_f_one_b_schedule, *, rng):
         expect_bubble(case, schedule, (stages - 1) / (count + stages - 1), exactly=True)
 
 
-@check("11-ex1-schedules")
+@check("11-ex1-schedules", points=0.25)
 def schedules_refuse_counts_below_one(gpipe_schedule, one_f_one_b_schedule, *, rng):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
     for name, function in (("gpipe_schedule", gpipe_schedule), ("one_f_one_b_schedule", one_f_one_b_schedule)):
@@ -48,7 +48,7 @@ def schedules_refuse_counts_below_one(gpipe_schedule, one_f_one_b_schedule, *, r
 # ---- 4 · interleaved ----
 
 
-@check("11-ex4-interleaved")
+@check("11-ex4-interleaved", points=2.5)
 def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
     """An interleaved schedule is complete, and its bubble and its activations stay within the stated bounds."""
     counts = [(4, 8, 2), (2, 4, 3), (4, 4, 2), (3, 9, 2), (1, 3, 2), (4, 8, 1), (5, 5, 3), (8, 16, 4), (3, 3, 1)]
@@ -59,7 +59,7 @@ def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
         expect_peaks(case, schedule, [min(m * c, 2 * (n - 1 - s) + (c - 1) * n + 1) for s in range(n)])
 
 
-@check("11-ex4-interleaved")
+@check("11-ex4-interleaved", points=0.5)
 def interleaved_refuses_what_does_not_fit(interleaved_schedule, *, rng):
     """A count below 1, and micro-batches that are not a multiple of the stages, are a ValueError that names it."""
     wrong = [((4, 6, 2), "micro_batches"), ((4, 2, 2), "micro_batches"), ((0, 4, 2), "stages")]

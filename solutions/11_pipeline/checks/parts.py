@@ -25,7 +25,7 @@ def _expect_fast_and_small(stages: int, count: int, schedule: Any) -> None:
         fail(f"the makespan is {got:g} s, expected at most {most} s", case, as_evidence(read))
 
 
-@check("11-ex5-zero-bubble")
+@check("11-ex5-zero-bubble", points=2.25)
 def weight_gradients_fill_the_bubble(zero_bubble_schedule, *, rng):
     """With M ≥ N, the schedule is complete and can run, and keeps to the memory and to the time that are stated."""
     counts = [(4, 8), (2, 3), (3, 3), (1, 4), (1, 1), (5, 5), (4, 5), (8, 24), (6, 7)]
@@ -35,7 +35,7 @@ def weight_gradients_fill_the_bubble(zero_bubble_schedule, *, rng):
         _expect_fast_and_small(stages, count, zero_bubble_schedule(stages, count))
 
 
-@check("11-ex5-zero-bubble")
+@check("11-ex5-zero-bubble", points=0.5)
 def few_micro_batches_are_enough(zero_bubble_schedule, *, rng):
     """The same holds with fewer micro-batches than stages."""
     counts = [(4, 2), (5, 1), (2, 1), (6, 4), (8, 7), (3, 2)]
@@ -45,7 +45,7 @@ def few_micro_batches_are_enough(zero_bubble_schedule, *, rng):
         _expect_fast_and_small(stages, count, zero_bubble_schedule(stages, count))
 
 
-@check("11-ex5-zero-bubble")
+@check("11-ex5-zero-bubble", points=0.25)
 def zero_bubble_refuses_counts_below_one(zero_bubble_schedule, *, rng):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
     for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), ((1, 1), ""), *NEGATIVE):

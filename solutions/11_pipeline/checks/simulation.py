@@ -53,7 +53,7 @@ def _one_a_stage(times: Any, stages: int) -> list[float]:
     return [float(times)] * stages if np.ndim(times) == 0 else [float(t) for t in times]
 
 
-@check("11-ex2-simulate")
+@check("11-ex2-simulate", points=2.5)
 def simulation_starts_each_entry_at_once(simulate, *, rng):
     """Each entry starts once its stage is free and its needs are over, and takes its time; the schedule is kept."""
     for case, schedule, *times in _timed(rng):
@@ -74,7 +74,7 @@ def simulation_starts_each_entry_at_once(simulate, *, rng):
             fail("the schedule was changed in place: work on a copy", case, "changed")
 
 
-@check("11-ex2-simulate")
+@check("11-ex2-simulate", points=1)
 def bubble_is_the_idle_share(bubble_fraction, *, rng):
     """The bubble is the share of all stages' time, from the first start to the last end, in which they are idle."""
     for case, schedule, *times in _timed(rng):
@@ -83,7 +83,7 @@ def bubble_is_the_idle_share(bubble_fraction, *, rng):
         expect_close(case, got, np.array(want), what="the bubble", rtol=0.0, atol=TIME_ERROR)
 
 
-@check("11-ex2-simulate")
+@check("11-ex2-simulate", points=0.5)
 def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
     """An empty schedule, one that cannot run, and times that are not positive or not one per stage are a ValueError."""
     good = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2
@@ -128,7 +128,7 @@ def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
 # ---- 3 · peak_activations ----
 
 
-@check("11-ex3-peaks")
+@check("11-ex3-peaks", points=1)
 def peaks_count_what_is_alive(peak_activations, *, rng):
     """For each stage, the peak is the largest number of forwards whose `W`, or `B` if there is none, is not over."""
     fixed = [

@@ -63,7 +63,7 @@ def _drive(rank: int, world_size: int, step: Callable, cases: list[Case]) -> lis
     return outcomes
 
 
-@check("11-ex6-pipeline-step")
+@check("11-ex6-pipeline-step", points=2.75)
 def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
     """On 1 to 5 ranks a step runs its schedule, with the uncut model's loss and gradients; the batch stays as it is."""
     for world_size in (4, 2, 5, 1):
@@ -75,7 +75,7 @@ def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
             _expect_numbers(case, outcomes)
 
 
-@check("11-ex6-pipeline-step")
+@check("11-ex6-pipeline-step", points=0.75)
 def backwards_let_go_of_what_they_used(pipeline_step, *, rng):
     """After a micro-batch's backward nothing that its forward saved or received is kept, only what was sent."""
     for world_size in (4, 2):
@@ -87,7 +87,7 @@ def backwards_let_go_of_what_they_used(pipeline_step, *, rng):
             _expect_numbers(case, outcomes)
 
 
-@check("11-ex6-pipeline-step")
+@check("11-ex6-pipeline-step", points=0.5)
 def only_neighbors_get_messages(pipeline_step, *, rng):
     """Each activation and each gradient crosses its border once. There is no other message and no collective."""
     for world_size in (4, 1):

@@ -88,13 +88,13 @@ def _attention_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Ca
     return cases, wrong
 
 
-@check("12-ex5-mlp")
+@check("12-ex5-mlp", points=2)
 def mlp_equals_the_unsplit_block(ParallelMLP, *, rng):  # noqa: N803
     """Output, loss and every gradient are the unsplit MLP's, with one all-reduce in forward and one in backward."""
     try_layers(ParallelMLP, lambda world_size: _mlp_cases(rng, world_size))
 
 
-@check("12-ex6-attention")
+@check("12-ex6-attention", points=4)
 def attention_equals_the_unsplit_block(ParallelAttention, *, rng):  # noqa: N803
     """Output, loss and every gradient are the unsplit block's, with one all-reduce in forward and one in backward."""
     try_layers(ParallelAttention, lambda world_size: _attention_cases(rng, world_size))

@@ -56,13 +56,13 @@ def _row_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case], l
     return cases, wrong
 
 
-@check("12-ex3-column")
+@check("12-ex3-column", points=3)
 def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):  # noqa: N803
     """Rows are copies, outputs and gradients right in any layout, with no more messages than a column layer needs."""
     try_layers(ColumnParallelLinear, lambda world_size: _column_cases(rng, world_size))
 
 
-@check("12-ex4-row")
+@check("12-ex4-row", points=3)
 def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):  # noqa: N803
     """Columns are copies, outputs and gradients right in any layout, with no more messages than a row layer needs."""
     try_layers(RowParallelLinear, lambda world_size: _row_cases(rng, world_size))

@@ -146,19 +146,19 @@ def _large(rng: np.random.Generator, world_size: int) -> Iterator[Tokens]:
     yield Tokens("logits from -9,000 on rank 0 to 9,000 on the last", apart, rng.integers(0, 3, n), _upstream(rng))
 
 
-@check("12-ex7-loss")
+@check("12-ex7-loss", points=2)
 def loss_equals_the_unsplit_one(vocabulary_parallel_loss, *, rng):
     """Every rank returns the same loss, the mean over the tokens, and each rank's logits get their gradient."""
     _compare(vocabulary_parallel_loss, lambda world_size: _ordinary(rng, world_size))
 
 
-@check("12-ex7-loss")
+@check("12-ex7-loss", points=0.5)
 def loss_stays_finite(vocabulary_parallel_loss, *, rng):
     """Loss and gradient are also right for logits around ±10,000, far apart on ranks, or next to small ones."""
     _compare(vocabulary_parallel_loss, lambda world_size: _large(rng, world_size))
 
 
-@check("12-ex7-loss")
+@check("12-ex7-loss", points=0.5)
 def loss_sends_a_few_numbers_a_token(vocabulary_parallel_loss, *, rng):
     """In forward only all-reduces are sent, of at most 4 numbers a token together; in backward nothing is sent."""
     for world_size in (2, 4):

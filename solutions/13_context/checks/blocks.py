@@ -108,7 +108,7 @@ def compare(case: str, got: Any, want: tuple[np.ndarray, np.ndarray], dtype: str
     expect_close(case, both, np.where(empty, 0.0, want[1]), what="lse", rtol=rtol, atol=rtol, evidence=evidence)
 
 
-@check(BLOCKS)
+@check(BLOCKS, points=1.5)
 def a_block_is_attention_over_its_keys(attend, *, rng):
     """out and lse are those of the keys up to each query's position, in any order."""
     for case in _cases(rng):
@@ -121,7 +121,7 @@ def a_block_is_attention_over_its_keys(attend, *, rng):
         compare(case.name, got, want, case.dtype, "attend", rtol if case.scale == 1 else max(rtol, 1e-7))
 
 
-@check(BLOCKS)
+@check(BLOCKS, points=1)
 def merged_parts_are_the_whole(merge, *, rng):
     """Parts of the keys, however they are cut and in whatever order, merge to out and lse over all of them."""
     q_positions, k_positions = np.arange(9), np.arange(9)
@@ -147,7 +147,7 @@ def merged_parts_are_the_whole(merge, *, rng):
         compare(f"lse {large[a].flat[0]:g} and {large[b].flat[0]:g}", merge(*numbers), want, "float64", "merge", 1e-6)
 
 
-@check(BLOCKS)
+@check(BLOCKS, points=0.5)
 def a_part_without_keys_changes_nothing(attend, merge, *, rng):
     """Merging with a part without a key (0 and −∞) leaves the other as it is, bit for bit, also if that has none."""
     nothing = torch.zeros(1, 2, 3, 4), torch.full((1, 2, 3), -math.inf)

@@ -91,7 +91,7 @@ def _backs(rng: np.random.Generator, cases: list[Case]) -> list[list[np.ndarray]
     return [[rng.integers(-99, 100, y.shape).astype(float) for y in case.got(case.x, case.dims)] for case in cases]
 
 
-@check(EXCHANGE)
+@check(EXCHANGE, points=1.5)
 def parts_go_to_their_ranks_and_back(Exchange, *, rng):  # noqa: N803
     """Rank d gets part d of every rank, in the order of the ranks; backward gives gradients to their owners."""
     for world_size in (1, 2, 3, 4):
@@ -141,7 +141,7 @@ def _sequences(rng: np.random.Generator, world_size: int) -> list[Sequence]:
     return cases
 
 
-@check(EXCHANGE)
+@check(EXCHANGE, points=1)
 def heads_are_exchanged_for_positions(ulysses_attention, *, rng):
     """out, and the gradients of q, k and v, are those of one process with the whole sequence, in every layout."""
     for world_size in (1, 2, 4):
@@ -159,7 +159,7 @@ def heads_are_exchanged_for_positions(ulysses_attention, *, rng):
                     rank.expect_close(got, want[:, :, where], what=name, rtol=0.0, atol=4 * RTOL[case.dtype] * scale)
 
 
-@check(EXCHANGE)
+@check(EXCHANGE, points=0.25)
 def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):  # noqa: N803
     """Exchange makes one all-to-all of x's numbers each way; attention exchanges q, k, v and out, and nothing else."""
     for world_size in (2, 4):
@@ -218,7 +218,7 @@ def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) ->
     return found
 
 
-@check(EXCHANGE)
+@check(EXCHANGE, points=0.25)
 def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # noqa: N803
     """A size that N does not divide raises a ValueError that names scatter_dim, or heads; nothing is sent before."""
     results = run_ranks(_drive_refused, 2, (Exchange, ulysses_attention))

@@ -33,7 +33,7 @@ def positions(length: int, world_size: int, layout: str) -> list[list[int]]:
     return [[i for i in range(length) if owner(i) == rank] for rank in range(world_size)]
 
 
-@check(LAYOUTS)
+@check(LAYOUTS, points=1)
 def layouts_deal_out_every_position(shard_positions, *, rng):
     """Each rank has the positions of its layout, int64, ascending, for lengths that divide and that do not."""
     for layout in NAMES:
@@ -46,7 +46,7 @@ def layouts_deal_out_every_position(shard_positions, *, rng):
                 expect_equal(case, got.tolist(), want, what="the list of positions")
 
 
-@check(LAYOUTS)
+@check(LAYOUTS, points=0.5)
 def pairs_are_those_that_causality_allows(pair_counts, *, rng):
     """Entry [s, r] counts the keys of rank (r − s) mod N that rank r's queries may look at, int64."""
     for layout in NAMES:
@@ -64,7 +64,7 @@ def pairs_are_those_that_causality_allows(pair_counts, *, rng):
             expect_equal(case, got.tolist(), want, what="the table of pairs")
 
 
-@check(LAYOUTS)
+@check(LAYOUTS, points=0.25)
 def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
     """1 minus all pairs over N times the sum of each step's largest count, a float; 0.0 if there are no pairs."""
     # In the second table another rank is the busiest in each step.
@@ -81,7 +81,7 @@ def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
             fail(f"idle_fraction returned {one}, expected {other}", case, got)
 
 
-@check(LAYOUTS)
+@check(LAYOUTS, points=0.25)
 def other_ranks_and_layouts_are_refused(shard_positions, *, rng):
     """A rank outside 0 … N − 1, or another layout, is a ValueError that names it."""
     for length, rank, world_size, layout, named in (

@@ -17,7 +17,7 @@ LOSS = "13-ex6-loss"
 IGNORED = -100
 
 
-@check(LOSS)
+@check(LOSS, points=0.5)
 def targets_are_the_next_tokens(cut_batch, *, rng):
     """x holds the tokens at this rank's positions, y the tokens after them, for any positions, or none."""
     tokens = rng.integers(0, 99, (3, 14))
@@ -107,7 +107,7 @@ def _drive(rank: int, world_size: int, sequence_loss: Any, cases: list[Case]) ->
     return seen
 
 
-@check(LOSS)
+@check(LOSS, points=1)
 def the_loss_is_that_of_one_process(sequence_loss, *, rng):
     """On every rank the mean over all ranks' counted tokens; each rank's logits get their part of its gradient."""
     for world_size in (1, 2, 3, 4):
@@ -135,7 +135,7 @@ def _expect_numbers(case: Case, outcomes: list) -> None:
             rank.expect_close(one[3], grads[rank.rank], what="the gradient of the logits", rtol=0.0, atol=rtol)
 
 
-@check(LOSS)
+@check(LOSS, points=0.25)
 def two_numbers_are_all_reduced(sequence_loss, *, rng):
     """The forward pass sends only all-reduces, of two numbers in all; the backward pass sends nothing."""
     for world_size in (2, 3):
@@ -155,7 +155,7 @@ def two_numbers_are_all_reduced(sequence_loss, *, rng):
             _expect_numbers(case, [mine[c] for mine in results])
 
 
-@check(LOSS)
+@check(LOSS, points=0.25)
 def a_batch_without_targets_is_refused(sequence_loss, *, rng):
     """If no token counts on any rank, every rank raises a ValueError that names y."""
     for world_size in (3, 1):  # several ranks show which rank does not take part

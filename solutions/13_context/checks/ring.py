@@ -136,7 +136,7 @@ def _expect(rank: Any, one: Any, wanted: list[np.ndarray], names: tuple[str, ...
         rank.expect_close(np.where(np.isneginf(got), 0.0, got), finite, what=name, rtol=bound, atol=bound)
 
 
-@check(RING)
+@check(RING, points=2)
 def the_ring_sees_all_keys(ring_forward, *, rng):
     """out and lse are those of one process with the whole sequence, for any positions and lengths."""
     for world_size in WORLD_SIZES:
@@ -177,7 +177,7 @@ def _calls(parts: list[list], place: int) -> list[list[tuple[str, Any, int]]]:
     return [[(m.call, m.peer, m.bytes) for m in mine[place]] for mine in parts]
 
 
-@check(RING)
+@check(RING, points=1)
 def blocks_travel_between_neighbors(ring_forward, *, rng):
     """Only neighbors exchange messages, at most 2(N−1) per rank, 2BHD numbers for each token of all ranks but one."""
     for world_size in (1, 2, 4, 5):
@@ -215,7 +215,7 @@ def _drive_watched(rank: int, world_size: int, function: Any, case: Case) -> lis
     return out.double().numpy().ravel().tolist()
 
 
-@check(RING)
+@check(RING, points=0.5)
 def the_next_block_is_on_its_way(ring_forward, *, rng):
     """Each step posts its send and its receive, then computes with the block at hand, and only then waits."""
     for world_size in (3, 5):
@@ -276,7 +276,7 @@ def _drive_metered(rank: int, world_size: int, function: Any, seed: int) -> tupl
 _MOST_BLOCKS = 6
 
 
-@check(RING)
+@check(RING, points=0.5)
 def no_rank_holds_all_blocks(ring_forward, *, rng):
     """With 8 ranks, one with few tokens has at most 6 blocks of keys and values in memory besides its inputs."""
     seed = seed_for_ranks(rng)
@@ -320,7 +320,7 @@ def _drive_backward(rank: int, world_size: int, function: Any, cases: list[Case]
 _NAMES = ("grad", "q", "k", "v", "out", "lse")
 
 
-@check(BACKWARD)
+@check(BACKWARD, points=3)
 def gradients_come_home(ring_backward, *, rng):
     """dq, dk and dv are those of one process, for any positions, numbers of tokens and memory layout; inputs stay."""
     for world_size in WORLD_SIZES:
@@ -345,7 +345,7 @@ def _expect_gradients(case: Case, outcomes: list) -> None:
         rank.expect(not changed, f"{', '.join(changed)} was changed: work on copies")
 
 
-@check(BACKWARD)
+@check(BACKWARD, points=1)
 def gradients_travel_with_their_blocks(ring_backward, *, rng):
     """Only neighbors exchange messages, at most 5N per rank, of at most 4BHD numbers for each token of all ranks."""
     for world_size in (1, 2, 4, 5):

@@ -86,7 +86,7 @@ def _drive(rank: int, world_size: int, functions: tuple[Any, Any], cases: list[C
     return seen
 
 
-@check(BALANCE)
+@check(BALANCE, points=1.5)
 def the_balance_is_that_of_all_tokens(balance_loss, *, rng):
     """The mean of the ranks' results is E · Σ f·P over all ranks' tokens, and so is its gradient; f has none."""
     for world_size in (1, 2, 3, 4):
@@ -114,7 +114,7 @@ def _expect_balance(case: Case, seen: list[dict]) -> None:
         rank.expect_close(one["grad"], slope, what="the gradient of the probabilities", rtol=rtol)
 
 
-@check(BALANCE)
+@check(BALANCE, points=1)
 def the_bias_follows_all_counts(nudge, *, rng):
     """By all ranks' counts, a bias goes up by the rate below the mean, down above it; the given tensor stays."""
     for world_size in (1, 2, 3, 4):
@@ -129,7 +129,7 @@ def the_bias_follows_all_counts(nudge, *, rng):
                 rank.expect(one["stays"], "the given bias was changed: return a new one")
 
 
-@check(BALANCE)
+@check(BALANCE, points=0.5)
 def one_all_reduce_tells_the_counts(balance_loss, nudge, *, rng):
     """balance_loss and nudge make one all-reduce each, of a number for each expert, and backward makes none."""
     for world_size in (2, 3):

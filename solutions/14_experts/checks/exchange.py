@@ -126,7 +126,7 @@ def _drive_gradients(rank: int, world_size: int, function: Any, cases: list[Case
 # ---- checks ----
 
 
-@check(EXCHANGE)
+@check(EXCHANGE, points=1.5)
 def rows_arrive_in_the_order_of_ranks(all_to_all, *, rng):
     """Each rank gets the rows that all ranks have for it, in their order, in fresh memory, for any dtype and layout."""
     for world_size in WORLD_SIZES:
@@ -145,7 +145,7 @@ def _expect_arrived(case: Case, outcomes: list[dict]) -> None:
         rank.expect(one["stays"], "the rows were changed", "changed")
 
 
-@check(EXCHANGE)
+@check(EXCHANGE, points=1)
 def gradients_go_back_where_rows_came_from(AllToAll, *, rng):  # noqa: N803
     """AllToAll.apply is the same exchange, and its backward, one exchange, gives each row's gradient to its owner."""
     for world_size in WORLD_SIZES:
@@ -164,7 +164,7 @@ def gradients_go_back_where_rows_came_from(AllToAll, *, rng):  # noqa: N803
                 rank.expect(mine <= world_size - 1, f"{mine} messages were sent in backward, expected {world_size - 1}")
 
 
-@check(EXCHANGE)
+@check(EXCHANGE, points=0.5)
 def nothing_else_is_sent(all_to_all, *, rng):
     """Only sends and receives: at most one message to each other rank, nothing to oneself, in at most N − 1 rounds."""
     for world_size in WORLD_SIZES[1:]:

@@ -107,7 +107,7 @@ def _drive(rank: int, world_size: int, average_gradients: Any, cases: list[Case]
     return seen
 
 
-@check(GRADIENTS)
+@check(GRADIENTS, points=1.5)
 def gradients_are_those_of_the_mean_loss(average_gradients, *, rng):
     """Shared gradients become the mean over the ranks, None as zeros; local ones are divided by N; frozen ones stay."""
     for world_size in (1, 2, 3, 4):
@@ -134,7 +134,7 @@ def _plain(mine: dict[str, Any]) -> list:
     return ["None" if grad is None else grad for grad in mine.values()]
 
 
-@check(GRADIENTS)
+@check(GRADIENTS, points=0.5)
 def shared_numbers_are_reduced_once(average_gradients, *, rng):
     """Each number of the shared gradients goes into an all-reduce once, tied or not, and nothing else is sent."""
     numel = sum(int(np.prod(PARAMETERS[name][0], dtype=int)) for name in SHARED)

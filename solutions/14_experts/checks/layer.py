@@ -240,7 +240,7 @@ def try_cases(layer_class: Any, cases: list[Case]) -> Any:
 # ---- checks ----
 
 
-@check(LAYER)
+@check(LAYER, points=2.5)
 def the_layer_equals_one_process(ExpertParallel, *, rng):  # noqa: N803
     """Outputs and all gradients are those of one process that holds all experts, for any number of ranks and tokens."""
     for world_size in (1, 2, 3, 4):
@@ -252,7 +252,7 @@ def the_layer_equals_one_process(ExpertParallel, *, rng):  # noqa: N803
         try_cases(ExpertParallel, cases)
 
 
-@check(LAYER)
+@check(LAYER, points=0.5)
 def full_experts_drop_the_rest(ExpertParallel, *, rng):  # noqa: N803
     """With a capacity factor, each rank drops by its own number of tokens; a dropped place adds 0, other gates stay."""
     for world_size in (2, 3):
@@ -264,7 +264,7 @@ def full_experts_drop_the_rest(ExpertParallel, *, rng):  # noqa: N803
         try_cases(ExpertParallel, cases)
 
 
-@check(LAYER)
+@check(LAYER, points=0.75)
 def experts_without_rows_take_part(ExpertParallel, *, rng):  # noqa: N803
     """Ranks without tokens and experts without rows make the calls that all others make; their gradients are 0."""
     cases = [
@@ -275,7 +275,7 @@ def experts_without_rows_take_part(ExpertParallel, *, rng):  # noqa: N803
     try_cases(ExpertParallel, cases)
 
 
-@check(LAYER)
+@check(LAYER, points=0.5)
 def rows_travel_four_times(ExpertParallel, *, rng):  # noqa: N803
     """Only the counts and the kept rows travel, by send and receive; each expert is called once."""
     for world_size in (1, 2, 4):
@@ -333,7 +333,7 @@ def _drive_refused(
     ]
 
 
-@check(LAYER)
+@check(LAYER, points=0.25)
 def experts_must_fit_the_ranks(ExpertParallel, *, rng):  # noqa: N803
     """A router for more or fewer experts than the ranks hold together is a ValueError that names `experts`."""
     for world_size, counts in ((1, [(4, 3), (4, 4), (4, 5)]), (3, [(4, 1), (4, 2), (3, 1), (6, 1), (3, 0)])):
@@ -355,7 +355,7 @@ def _drive_buffers(rank: int, world_size: int, layer_class: Any, num_experts: in
     return {"registered": bias is not None, "bias": _array(bias)}
 
 
-@check(LAYER)
+@check(LAYER, points=0.5)
 def the_bias_is_a_registered_buffer(ExpertParallel, *, rng):  # noqa: N803
     """`bias` is among the layer's named_buffers(), with a 0 for each of the E experts."""
     world_size = 2

@@ -98,7 +98,7 @@ def _route(route: Any, asked: list[tuple]) -> list[Any]:
     return seen
 
 
-@check(ROUTE)
+@check(ROUTE, points=1.25)
 def the_most_probable_are_chosen(route, *, rng):
     """Probabilities are float32 or float64; with the bias, the k largest are chosen; the gates are without it."""
     cases = _routings(rng)
@@ -131,7 +131,7 @@ def _backward(route: Any, logits: np.ndarray, k: int, bias: np.ndarray, slopes: 
     return found
 
 
-@check(ROUTE)
+@check(ROUTE, points=0.5)
 def gradients_flow_through_the_gates(route, *, rng):
     """The logits get their gradients through the gates, and through the probabilities of all experts."""
     one = _routing(rng, 5, 6, 2, "float64", True)
@@ -148,7 +148,7 @@ def gradients_flow_through_the_gates(route, *, rng):
         expect_close(one.name, grad, want, what=label, rtol=1e-10, evidence=evidence)
 
 
-@check(ROUTE)
+@check(ROUTE, points=0.25)
 def a_k_out_of_range_is_refused(route, *, rng):
     """A `k` below 1 or above the number of experts is a ValueError that names it."""
     logits = torch.from_numpy(rng.standard_normal((3, 4)))
@@ -180,7 +180,7 @@ def _choices(rng: np.random.Generator, tokens: int, num_experts: int, k: int) ->
     return np.array(drawn, np.int64).reshape(tokens, k)
 
 
-@check(PLAN)
+@check(PLAN, points=2)
 def places_are_kept_in_order(plan, *, rng):
     """Order: by expert, then first choices before second ones, then by token; the first `capacity` of each stay."""
     kinds = [
@@ -209,7 +209,7 @@ def places_are_kept_in_order(plan, *, rng):
             expect_equal(case, np.asarray(got).tolist(), want, what=what, evidence=evidence)
 
 
-@check(PLAN)
+@check(PLAN, points=0.75)
 def capacity_is_rounded_up(capacity, *, rng):
     """The capacity is the smallest int that is at least factor · k · tokens / experts."""
     for num_experts, factors in ((4, (0.25, 0.5, 1.0, 1.25, 2.0)), (8, (0.5, 1.0, 1.5)), (3, (1.0, 2.0)), (1, (1.0,))):
@@ -223,7 +223,7 @@ def capacity_is_rounded_up(capacity, *, rng):
                     expect_equal(case, got, want, what="the capacity")
 
 
-@check(PLAN)
+@check(PLAN, points=0.25)
 def a_factor_must_be_positive(capacity, *, rng):
     """A capacity factor of 0 or below is a ValueError that names `factor`."""
     for factor in (0.0, -1.0, 0.25, -0.25, 0):

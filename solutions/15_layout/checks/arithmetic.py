@@ -39,7 +39,7 @@ def _played(kind: str, n: int, peak: float, bandwidth: float, itemsize: int) -> 
     return float(sent / Fraction(bandwidth) * Fraction(peak) / operations)
 
 
-@check(ARITHMETIC)
+@check(ARITHMETIC, points=1.75)
 def sizes_make_both_times_equal(critical, *, rng):
     """At the returned size, a float, messages of a ring take exactly as long as the operations, for each kind."""
     for machine, (peak, bandwidth, itemsize) in MACHINES.items():
@@ -54,7 +54,7 @@ def sizes_make_both_times_equal(critical, *, rng):
     expect_close("'tp', n = 8, without itemsize", got, np.array(want), what="the size", rtol=1e-9)
 
 
-@check(ARITHMETIC)
+@check(ARITHMETIC, points=0.75)
 def operations_are_those_of_the_model(flops_per_token, mfu, *, rng):
     """6P + 12Lhs operations a token, the second term halved if causal; mfu is their share of the peak. Both floats."""
     for _ in range(4):
@@ -74,7 +74,7 @@ def operations_are_those_of_the_model(flops_per_token, mfu, *, rng):
     expect_equal("without causal", math.isclose(got, 420.0), True, what="whether attention is whole", evidence=got)
 
 
-@check(ARITHMETIC)
+@check(ARITHMETIC, points=0.5)
 def other_kinds_and_no_ranks_are_refused(critical, *, rng):
     """Another kind, or n below 1, raises a ValueError that names `kind` or `n`."""
     cases = (

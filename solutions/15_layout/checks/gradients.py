@@ -139,7 +139,7 @@ def _expect_means(case: Case, outcomes: list[dict]) -> None:
         rank.expect_close(one["loss"], np.array(case.loss), what="the returned loss", rtol=1e-6)
 
 
-@check(FINISH)
+@check(FINISH, points=2.5)
 def gradients_are_those_of_the_mean_over_all_tokens(finish_gradients, *, rng):
     """Every .grad and the loss are those of all losses over all counts, also with unequal counts and a count of 0."""
     for tp, dp in MESHES:
@@ -149,7 +149,7 @@ def gradients_are_those_of_the_mean_over_all_tokens(finish_gradients, *, rng):
             _expect_means(case, [mine[c] for mine in results])
 
 
-@check(FINISH)
+@check(FINISH, points=1)
 def each_number_of_the_model_counts_once(finish_gradients, *, rng):
     """The norm is that of the whole gradient, each number of the model counted once; loss and norm are floats."""
     for tp, dp in MESHES:
@@ -163,7 +163,7 @@ def each_number_of_the_model_counts_once(finish_gradients, *, rng):
                 rank.expect_close(one["norm"], np.array(case.norm), what="the returned norm", rtol=1e-5)
 
 
-@check(FINISH)
+@check(FINISH, points=0.5)
 def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
     """If the norm is above max_norm, every .grad is multiplied by max_norm / (norm + 1e-6); otherwise it stays."""
     for tp, dp in ((2, 2), (1, 2), (4, 1)):
@@ -200,7 +200,7 @@ def _numbers(message: Any) -> int:
     return message.bytes // (kind.itemsize if isinstance(kind, torch.dtype) else 4)
 
 
-@check(FINISH)
+@check(FINISH, points=0.5)
 def each_gradient_is_sent_once(finish_gradients, *, rng):
     """Only all-reduces: over dp the gradients once and two numbers, over tp the partial ones and four at most."""
     numel = {
@@ -230,7 +230,7 @@ def each_gradient_is_sent_once(finish_gradients, *, rng):
                 _expect_means(case, [mine[c] for mine in results])
 
 
-@check(FINISH)
+@check(FINISH, points=0.5)
 def unknown_kinds_are_refused(finish_gradients, *, rng):
     """An unknown kind is a ValueError that contains it, on every rank, before any message."""
     drawn = _case(rng, 2, 1)

@@ -46,7 +46,7 @@ def _choices(sizes: dict[str, int]) -> list[str | tuple[str, ...]]:
     return [*sizes, *several, *(one[::-1] for one in several)]
 
 
-@check(GROUPS)
+@check(GROUPS, points=1.25)
 def groups_differ_in_their_names_alone(rank_groups, *, rng):
     """Ranks of a group differ in `names` alone, one or several; lists ascend, the lowest first rank comes first."""
     for sizes in _meshes(rng):
@@ -55,7 +55,7 @@ def groups_differ_in_their_names_alone(rank_groups, *, rng):
             expect_equal(f"sizes {sizes}, names {names!r}", got, groups(sizes, names), what="the list of groups")
 
 
-@check(GROUPS)
+@check(GROUPS, points=0.5)
 def groups_of_two_nodes_are_found(crosses_nodes, *, rng):
     """A group crosses nodes if its ranks, in blocks of `per_node`, lie in more than one block."""
     asked, said = [], []
@@ -83,7 +83,7 @@ def _keeping(function: Any, returned: list[Any]) -> Any:
     return call
 
 
-@check(GROUPS)
+@check(GROUPS, points=0.25)
 def unknown_names_and_empty_axes_are_refused(rank_groups, *, rng):
     """A name that is not in `sizes`, and a size below 1, are a ValueError that contains the name."""
     for sizes, names, named in (
@@ -122,7 +122,7 @@ def _drive(rank: int, world_size: int, make_groups: Any, cases: list[tuple]) -> 
     return seen
 
 
-@check(MAKE)
+@check(MAKE, points=1.5)
 def every_rank_gets_its_groups(make_groups, *, rng):
     """Each rank gets, for each axis, a name or a tuple of names, the process group that it belongs to."""
     for world_size, sizes in ((4, {"tp": 2, "dp": 2}), (6, {"a": 3, "b": 2}), (4, {"tp": 2, "pp": 1, "dp": 2}),
@@ -152,7 +152,7 @@ def _drive_refused(rank: int, world_size: int, make_groups: Any, cases: list[tup
     return said
 
 
-@check(MAKE)
+@check(MAKE, points=0.5)
 def a_mesh_must_fill_the_world(make_groups, *, rng):
     """Sizes whose product is not the number of ranks are a ValueError that names `sizes`, on every rank."""
     cases = [

@@ -69,7 +69,7 @@ def _drive(rank: int, world_size: int, function: Any, inner: int, cases: list[Ca
     return seen
 
 
-@check(LEVELS)
+@check(LEVELS, points=1.75)
 def both_levels_add_up(two_level_all_reduce, *, rng):
     """Every rank's tensor becomes the sum over all ranks, in place, for any shape, layout, length and dtype."""
     for outer, inner in ((2, 2), (3, 2), (2, 3), (1, 4), (4, 1)):
@@ -90,7 +90,7 @@ def _expect_sums(case: Case, outcomes: list) -> None:
         rank.expect_close(got, want.astype(float), what="the tensor", rtol=1e-6)
 
 
-@check(LEVELS)
+@check(LEVELS, points=1.25)
 def only_a_part_crosses_nodes(two_level_all_reduce, *, rng):
     """A rank makes a reduce-scatter and an all-gather over inner, an all-reduce of ⌈n/g⌉ over outer, nothing else."""
     for outer, inner in ((2, 2), (3, 2), (2, 3), (1, 4), (4, 1)):

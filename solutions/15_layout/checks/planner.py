@@ -133,7 +133,7 @@ def _drawn(rng: np.random.Generator) -> list[tuple]:
     return found
 
 
-@check(COST)
+@check(COST, points=2)
 def seconds_add_up_from_their_parts(cost, *, rng):
     """Seconds, bubble and mfu of a layout that fits are those of the formulas; the result has the layout's entries."""
     for model, cluster, one, batch, stage in _drawn(rng):
@@ -149,7 +149,7 @@ def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) else str(value)
 
 
-@check(COST)
+@check(COST, points=1.25)
 def memory_is_weights_and_activations(cost, *, rng):
     """Memory follows the formulas at each stage; a layout that needs more than a GPU has is refused with its memory."""
     for model, cluster, one, batch, _ in _drawn(rng):
@@ -195,7 +195,7 @@ FAILING = [
 ]
 
 
-@check(COST)
+@check(COST, points=0.75)
 def the_first_rule_that_fails_is_the_reason(cost, *, rng):
     """The reason is the first rule of the table that fails, with None for the numbers; given dicts stay as they are."""
     for model, cluster, one, batch in FAILING:
@@ -256,7 +256,7 @@ def _in_words(names: list[str], values: tuple) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
 
 
-@check(PLAN)
+@check(PLAN, points=1.25)
 def every_layout_is_tried_once(plan, *, rng):
     """Every layout is there once: in the first list without a reason, or in the second with its reason."""
     for model, cluster, batch, stage in CLUSTERS:
@@ -280,7 +280,7 @@ def every_layout_is_tried_once(plan, *, rng):
             expect_equal(case, missing[:2], [], what=f"layouts and reasons missing among those {what}", evidence=seen)
 
 
-@check(PLAN)
+@check(PLAN, points=0.75)
 def what_fits_comes_fastest_first(plan, *, rng):
     """The layouts that fit are in the order of their seconds, those of the formulas; given dicts stay as they are."""
     for model, cluster, batch, stage in CLUSTERS:

@@ -99,7 +99,7 @@ def _spoil(state: dict) -> None:
                     inner.append("later")
 
 
-@check("16-ex6-async")
+@check("16-ex6-async", points=2)
 def saving_goes_on_in_the_background(AsyncSaver, *, rng):  # noqa: N803
     """`save` copies the state and returns before it is saved; one save runs at a time, over a group of its own."""
     for world_size in (2, 3):
@@ -177,7 +177,7 @@ def _error_driver(rank, world_size, saver_class, root, saved):
     return ErrorsSeen(calls, there, default)
 
 
-@check("16-ex6-async")
+@check("16-ex6-async", points=1)
 def background_errors_are_told_once(AsyncSaver, *, rng):  # noqa: N803
     """An error in the background is raised by the next call, as what it was, and only once; later saves succeed."""
     case = "saves of a step that is there"

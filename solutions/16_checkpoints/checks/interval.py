@@ -57,7 +57,7 @@ def _drawn(rng: np.random.Generator) -> tuple[int, int, int, int]:
     return interval, 3 * interval + int(rng.integers(5, 25)), int(rng.integers(6, 14)), int(rng.integers(8, 20))
 
 
-@check(INTERVAL)
+@check(INTERVAL, points=1.5)
 def the_clock_runs_through_every_failure(simulate, *, rng):
     """The time is right without failures, and with failures inside an interval, a save or a restart, one or more."""
     interval, work, save, restart = _drawn(rng)
@@ -85,7 +85,7 @@ def the_clock_runs_through_every_failure(simulate, *, rng):
         _expect(simulate, f"many failures, run {number + 1}", interval, 400, save, restart, failures)
 
 
-@check(INTERVAL)
+@check(INTERVAL, points=0.5)
 def what_ends_with_a_failure_counts(simulate, *, rng):
     """Work or a save that ends at the moment of a failure is complete; two failures may come at the same moment."""
     interval, work, save, restart = _drawn(rng)
@@ -115,7 +115,7 @@ def _best(save: float, mean: float) -> float:
     return mean * (1 + low)
 
 
-@check(INTERVAL)
+@check(INTERVAL, points=1)
 def the_interval_loses_least(best_interval, *, rng):
     """`best_interval` is the minimum of $E(\\tau)/\\tau$ within a thousandth, for cheap and for expensive saves."""
     for ratio in (1e-3, 1e-2, 0.1, 0.5):

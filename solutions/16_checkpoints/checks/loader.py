@@ -112,7 +112,7 @@ def _expect_batches(run: Run, legs: list[Leg]) -> None:
             expect_equal(run.case, one, other, what=what, evidence=got)
 
 
-@check(LOADER)
+@check(LOADER, points=1.5)
 def other_ranks_go_on_with_the_next_batch(Loader, *, rng):  # noqa: N803
     """Each step deals the next global batch, on one number of ranks and after a change to another, in every epoch."""
     _expect_dealt(
@@ -127,7 +127,7 @@ def other_ranks_go_on_with_the_next_batch(Loader, *, rng):  # noqa: N803
     )
 
 
-@check(LOADER)
+@check(LOADER, points=0.75)
 def the_last_batch_is_what_is_left(Loader, *, rng):  # noqa: N803
     """Where batches do not fill an epoch, its last one has the samples that are left, and some ranks may have none."""
     _expect_dealt(
@@ -141,7 +141,7 @@ def the_last_batch_is_what_is_left(Loader, *, rng):  # noqa: N803
     )
 
 
-@check(LOADER)
+@check(LOADER, points=0.75)
 def states_are_small_and_alike(Loader, *, rng):  # noqa: N803
     """A state is equal on all ranks, fits JSON in 200 characters, and stays as it is when a loader goes on."""
     runs = [

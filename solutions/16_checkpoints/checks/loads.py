@@ -32,7 +32,7 @@ def _manifest_driver(rank, world_size, read_manifest, paths):
     return [attempt(read_manifest, path) for path in paths]
 
 
-@check("16-ex3-load")
+@check("16-ex3-load", points=0.75)
 def manifests_are_verified(read_manifest, *, rng):
     """`read_manifest` returns an intact manifest, and raises a CheckpointError that names what is wrong otherwise."""
     with scratch_folder() as folder:
@@ -92,7 +92,7 @@ def _expect_loaded(case: str, rank: int, outcome: Attempt, saved: Saved) -> None
         fail(f"on rank {rank}, the second thing that load_sharded returned is not the manifest", case, repr(manifest))
 
 
-@check("16-ex3-load")
+@check("16-ex3-load", points=1.5)
 def loads_what_was_saved(load_sharded, *, rng):
     """Each rank gets its own pieces, byte for byte, and the values; nothing on the disk changes or is executed."""
     for world_size in (3, 1):
@@ -134,7 +134,7 @@ def _damaged(folder: Any, rng: Any, world_size: int) -> list[tuple[str, Any, tup
     return wrong + tampered(folder, rng, world_size)
 
 
-@check("16-ex3-load")
+@check("16-ex3-load", points=0.75)
 def refuses_damage_on_every_rank(load_sharded, *, rng):
     """Whichever rank sees damage, every rank gets a CheckpointError that names it; an intact checkpoint still loads."""
     world_size = 3

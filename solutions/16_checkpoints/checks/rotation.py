@@ -86,7 +86,7 @@ def _as_list(value: Any) -> Any:
     return [os.fspath(path) for path in value] if isinstance(value, (list, tuple)) else repr(value)
 
 
-@check("16-ex4-upkeep")
+@check("16-ex4-upkeep", points=1)
 def rotation_keeps_one_that_loads(rotate, *, rng):
     """The last ones and the newest that loads stay, the others go, and none is ever left without some of its files."""
     with scratch_folder() as folder:

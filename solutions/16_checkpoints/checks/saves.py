@@ -85,7 +85,7 @@ def _shown(state: dict) -> str:
     return repr({name: piece_of(v) if isinstance(v, torch.Tensor) else v for name, v in state.items()})
 
 
-@check("16-ex2-save")
+@check("16-ex2-save", points=2)
 def saves_what_the_manifest_says(save_sharded, *, rng):
     """Each rank writes its own pieces, sends no tensor and keeps to the group; root then holds only the checkpoint."""
     for world_size in (3, 1, 2):
@@ -217,7 +217,7 @@ def _all_ranks_sync(log: Log, world_size: int) -> bool:
     return False
 
 
-@check("16-ex2-save")
+@check("16-ex2-save", points=0.5)
 def commits_durably_by_one_rename(commit, save_sharded, *, rng):
     """The checkpoint gets its name by one rename, after all of it is on the disk and before any rank returns."""
     with scratch_folder() as folder:
@@ -323,7 +323,7 @@ def _names(root: Path) -> list[str]:
     return sorted(f"{path.relative_to(root)} {path.stat().st_ino}" for path in root.rglob("*"))
 
 
-@check("16-ex2-save")
+@check("16-ex2-save", points=0.5)
 def saving_fails_on_all_ranks(save_sharded, *, rng):
     """A save that cannot succeed raises the same error on every rank, commits nothing, and leaves the next one free."""
     with scratch_folder() as folder:

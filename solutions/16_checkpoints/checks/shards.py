@@ -75,7 +75,7 @@ def _as_json(entry: object) -> str:
         return ""
 
 
-@check("16-ex1-shard")
+@check("16-ex1-shard", points=1.5)
 def shard_files_hold_the_bytes(write_durably, write_shard, read_shard, *, rng):
     """All bytes are on the disk, as the entry describes them, when a write returns; `read_shard` gives them back."""
     cases = [draw(rng, 1, 0), replace(draw(rng, 3, 0), step=1), draw(rng, 1, 0, tensors=False)]
@@ -131,7 +131,7 @@ def _read_driver(rank, world_size, read_shard, cases):
     return [attempt(read_shard, Path(folder), entry, plain=plain_state) for folder, entry in cases]
 
 
-@check("16-ex1-shard")
+@check("16-ex1-shard", points=0.5)
 def damaged_shards_are_refused(read_shard, *, rng):
     """A file that differs from its entry is a CheckpointError that names it; a file's bytes are never executed."""
     saved = replace(draw(rng, 2, 5), values={})

@@ -24,7 +24,7 @@ def _beside_a_state(make_corpus: Any, seed: int, total: int, noise: int) -> tupl
         torch.set_rng_state(before)
 
 
-@check("17-ex1-batches")
+@check("17-ex1-batches", points=1)
 def corpus_is_one_cycle_repeated(make_corpus, *, rng):
     """A permutation of the tokens, repeated; the seed alone decides which; wrong lengths are refused."""
     cycles = []
@@ -52,7 +52,7 @@ def corpus_is_one_cycle_repeated(make_corpus, *, rng):
         expect_raises(f"{total} tokens", make_corpus, 0, total, error=ValueError, mentions="total_tokens")
 
 
-@check("17-ex1-batches")
+@check("17-ex1-batches", points=2)
 def batches_are_windows_of_the_corpus(make_batch, *, rng):
     """x and y are the windows that the formula names, for any corpus, step, rank and number of ranks."""
     cases = [(4096, 1, 0, 1), (4096, 1, 0, 4), (4096, 1, 3, 4), (4096, 2, 0, 4), (4096, 7, 2, 3), (4096, 20, 1, 2)]

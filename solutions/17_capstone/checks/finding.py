@@ -75,7 +75,7 @@ def _plants(rng: np.random.Generator, world_size: int) -> list[tuple[str, int, i
     return [(kind, int(rng.integers(3, STEPS - 1)), int(rng.integers(world_size))) for kind in kinds]
 
 
-@check(FAULTS)
+@check(FAULTS, points=2.5)
 def each_fault_is_found(find_fault, *, rng):
     """In real runs with a planted fault, its step, its rank and the first wrong entry are found, on rank 0 too."""
     for world_size in (3, 4):
@@ -102,7 +102,7 @@ def _scaled(log: list, factor: float) -> list:
     return [[{**row, **{name: row[name] * factor for name in norms}} for row in rows] for rows in log]
 
 
-@check(FAULTS)
+@check(FAULTS, points=1)
 def the_first_moment_counts(find_fault, *, rng):
     """Of several wrong entries the first counts: by step, then in the table's order, then by rank; nan is wrong."""
     [healthy], reference = _logs(4, draw_seed(rng), (None,))
@@ -153,7 +153,7 @@ def the_first_moment_counts(find_fault, *, rng):
     _expect_found(find_fault, case, small, _scaled(reference, 1e-6), want)
 
 
-@check(FAULTS)
+@check(FAULTS, points=0.5)
 def a_healthy_run_is_not_accused(find_fault, *, rng):
     """A run that differs from one process by rounding alone has no fault, on any number of ranks."""
     for world_size in (1, 2, 5):

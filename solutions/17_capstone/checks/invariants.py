@@ -28,7 +28,7 @@ def _drive_check_step(rank: int, world_size: int, check_step: Any, cases: list[d
     return outcomes
 
 
-@check("17-ex3-invariants")
+@check("17-ex3-invariants", points=2.5)
 def step_invariants_are_told_by_all_ranks(check_step, *, rng):
     """What does not hold is a RuntimeError on every rank, with the invariant, the rank and the step."""
     numel, step = int(rng.integers(100, 1000)) * 4 + 1, int(rng.integers(11, 99))
@@ -97,7 +97,7 @@ def _drive_check_start(rank: int, world_size: int, check_start: Any, cases: list
     return outcomes
 
 
-@check("17-ex3-invariants")
+@check("17-ex3-invariants", points=1)
 def memory_is_compared_before_forward(check_start, *, rng):
     """Parameters that differ from what the step before left are a RuntimeError on every rank, with rank and step."""
     step, same, none = int(rng.integers(11, 99)), ("a", "a", "a"), (None, None, None)
@@ -152,7 +152,7 @@ def _drive_save(rank: int, world_size: int, save_verified: Any, root: str, cases
     return outcomes
 
 
-@check("17-ex3-invariants")
+@check("17-ex3-invariants", points=1.5)
 def checkpoints_are_read_back(save_verified, *, rng):
     """What was saved is loaded and compared; a difference on one rank stops all; CheckpointError passes through."""
     cases = [

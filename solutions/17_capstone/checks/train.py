@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def _drive_train(rank: int, world_size: int, train: Any, root: str, options: dic
     return train(rank, world_size, steps, root if at else None, at, **options)
 
 
-@check("17-ex4-train")
+@check("17-ex4-train", points=3)
 def training_follows_one_process(train, make_corpus, *, rng):
     """Every number of every step is that of one process; a resumed run equals the run that never stopped."""
     plans = [
@@ -226,7 +227,7 @@ def _drive_faults(
     return outcomes
 
 
-@check("17-ex4-train")
+@check("17-ex4-train", points=1.5)
 def broken_invariants_stop_every_rank(train, *, rng):
     """A fault in a step ends the run, on all ranks, with the invariant that it breaks, before anything is saved."""
     faults = [
@@ -239,7 +240,7 @@ def broken_invariants_stop_every_rank(train, *, rng):
     _expect_stopped(train, faults)
 
 
-@check("17-ex7-watched")
+@check("17-ex7-watched", points=0.5)
 def a_watched_run_is_stopped_as_well(train_watched, *, rng):
     """With the options, too, what does not hold ends the run on all ranks; with a spike_step the loss may rise."""
     faults = [
@@ -248,6 +249,35 @@ def a_watched_run_is_stopped_as_well(train_watched, *, rng):
         ("memory", 2, 1, {"guard": True}, "memory", 1, 3),
     ]
     _expect_stopped(train_watched, faults, watched=True)
+
+
+def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Inside a rank: what train raises in a healthy run, and where the loss is nan from the fifth forward on."""
+    names = equip(train)
+    healthy = what_it_says(lambda: train(rank, world_size, 2, None, None, guard=True))
+    build, forwards = names["build_model"], []
+
+    def broken(seed):
+        model = build(seed)
+        model.register_forward_hook(
+            lambda _, inputs, y: (forwards.append(1), y * (math.nan if len(forwards) > 4 else 1))[1]
+        )
+        return model
+
+    names["build_model"] = broken
+    return healthy, what_it_says(lambda: train(rank, world_size, 8, None, None, guard=True))
+
+
+@check("17-ex7-watched", points=0.5)
+def a_hopeless_run_is_given_up(train_watched, *, rng):
+    """A loss that stays nan is rolled back three times and then ends the run, on every rank."""
+    results = run_ranks(_drive_hopeless, 2, (train_watched,))
+    for rank, (kind, text) in each_rank("nothing is wrong with the loss", [mine[0] for mine in results]):
+        rank.expect(not kind, f"expected no error, got {kind}: {text}")
+    for rank, (kind, text) in each_rank("the loss stays nan", [mine[1] for mine in results]):
+        said = f"{kind}: {text}" if kind else "nothing"
+        refused = kind == "RuntimeError" and "rollback" in text
+        rank.expect(refused, f"expected a RuntimeError about the rollbacks, got {said}")
 
 
 def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> None:
@@ -276,7 +306,7 @@ def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> N
             fail("the step that broke the invariant was written to the metrics before it was checked", case, "logged")
 
 
-@check("17-ex4-train")
+@check("17-ex4-train", points=0.5)
 def train_refuses_what_makes_no_sense(train, *, rng):
     """Steps below 1 and micro-batches that do not divide the batch are a ValueError on every rank."""
     values = [("steps", 0), ("steps", 1), ("steps", -1)]

@@ -58,7 +58,7 @@ def _drive_trainer(rank: int, world_size: int, trainer_class: Any, seed: int, ca
     return outcomes
 
 
-@check("17-ex2-trainer")
+@check("17-ex2-trainer", points=3.5)
 def steps_follow_one_process(Trainer, make_corpus, *, rng):  # noqa: N803
     """Loss, gradient norm and parameters after each step are those of one process on all batches."""
     seed, usual = int(rng.integers(100)), {1: 1.0, 2: 3.0, 3: 1.0}
@@ -115,7 +115,7 @@ def _expect_numbers(case: str, rows: list[dict], loss: float, norm: float) -> No
     expect_close(case, norms[0], np.array(norm), what="the norm of the mean gradient", rtol=NORM_ERROR, **how)
 
 
-@check("17-ex2-trainer")
+@check("17-ex2-trainer", points=1)
 def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
     """A step sends one reduce-scatter and one all-gather; everything else is small."""
     # A run as those whose numbers are compared: a trainer cannot save messages here and send them there.
@@ -133,7 +133,7 @@ def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
     _expect_trainer("N = 3, 2 micro-batches", ours, ours[0]["corpus"], seed, 2, 3e-3, factors)
 
 
-@check("17-ex2-trainer")
+@check("17-ex2-trainer", points=0.5)
 def trainer_refuses_odd_micro_batches(Trainer, *, rng):  # noqa: N803
     """A number that does not divide the batch is a ValueError that names it, on every rank, before any message."""
     values = [("micro_batches", value) for value in (3, 0, 4, -2, 8)]

@@ -133,7 +133,7 @@ def _more(value: int) -> int:
     return value + 4
 
 
-@check("17-ex5-verify")
+@check("17-ex5-verify", points=3)
 def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
     """A faithful resume is verified; each rank names its own first difference; no rank hangs or raises."""
     cases: list[tuple] = [

@@ -62,7 +62,7 @@ def _again_driver(rank, world_size, save_sharded, roots, states):
     ]
 
 
-@check("16-ex2-save")
+@check("16-ex2-save", points=0.5)
 def leftovers_of_a_killed_save_are_cleared(save_sharded, *, rng):
     """After a save was killed, at any moment, fewer ranks can save, and nothing of the killed save is left."""
     old, new = draw(rng, 2, 10), draw(rng, 2, 20)
@@ -173,7 +173,7 @@ def _after(base: Path, folder: Path) -> None:
     shutil.copytree(base / "root", folder / "root")
 
 
-@check("16-ex2-save")
+@check("16-ex2-save", points=0.5)
 def a_killed_save_leaves_the_last_checkpoint(save_sharded, *, rng):
     """Whichever rank is killed, at any change of the folder, each checkpoint that is left is whole, and one is left."""
     old, new = draw(rng, 2, 10), draw(rng, 2, 20)

@@ -90,7 +90,7 @@ def _measured(ledger: Any, world_size: int) -> tuple[float, float]:
     return makespan, 1 - busy / (world_size * makespan)
 
 
-@check("11-ex6-pipeline-step")
+@check("11-ex6-pipeline-step", points=1)
 def stages_work_at_the_same_time(pipeline_step, *, rng):
     """A step lasts as long as its schedule: results leave at once, and a stage waits only for what its entry needs."""
     n, count = 4, 8

@@ -30,7 +30,7 @@ def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[t
     return outcomes
 
 
-@check("17-ex6-watch")
+@check("17-ex6-watch", points=1)
 def one_clock_decides_for_all(Cadence, *, rng):  # noqa: N803
     """due() follows rank 0's clock on all ranks, from the construction or the last True."""
     start = float(rng.integers(1, 4))
@@ -91,7 +91,7 @@ def _drive_scripted(
     return list(_Scripted.calls), [entry["step"] for entry in run["checkpoints"]]
 
 
-@check("17-ex7-watched")
+@check("17-ex7-watched", points=1)
 def training_is_watched_and_saved_by_the_clock(train_watched, *, rng):
     """Rank 0 writes one line per step; with checkpoint_seconds all ranks ask once per step, and save what is due."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:

@@ -40,7 +40,7 @@ def _as_path(value: Any) -> str:
     return str(value) if value is None else os.fspath(value)
 
 
-@check("16-ex4-upkeep")
+@check("16-ex4-upkeep", points=1.5)
 def resharding_keeps_every_byte(reshard, *, rng):
     """The new checkpoint holds every byte, dtype and value, cut anew, and gets its name by one durable rename."""
     with scratch_folder() as folder:
@@ -92,7 +92,7 @@ def _expect_made_anew(case: str, path: Path, events: list[Event]) -> None:
     expect_durable(case, events, path, "reshard")
 
 
-@check("16-ex4-upkeep")
+@check("16-ex4-upkeep", points=0.5)
 def resharding_refuses_damage(reshard, *, rng):
     """Damage, or a step that is there (named in the text), is a `CheckpointError`; nothing is written then."""
     with scratch_folder() as folder:
