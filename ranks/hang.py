@@ -246,29 +246,39 @@ def shape_of(records: list[Record], states: dict[int, str]) -> tuple[Any, ...]:
     )
 
 
-def oversized(records: list[Record]) -> str:
-    """A message longer than the buffer of its receiver, whose process gloo then ends; "" if there is none."""
+def oversized(records: list[Record], places: bool = True) -> str:
+    """A message longer than the buffer of its receiver, whose process gloo then ends; "" if there is none.
+
+    places: say the lines of code, too.
+    """
     for send, receive in pairs([m for record in records for m in record.messages]):
         if send.bytes > receive.bytes and receive.completed is None:
             return (
-                f"rank {send.rank} sent {send.bytes} bytes {_at(send.file, send.line)}, but rank {receive.rank}'s "
-                f"buffer holds {receive.bytes} bytes {_at(receive.file, receive.line)}"
+                f"rank {send.rank} sent {send.bytes} bytes{_at_line(send, places)}, but rank {receive.rank}'s "
+                f"buffer holds {receive.bytes} bytes{_at_line(receive, places)}"
             )
     return ""
 
 
-def mismatched(records: list[Record]) -> str:
-    """The first collective that all members called, but not in the same way; "" if there is none."""
+def mismatched(records: list[Record], places: bool = True) -> str:
+    """The first collective that all members called, but not in the same way; "" if there is none.
+
+    places: say the lines of code, too.
+    """
     for group, members in _groups(records):
         for number, calls in enumerate(zip(*(_collectives(records[rank], group) for rank in members), strict=False)):
             if len({_signature(call) for call in calls}) > 1:
-                said = {rank: _called(call) for rank, call in zip(members, calls, strict=True)}
+                said = {rank: _called(call, places) for rank, call in zip(members, calls, strict=True)}
                 return f"at collective number {number + 1}, {'; '.join(_sides(said))}"
     return ""
 
 
-def _called(message: Message) -> str:
-    return f"called {_describe(message)} {_at(message.file, message.line)}"
+def _called(message: Message, places: bool = True) -> str:
+    return f"called {_describe(message)}{_at_line(message, places)}"
+
+
+def _at_line(message: Message, places: bool) -> str:
+    return f" {_at(message.file, message.line)}" if places else ""
 
 
 def _sides(said: dict[int, str]) -> list[str]:

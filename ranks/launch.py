@@ -207,7 +207,11 @@ class _Run:
         for output in self.output:
             output.read()
         rank, (_, type_name, reason, chain) = min(self._failures().items(), key=self._blame)
-        raise RankError(rank, type_name, reason, source.stack_text(chain), source.where(chain))
+        error = RankError(rank, type_name, reason, source.stack_text(chain), source.where(chain))
+        status = self.ranks.exits.get(rank)
+        if status is not None and reason == self._how_it_died(status):
+            error.evidence = ("rank failed", rank, "", self._how_it_died(status, places=False))
+        raise error
 
     def _failures(self) -> dict[int, tuple[Any, ...]]:
         """("error", class of the exception or "", reason, chain of exceptions) for each rank that has failed."""
@@ -225,12 +229,12 @@ class _Run:
         rank, (_, type_name, reason, _chain) = item
         return (bool(type_name and _ECHO.search(reason)), bool(type_name), rank)
 
-    def _how_it_died(self, status: int) -> str:
+    def _how_it_died(self, status: int, places: bool = True) -> str:
         how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
         records = self._records()
-        if too_long := hang.oversized(records):
+        if too_long := hang.oversized(records, places):
             return f"{how}: {too_long}; make both the same size"
-        if apart := hang.mismatched(records):
+        if apart := hang.mismatched(records, places):
             return f"{how}: {apart}"
         return f"{how} without finishing the worker"
 

@@ -302,6 +302,9 @@ def test_a_rank_that_a_mismatch_kills_says_what_did_not_match(no_leftovers):
     with pytest.raises(ranks.RankError, match="was killed by SIGABRT: at collective number 1, rank 0 called") as caught:
         ranks.run(buckets_in_another_order, world_size=2, timeout=600)
     assert "4000 bytes" in str(caught.value) and "400000 bytes" in str(caught.value)
+    assert "test_hangs.py" in str(caught.value)
+    _, _, _, why = caught.value.evidence  # the same for the same mistake on another line of another notebook
+    assert "400000 bytes" in why and "test_hangs.py" not in why and "line" not in why
 
 
 def slow_but_fine(rank, world_size):
