@@ -15,6 +15,7 @@ COMMANDS = (
     "properties",
     "lessons.chapters",
     "soundness.audit",
+    "soundness.mutants",
     "grading.command",
     "grading.retry",
     "insight.regrade",
