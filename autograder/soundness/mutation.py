@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import functools
 import random
 import re
 from collections import Counter
@@ -126,11 +127,13 @@ def _spliced(source: str, start: tuple[int, int], end: tuple[int, int], text: st
     return (source.encode()[:first] + text.encode() + source.encode()[last:]).decode()
 
 
+@functools.lru_cache(maxsize=8)
 def _dump(source: str) -> str:
     """The syntax tree as a text; "" for what does not compile."""
     try:
-        compile(source, "<mutant>", "exec", dont_inherit=True)
-        return ast.dump(ast.parse(source))
+        tree = ast.parse(source)
+        compile(tree, "<mutant>", "exec", dont_inherit=True)
+        return ast.dump(tree)
     except notebook.UNPARSABLE:
         return ""
 
@@ -240,7 +243,8 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[Operator, Change]]:
     match node:
         case ast.AugAssign(target, op, value):
             yield "replaced instead of added up", ast.Assign([target], value, lineno=0)
-            yield "in place, or not in place", ast.Assign([target], ast.BinOp(target, op, value), lineno=0)
+            if not isinstance(value, ast.Constant):  # as in a counter
+                yield "in place, or not in place", ast.Assign([target], ast.BinOp(target, op, value), lineno=0)
         case ast.Assign([target], ast.BinOp(left, op, right)) if ast.unparse(left) == ast.unparse(target):
             yield "in place, or not in place", ast.AugAssign(target, op, right)  # type: ignore[arg-type]
         case ast.If(test):
