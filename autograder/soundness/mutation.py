@@ -165,7 +165,7 @@ def _of_expression(node: ast.expr) -> Iterator[tuple[Operator, Change]]:
             yield from (("operand left out", one) for one in (left, right))
             if isinstance(op, ast.FloorDiv):
                 yield "rounded up", ast.UnaryOp(ast.USub(), _like(node, left=ast.UnaryOp(ast.USub(), left)))
-            if not isinstance(op, ast.Add | ast.Mult):
+            if isinstance(op, ast.Sub | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow | ast.MatMult):
                 yield "order swapped", _like(node, left=right, right=left)
         case ast.BoolOp(op, values):
             yield "and for or, or for and", _like(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
@@ -174,8 +174,6 @@ def _of_expression(node: ast.expr) -> Iterator[tuple[Operator, Change]]:
                 yield "operand left out", rest[0] if len(rest) == 1 else _like(node, values=rest)
         case ast.UnaryOp(_, operand):
             yield "operand left out", operand
-        case ast.Tuple([first, second, *rest], ast.Load()):
-            yield "order swapped", _like(node, elts=[second, first, *rest])
         case ast.Constant(bool(value)):
             yield "True for False, False for True", _like(node, value=not value)
         case ast.Constant(int()):
@@ -208,7 +206,7 @@ def _of_call(node: ast.Call, called: str) -> Iterator[tuple[Operator, Change]]:
             yield operator, node.args[0]  # type: ignore[misc]
         elif isinstance(node.func, ast.Attribute) and re.fullmatch(methods, name) and module not in ("torch", "np"):
             yield operator, node.func.value  # type: ignore[misc]
-    if len(node.args) > 1:
+    if len(node.args) > 1 and name not in ("min", "max"):
         yield "order swapped", _like(node, args=[node.args[1], node.args[0], *node.args[2:]])
     for keyword in node.keywords:
         yield "argument left out", _like(node, keywords=[one for one in node.keywords if one is not keyword])
@@ -247,6 +245,8 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[Operator, Change]]:
                 yield "in place, or not in place", ast.Assign([target], ast.BinOp(target, op, value), lineno=0)
         case ast.Assign([target], ast.BinOp(left, op, right)) if ast.unparse(left) == ast.unparse(target):
             yield "in place, or not in place", ast.AugAssign(target, op, right)  # type: ignore[arg-type]
+        case ast.Assign(_, ast.Tuple([first, second, *rest])) | ast.Return(ast.Tuple([first, second, *rest])):
+            yield "order swapped", _like(node, value=_like(node.value, elts=[second, first, *rest]))
         case ast.If(test):
             for truth in ("True", "False") if node.orelse else ("True",):
                 yield "condition always or never true", (_start(test), _end(test), truth)
