@@ -63,6 +63,7 @@ def changes(*lines):
         ("other dtype", "x = a.float64", ["x = a.float32"]),
         ("in place, or not in place", "a += b", ["a = a + b"]),
         ("in place, or not in place", "a = a - b", ["a -= b"]),
+        ("in place, or not in place", "a = f(a)", ["a[...] = f(a)"]),
         ("replaced instead of added up", "a += b", ["a = b"]),
         ("statement left out", "a.append('é' + b)", ["pass"]),
         ("other exception", "raise ValueError(f'{a + 1} is too much')", ["raise Exception(f'{a + 1} is too much')"]),

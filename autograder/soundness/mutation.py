@@ -245,6 +245,10 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[Operator, Change]]:
                 yield "in place, or not in place", ast.Assign([target], ast.BinOp(target, op, value), lineno=0)
         case ast.Assign([target], ast.BinOp(left, op, right)) if ast.unparse(left) == ast.unparse(target):
             yield "in place, or not in place", ast.AugAssign(target, op, right)  # type: ignore[arg-type]
+        case ast.Assign([ast.Name(name) as target], value) if name in {
+            getattr(one, "id", "") for one in ast.walk(value)
+        }:
+            yield "in place, or not in place", _like(node, targets=[ast.Subscript(target, ast.Constant(...))])
         case ast.Assign(_, ast.Tuple([first, second, *rest])) | ast.Return(ast.Tuple([first, second, *rest])):
             yield "order swapped", _like(node, value=_like(node.value, elts=[second, first, *rest]))
         case ast.If(test):
