@@ -212,7 +212,7 @@ def test_a_mutant_that_only_some_inputs_kill_is_named(tiny, monkeypatch, capsys)
 
     monkeypatch.setattr(mutants, "_Grader", Lucky)
     assert main(["mutants", "98", "--most", "0"]) == 0
-    assert "comparison at its boundary, killed on other inputs\n" in capsys.readouterr().out
+    assert "comparison at its boundary, on other inputs killed by follows\n" in capsys.readouterr().out
 
 
 def test_a_solution_that_fails_is_an_error(tiny, capsys):

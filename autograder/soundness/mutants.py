@@ -31,7 +31,7 @@ from ranks.stopwatch import Stopwatch, family
 
 #: A mutant is ended after this many times the seconds of the solution, and this many more, by the stopwatch of its
 #: processes. So one that hangs costs seconds, and not the limits of all the launches of a test.
-_TIMES, _SECONDS = 3.0, 5.0
+_TIMES, _SECONDS = 5.0, 5.0
 #: Bytes of address space that a mutant may take, beyond what its process begins with.
 _MEMORY = 6 * 2**30
 #: What counts as the check that kills a mutant which has no result.
@@ -43,15 +43,14 @@ class Tried:
     """What became of the mutants of an exercise.
 
     made: how many there are; those of a sample were tried. killed: mutant → the checks that it fails, the first one
-    first. lucky: mutants that survived on some inputs, and were killed on others.
+    first. survivors: the mutants that survived once, each with what killed it on other inputs, "" for nothing.
     """
 
     lesson: str
     cell: str
     made: int
     killed: dict[Mutant, list[str]] = field(default_factory=dict)
-    survivors: list[Mutant] = field(default_factory=list)
-    lucky: set[Mutant] = field(default_factory=set)
+    survivors: dict[Mutant, str] = field(default_factory=dict)
 
 
 def failed_checks(lesson: str, cell: str, source: str) -> dict[str, str]:
@@ -74,13 +73,10 @@ def try_mutants(lesson: str, cell: str, most: int, seed: int) -> Tried:
     tried = Tried(lesson, cell, len(found))
     with contextlib.closing(_Grader(lesson, cell, solution)) as grader:
         for mutant in mutation.sample(found, most, seed):
-            failed = grader.failed_checks(mutant.source)
-            if not failed and (failed := grader.failed_checks(mutant.source)):
-                tried.lucky.add(mutant)
-            if failed and mutant not in tried.lucky:
+            if failed := grader.failed_checks(mutant.source):
                 tried.killed[mutant] = failed
             else:
-                tried.survivors.append(mutant)
+                tried.survivors[mutant] = next(iter(grader.failed_checks(mutant.source)), "")
     return tried
 
 
@@ -90,7 +86,10 @@ class _Grader:
     def __init__(self, lesson: str, cell: str, solution: str):
         self._exercise, self._limit = (lesson, cell, solution), math.inf
         self._folder = tempfile.TemporaryDirectory(prefix="mutants-")  # for what ended processes leave behind
-        self._start()
+        if failed := self._start():
+            self.close()
+            why = " ".join(next(iter(failed.values())).split())
+            raise ValueError(f"{cell}: the solution fails, so its mutants say nothing: {why}")
         stopwatch = self._stopwatch()
         self.failed_checks(solution)
         self._limit = _TIMES * stopwatch.seconds() + _SECONDS
@@ -116,20 +115,17 @@ class _Grader:
     def _stopwatch(self) -> Stopwatch:
         return Stopwatch(lambda: [self._process.pid or 0])
 
-    def _start(self) -> None:
+    def _start(self) -> dict[str, str]:
+        """Start a process; what the solution fails in it."""
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(*self._exercise, self._folder.name, theirs))
         self._process.start()
         theirs.close()
         try:
-            failed = self._connection.recv()
+            return dict(self._connection.recv())
         except EOFError:
-            failed = {DIED: "its process died"}
-        if failed:
-            self._end()
-            why = " ".join(next(iter(failed.values())).split())
-            raise ValueError(f"{self._exercise[1]}: the solution fails, so its mutants say nothing: {why}")
+            return {DIED: "its process died"}
 
     def _restart(self) -> None:
         self._end()
@@ -170,9 +166,9 @@ def text(tried: Tried) -> str:
     for name in dict.fromkeys([*_checks(tried), *every]):
         lines.append(f"  {name or '(the visible tests)':<64}{first[name]:>6}{every[name]:>6}")
     before = answer.solutions(tried.lesson)[tried.cell]
-    for mutant in tried.survivors:
-        path = notebook.solution_path(tried.lesson).relative_to(notebook.ROOT)
-        some = ", killed on other inputs" if mutant in tried.lucky else ""
+    path = notebook.solution_path(tried.lesson).relative_to(notebook.ROOT)
+    for mutant, killed_by in tried.survivors.items():
+        some = f", on other inputs killed by {killed_by}" if killed_by else ""
         lines.append(f"  survives: {path}:{_line_in_file(tried, mutant.line)}  {mutant.operator}{some}")
         lines += [f"    {line}" for line in diff(before, mutant.source)]
     return "\n".join(lines)
