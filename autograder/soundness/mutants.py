@@ -147,8 +147,9 @@ def _serve(lesson: str, cell: str, solution: str, folder: str, connection: Conne
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    while True:
-        connection.send(failed_checks(lesson, cell, connection.recv()))
+    with contextlib.suppress(EOFError):
+        while True:
+            connection.send(failed_checks(lesson, cell, connection.recv()))
 
 
 # ---- the report ----
