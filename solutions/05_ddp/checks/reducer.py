@@ -50,7 +50,7 @@ def _bucket(
     """Parameters with this rank's gradients; matrices lie transposed in memory; `absent` ones have none."""
     params, grads = [], []
     for number, array in enumerate(_gradients(seed, rank, shapes, dtype)):
-        data, grad = torch.zeros(array.shape, dtype=getattr(torch, dtype)), torch.from_numpy(array.copy())
+        data, grad = torch.ones(array.shape, dtype=getattr(torch, dtype)), torch.from_numpy(array.copy())
         if data.ndim == 2:
             data, grad = data.t().contiguous().t(), grad.t().contiguous().t()
         params.append(nn.Parameter(data))
