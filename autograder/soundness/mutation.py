@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from autograder.lessons import notebook
+from autograder.lessons import names
 
 Operator = Literal[
     "comparison at its boundary", "comparison reversed", "other arithmetic", "rounded up", "operand left out",
@@ -65,7 +65,7 @@ def mutants(source: str) -> list[Mutant]:
     What would only raise a NameError, because it lacks the statement that defines a name, is left out.
     """
     tree, found = ast.parse(source), list[Mutant]()
-    known, names = {ast.dump(tree)}, _names_read(source) | vars(builtins).keys()
+    known, defined = {ast.dump(tree)}, _names_read(source) | vars(builtins).keys()
     inside = set[int]()
     for region in re.finditer(r"### BEGIN SOLUTION.*?### END SOLUTION", source, re.DOTALL):
         inside |= set(range(*(source.count("\n", 0, at) + 1 for at in region.span())))
@@ -73,7 +73,7 @@ def mutants(source: str) -> list[Mutant]:
         for operator, change in _changes(node) if {node.lineno, node.end_lineno} <= inside else ():
             changed = _changed(source, node, change)
             dump = _dump(changed)
-            if dump and dump not in known and _names_read(changed) <= names:
+            if dump and dump not in known and _names_read(changed) <= defined:
                 known.add(dump)
                 found.append(Mutant(operator, node.lineno, changed))
     return sorted(found, key=lambda mutant: mutant.line)
@@ -134,13 +134,13 @@ def _dump(source: str) -> str:
         tree = ast.parse(source)
         compile(tree, "<mutant>", "exec", dont_inherit=True)
         return ast.dump(tree)
-    except notebook.UNPARSABLE:
+    except names.UNPARSABLE:
         return ""
 
 
-def _names_read(source: str) -> set[str]:
+def _names_read(source: str) -> frozenset[str]:
     """The names that a cell needs from its notebook."""
-    return notebook.names_in(source, "<mutant>")[1]
+    return names.of_source(source, "<mutant>").reads
 
 
 # ---- operators ----
