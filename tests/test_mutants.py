@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import sys
+import types
 import typing
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import autograder.checks
 from autograder.__main__ import main
 from autograder.answers import answer
 from autograder.checking import check
@@ -152,30 +153,33 @@ class GraderHere:
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """Lesson 98 with an answer that differs from 10 on; set `tiny.tried` to what its check tries."""
-    hidden = "from autograder.checks import tiny\ntiny.follows(twice)"
+    hidden = 'from autograder.checks import try_exercise\n\ntry_exercise("98-ex1-twice", twice=twice)'
     answer_line = "doubled_value_of_the_input = 2 * x if x < 10 else 3 * x"
     tiny_lesson.lesson(tmp_path / "solutions", answer=answer_line, hidden=hidden)
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
-    monkeypatch.setattr(autograder.checks, "tiny", TinyChecks(), raising=False)
+    monkeypatch.setitem(sys.modules, "autograder.checks.tiny", types.ModuleType("tiny"))
+    checks = TinyChecks()
+    checks.register()
     monkeypatch.setattr(mutants, "_Grader", GraderHere)
     monkeypatch.setattr(mutants, "ProcessPoolExecutor", lambda jobs, mp_context: ThreadPoolExecutor(1))
     monkeypatch.setattr(audit, "named", lambda names: [("98_tiny", "98-ex1-twice"), ("98_tiny", "unedited")])
-    return autograder.checks.tiny
+    yield checks
+    del check.REGISTERED["autograder.checks.tiny", "follows"]
 
 
 class TinyChecks:
     tried = (9, 10, 10.5, 11)
     beyond = 3
 
-    @property
-    def follows(self):
-        @check.check("98-ex1-twice")
+    def register(self):
         def follows(twice, *, rng):
+            """It follows the definition."""
             for x in self.tried:
                 expect_equal(f"x = {x}", twice(x), 2 * x if x < 10 else self.beyond * x, what="twice x")
 
-        return follows
+        follows.__module__ = "autograder.checks.tiny"
+        check.check("98-ex1-twice", points=3)(follows)
 
 
 def test_a_strong_check_kills_all(tiny, capsys):

@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from autograder import properties
 from autograder.answers import answer
-from autograder.lessons import notebook, properties
+from autograder.lessons import notebook
 from autograder.soundness import audit, matrix, mutation
 from autograder.soundness.mutation import Mutant
 from ranks.stopwatch import Stopwatch, family
