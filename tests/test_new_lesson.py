@@ -101,12 +101,6 @@ def test_the_pages_of_reference_find_what_they_collect(root):
     assert collected._hours(title) == "1 hour"
 
 
-def test_the_statement_is_short():
-    cells = nbformat.read(new_lesson.TEMPLATES / "notebook.ipynb", as_version=4).cells
-    (statement,) = (cell.source for cell in cells if cell.id == "NN-ex1")
-    assert 20 < len(statement.split("<details>")[0].split()) <= 120
-
-
 def rows(text):
     return re.findall(r"^\| (\d\d) \| (.*?) \|.*\| (\S+) \|$", text, re.MULTILINE)
 
@@ -270,7 +264,7 @@ def test_a_new_lesson_and_its_lists_pass_the_tests_of_style(made):
     root, tests = made[0], [f"tests/test_{name}.py" for name in ("style", "lessons", "skippable", "collected")]
     said = run(root, "-m", "pytest", "-q", *tests)
     assert "failed" not in said and "skipped" not in said
-    collected = run(root, "-m", "pytest", "-q", "--collect-only", tests[0], "-k", NAME)
+    collected = run(root, "-m", "pytest", "-q", "--collect-only", *tests[:2], "-k", NAME)
     assert collected.count(f"[{NAME}]") >= 7
     run(root, "-m", "ruff", "check", ".")
     run(root, "-m", "ruff", "format", "--check", ".")
