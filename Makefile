@@ -38,7 +38,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: all book pdf epub setup lab notebooks handout run grade report audit mutants check dist newest lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
+.PHONY: all book pdf epub setup lab notebooks handout run grade report audit try mutants page figure check dist newest lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 # The book asks for the notebooks, which one core makes while the other runs the solutions.
@@ -91,6 +91,9 @@ report: .venv/.ready ## one page on your graded class: report.html
 
 audit: .venv/.ready ## grade every known wrong and right answer; with RECORD=1, record what they fail
 	@$(BIN)/python -m autograder audit $(LESSONS) $(if $(RECORD),--record)
+
+try: .venv/.ready ## release, style, audit and jail of one exercise, in seconds: EXERCISE=02-ex7
+	@$(BIN)/python -m autograder try $(EXERCISE) $(if $(RECORD),--record)
 
 mutants: .venv/.ready ## grade the solutions with small changes: which checks notice; MOST of each exercise
 	@$(BIN)/python -m autograder mutants $(LESSONS) --most $(MOST)

@@ -22,6 +22,8 @@ COMMANDS = (
     "insight.report",
     "authoring.where",
     "authoring.new_lesson",
+    "authoring.new_exercise",
+    "authoring.try_exercise",
     "authoring.drafts",
     "authoring.handout",
 )

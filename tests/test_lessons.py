@@ -189,10 +189,10 @@ def test_a_chapter_that_counts_other_exercises_or_points_is_named():
 
 
 def test_an_exercise_that_is_still_the_example_is_named(tmp_path):
-    (tmp_path / "wrong.md").write_text("### a_b\nReplace this hint: no.\n")
-    assert rules.not_replaced(tmp_path) == [
-        f"{tmp_path}/wrong.md:2: new-exercise wrote this as an example: write your own in its place"
-    ]
+    (tmp_path / "wrong.md").write_text("## 08-ex7-last\n\n### a_b\nReplace this hint: no.\n\n## 08-ex8-no\n")
+    (tmp_path / "checks.py").write_text('"""Replace this."""\n\n@check("08-ex7-last", points=1)\n')
+    what = "08-ex7 is the example of new-exercise here: write your own in its place"
+    assert rules.not_replaced(tmp_path) == [f"{tmp_path}/checks.py:1: {what}", f"{tmp_path}/wrong.md:4: {what}"]
 
 
 def test_an_exercise_without_an_example_is_named():

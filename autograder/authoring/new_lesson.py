@@ -11,7 +11,7 @@ import contextlib
 import keyword
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def plan(root: Path, lesson: str) -> dict[str, str]:
     texts = {}
     for template, place in FILES.items():
         text = (TEMPLATES / template).read_text(encoding="utf-8")
-        texts[place.format(lesson=lesson)] = fill(text, number, topic, title)
+        texts[place.format(lesson=lesson)] = fill(text, {"NN": number, "TOPIC": topic, "TITLE": title})
     texts[TOC] = in_toc((root / TOC).read_text(encoding="utf-8"), lesson, title)
     for name, folder in TABLES.items():
         texts[name] = in_table((root / name).read_text(encoding="utf-8"), name, lesson, title, folder)
@@ -109,10 +109,9 @@ def planned_title(root: Path, number: str) -> str | None:
     return next((row["name"] for row in rows if row["number"] == number), None)
 
 
-def fill(text: str, number: str, topic: str, title: str) -> str:
-    """A template's text with the number, the topic and the title in their places."""
-    values = {"NN": number, "TOPIC": topic, "TITLE": title}
-    return re.sub("|".join(values), lambda match: values[match.group()], text)
+def fill(text: str, values: dict[str, str]) -> str:
+    """A template's text with these values in the places of their names."""
+    return re.sub("|".join(map(re.escape, values)), lambda match: values[match.group()], text)
 
 
 def in_table(text: str, name: str, lesson: str, title: str, folder: str) -> str:
@@ -158,12 +157,14 @@ def _inserted(text: str, entry: str, others: list[tuple[str, int, int]], number:
 
 
 @contextlib.contextmanager
-def all_or_nothing(root: Path, texts: dict[str, str], folders: list[str]) -> Iterator[None]:
+def all_or_nothing(root: Path, texts: dict[str, str], folders: list[str], others: Iterable[str] = ()) -> Iterator[None]:
     """Write the texts. If that fails, or what is done inside, everything is as it was before.
 
     texts: by name below `root`. folders: new folders, also those that are made inside; on failure they are removed.
+    others: files that may be written inside.
     """
-    before = {name: (root / name).read_bytes() if (root / name).is_file() else None for name in texts}
+    kept = [*texts, *others]
+    before = {name: (root / name).read_bytes() if (root / name).is_file() else None for name in kept}
     try:
         for name, text in texts.items():
             write_whole(root / name, text)

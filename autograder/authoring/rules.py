@@ -289,9 +289,12 @@ def not_replaced(folder: Path) -> list[str]:
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.suffix in (".ipynb", ".py", ".md")):
         place = path.relative_to(notebook.ROOT) if path.is_relative_to(notebook.ROOT) else path
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if TO_REPLACE in line:
-                found.append(f"{place}:{number}: new-exercise wrote this as an example: write your own in its place")
+        text = path.read_text(encoding="utf-8")
+        for match in re.finditer(TO_REPLACE, text) if TO_REPLACE in text else ():
+            above, below = text[: match.start()], text[match.start() :]
+            exercises = re.findall(r"\b\d\d-ex\d+", above)[-1:] or re.findall(r"\b\d\d-ex\d+", below)[:1]
+            what = f"{''.join(exercises)} is the example of new-exercise here: write your own in its place"
+            found.append(f"{place}:{above.count(chr(10)) + 1}: {what}")
     return found
 
 

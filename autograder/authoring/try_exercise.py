@@ -1,0 +1,134 @@
+"""`python -m autograder try 02-ex7`: everything that can be wrong with one exercise, in seconds.
+
+It brings the lesson's released notebook up to date; looks at the style of the lesson's files and at the rules of all
+lessons, as far as they concern the exercise; tries its known wrong and right answers, as `audit` does; and grades its
+solution and a wrong answer in the jail, as a class is graded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from autograder import properties
+from autograder.answers import answer, wrong
+from autograder.answers.answer import Answer
+from autograder.authoring import rules, where
+from autograder.authoring.where import Exercise
+from autograder.checking.check import share_inputs
+from autograder.grading import jail, retry
+from autograder.grading.course import Course
+from autograder.lessons import notebook, release
+from autograder.soundness import audit, matrix
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand `try`."""
+    parser = subparsers.add_parser("try", help="release, style, audit and jail of one exercise, in seconds")
+    parser.add_argument("exercise", metavar="NN-exN", help="as in 08-ex3, or in full, as in 08-ex3-step")
+    parser.add_argument("--record", action="store_true", help="write what its wrong answers fail into verdicts.txt")
+    parser.set_defaults(run=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status."""
+    exercise = where.find(arguments.exercise)
+    properties.command(argparse.Namespace(lessons=[exercise.lesson]))
+    for line in release.release([exercise.lesson]):
+        print(line)
+    if arguments.record:
+        todo = [(exercise.lesson, exercise.cell)]
+        audit.record(todo, audit.audit(todo, jobs=1), jobs=1)
+    count = 0
+    for part in (style, audited, jailed):
+        problems = list(part(exercise))
+        print("\n".join([f"{part.__name__}:{'' if problems else ' good'}", *(f"  {line}" for line in problems)]))
+        count += len(problems)
+    print("checks:", *checks_of(exercise), sep="\n")
+    said, seconds = f"{count or 'no'} problem{'' if count == 1 else 's'}", sum(os.times()[:4])
+    print(f"{exercise.short}: {said}; {seconds:.1f} s of processor time")
+    return 1 if count else 0
+
+
+def style(exercise: Exercise) -> Iterator[str]:
+    """What ruff says of the lesson's files, and the rules of all lessons that concern the exercise."""
+    paths = [notebook.solution_path(exercise.lesson), answer.folder(exercise.lesson) / "right.py"]
+    places = [str(path.relative_to(notebook.ROOT)) for path in [*paths, *notebook.checks_of(exercise.lesson)]]
+    for how in (["check", "--output-format", "concise"], ["format", "--check"]):
+        command = [str(Path(sys.executable).with_name("ruff")), *how, *places]
+        done = subprocess.run(command, cwd=notebook.ROOT, capture_output=True, text=True)
+        if done.returncode == 2:
+            raise ValueError(f"ruff does not run: {done.stderr.strip().splitlines()[-1]}")
+        for line in done.stdout.splitlines():
+            if line.startswith("Would reformat: "):
+                yield f"{line.removeprefix('Would reformat: ')}: not in the usual form: run ruff format on it"
+            elif re.match(r"\S+:\d+:|\S+:cell", line):
+                yield line
+    yield from (line for line in rules.of_lesson(exercise.lesson) if concerns(line, exercise))
+
+
+def concerns(line: str, exercise: Exercise) -> bool:
+    """Is this line on the exercise, or on no exercise by name?"""
+    named = set(re.findall(r"\b\d\d-ex\d+", line))
+    return not named or exercise.short in named
+
+
+def audited(exercise: Exercise) -> Iterator[str]:
+    """What is wrong with the grading of its known answers, and the checks that no wrong answer fails alone."""
+    share_inputs()
+    for verdict in audit.try_batch(exercise.lesson, exercise.cell):
+        yield from (f"{verdict.case.kind} answer {verdict.case.name}: {said}" for said in verdict.complaints)
+    own = {row.check for row in _rows(exercise)}
+    yield from (line for line in matrix.complaints(exercise.lesson) if line.split(":")[0] in own)
+
+
+def jailed(exercise: Exercise) -> Iterator[str]:
+    """What is wrong with the grades of the solution and of the first wrong answer where students are graded."""
+    if jail.missing():
+        yield jail.MISSING
+        return
+    test, known = f"{exercise.cell}-test", wrong.of_exercise(exercise.cell)[:1]
+    with tempfile.TemporaryDirectory(prefix="try-") as folder:
+        course = Course(Path(folder))
+        if why := retry.run_again(course, "", exercise.lesson, test):
+            yield f"the solution loses marks: {why}"
+        for one in known:
+            _hand_in(course, one)
+            why = retry.run_again(course, "wrong", exercise.lesson, test)
+            if not why:
+                yield f"wrong answer {one.name} keeps its marks"
+            elif one.hint not in why:
+                yield f"wrong answer {one.name} does not show its hint, it says: {why}"
+
+
+def _hand_in(course: Course, one: Answer) -> None:
+    """Put the lesson's solution with this answer where the course expects the submission of a student, `wrong`."""
+    nb = nbformat.read(notebook.NOTEBOOKS / one.lesson / f"{one.lesson}.ipynb", as_version=4)
+    answers = {**answer.solutions(one.lesson), one.cell: one.source}
+    for cell in nb.cells:
+        cell.source = answers.get(cell.id, cell.source)
+    path = course.root / "submitted" / "wrong" / one.lesson / f"{one.lesson}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(nb, path)
+
+
+def checks_of(exercise: Exercise) -> list[str]:
+    """A line for each check: what it is worth, and how many of the wrong answers fail it, and it alone."""
+    return [
+        f"  {row.check}, {f'{row.weight} points' if row.weight != 'core' else 'of the core'}: "
+        f"{len(row.failing)} wrong answers fail it, {len(row.alone)} alone"
+        for row in _rows(exercise)
+    ]
+
+
+def _rows(exercise: Exercise) -> list[matrix.Row]:
+    return [row for row in matrix.of_lesson(exercise.lesson) if row.exercise == exercise.cell]
