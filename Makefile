@@ -57,6 +57,12 @@ all: $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the 
 book: $(STAMPS)/book ## build the book; with PYODIDE=FOLDER, put that Pyodide next to its pages
 	@echo "The book: $(CURDIR)/_build/html/index.html"
 
+page: .venv/.ready ## build one chapter's page: LESSON=08_zero1
+	@$(BIN)/python .ci/page.py chapter $(LESSON)
+
+figure: .venv/.ready browser ## build a page with one figure that moves, and run its tests: NAME=race
+	@$(BIN)/python .ci/page.py figure $(NAME)
+
 setup: .venv/.ready ## only install everything into .venv
 	@echo "Everything is installed in .venv. make lab opens the notebooks, make book builds the book."
 

@@ -102,7 +102,12 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(scope="session")
 def book() -> Path:
-    """The built book's folder; built now when something changed since it was built."""
+    """The built book's folder; built now when something changed since it was built.
+
+    `make figure` names one in the variable BOOK that has a single page.
+    """
+    if "BOOK" in os.environ:
+        return Path(os.environ["BOOK"])
     root = Path(__file__).resolve().parent.parent
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     (root / "_build").mkdir(exist_ok=True)

@@ -123,7 +123,7 @@ def test_a_module_of_checks_gets_the_imports_that_it_lacks_and_no_other(root, mo
     head, _, code = text.partition('@check("NN-ex0-new-function"')
     assert code and head.count("import check\n") == 1 and head.count("import numpy as np\n") == 1
     assert "from fractions import Fraction\n" in head
-    assert "expect import count_of_ranks, each_rank, expect_close, expect_type, fail\n" in head
+    assert "from autograder.checking.cases import Call, close\n" in head
     assert text.startswith(path.read_text().partition("from dataclasses")[0])
 
 

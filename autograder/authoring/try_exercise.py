@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,11 @@ def command(arguments: argparse.Namespace) -> int:
     count = 0
     for part in (style, audited, jailed):
         problems = list(part(exercise))
-        print("\n".join([f"{part.__name__}:{'' if problems else ' good'}", *(f"  {line}" for line in problems)]))
+        print(
+            "\n".join(
+                [f"{part.__name__}:{'' if problems else ' good'}", *(textwrap.indent(line, "  ") for line in problems)]
+            )
+        )
         count += len(problems)
     print("checks:", *checks_of(exercise), sep="\n")
     said, seconds = f"{count or 'no'} problem{'' if count == 1 else 's'}", sum(os.times()[:4])

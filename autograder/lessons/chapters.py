@@ -30,6 +30,7 @@ CACHE = notebook.ROOT / "_build" / "jupyter_cache"
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `chapters`."""
     parser = subparsers.add_parser("chapters", help="run the book's chapters whose code has changed")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="run their chapters only (default: every chapter)")
     parser.add_argument("--jobs", type=int, default=2, help="chapters at once (default: 2)")
     parser.set_defaults(run=command)
 
@@ -37,7 +38,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status. A chapter that fails is reported by the build, which runs it again."""
     forget_stale(CACHE)
-    todo = uncached(CACHE)
+    wanted = notebook.pick(arguments.lessons)
+    todo = [path for path in uncached(CACHE) if not arguments.lessons or path.stem in wanted]
     for number, result in at_once(execute, [(path,) for path in todo], arguments.jobs, "chapters", begin=_mute):
         if isinstance(result, str):
             print(f"{todo[number].relative_to(notebook.ROOT)}: {result}", file=sys.stderr)
