@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
+import io
 import keyword
 import re
 import subprocess
@@ -48,7 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
     texts = plan(root, lesson, arguments.function, arguments.points)
     released = [f"notebooks/{lesson}/{lesson}.ipynb", f"notebooks/{lesson}/{release.AGENTS.name}"]
     with new_lesson.all_or_nothing(root, texts, [], released):
-        with notebook.quiet():
+        with contextlib.redirect_stdout(io.StringIO()):
             properties.command(argparse.Namespace(lessons=[lesson]))
         said = release.release([lesson])
     for name in texts:

@@ -26,7 +26,7 @@ from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
 from autograder.checking.check import share_inputs
-from autograder.grading import jail, retry
+from autograder.grading import jail, retry, scoring
 from autograder.grading.course import Course
 from autograder.lessons import notebook, release
 from autograder.soundness import audit, matrix
@@ -104,14 +104,17 @@ def jailed(exercise: Exercise) -> Iterator[str]:
     test, known = f"{exercise.cell}-test", wrong.of_exercise(exercise.cell)[:1]
     with tempfile.TemporaryDirectory(prefix="try-") as folder:
         course = Course(Path(folder))
-        if why := retry.run_again(course, "", exercise.lesson, test):
+        _, why = retry.run_again(course, "", exercise.lesson, test)
+        if why:
             yield f"the solution loses marks: {why}"
         for one in known:
             _hand_in(course, one)
-            why = retry.run_again(course, "wrong", exercise.lesson, test)
+            cell, why = retry.run_again(course, "wrong", exercise.lesson, test)
+            lost = filter(scoring.is_lost, scoring.outcomes_of(cell))
+            hints = {hint.name for outcome in lost for hint in outcome.failure.hints}
             if not why:
                 yield f"wrong answer {one.name} keeps its marks"
-            elif one.hint not in why:
+            elif one.name not in hints:
                 yield f"wrong answer {one.name} does not show its hint, it says: {why}"
 
 
