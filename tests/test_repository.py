@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -136,3 +137,26 @@ def test_a_policy_names_what_exists(name):
     assert not [word for line in re.findall(r"`(make [^`]*)`", text) for word in missing(shlex.split(line))]
     headings = re.findall(r"\*(What the jail does not promise)\*", text)
     assert all(f"## {heading}" in (ROOT / "book" / "start" / "instructor.md").read_text() for heading in headings)
+
+
+def defined_in(path: Path) -> set[str]:
+    """The functions and methods of a module."""
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_functions_that_grade_a_submission_are_where_the_contributors_page_says():
+    text = (ROOT / "book" / "start" / "contributor.md").read_text()
+    rows = re.findall(r"^\| .+ \| `(\w+)` \| `([\w/]+\.py)` \|$", text, re.MULTILINE)
+    assert len(rows) == 12
+    assert not [(name, file) for name, file in rows if name not in defined_in(ROOT / "autograder" / file)]
+
+
+def test_the_guide_is_short_and_names_commands_and_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(text.split()) <= 1257, "half of what it once had: move the rest to docstrings or the contributor's page"
+    helped = subprocess.run([sys.executable, "-m", "autograder", "--help"], cwd=ROOT, capture_output=True, text=True)
+    commands = set(re.findall(r"python -m autograder ([\w-]+)", text))
+    assert commands and not [name for name in commands if not re.search(rf"^ +{name} ", helped.stdout, re.MULTILINE)]
+    assert not set(re.findall(r"\bmake ([a-z]+)\b(?= |`|\n)", text)) - TARGETS
+    named = re.findall(r"`((?:autograder|book|examples|tests|solutions)/[\w/.]+)`", text)
+    assert named and not [name for name in named if not (ROOT / name).exists()]
