@@ -38,12 +38,19 @@ def test_a_file_leads_to_its_lesson(file, lessons):
         ("autograder/grading/jail/wire.py", "test_wire"),
         ("autograder/insight/lms.py", "test_lms"),
         ("tests/test_costs.py", "test_costs"),
+        ("autograder/authoring/templates/exercise/wrong.md", "test_new_exercise"),
+        (".ci/page.py", "test_page"),
     ],
 )
 def test_a_file_leads_to_the_tests_that_look_at_it(file, test):
     found = QUICK["tests_of"]([file])
     assert f"tests/{test}.py" in found and "tests/test_style.py" in found
     assert f"tests/{test}.py" not in QUICK["tests_of"](["README.md"])
+
+
+@pytest.mark.parametrize("file", ["autograder/authoring/rules.py", "solutions/02_costs/checks/steps.py"])
+def test_the_rules_of_lessons_are_tried_when_they_or_a_lesson_change(file):
+    assert "tests/test_lessons.py" in QUICK["tests_of"]([file])
 
 
 @pytest.mark.parametrize(
