@@ -1,6 +1,4 @@
-"""Lesson 02: its oracles agree with numpy and with published numbers, and chance never decides a mark.
-
-Lessons 12 and 15 answer the same question with the same number."""
+"""Lesson 02: its oracles agree with numpy and with published numbers, and chance never decides a mark."""
 
 import math
 import re
@@ -126,7 +124,6 @@ def test_the_chapter_counts_the_tokens_of_one_micro_batch_for_llama_3(glued):
     by_the_theorem = 4 * 0.4 * 989e12 / (6 * 2 / 3 * 50e9) * 127 / 128  # without start-ups
     assert by_the_theorem < needs < 1.01 * by_the_theorem
     assert glued["llama_share"] == f"{100 * needs / 8192:.0f}"
-    assert glued["attention"] == "8.4"  # 12 · 126 · 16,384 · 8,192 operations over 6 · 405 billion, in percent
 
 
 def test_short_vectors_are_priced_five_times_too_high_by_simple(glued):
@@ -147,58 +144,3 @@ def test_the_straight_line_is_that_of_torch(lesson):
 @pytest.mark.parametrize("name", right_answers.right_answers(LESSON))
 def test_chance_takes_no_mark(name):
     right_answers.keeps_all_marks(LESSON, name)
-
-
-# The same machine in other lessons
-
-
-def _tensor_seconds(layout15, nbytes):
-    """What lesson 15's planner charges for one all-reduce of so many bytes over 16 neighbors on two H100 nodes."""
-    hidden = nbytes // 2
-    model = {"params": 1e9, "layers": 1, "hidden": hidden, "heads": 16, "seq": 1, "saved": 34}
-    cluster = {**layout15["CLUSTER"], "gpus": 16, "memory": math.inf}
-    layout = {"tp": 16, "pp": 1, "dp": 1, "micro": 1, "chunks": 1, "recompute": False}
-    silent = {**cluster, "intra": math.inf, "inter": math.inf}
-    seconds = [layout15["cost"](model, links, layout, 1)["seconds"] for links in (cluster, silent)]
-    return (seconds[0] - seconds[1]) / 4  # a layer has four
-
-
-def test_lessons_02_12_and_15_agree_on_an_all_reduce_over_two_nodes(lesson):
-    """All eight ports of a node work for a group that fills it: in each lesson, latencies aside."""
-    nbytes, latency = 2**31, 0.0
-    layout15 = notebook.functions("15_layout")
-    ring = lesson["ring_time"](nbytes, 16, latency, PORT[1] / 8)
-    assert _tensor_seconds(layout15, nbytes) == pytest.approx(ring, rel=0.01)
-    # Lesson 02's two levels, one phase after the other, take longer than rings without a pause, but not twice as long.
-    two = lesson["two_level_time"](nbytes, 2, 8, 8, (latency, NVLINK[1]), (latency, PORT[1]))
-    across = lesson["two_level_time"](nbytes, 2, 8, 8, (latency, 0.0), (latency, PORT[1]))
-    assert across < ring < two < 2 * ring
-    # Lesson 12 compares with the products of a forward; in a forward and a backward the ratio is two thirds of it.
-    source = (notebook.ROOT / "book" / "12_tensor.md").read_text()
-    cell = re.search(r"^width, flops, links = .*?(?=^glue)", source, re.M | re.S).group()
-    exec(cell, chapter12 := {})
-    speed = 8 * chapter12["links"]["one port"]
-    ratio = chapter12["tensor_ratio"](16, speed) * 2 / 3
-    critical = layout15["critical"]("tp", 16, chapter12["flops"], 8 / PORT[1])
-    assert ratio == pytest.approx(critical / chapter12["width"])
-
-
-@pytest.mark.parametrize(("tp", "pp", "share", "mfu"), [(4, 4, 0.06, 0.46), (8, 4, 0.14, 0.44), (16, 2, 0.29, 0.37)])
-def test_what_lesson_15_says_of_wider_tensor_parallelism(tp, pp, share, mfu):
-    """The notebook's answer and the chapter's interview question have these numbers."""
-    lesson = notebook.functions("15_layout")
-    layout = {"tp": tp, "pp": pp, "dp": 512 // (tp * pp), "micro": 1, "chunks": 4, "recompute": False}
-    found = lesson["cost"](lesson["SEVENTY"], lesson["CLUSTER"], layout, 512)
-    speed = 450e9 if tp <= 8 else 400e9
-    calls = 4 * 80 / pp * 512 // layout["dp"]
-    tensor = calls * 2 * (tp - 1) / tp * 2 * 8192 * 8192 / speed
-    assert tensor / found["seconds"] == pytest.approx(share, abs=0.005)
-    assert found["mfu"] == pytest.approx(mfu, abs=0.006)
-
-
-@pytest.mark.parametrize(
-    ("kind", "n", "speed", "size"),
-    [("tp", 8, 450e9, 3419), ("tp", 16, 400e9, 8242), ("tp", 16, 50e9, 65933), ("fsdp", 512, 400e9, 2468)],
-)
-def test_the_critical_sizes_that_lesson_15_names(kind, n, speed, size):
-    assert round(notebook.functions("15_layout")["critical"](kind, n, 989e12, speed)) == size

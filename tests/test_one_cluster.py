@@ -1,0 +1,267 @@
+"""The same physical question has the same answer in every lesson, in the planner and in what is drawn.
+
+A lesson's answer comes from the cells of its chapter or from its solution's functions. Where it approximates on
+purpose, the factor that this may cost stands beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import math
+import re
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+import ranks
+from autograder.lessons import notebook
+from planner import Layout, communication, memory
+from planner.arithmetic import Step
+from planner.software import DEEPSPEED, MEGATRON
+from ranks.cluster import NETWORK_STEP, NVLINK_STEP, find
+from ranks.model import LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters, state_bytes_per_parameter
+
+BOOK = notebook.ROOT / "book"
+H100 = find("H100")
+PEAK = H100.flops["bf16"]
+#: The lessons that speak of GPUs.
+LESSONS = ["02_costs", "09_fsdp", "10_memory", "12_tensor", "13_context", "14_experts", "15_layout"]
+
+
+class Answer(NamedTuple):
+    """A lesson's answer; least, most: by what factor it may be off, because of what the lesson leaves out."""
+
+    value: float
+    least: float = 0.995
+    most: float = 1.005
+
+
+def disagreements(right: float, answers: dict[str, Answer]) -> list[str]:
+    """A line for each answer that is off by more than it may be."""
+    return [
+        f"{who}: {answer.value:.5g}, {answer.value / right:.2f} times {right:.5g}"
+        for who, answer in answers.items()
+        if not answer.least <= answer.value / right <= answer.most
+    ]
+
+
+def code_cells(lesson: str) -> list[str]:
+    """The code cells of a lesson's chapter, without their options."""
+    text = (BOOK / f"{lesson}.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^```\{code-cell\} python\n(.*?)^```", text, re.M | re.S)
+    return [re.sub(r"\A(:.*\n)+", "", cell) for cell in cells]
+
+
+@functools.cache
+def chapter(lesson: str, words: str) -> dict[str, Any]:
+    """The names of a chapter after its setup and the cell with these words; "glued": the numbers in its sentences."""
+    setup, *cells = code_cells(lesson)
+    names: dict[str, Any] = {"ranks": ranks}
+    exec(setup, names)
+    names["glued"] = glued = {}
+    names["glue"] = lambda name, value, display: glued.update({name: value})
+    (cell,) = [cell for cell in cells if words in cell]
+    exec(cell, names)
+    return names
+
+
+# How long does an all-reduce over 16 ranks on two H100 nodes take?
+
+
+def tensor_seconds(lesson: dict[str, Any], nbytes: int) -> float:
+    """What lesson 15's `cost` charges for one all-reduce of so many bytes over 16 neighbors."""
+    model = {"params": 1e9, "layers": 1, "hidden": nbytes // 2, "heads": 16, "seq": 1, "saved": 34}
+    cluster = {**lesson["CLUSTER"], "gpus": 16, "memory": math.inf}
+    layout = {"tp": 16, "pp": 1, "dp": 1, "micro": 1, "chunks": 1, "recompute": False}
+    silent = {**cluster, "intra": math.inf, "inter": math.inf}
+    loud, quiet = (lesson["cost"](model, links, layout, 1)["seconds"] for links in (cluster, silent))
+    return float(loud - quiet) / 4  # a layer has four
+
+
+def test_an_all_reduce_over_two_nodes_takes_as_long_in_every_lesson():
+    """Bandwidth only: 2 GiB, for which no start-up counts. A group that fills its nodes has all their ports."""
+    nbytes, n = 2**31, 16
+    two, twelve = notebook.functions("02_costs"), chapter("12_tensor", "def tensor_ratio")
+    notebook15, fifteen = notebook.functions("15_layout"), chapter("15_layout", "ONE_PORT =")
+    (_, inside), (_, port) = two["NVLINK"], two["PORT"]
+    width, tokens = twelve["width"], nbytes / 2 / twelve["width"]
+    forward = 24 * tokens * width**2 / n / twelve["flops"]  # seconds of one layer's products, on one of n ranks
+    critical, h = fifteen["eight_ports"], LLAMA3_405B.hidden
+    layer = 72 * h**2 / n * (nbytes / 2 / h) / PEAK  # of forward and backward, which have four all-reduces
+    right = 2 * (n - 1) / n * nbytes / H100.bandwidth(n)
+    assert not disagreements(
+        right,
+        {
+            "lesson 02, rings through all ports": Answer(two["ring_time"](nbytes, n, 0, port / H100.ports)),
+            # One phase after the other: the phases inside the nodes add to those between them.
+            "lesson 02, two levels": Answer(two["two_level_time"](nbytes, 2, 8, 8, (0, inside), (0, port)), 1, 2),
+            "lesson 12": Answer(twelve["tensor_ratio"](n, H100) * forward / 2),
+            "lesson 15, the planner": Answer(tensor_seconds(notebook15, nbytes)),
+            "lesson 15, the critical width": Answer(critical / h * layer / 4),
+            # Nominal bandwidths are not quite reached (NVLINK_SHARE, NETWORK_SHARE), and vectors go in chunks.
+            "ranks.cluster": Answer(H100.all_reduce_seconds(nbytes, n), 1, 1.2),
+        },
+    )
+
+
+def test_a_single_port_for_a_node_is_caught():
+    """As lessons 09 and 15 once had it: 50 GB/s for a group that fills its nodes; and 400 for one that does not."""
+    wrong = replace(H100, ports=1)
+    right = 1 / H100.bandwidth(16)
+    assert len(disagreements(right, {"one": Answer(1 / wrong.bandwidth(16)), "ours": Answer(right)})) == 1
+    assert disagreements(1 / H100.bandwidth(16, stride=8), {"all ports": Answer(right)})
+
+
+def test_lesson_02_says_how_short_vectors_travel():
+    """The steps of a ring on 8 nodes of 8: 112 inside nodes, 14 between them; in the chapter, and in its figure."""
+    glued = chapter("02_costs", "steps_{name}")["glued"]
+    simple = 112 * NVLINK_STEP.simple + 14 * NETWORK_STEP.simple
+    assert glued["steps_simple"] == f"{simple * 1e6:.0f}" == "577"
+
+
+@pytest.mark.parametrize(("tp", "pp", "share", "mfu"), [(4, 4, 0.06, 0.46), (8, 4, 0.14, 0.44), (16, 2, 0.29, 0.37)])
+def test_what_lesson_15_says_of_wider_tensor_parallelism(tp, pp, share, mfu):
+    """The notebook's answer and the chapter's interview question have these numbers."""
+    lesson = notebook.functions("15_layout")
+    layout = {"tp": tp, "pp": pp, "dp": 512 // (tp * pp), "micro": 1, "chunks": 4, "recompute": False}
+    found = lesson["cost"](lesson["SEVENTY"], lesson["CLUSTER"], layout, 512)
+    calls = 4 * 80 / pp * 512 // layout["dp"]
+    tensor = calls * 2 * (tp - 1) / tp * 2 * 8192 * 8192 / H100.bandwidth(tp)
+    assert tensor / found["seconds"] == pytest.approx(share, abs=0.005)
+    assert found["mfu"] == pytest.approx(mfu, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "ports", "size"),
+    [("tp", 8, 8, 3419), ("tp", 16, 8, 8242), ("tp", 16, 1, 65933), ("fsdp", 512, 8, 2468)],
+)
+def test_the_critical_sizes_that_lesson_15_names(kind, n, ports, size):
+    speed = replace(H100, ports=ports).bandwidth(n)
+    assert round(notebook.functions("15_layout")["critical"](kind, n, PEAK, speed)) == size
+
+
+def test_lesson_15_and_the_planner_know_the_same_ports_of_blooms_nodes():
+    assert chapter("15_layout", "ONE_PORT =")["BLOOMS"] == DEEPSPEED.machine(find("A100"))
+
+
+# How many bytes does a parameter take at each stage of ZeRO?
+
+
+def state_bytes(lesson: dict[str, Any], stage: int, ranks: int) -> float:
+    """Lesson 15's planner: the bytes that one parameter more takes on a GPU."""
+    model = {"params": 1e9, "layers": 8, "hidden": 1024, "heads": 16, "seq": 1024, "saved": 34}
+    layout = {"tp": 1, "pp": 1, "dp": ranks, "micro": 1, "chunks": 1, "recompute": False}
+    cluster = {**lesson["CLUSTER"], "gpus": ranks, "memory": math.inf}
+    small, large = (lesson["cost"]({**model, "params": p}, cluster, layout, ranks, stage)["memory"] for p in (1e9, 2e9))
+    return float(large - small) / 1e9
+
+
+@pytest.mark.parametrize("n", [1, 8, 64])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_parameter_takes_the_same_bytes_in_every_lesson(stage, n):
+    """Lessons 08 and 15 keep gradients in bf16. The planner keeps them in float32, as Megatron does."""
+    eight, fifteen = notebook.functions("08_zero1"), notebook.functions("15_layout")
+    answers = {"lesson 08": Answer(eight["memory_per_rank"](64 * 10**9, n, stage) / (64 * 10**9))}
+    if stage < 3:
+        answers["lesson 15"] = Answer(state_bytes(fifteen, stage, n))
+        step = Step(LLAMA3_8B, H100, Layout(dp=n, zero_stage=stage), MEGATRON)
+        more = 2 / (n if stage >= 2 else 1)
+        answers["the planner"] = Answer(memory.states(step) / parameters(LLAMA3_8B).total - more)
+    assert not disagreements(state_bytes_per_parameter(stage, n, gradient=2), answers)
+
+
+# How many FLOPs does a token take?
+
+
+@pytest.mark.parametrize("model", [LLAMA3_8B, LLAMA3_70B, LLAMA3_405B], ids=lambda model: model.name)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_token_takes_the_same_flops_in_every_lesson(model, causal):
+    """Lessons 02 and 15 count six per parameter, the embedding's and the norms' too, which a token only looks up."""
+    two, fifteen = notebook.functions("02_costs"), notebook.functions("15_layout")
+    m, total = model, parameters(model).total
+    looked_up = 6 * (m.vocab * m.hidden + (2 * m.layers + 1) * m.hidden)
+    products, right = flops_per_token(m, "none"), flops_per_token(m, "causal" if causal else "full")
+    counted = fifteen["flops_per_token"](total, m.layers, m.hidden, m.sequence, causal=causal)
+    assert not disagreements(right, {"lesson 15": Answer(counted - looked_up, 1 - 1e-9, 1 + 1e-9)})
+    counted = two["compute_time"](total, 1, PEAK, 1.0) * PEAK
+    assert not disagreements(products, {"lesson 02": Answer(counted - looked_up, 1 - 1e-9, 1 + 1e-9)})
+    assert looked_up < 0.08 * right  # what the lessons' rule costs; most for the smallest model
+
+
+def test_attention_adds_to_llama_3_what_lesson_02_says():
+    m = LLAMA3_405B
+    share = flops_per_token(m, "full") - flops_per_token(m, "none")
+    glued = chapter("02_costs", "attention =")["glued"]
+    assert glued["attention"] == f"{100 * share / (6 * parameters(m).total):.1f}"
+
+
+# From how few tokens per GPU on can gradients not hide?
+
+
+@pytest.mark.parametrize("nodes", [64, 128])
+def test_gradients_hide_behind_as_many_tokens_in_every_lesson(nodes):
+    """An all-reduce of bf16 gradients behind a backward pass at two fifths of an H100's peak, a port for each GPU."""
+    n, size, rate = 8 * nodes, 8e9, 0.4 * PEAK
+    two, fifteen = notebook.functions("02_costs"), notebook.functions("15_layout")
+    nine, twelve = chapter("09_fsdp", "needed ="), chapter("12_tensor", "def data_ratio")
+    assert nine["F"] == twelve["flops"] == rate
+    right = (n - 1) / n * rate / H100.bandwidth(n)
+    phases = two["two_level_time"](2 * size, nodes, 8, 8, two["NVLINK"], two["PORT"])
+    step = Step(LLAMA3_8B, H100, Layout(dp=n, zero_stage=0), replace(MEGATRON, gradient_bytes=2, data_overlap=False))
+    seconds = communication.data(step, 0.0, 0.0, 1) / parameters(LLAMA3_8B).total
+    answers = {
+        # One phase after the other, as for the all-reduce above.
+        "lesson 02": Answer(two["tokens_to_hide"](size, phases, PEAK, 0.4, 2 / 3), 1, 2),
+        # A gather of bf16 parameters behind a forward: half the bytes, half the products.
+        "lesson 09": Answer(nine["needed"][8]),
+        # Its ratio is that of float32 gradients over a whole step.
+        "lesson 12": Answer(16384 * twelve["data_ratio"](n, H100) / 2 / (2 / 3)),
+        # Two gathers and a reduce-scatter behind a whole step: the same ratio.
+        "lesson 15": Answer(fifteen["critical"]("fsdp", n, rate, H100.bandwidth(n))),
+        # Long vectors in buckets do not quite reach the nominal bandwidth.
+        "the planner": Answer(seconds * rate / 4, 1, 1.5),
+    }
+    assert not disagreements(right, answers)
+
+
+# Nobody types a machine's numbers
+
+
+#: Bandwidths, rates and start-ups of the machines of `ranks.cluster`, as they were once typed.
+TYPED = re.compile(r"\b(?:6\.25|3\.125|25|50|63|300|400|450|900)e9\b|\b(?:312|400|989|990|4)e1[24]\b|\b3\.4e-6|\b14e-6")
+
+
+def typed(code: str) -> list[str]:
+    """The numbers of machines that this code types; tests of the answers, in which such numbers are fine, have none."""
+    return [] if "BEGIN HIDDEN TESTS" in code else TYPED.findall(code)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_no_lesson_types_a_machines_numbers(lesson):
+    cells = code_cells(lesson) + [cell.source for cell in notebook.read(lesson).cells if cell.cell_type == "code"]
+    assert not {cell.splitlines()[0]: typed(cell) for cell in cells if typed(cell)}
+
+
+def test_typed_numbers_are_seen():
+    assert typed('links = {"NVLink": 450e9, "one port": 50e9}') == ["450e9", "50e9"]
+    assert typed("F, port = 4e14, 50e9") and typed("INSIDE = (3.4e-6, 1 / 450e9)")
+    assert not typed("w = 4e-3, 1e9")
+
+
+# Scripts of the page cannot import Python
+
+
+def test_the_live_figures_have_the_machines_numbers():
+    script = (BOOK / "figures" / "layout.js").read_text(encoding="utf-8")
+    gpu = re.search(r"const GPU = (\{.*?\});", script)[1]
+    gpu = json.loads(re.sub(r"(\w+):", r'"\1":', gpu.replace("80 * 2 ** 30", str(H100.memory))))
+    assert (gpu["memory"], gpu["peak"], gpu["node"]) == (H100.memory, PEAK, H100.domain)
+    assert (gpu["intra"], gpu["inter"]) == (H100.nvlink, H100.bandwidth(2, stride=8))
+    script = (BOOK / "figures" / "race.js").read_text(encoding="utf-8")
+    links = (("INSIDE", NVLINK_STEP, H100.nvlink), ("NETWORK", NETWORK_STEP, H100.port))
+    for name, step, speed in links:
+        alpha, beta = ast.literal_eval(re.search(rf"const {name} = (.*);", script)[1].replace("1 / ", ""))
+        assert (alpha, beta) == (pytest.approx(step.simple), speed)
