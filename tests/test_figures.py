@@ -241,8 +241,8 @@ def test_the_pipeline_is_that_of_the_lesson(chapter_11):
 def test_the_race_is_timed_by_the_lessons_formulas(chapter_02):
     lesson, draw = notebook.functions("02_costs"), random.Random()
     ring, tree, halving, two_level = (lesson[f"{name}_time"] for name in ("ring", "tree", "halving", "two_level"))
-    alpha, beta = network = (14e-6, 1 / 50e9)
-    inside = (3.4e-6, 1 / 450e9)
+    network, inside = lesson["PORT"], lesson["NVLINK"]
+    alpha, beta = network
     settings = [(draw.randint(1, 64), draw.choice([1, 2, 4, 8]), draw.randint(1, 8)) for _ in range(RACES)]
     for (nodes, gpus, ports), order in itertools.product([*settings, (8, 8, 1)], ("far", "near")):
         n, where = nodes * gpus, f"{nodes} nodes of {gpus} GPUs and {ports} ports, {order} partners first"
@@ -256,7 +256,9 @@ def test_the_race_is_timed_by_the_lessons_formulas(chapter_02):
             else:  # one GPU of a node holds its sum; or each a part of it
                 up = tree(size, gpus, *inside) + tree(size, nodes, *network)
                 by_halves = halving(size, gpus, *inside) + halving(size / gpus, nodes, *shared) if two(n) else None
-            want = [ring(size, n, *(network if nodes > 1 else inside)), up, by_halves]
+            between = 2 * (nodes - 1)  # of the steps of a ring; the others are inside nodes
+            one_ring = ring(size, n, 0, (network if between else inside)[1])
+            want = [one_ring + between * alpha + (2 * (n - 1) - between) * inside[0], up, by_halves]
             want.append(two_level(size, nodes, gpus, min(ports, gpus), inside, network))
             for got, seconds in zip(frame["seconds"], want, strict=True):
                 assert got == (None if seconds is None else pytest.approx(seconds)), where

@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import re
+import sys
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ from planner.arithmetic import Step
 from planner.software import DEEPSPEED, MEGATRON
 from ranks.cluster import NETWORK_STEP, NVLINK_STEP, find
 from ranks.model import LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters, state_bytes_per_parameter
+
+sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
+
+import live_figure
 
 BOOK = notebook.ROOT / "book"
 H100 = find("H100")
@@ -120,6 +125,7 @@ def test_lesson_02_says_how_short_vectors_travel():
     glued = chapter("02_costs", "steps_{name}")["glued"]
     simple = 112 * NVLINK_STEP.simple + 14 * NETWORK_STEP.simple
     assert glued["steps_simple"] == f"{simple * 1e6:.0f}" == "577"
+    assert live_figure.module("race")._times(0)["ring"] == pytest.approx(simple)
 
 
 @pytest.mark.parametrize(("tp", "pp", "share", "mfu"), [(4, 4, 0.06, 0.46), (8, 4, 0.14, 0.44), (16, 2, 0.29, 0.37)])

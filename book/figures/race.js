@@ -1,7 +1,8 @@
 /* <figure-race>: four all-reduces of a growing vector on a cluster of nodes, as bars of time.
 
    A round takes as long as its slowest message. Within a node that is one over NVLink. As soon as messages leave a node,
-   or arrive there, it is one through the network, where they share the node's ports. */
+   or arrive there, it is one through the network, where they share the node's ports. A ring has no rounds for which all
+   ranks wait: as in NCCL's model, a chunk pays the network's start-up only where it enters another node. */
 
 "use strict";
 
@@ -12,6 +13,14 @@
   const SIZES = [...Array(12).keys()].map((k) => 1e3 * 4 ** k);
 
   const ringTime = (bytes, n, alpha, beta) => 2 * (n - 1) * (alpha + (beta * bytes) / n);
+
+  /** One ring through the GPUs of all nodes; the slowest link sets its pace. */
+  function oneRing(bytes, nodes, gpus) {
+    const [n, between] = [nodes * gpus, 2 * (nodes - 1)];
+    const startUps = (2 * (n - 1) - between) * INSIDE[0] + between * NETWORK[0];
+    return startUps + ringTime(bytes, n, 0, (between ? NETWORK : INSIDE)[1]);
+  }
+
   const powerOfTwo = (n) => Number.isInteger(Math.log2(n));
 
   /** The rounds in which n ranks add up: arrays of [from, to]. The second half of an all-reduce is the same in reverse.
@@ -69,7 +78,7 @@
     const tree = crowds(treeRounds(n, order));
     const halving = powerOfTwo(n) ? crowds(halvingRounds(n, order)) : null;
     return SIZES.map((bytes) => [
-      ringTime(bytes, n, ...(nodes > 1 ? NETWORK : INSIDE)),
+      oneRing(bytes, nodes, gpus),
       roundsTime(tree, () => bytes, ports),
       halving && roundsTime(halving, (k) => bytes / 2 ** (k + 1), ports),
       twoLevelTime(bytes, nodes, gpus, Math.min(ports, gpus), INSIDE, NETWORK),
