@@ -27,10 +27,11 @@ SOURCES += $(foreach file,$(SOLUTIONS),$(if $(findstring /files/,$(file)),$(file
 NOTEBOOKS := $(patsubst solutions/%,notebooks/%,$(subst /files/,/,$(SOURCES)))
 RANKS := $(call files,ranks)
 AUTOGRADER := $(call files,autograder)
+PLANNER := $(call files,planner)
 BOOK := $(call files,book) _config.yml _toc.yml
 CLASS := $(call files,examples)
 # A list of files, so that a removed file counts as a change too.
-INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(BOOK) $(CLASS)
+INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(PLANNER) $(BOOK) $(CLASS)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:

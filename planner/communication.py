@@ -169,6 +169,39 @@ def data(step: Step, forward: float, backward: float, micro_batches: int) -> flo
     return seconds
 
 
+def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
+    """Bytes that one rank sends in a step, by axis, on rings: what `tensor`, `stages` and `data` take their time for.
+
+    For an inner stage of a pipeline. ValueError with experts or context parallelism, which are not counted.
+    """
+    m, layout, gradient = step.model, step.layout, step.software.gradient_bytes
+    if m.experts or layout.cp > 1:
+        raise ValueError("the bytes of expert and context parallelism are not counted; use a dense model and cp 1")
+    activation = 2 * step.tokens * m.hidden
+    tensor_ranks, n, replicas = layout.tp, layout.shards, layout.data_ranks // layout.shards
+    # Of activations: two forward, two backward, and two more where all of the forward is recomputed.
+    all_reduces = 6 if layout.recompute == "full" else 4
+    # Per parameter: an all-reduce; a reduce-scatter and an all-gather; with ZeRO-3, a gather for each pass.
+    per_parameter = 2 * gradient if layout.zero_stage == 0 else gradient + 2
+    if layout.zero_stage == 3:
+        per_parameter = (gradient + 4) * micro_batches if layout.pp == 1 else gradient + 2
+        between = 2 * gradient * (replicas - 1) / replicas / n
+    else:
+        between = 0.0
+    return {
+        "tensor": micro_batches
+        * m.layers
+        / layout.pp
+        * all_reduces
+        * 2
+        * (tensor_ranks - 1)
+        / tensor_ranks
+        * activation,
+        "stages": micro_batches * 2 * layout.virtual_stages * activation / tensor_ranks if layout.pp > 1 else 0.0,
+        "data": rank_parameters(step)[0] * ((n - 1) / n * per_parameter + between),
+    }
+
+
 def optimizer(step: Step) -> float:
     """Lesson 08: Adam moves 30 bytes per parameter that a rank keeps, clipping and copies 8 per parameter it holds."""
     layout = step.layout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import json
 import math
 import re
@@ -16,6 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from sphinx.application import Sphinx
 
 import ranks
 from autograder.lessons import notebook
@@ -23,11 +25,20 @@ from planner import Layout, communication, memory
 from planner.arithmetic import Step
 from planner.software import DEEPSPEED, MEGATRON
 from ranks.cluster import NETWORK_STEP, NVLINK_STEP, find
-from ranks.model import LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters, state_bytes_per_parameter
+from ranks.model import (
+    DEEPSEEK_V3,
+    LLAMA3_8B,
+    LLAMA3_70B,
+    LLAMA3_405B,
+    flops_per_token,
+    parameters,
+    state_bytes_per_parameter,
+)
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 
 import live_figure
+import running_model
 
 BOOK = notebook.ROOT / "book"
 H100 = find("H100")
@@ -271,3 +282,61 @@ def test_the_live_figures_have_the_machines_numbers():
     for name, step, speed in links:
         alpha, beta = ast.literal_eval(re.search(rf"const {name} = (.*);", script)[1].replace("1 / ", ""))
         assert (alpha, beta) == (pytest.approx(step.simple), speed)
+
+
+# The box of the running model
+
+
+def test_the_box_counts_the_bytes_of_the_lessons():
+    """ZeRO-3 on 64 GPUs: 16 micro-batches, each with two gathers of bf16 and a reduce-scatter of float32."""
+    names = [row[0] for row in running_model.rows(LLAMA3_8B, 1024, {"zero_stage": 3})]
+    assert names == ["8 H100s", "64", "1,024", "one NVL72"]
+    row = running_model.rows(LLAMA3_8B, 1024, {"zero_stage": 3})[1]
+    assert row[2] == f"{16 * (2 + 2 + 4) * 63 / 64 * parameters(LLAMA3_8B).total / 1e9:,.0f} GB" == "1,012 GB"
+    assert row[3].endswith(" s")
+    assert running_model.rows(LLAMA3_8B, 1024, {"zero_stage": 1})[0][3] == "does not fit"
+
+
+@pytest.mark.parametrize(("tp", "pp", "chunks", "recompute"), [(4, 4, 4, False), (8, 1, 1, True), (2, 8, 1, False)])
+def test_the_box_and_lesson_15_count_the_same_bytes(tp, pp, chunks, recompute):
+    """From the seconds that lesson 15's `cost` adds for messages, where every link has the same speed."""
+    lesson, dp, m = notebook.functions("15_layout"), 512 // (tp * pp), LLAMA3_70B
+    layout = {"tp": tp, "pp": pp, "dp": dp, "micro": 1, "chunks": chunks, "recompute": recompute}
+    model = {**lesson["SEVENTY"], "params": parameters(m).total}
+    cluster = {**lesson["CLUSTER"], "memory": math.inf, "intra": 1e9, "inter": 1e9, "per_node": 1}
+    silent = {**cluster, "intra": math.inf, "inter": math.inf}
+    loud, quiet = (lesson["cost"](model, links, layout, 512) for links in (cluster, silent))
+    again = "full" if recompute else "none"
+    planned = Layout(dp=dp, tp=tp, pp=pp, virtual_stages=chunks, recompute=again)
+    step = Step(m, H100, planned, replace(MEGATRON, gradient_bytes=2))
+    sent = communication.bytes_sent(step, planned.micro_batches(512))
+    bubble = (sent["tensor"] + sent["stages"]) / (1 - loud["bubble"])
+    assert (bubble + sent["data"]) / 1e9 == pytest.approx(loud["seconds"] - quiet["seconds"], rel=1e-6)
+
+
+@pytest.mark.parametrize("wrong", ["zero_stag=3", "dp=8", "tp", "zero_stage="])
+def test_a_layout_with_a_wrong_field_is_refused(wrong):
+    with pytest.raises(ValueError, match=re.escape(wrong)):
+        running_model.fields(f"{wrong} recompute=full")
+
+
+def test_the_bytes_of_experts_are_not_made_up():
+    with pytest.raises(ValueError, match="not counted"):
+        communication.bytes_sent(Step(DEEPSEEK_V3, H100, Layout(dp=64), MEGATRON), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (":::{running-model} zero_stage=3\nWhat there is to see.\n:::\n", "1,012 GB"),
+        (":::{running-model} zero_stag=3\n:::\n", "'zero_stag=3' sets no field of a layout"),
+        (":::{running-model} tp=3\n:::\n", "running-model: "),
+        (":::{running-model}\n:model: Llama 4\n:::\n", "there is no model 'Llama 4'"),
+    ],
+)
+def test_the_box_stands_on_its_page(tmp_path, text, expected):
+    (tmp_path / "index.md").write_text(f"# Page\n\n{text}")
+    options = {"extensions": ["myst_parser", "running_model"], "myst_enable_extensions": ["colon_fence"]}
+    warnings = io.StringIO()
+    Sphinx(tmp_path, None, tmp_path / "out", tmp_path / "doctrees", "html", options, None, warnings).build()
+    assert expected in (tmp_path / "out" / "index.html").read_text() + warnings.getvalue()
