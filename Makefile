@@ -220,7 +220,7 @@ $(STAMPS)/chapters: $(CHAPTERS) | $(STAMPS)/pieces
 	@touch $@
 
 # The book is built next to the old one, which is removed once the new one is whole.
-$(STAMPS)/book: $(CHAPTERS) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebooks $(STAMPS)/chapters $(STAMPS)/pyodide
+$(STAMPS)/book: $(CHAPTERS) $(PLANNER) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebooks $(STAMPS)/chapters $(STAMPS)/pyodide
 	@rm -rf _build/book.new
 	@$(STEP) "building the book" _build/book.log -- $(BIN)/jupyter-book build . --all -n -W --keep-going --path-output _build/book.new
 	@rm -rf _build/html
