@@ -287,16 +287,26 @@ def test_the_live_figures_have_the_machines_numbers():
 # The box of the running model
 
 
+def box(given):
+    """The box's table of Llama 3 8B, with plain blanks."""
+    return [
+        [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in running_model.rows(LLAMA3_8B, 1024, given)
+    ]
+
+
 def test_the_box_counts_the_bytes_of_the_lessons():
     """ZeRO-3 on 64 GPUs: 16 micro-batches, each with two gathers of bf16 and a reduce-scatter of float32."""
-    names = [row[0] for row in running_model.rows(LLAMA3_8B, 1024, {"zero_stage": 3})]
+    names = [row[0] for row in box({"zero_stage": 3})]
     assert names == ["8 H100s", "64", "1,024", "one NVL72"]
-    row = running_model.rows(LLAMA3_8B, 1024, {"zero_stage": 3})[1]
+    row = box({"zero_stage": 3})[1]
     assert row[2] == f"{16 * (2 + 2 + 4) * 63 / 64 * parameters(LLAMA3_8B).total / 1e9:,.0f} GB" == "1,012 GB"
     assert row[3].endswith(" s")
     # As chapter 10 says: without recomputation, ZeRO-1 fits no row of H100s.
-    assert [row[3] for row in running_model.rows(LLAMA3_8B, 1024, {})[:3]] == ["does not fit"] * 3
-    assert "does not fit" not in [row[3] for row in running_model.rows(LLAMA3_8B, 1024, {"recompute": "full"})]
+    assert [row[3] for row in box({})[:3]] == ["does not fit"] * 3
+    assert "does not fit" not in [row[3] for row in box({"recompute": "full"})]
+    # As chapter 15 says: at most two ranks of tensor parallelism, and no pipeline.
+    layouts = [row[4] for row in box(None)]
+    assert {*re.findall("[tp]p [0-9]+", " ".join(layouts))} == {"tp 2"}
 
 
 @pytest.mark.parametrize(("tp", "pp", "chunks", "recompute"), [(4, 4, 4, False), (8, 1, 1, True), (2, 8, 1, False)])
@@ -330,7 +340,7 @@ def test_the_bytes_of_experts_are_not_made_up():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (":::{running-model} zero_stage=3\nWhat there is to see.\n:::\n", "1,012 GB"),
+        (":::{running-model} zero_stage=3\nWhat there is to see.\n:::\n", "1,012\N{NO-BREAK SPACE}GB"),
         (":::{running-model} zero_stag=3\n:::\n", "'zero_stag=3' sets no field of a layout"),
         (":::{running-model} tp=3\n:::\n", "running-model: "),
         (":::{running-model}\n:model: Llama 4\n:::\n", "there is no model 'Llama 4'"),

@@ -31,7 +31,7 @@ from ranks.model import MODELS, Model
 
 #: What a row is called, the machine, and how many of its GPUs take part.
 MACHINES = (("8 H100s", "H100", 8), ("64", "H100", 64), ("1,024", "H100", 1024), ("one NVL72", "GB200 NVL72", 64))
-HEADS = ["", "memory per GPU", "sent per GPU and step", "step"]
+HEADS = ["", "memory per GPU", "sent per GPU", "step"]
 
 
 def fields(text: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def named(layout: Layout) -> str:
     """A layout in the words of lesson 15: "dp 32, tp 4, pp 2"; what is 1 is left out."""
     axes = ", ".join(f"{axis} {size}" for axis in ("dp", "tp", "pp", "cp") if (size := getattr(layout, axis)) > 1)
     again = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
-    return f"{axes}{', ' * bool(axes)}ZeRO-{layout.zero_stage}{again}"
+    return f"{axes}{', ' * bool(axes)}ZeRO\N{NON-BREAKING HYPHEN}{layout.zero_stage}{again}"
 
 
 def rows(model: Model, batch: int, given: dict[str, Any] | None) -> list[list[str]]:
@@ -69,6 +69,7 @@ def rows(model: Model, batch: int, given: dict[str, Any] | None) -> list[list[st
         sent = communication.bytes_sent(step, found.layout.micro_batches(batch))
         seconds = f"{found.seconds:.3g} s" if found.nbytes <= cluster.memory else "does not fit"
         cells = [name, f"{found.nbytes / GB:.0f} GB", f"{sum(sent.values()) / GB:,.0f} GB", seconds]
+        cells = [cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells]
         table.append([*cells, named(found.layout)] if given is None else cells)
     return table
 
@@ -101,7 +102,7 @@ class RunningModel(SphinxDirective):
             "" if given is None else f"Every row has {named(Layout(**given))}, and data parallelism over the rest. "
         )
         note = (
-            f"A step of {batch:,} sequences of {MODELS[name].sequence:,} tokens. {layout}Weights and activations are "
+            f"A step has {batch:,} sequences of {MODELS[name].sequence:,} tokens. {layout}Weights and activations are "
             "in bf16, gradients, master weights and moments in float32. Of the 72 GPUs of an NVL72, 64 take part. "
             "Memory and time are estimates, computed by the planner in this book's repository."
         )
