@@ -286,6 +286,8 @@ class Tiny:
 
         for points, body in ((2, doubles), (1, takes_zero)):
             body.__module__ = "autograder.checks.tiny"
+            # When the test ends, this is undone, and with it what `check` puts there.
+            monkeypatch.setitem(check.REGISTERED, (body.__module__, body.__name__), None)
             check.check("98-ex1-twice", points=points)(body)
 
     @staticmethod

@@ -312,7 +312,7 @@ def test_kinds_of_what_a_check_sees(monkeypatch, error, kind):
     }
     for body in started.values():
         with pytest.raises(CheckFailed) as caught, hints.later():
-            check.check("07-ex1-double")(body)()
+            check.check("07-ex1-double", points=1)(body)()
         assert mistakes.kind(LOST, lost_by(caught.value.record())) == kind
 
 

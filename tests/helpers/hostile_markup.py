@@ -5,7 +5,7 @@ from __future__ import annotations
 import html.parser
 import re
 
-from autograder.grading.formulas import ATTRIBUTES, ELEMENTS
+from autograder.grading.formulas import ATTRIBUTES, CLASSES, ELEMENTS
 
 #: What a script would do that ran, and where a request would go.
 PLANTED = "document.title='planted'"
@@ -66,7 +66,8 @@ class Harmful(html.parser.HTMLParser):
         self.depth += tag == "math"
         if tag in ACTS and not (self.formulas and tag == "math"):
             self.found.append(tag)
-        if self.depth and (tag not in ELEMENTS or not dict(attributes).keys() <= ATTRIBUTES):
+        strange = [(n, v) for n, v in attributes if n not in ATTRIBUTES and not (n == "class" and v in CLASSES)]
+        if self.depth and (tag not in ELEMENTS or strange):
             self.found.append((tag, attributes))
         for name, value in attributes:
             value = re.sub(r"\s", "", (value or "").lower())
