@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.__main__ import main
 from autograder.lessons import executing, keys, notebook, run_solutions
@@ -69,6 +70,20 @@ def test_of_several_notebooks_each_has_its_own_outcome(tmp_path):
         "03_step has no parameter 'NO_SUCH'",
         "01_collectives has no parameter 'NO_SUCH'",
     ]
+
+
+def run_in(folder, number):
+    """Run a notebook that takes a while and says its number, in a folder that others run in; what it printed."""
+    source, output = folder / f"{number}.ipynb", folder / f"{number}.out"
+    nbformat.write(new_notebook(cells=[new_code_cell(f"import time; time.sleep(3); print({number})")]), source)
+    executing.execute(source, output, folder)
+    return nbformat.read(output, as_version=4).cells[0].outputs[0].text
+
+
+def test_notebooks_that_run_in_one_folder_at_once_keep_to_their_kernels(tmp_path):
+    """As the book's chapters do: with the sockets of both in that folder, one kernel got the other's requests."""
+    told = dict(executing.at_once(run_in, [(tmp_path, 0), (tmp_path, 1)], 2, "", show=False))
+    assert told == {0: "0\n", 1: "1\n"}
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,11 +33,13 @@ def execute(source: Path, output: Path, work: Path, label: str = "", parameters:
     label: what a bar on the terminal says; none is shown without it. CellFailedError names the cell and its error.
     """
     import papermill
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from traitlets.config import Config
 
     _prepare()
-    try:
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, _failures(output):
+        # Sockets in a private folder instead of TCP ports: no port is taken, and nobody else can connect. Two kernels
+        # that run in one folder at once must not share them. A socket's path has at most 107 bytes.
+        private = {"transport": "ipc", "ip": f"{folder}/k"} if len(os.fsencode(folder)) < 100 else {}
         papermill.execute_notebook(
             str(source),
             str(output),
@@ -43,10 +47,20 @@ def execute(source: Path, output: Path, work: Path, label: str = "", parameters:
             kernel_name="python3",
             cwd=str(work),
             progress_bar={"desc": label, "file": sys.stderr} if label else False,
+            start_timeout=CELL_TIMEOUT,  # on a busy machine a kernel may take minutes to start
             execution_timeout=CELL_TIMEOUT,
-            # Sockets in a private folder instead of TCP ports: no port is taken, and nobody else can connect.
-            config=Config({"KernelManager": {"transport": "ipc"}}),
+            config=Config({"KernelManager": private}),
         )
+
+
+@contextlib.contextmanager
+def _failures(output: Path) -> Iterator[None]:
+    """Inside, an error of a notebook that is written to `output` becomes a CellFailedError."""
+    import papermill
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+
+    try:
+        yield
     except papermill.PapermillExecutionError as error:
         why = f"{error.ename}: {first_line(error.evalue)}".removesuffix(": ")
         raise CellFailedError(_running(output, error.cell_index), why) from error
