@@ -174,6 +174,10 @@ def test_answers_are_read_again_when_the_solution_or_a_file_has_changed(folder):
         ("# Wrong\n## 98-ex9\n" + entry(), "3: adds_three: 98_tiny has no answer cell 98-ex9; it has 98-ex1-twice"),
         (START + entry(), "8: adds_three: the cell has 0 such places, expected one: 'two' …"),
         (START + entry("b from no"), f"5: b: right.py has no answer no to {CELL}"),
+        (
+            WRONG.replace("3 * x", "3 * (x"),
+            "5: adds_three: with it the cell is no Python: '(' was never closed: 'doubled_value_of_the_input = 3 * (x'",
+        ),
         (START + entry(hint=""), "5: adds_three has no hint: say what the student did and what follows from it"),
     ],
 )

@@ -24,6 +24,7 @@ What an answer fails is not written here: `make audit` measures it, and compares
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 from pathlib import Path
@@ -161,11 +162,21 @@ def _load(lesson: str, files: tuple[tuple[Path, int], ...]) -> list[Answer]:
     for entry in entries(lesson):
         try:
             source = _source(lesson, entry)
+            _refuse_what_is_no_python(source, entry)
         except BadLineError as error:
             raise ValueError(f"{path.relative_to(notebook.ROOT)}:{error.line}: {entry.name}: {error}") from None
         breaks, fails = recorded.get((entry.cell, entry.name), verdicts.NOT_RECORDED)
         found.append(Answer(entry.name, lesson, entry.cell, source, entry.hint, breaks, fails))
     return found
+
+
+def _refuse_what_is_no_python(source: str, entry: Entry) -> None:
+    """BadLineError for a source that does not parse: a mistake of whoever wrote the entry, not one of a student."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise BadLineError(entry.line, f"with it the cell is no Python: {error.msg}: {line!r}") from None
 
 
 def _source(lesson: str, entry: Entry) -> str:

@@ -7,7 +7,7 @@ A check yields cases. Each says what is run and what is expected; all else is do
         mean = np.mean(grads, axis=0).reshape(n, -1)
         yield Case("7 numbers", n, reduce, (ShardedGradient, grads),
                    expect=[Reduced(shard=close(mean[rank])) for rank in range(n)], sends=[("reduce_scatter", 28)])
-    yield from refused(shard_bounds, dict(numel=10, rank=3, world_size=4), gives=(9, 10), wrong=[dict(rank=4)])
+    yield from refused(shard_bounds, {"numel": 10, "rank": 3, "world_size": 4}, gives=(9, 10), wrong=[{"rank": 4}])
 
 `reduce(rank, world_size, ShardedGradient, grads)` is a driver. It runs in each rank and returns facts: a dataclass
 whose fields carry their words, `shard: Any = fact("the reduced gradient")`, or a list of such, one for each moment.

@@ -101,7 +101,8 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
     for cell in nb.cells:
         if cell.id == known.cell:
             cell.source = known.source
-    tests, failures = tested(nb, case.lesson, names.dependents(nb, known.cell) if thorough else {own_test}, jailed)
+    only = {own_test} | (names.dependents(nb, known.cell) if thorough else set())
+    tests, failures = tested(nb, case.lesson, only, jailed)
     lost = [test for test in tests if not scoring.passed(test)]
     if case.kind == "right":
         return Verdict(case, tuple(map(_lost, lost)))
