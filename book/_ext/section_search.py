@@ -18,6 +18,8 @@ from docutils import nodes
 
 #: What is not searched: displayed formulas, and what cells printed as pictures or pages.
 SILENT = (nodes.math_block, nodes.raw, nodes.image, nodes.comment)
+#: Pages that only list what the chapters say; a search finds it there.
+LISTS = ("book/reference/index-of-terms", "book/reference/theorems")
 #: A formula that can be read as it is written, such as N or 2N; others become three dots.
 READABLE = re.compile(r"[\w+\-=<>/,.() ]{1,12}")
 
@@ -74,7 +76,7 @@ def write(app: Any, exception: Exception | None) -> None:
     if exception or app.builder.format != "html":
         return
     rows = []
-    for docname in sorted(app.sections_of):
+    for docname in sorted(app.sections_of.keys() - set(LISTS)):
         own = app.sections_of[docname]
         page = _name(docname, own[0][1] if own else docname)
         rows += [[f"{app.builder.get_target_uri(docname)}#{anchor}", page, *rest] for anchor, *rest in own]
