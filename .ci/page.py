@@ -112,7 +112,7 @@ def test(page: Path, select: str) -> int:
 
 
 def main(kind: str, name: str = "") -> int:
-    """Build a page, print its path, test a figure; the exit status. An error that a person can mend is one line."""
+    """Build a page, print its path, test a figure; the exit status. An error that a person can repair is one line."""
     try:
         if not name:
             raise ValueError("name one: make page LESSON=08_zero1, or make figure NAME=race")

@@ -179,6 +179,7 @@ def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
         raise ValueError("the bytes of expert and context parallelism are not counted; use a dense model and cp 1")
     activation = 2 * step.tokens * m.hidden
     tensor_ranks, n, replicas = layout.tp, layout.shards, layout.data_ranks // layout.shards
+    ring = 2 * (tensor_ranks - 1) / tensor_ranks  # of the bytes of a vector, for an all-reduce
     # Of activations: two forward, two backward, and two more where all of the forward is recomputed.
     all_reduces = 6 if layout.recompute == "full" else 4
     # Per parameter: an all-reduce; a reduce-scatter and an all-gather; with ZeRO-3, a gather for each pass.
@@ -189,14 +190,7 @@ def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
     else:
         between = 0.0
     return {
-        "tensor": micro_batches
-        * m.layers
-        / layout.pp
-        * all_reduces
-        * 2
-        * (tensor_ranks - 1)
-        / tensor_ranks
-        * activation,
+        "tensor": micro_batches * m.layers / layout.pp * all_reduces * ring * activation,
         "stages": micro_batches * 2 * layout.virtual_stages * activation / tensor_ranks if layout.pp > 1 else 0.0,
         "data": rank_parameters(step)[0] * ((n - 1) / n * per_parameter + between),
     }

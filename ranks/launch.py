@@ -208,17 +208,18 @@ class _Run:
             output.read()
         rank, (_, type_name, reason, chain) = min(self._failures().items(), key=self._blame)
         error = RankError(rank, type_name, reason, source.stack_text(chain), source.where(chain))
-        status = self.ranks.exits.get(rank)
-        if status is not None and reason == self._how_it_died(status):
-            error.evidence = ("rank failed", rank, "", self._how_it_died(status, places=False))
+        error.evidence = ("rank failed", rank, type_name, self._failures(places=False)[rank][2])
         raise error
 
-    def _failures(self) -> dict[int, tuple[Any, ...]]:
-        """("error", class of the exception or "", reason, chain of exceptions) for each rank that has failed."""
+    def _failures(self, places: bool = True) -> dict[int, tuple[Any, ...]]:
+        """("error", class of the exception or "", reason, chain of exceptions) for each rank that has failed.
+
+        places: say the lines of code in what a rank did before it died.
+        """
         failures = {rank: answer for rank, answer in self.answers.items() if answer[0] == "error"}
         for rank, status in self.ranks.exits.items():
             if rank not in self.answers:
-                failures[rank] = ("error", "", self._how_it_died(status), [])
+                failures[rank] = ("error", "", self._how_it_died(status, places), [])
         for output in self.output:
             if output.over:
                 failures[output.rank] = ("error", "", f"printed more than {OUTPUT_LIMIT >> 20} MiB", [])
@@ -229,7 +230,7 @@ class _Run:
         rank, (_, type_name, reason, _chain) = item
         return (bool(type_name and _ECHO.search(reason)), bool(type_name), rank)
 
-    def _how_it_died(self, status: int, places: bool = True) -> str:
+    def _how_it_died(self, status: int, places: bool) -> str:
         how = f"was killed by {_signal_name(-status)}" if status < 0 else f"exited with status {status}"
         records = self._records()
         if too_long := hang.oversized(records, places):

@@ -57,7 +57,7 @@ def command(arguments: argparse.Namespace) -> int:
         print(f"{name} written")
     for line in said:
         print(line)
-    exercise = next(reversed(_answers(lesson)))
+    exercise = next(reversed(answer.solutions(lesson)))
     print(f"\n{rules.short_of(exercise)} passes its tests. Replace what it holds:\n")
     where.command(argparse.Namespace(exercise=exercise))
     print(f"\nnext: python -m autograder try {rules.short_of(exercise)}")
@@ -76,7 +76,7 @@ def refuse(lesson: str, function: str, points: float) -> None:
     for cell in nb.cells:
         if cell.cell_type == "code" and function in names.of_source(cell.source, "").defines:
             raise ValueError(f"the name {function} is taken: {notebook.place(cell.id)} defines it")
-    answers = _answers(lesson)
+    answers = answer.solutions(lesson)
     for size in drafts.sizes(lesson):
         more = {"exercises": 1, "cells": 4}.get(size.what, 0)
         if more and size.most is not None and size.got + more > size.most:
@@ -95,7 +95,7 @@ def refuse(lesson: str, function: str, points: float) -> None:
 
 def plan(root: Path, lesson: str, function: str, points: float) -> dict[str, str]:
     """The texts of the files that change or come, by name below `root`."""
-    folder, number = answer.folder(lesson), len(_answers(lesson)) + 1
+    folder, number = answer.folder(lesson), len(answer.solutions(lesson)) + 1
     worth = f"{points:g}"
     values = {
         "NN": lesson[:2],
@@ -144,7 +144,7 @@ def with_cells(lesson: str, text: str, points: float) -> nbformat.NotebookNode:
             if role == "grade":
                 model.metadata.nbgrader.points = int(points) if points == int(points) else points
         new.append(model)
-    short = rules.short_of(next(reversed(_answers(lesson))))
+    short = rules.short_of(next(reversed(answer.solutions(lesson))))
     last = max(at for at, cell in enumerate(nb.cells) if rules.short_of(cell.id) == short)
     nb.cells[last + 1 : last + 1] = new
     total = sum(cell.metadata.nbgrader.points for cell in nb.cells if notebook.nbgrader_role(cell) == "grade")
@@ -171,8 +171,3 @@ def appended(path: Path, template: str) -> str:
     if done.returncode:
         raise ValueError(f"{path.relative_to(notebook.ROOT)}: ruff cannot sort its imports: {done.stderr.strip()}")
     return done.stdout
-
-
-def _answers(lesson: str) -> dict[str, str]:
-    """The lesson's answer cells, in order."""
-    return answer.solutions(lesson)

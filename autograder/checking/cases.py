@@ -44,8 +44,7 @@ from autograder.checking.expect import (
     same,
     shown,
 )
-from autograder.checking.stage import call_inside, jailed, picture, run_ranks
-from ranks import processes
+from autograder.checking.stage import call_inside, jailed, picture, preload, run_ranks
 from ranks.ledger import Ledger, Message
 
 #: The expectation of a fact that is not compared.
@@ -71,7 +70,7 @@ def fact(words: str, because: str = "", seen: Callable[[Any], Any] = lambda valu
 
 
 def complaint() -> Any:
-    """A field whose text is the sentence itself, and "" where all is well; or a list of such, of which one is told."""
+    """A field whose text is the sentence itself, "" where all is well; or a list, of which the first text counts."""
     return fact("")
 
 
@@ -256,7 +255,7 @@ def _make(case: Any, names: dict[int, str]) -> None:
         if _is_facts(case.gives):
             _judge(case, [case.gives], [seen])
         else:
-            _compare("", seen, case.gives, case.what, case.because)
+            _compare(seen, case.gives, case.what, case.because)
     except CheckFailed as failure:
         if failure.case or failure.kind != WRONG:
             raise
@@ -306,8 +305,8 @@ def _launch(cases: list[Any]) -> None:
 
 
 def _run(cases: list[Case]) -> Any:
-    modules = {getattr(case.run, "__module__", "") for case in cases}
-    processes.PRELOAD |= {name for name in modules if name.startswith("autograder.")}  # else each rank imports them
+    for case in cases:
+        preload(case.run)
     todo = [(case.run, case.args) for case in cases]
     return run_ranks(_in_each_rank, cases[0].ranks, (todo,), timeout=20.0 + len(cases) - 1)
 
@@ -363,7 +362,7 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
                     fail(f"{place.strip()}, {texts[0]}".removeprefix(", "), "", None)
                 continue
             when = f" {now[rank].when}" if getattr(now[rank], "when", "") else ""
-            _compare("", got, want, f"{about['words']}{when}{place}", about["because"])
+            _compare(got, want, f"{about['words']}{when}{place}", about["because"])
         except CheckFailed as failure:
             seen = _dtypes if isinstance(failure.got, _WrongDtype) else about["seen"]
             values = [_plain(seen(getattr(one, name))) for one in now]
@@ -374,26 +373,27 @@ class _WrongDtype(str):
     """The evidence of a wrong dtype, which is the same for all numbers."""
 
 
-def _compare(case: str, got: Any, want: Any, what: str, because: str) -> None:
+def _compare(got: Any, want: Any, what: str, because: str) -> None:
+    """CheckFailed, without a case, if a value is not what is expected."""
     why = f"; {because}" if because else ""
     if isinstance(want, close):
         if want.dtype and (dtype := _dtype(got)) not in ("", want.dtype):
-            fail(f"{what} is {dtype}, expected {want.dtype}{why}", case, _WrongDtype(dtype))
+            fail(f"{what} is {dtype}, expected {want.dtype}{why}", "", _WrongDtype(dtype))
         numbers = np.asarray(want.numbers)
-        expect_close(case, _plain(got), numbers, what=what, rtol=want.rtol, atol=want.atol, because=because)
+        expect_close("", _plain(got), numbers, what=what, rtol=want.rtol, atol=want.atol, because=because)
     elif isinstance(want, at_most):
         if not (isinstance(got, Real) and got <= want.number + want.slack):
-            fail(f"{what} is {shown(got)}, expected at most {shown(want.number)}{why}", case, got)
+            fail(f"{what} is {shown(got)}, expected at most {shown(want.number)}{why}", "", got)
     elif "{}" in what and isinstance(want, dict):
-        expect_equal(case, sorted(got), sorted(want), what=f"the list of {what.replace('{}', 'keys')}")
+        expect_equal("", sorted(got), sorted(want), what=f"the list of {what.replace('{}', 'keys')}")
         for key, expected in want.items():
-            _compare(case, got[key], expected, what.replace("{}", repr(key)), because)
+            _compare(got[key], expected, what.replace("{}", repr(key)), because)
     elif "{}" in what and isinstance(want, list):
-        expect_equal(case, len(got), len(want), what=f"the number of {what.replace(' {}', 's')}")
+        expect_equal("", len(got), len(want), what=f"the number of {what.replace(' {}', 's')}")
         for number, (one, expected) in enumerate(zip(got, want, strict=True)):
-            _compare(case, one, expected, what.replace("{}", str(number)), because)
+            _compare(one, expected, what.replace("{}", str(number)), because)
     else:
-        expect_equal(case, got, want, what=what, because=because)
+        expect_equal("", got, want, what=what, because=because)
 
 
 def _judge_all_messages(case: Case, messages: list[list[Ledger]]) -> None:
@@ -417,8 +417,8 @@ def _judge_messages(case: Case, rank: int, sent: list[Message]) -> None:
     rest = iter(want)
     if case.ranks == 1 and all(any(one == other[:2] for other in rest) for one in got):
         return
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1][:2], zip(got, want, strict=False))
-    at = sum(1 for _ in same)
+    fitting = itertools.takewhile(lambda pair: pair[0] == pair[1][:2], zip(got, want, strict=False))
+    at = sum(1 for _ in fitting)
     if at < max(len(got), len(want)):
         text = _difference(rank, got, want, at) + (f"; {case.because}" if case.because else "")
         fail(text, case.name, ["sent", got])

@@ -134,6 +134,14 @@ def picture(ledger: Any) -> None:
     Launches.ledger = ledger
 
 
+def preload(driver: Callable) -> None:
+    """Let the ranks of later runs share one import of the module of a driver, if it is ours."""
+    from ranks import processes
+
+    if (module := getattr(driver, "__module__", "")).startswith("autograder."):
+        processes.PRELOAD.add(module)
+
+
 def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 20.0, recorded: bool = False) -> Any:
     """`ranks.run` for a check: a hang or a failing rank is a failed property whose message says how many ranks ran.
 
@@ -142,15 +150,14 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
     ledger, but it cannot lower the system's count.
     """
     import ranks
-    from ranks import processes, source
+    from ranks import source
 
     # Messages to students quote no line of a test or an oracle.
     source.HIDDEN.update([f"{_PACKAGE}{os.sep}", *(f"{folder}/checks" for folder in _SOLUTIONS.glob("*"))])
     Launches.count += 1
     if Launches.count > Launches.most:
         raise LaunchesExceeded
-    if worker.__module__.startswith("autograder."):
-        processes.PRELOAD.add(worker.__module__)  # the drivers, which no rank needs to import anew
+    preload(worker)
     case = count_of_ranks(world_size)
     picture(None)
     try:

@@ -76,9 +76,12 @@ def place(cell: str) -> str:
     return cell
 
 
-def read(lesson: str) -> nbformat.NotebookNode:
-    """A lesson's solution notebook."""
-    return nbformat.read(solution_path(lesson), as_version=4)
+def read(lesson: str, swap: dict[str, str] | None = None) -> nbformat.NotebookNode:
+    """A lesson's solution notebook. swap: cell id → other source."""
+    nb = nbformat.read(solution_path(lesson), as_version=4)
+    for cell in nb.cells:
+        cell.source = (swap or {}).get(cell.id, cell.source)
+    return nb
 
 
 def companions(folder: Path) -> dict[str, bytes]:

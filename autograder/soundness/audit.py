@@ -90,7 +90,8 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
     thorough: for an answer, run all grade cells that depend on it, to see all marks that it loses. Otherwise only the
     test of its own exercise runs, and a wrong answer's hint is searched for in itself alone. jailed: as for `tested`.
     """
-    nb, known = notebook.read(case.lesson), case.answer()
+    known = case.answer()
+    nb = notebook.read(case.lesson, {known.cell: known.source} if known else None)
     if known is None:
         tests, _ = tested(unedited(nb) if case.kind == "unedited" else nb, case.lesson, jailed=jailed)
         lost = [test for test in tests if not scoring.passed(test)]
@@ -98,9 +99,6 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
             return Verdict(case, tuple(f"{test.id} kept its marks" for test in tests if test not in lost))
         return Verdict(case, tuple(map(_lost, lost)))
     own_test = f"{known.cell}-test"
-    for cell in nb.cells:
-        if cell.id == known.cell:
-            cell.source = known.source
     only = {own_test} | (names.dependents(nb, known.cell) if thorough else set())
     tests, failures = tested(nb, case.lesson, only, jailed)
     lost = [test for test in tests if not scoring.passed(test)]

@@ -58,11 +58,7 @@ def failed_checks(lesson: str, cell: str, source: str) -> dict[str, str]:
 
     The checks draw new inputs. The visible part of the test counts as a check of the name VISIBLE.
     """
-    nb = notebook.read(lesson)
-    for one in nb.cells:
-        if one.id == cell:
-            one.source = source
-    [test], _ = audit.tested(nb, lesson, {f"{cell}-test"})
+    [test], _ = audit.tested(notebook.read(lesson, {cell: source}), lesson, {f"{cell}-test"})
     return matrix.failing(test)
 
 
@@ -197,8 +193,8 @@ def _checks(tried: Tried) -> list[str]:
 def _line_in_file(tried: Tried, line: int) -> int:
     """The line of the notebook's file that holds this line of the answer cell."""
     lines = notebook.solution_path(tried.lesson).read_text(encoding="utf-8").split("\n")
-    cell = next(at for at, text in enumerate(lines) if f'"id": "{tried.cell}"' in text)
-    return next(at for at, text in enumerate(lines[cell:], cell) if '"source": [' in text) + 1 + line
+    cell = int(notebook.place(tried.cell).rpartition(":")[2])
+    return lines.index('   "source": [', cell) + 1 + line
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

@@ -16,9 +16,7 @@ def right_answers(lesson: str) -> list[str]:
 def keeps_all_marks(lesson: str, name: str, times: int = 10) -> None:
     """The solution, or the right answer of that name, is graded so often, and never loses a mark."""
     swap = {v.cell: v.source for v in right.of_lesson(lesson) if v.name == name}
-    nb = notebook.read(lesson)
-    for cell in nb.cells:
-        cell.source = swap.get(cell.id, cell.source)
+    nb = notebook.read(lesson, swap)
     for _ in range(times):
         tests, _ = audit.tested(nb, lesson)
         lost = {test.id: scoring.comment(test, None) for test in tests if not scoring.passed(test)}
