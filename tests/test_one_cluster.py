@@ -297,7 +297,7 @@ def box(given):
 def test_the_box_counts_the_bytes_of_the_lessons():
     """ZeRO-3 on 64 GPUs: 16 micro-batches, each with two gathers of bf16 and a reduce-scatter of float32."""
     names = [row[0] for row in box({"zero_stage": 3})]
-    assert names == ["8 H100s", "64", "1,024", "one NVL72"]
+    assert names == ["8 H100s", "64 H100s", "1,024 H100s", "one NVL72"]
     row = box({"zero_stage": 3})[1]
     assert row[2] == f"{16 * (2 + 2 + 4) * 63 / 64 * parameters(LLAMA3_8B).total / 1e9:,.0f} GB" == "1,012 GB"
     assert row[3].endswith(" s")

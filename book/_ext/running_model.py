@@ -30,7 +30,12 @@ from ranks.cluster import GB, find
 from ranks.model import MODELS, Model
 
 #: What a row is called, the machine, and how many of its GPUs take part.
-MACHINES = (("8 H100s", "H100", 8), ("64", "H100", 64), ("1,024", "H100", 1024), ("one NVL72", "GB200 NVL72", 64))
+MACHINES = (
+    ("8 H100s", "H100", 8),
+    ("64 H100s", "H100", 64),
+    ("1,024 H100s", "H100", 1024),
+    ("one NVL72", "GB200 NVL72", 64),
+)
 HEADS = ["", "memory per GPU", "sent per GPU", "step"]
 
 
