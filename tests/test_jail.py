@@ -122,6 +122,14 @@ def test_it_has_no_rights_and_cannot_get_any(inmate):
     assert run(inmate, "print(ctypes.CDLL(None).mount(b'x', b'/tmp', b'tmpfs', 0, None))")[0] == "-1\n"
 
 
+def test_it_chooses_the_kernels_of_linear_algebra_that_the_grader_chose(monkeypatch, tmp_path):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    monkeypatch.setenv("SECRET", "Prescott")
+    source = "print([one for one in open('/proc/self/environ').read().split(chr(0)) if 'Prescott' in one])"
+    with outside.Jail() as jail:
+        assert run(jail.start(str(tmp_path)), source)[0] == "['OPENBLAS_CORETYPE=Prescott']\n"
+
+
 USERS = """
 import os, signal
 os.kill(os.getppid(), 0)  # the first process of its own: the same user
