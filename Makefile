@@ -203,7 +203,7 @@ $(STAMPS)/pieces: $(SOURCES) autograder/lessons/pieces.py $(STAMPS)/inputs .venv
 	@$(BIN)/python -m autograder pieces
 	@touch $@
 
-$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/properties.py autograder/grading/checklist.py autograder/grading/steps.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 

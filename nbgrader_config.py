@@ -8,13 +8,13 @@ from pathlib import Path
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
 
-from autograder.grading.exchange import Collect, ReleaseFeedback
-from autograder.grading.feedback import FeedbackExporter
-from autograder.grading.nbgrader_steps import copy_only_what_is_listed
-from autograder.grading.restore import RestoreCells, SubmissionExporter
-from autograder.grading.safe import SafeCells
-from autograder.grading.scoring import SaveScores
-from autograder.grading.steps import ListChecks, RunCells
+from autograder.grading.nbgrader.converters import copy_only_what_is_listed
+from autograder.grading.nbgrader.exchange import Collect, ReleaseFeedback
+from autograder.grading.nbgrader.preprocessors import ListChecks, RunCells
+from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
+from autograder.grading.nbgrader.scoring import SaveScores
+from autograder.grading.pages.feedback import FeedbackExporter
+from autograder.grading.pages.safe_html import SafeCells
 
 c = get_config()  # noqa: F821 (nbgrader defines it)
 

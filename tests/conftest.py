@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from autograder.checking import check
-from autograder.grading import workers
 from autograder.grading.jail import missing
+from autograder.grading.running import workers
 from tests.helpers import browser, epubcheck, firefox, hub, website
 from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
 

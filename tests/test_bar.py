@@ -7,7 +7,7 @@ import re
 import pytest
 
 from autograder.grading import bar
-from autograder.grading import submission as running
+from autograder.grading.running import submission as running
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 pytestmark = pytest.mark.jail

@@ -7,7 +7,7 @@ import pytest
 
 from autograder import checks
 from autograder.checking.check import Check
-from autograder.grading import checklist
+from autograder.grading.nbgrader import checklist
 from autograder.lessons import notebook
 
 #: What stands in front of a sentence where there are several: what it is worth.

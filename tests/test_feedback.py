@@ -8,15 +8,16 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 
 from autograder.checking.expect import CheckFailed, Hint
-from autograder.grading import feedback, run_cells, safe
-from autograder.grading.kernels import Reply
+from autograder.grading.pages import feedback, safe_html
+from autograder.grading.running import run_cells
+from autograder.grading.running.kernels import Reply
 from tests.helpers import browser
 from tests.helpers.hostile_markup import ATTACKS, COVERS, PLANTED, assert_harmless
 from tests.helpers.toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission
 
 
 def test_a_heading_on_the_page_is_the_heading_alone():
-    assert feedback._markdown(safe.markdown("## A heading")) == '<div class="box"><h2>A heading</h2></div>'
+    assert feedback._markdown(safe_html.markdown("## A heading")) == '<div class="box"><h2>A heading</h2></div>'
 
 
 @pytest.fixture(scope="module")
@@ -175,13 +176,13 @@ def page_with(markup):
 
 @pytest.mark.browser
 def test_no_output_covers_anything_else(tmp_path, monkeypatch):
-    clean = safe.clean
+    clean = safe_html.clean
     covering = {"cleaned, in a box": [], "as it is, in a box": [], "cleaned": [], "as it is": []}
     with browser.chromium() as chromium:
         tab = browser.Tab(chromium)
         for name, markup in COVERS.items():
             for protection, found in covering.items():
-                monkeypatch.setattr(safe, "clean", clean if "cleaned" in protection else str)
+                monkeypatch.setattr(safe_html, "clean", clean if "cleaned" in protection else str)
                 page = page_with(markup)
                 page = page if "box" in protection else page.replace("</style>", f"{UNBOXED}</style>", 1)
                 path = tmp_path / "page.html"

@@ -5,14 +5,15 @@ import re
 import nbformat
 import pytest
 
-from autograder.grading import clock, feedback, formulas, safe
+from autograder.grading.pages import feedback, formulas, safe_html
+from autograder.grading.running import clock
 from autograder.lessons import notebook
 from tests.helpers.hostile_markup import assert_harmless
 
 
 def shown(source: str) -> str:
     """What the page shows of a Markdown cell."""
-    return str(feedback._markdown(safe.markdown(source)))
+    return str(feedback._markdown(safe_html.markdown(source)))
 
 
 def test_formulas_become_mathml():

@@ -21,10 +21,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.checking.hints import same_evidence
-from autograder.grading import feedback, limits, pictures, restore, safe
-from autograder.grading.gradebook import Row, csv_of
+from autograder.grading import limits
 from autograder.grading.jail import wire
-from autograder.grading.kernels import Outputs
+from autograder.grading.nbgrader import restore
+from autograder.grading.nbgrader.gradebook import Row, csv_of
+from autograder.grading.pages import feedback, safe_html
+from autograder.grading.running import pictures
+from autograder.grading.running.kernels import Outputs
 from autograder.lessons import names, skippable
 from ranks.ledger import Ledger, Message
 
@@ -128,7 +131,7 @@ def cuts_output(chance):
             "transient": chance.choice([{}, {"display_id": "1"}, None]), "execution_count": chance.choice(NUMBERS),
         }  # fmt: skip
         collected.add_untrusted(kind, content)
-    shown = safe.outputs(collected.finished())
+    shown = safe_html.outputs(collected.finished())
     assert len(str(shown)) < 20 * limits.CELL_OUTPUT
 
 

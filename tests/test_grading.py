@@ -18,8 +18,9 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from autograder.__main__ import main
-from autograder.grading import example_class, jail, workers
+from autograder.grading import example_class, jail
 from autograder.grading.course import Course
+from autograder.grading.running import workers
 from autograder.lessons import notebook
 from tests.helpers.hostile_markup import assert_harmless
 from tests.helpers.notebook_regions import split
@@ -281,8 +282,8 @@ def test_points_by_hand_are_never_thrown_away(course, capsys):
 
 @pytest.mark.thorough
 def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(course, capsys, monkeypatch):
-    from autograder.grading import workers
     from autograder.grading.jail import kernel
+    from autograder.grading.running import workers
 
     course.course.grade()
     monkeypatch.setattr(kernel.JailedKernel, "start", lambda self: 1 / 0)
@@ -416,7 +417,7 @@ def test_a_notebook_that_is_a_link_is_not_followed(course):
 
 def test_a_failed_check_on_ranks_shows_what_they_sent():
     from autograder.checking.expect import CheckFailed
-    from autograder.grading import pictures
+    from autograder.grading.running import pictures
     from ranks.ledger import Ledger, Message
 
     error = CheckFailed("wrong")

@@ -9,8 +9,8 @@ import torch
 
 import ranks
 from autograder.checking import stage
-from autograder.grading import clock
 from autograder.grading.jail import handles, wire
+from autograder.grading.running import clock
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import clock
-from autograder.grading.jail import fence, outside, own_user, wire
+from autograder.grading.jail import control_groups, outside, own_user, wire
+from autograder.grading.running import clock
 from ranks.stopwatch import family
 from tests.helpers.inmates import run
 from tests.helpers.patience import PATIENCE
@@ -268,7 +268,7 @@ def test_what_a_network_has_carried_is_that_of_one_submission(jail, inmate):
 
 
 def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
-    fences = [fence.Fence(10, 2**30)]
+    fences = [control_groups.Fence(10, 2**30)]
     if not fences[0].groups:
         pytest.skip("control groups cannot be made here")
     mine = fences[0].groups[0]
@@ -276,7 +276,7 @@ def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
     gone.wait()
     left = mine.with_name(f"autograder-{gone.pid}-1")
     left.mkdir()
-    fence.Fence(10, 2**30).take_down()
+    control_groups.Fence(10, 2**30).take_down()
     assert mine.exists() and not left.exists()
     fences[0].take_down()
     assert not mine.exists()
@@ -286,7 +286,7 @@ def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
 def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
     """Plain files in the place of the system's."""
     (tmp_path / "cgroup.procs").touch()
-    monkeypatch.setattr(fence, "ROOTS", {"processes": (tmp_path,), "memory": (tmp_path,)})
+    monkeypatch.setattr(control_groups, "ROOTS", {"processes": (tmp_path,), "memory": (tmp_path,)})
     made = Path.mkdir
 
     def mkdir(path, *args, **kwargs):
@@ -299,12 +299,12 @@ def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(Path, "rmdir", rmdir)
-    mine = fence.Fence(10, 2**30)
+    mine = control_groups.Fence(10, 2**30)
     kinds = {"pids.max": "processes", "memory.max": "memory", "memory.swap.max": "swap"}
     assert mine.holds == [kinds[name] for name in files]
     assert all((mine.groups[0] / name).read_text() for name in files)
     mine.take_down()
-    line = fence.limits_here(10, 2**30)
+    line = control_groups.limits_here(10, 2**30)
     assert all((kind in line.split("only watched")[0]) == (name in files) for name, kind in kinds.items()), line
 
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grading import submission
 from autograder.grading.jail import kernel as kernels
+from autograder.grading.running import submission
 from autograder.lessons import notebook
 from ranks.stopwatch import family
 

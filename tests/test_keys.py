@@ -12,8 +12,8 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.answers.verdicts import Losses
-from autograder.grading import workers
 from autograder.grading.course import Course
+from autograder.grading.running import workers
 from autograder.lessons import chapters, keys, notebook, run_solutions
 from autograder.soundness import audit
 
@@ -59,7 +59,7 @@ CHANGES = [
     ("solutions/08_zero1/wrong.md", OWN, OWN, OWN, []),
     ("solutions/08_zero1/right.py", OWN, OWN, OWN, []),
     ("solutions/08_zero1/verdicts.txt", OWN, OWN, [], []),
-    ("autograder/grading/scoring.py", [], LESSONS, LESSONS, []),
+    ("autograder/grading/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),
     ("autograder/insight/report.py", [], [], [], []),

@@ -18,9 +18,12 @@ from nbformat.v4 import new_code_cell, new_notebook
 from autograder.checking import cases
 from autograder.checking.expect import CheckFailed, expect_close, expect_raises
 from autograder.checking.hints import same_evidence
-from autograder.grading import feedback, limits, pictures, restore, retry, run_cells, submission_files
+from autograder.grading import limits, retry
 from autograder.grading.jail import wire
-from autograder.grading.kernels import Outputs, Reply
+from autograder.grading.nbgrader import restore, submission_files
+from autograder.grading.pages import feedback
+from autograder.grading.running import pictures, run_cells
+from autograder.grading.running.kernels import Outputs, Reply
 from autograder.insight import regrade
 from autograder.lessons import skippable
 from ranks.ledger import Ledger, Message, Span

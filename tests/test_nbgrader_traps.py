@@ -6,8 +6,8 @@ import os
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from autograder.grading import clock
-from autograder.grading.restore import SourceCell, restore
+from autograder.grading.nbgrader.restore import SourceCell, restore
+from autograder.grading.running import clock
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}

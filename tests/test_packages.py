@@ -43,7 +43,7 @@ def test_packages_import_downwards(copy):
         ("autograder/lessons/files.py", "from autograder.grading import course"),
         ("autograder/checking/inputs.py", "from autograder.checks import step"),
         ("autograder/checks/__init__.py", "from autograder import properties"),
-        ("autograder/grading/scoring.py", "from autograder.soundness import audit"),
+        ("autograder/grading/nbgrader/scoring.py", "from autograder.soundness import audit"),
         ("ranks/errors.py", "import autograder.lessons.notebook"),
         ("ranks/errors.py", "import planner"),
         ("autograder/lessons/files.py", "import planner.search"),
@@ -124,11 +124,9 @@ def test_the_book_does_not_import_the_grader():
 
 
 def test_a_page_that_imports_the_grader_is_found(tmp_path):
-    (tmp_path / "page.md").write_text(
-        "```{code-cell} python\n:tags: [x]\nfrom autograder.grading import carried\n```\n"
-    )
+    (tmp_path / "page.md").write_text("```{code-cell} python\n:tags: [x]\nfrom autograder.grading import course\n```\n")
     (tmp_path / "extension.py").write_text("def run():\n    from autograder.checks import costs\n")
-    assert beyond(sources_of_the_book(tmp_path), tmp_path / "_ext") == ["page.md imports autograder.grading.carried"]
+    assert beyond(sources_of_the_book(tmp_path), tmp_path / "_ext") == ["page.md imports autograder.grading.course"]
     assert len(beyond(sources_of_the_book(tmp_path), tmp_path)) == 2
 
 

@@ -17,9 +17,10 @@ from autograder import checks, properties
 from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checking import check
-from autograder.grading import jail, run_cells
+from autograder.grading import jail
 from autograder.grading.course import Course
-from autograder.grading.kernels import LocalKernel
+from autograder.grading.running import run_cells
+from autograder.grading.running.kernels import LocalKernel
 from autograder.insight import lms, marks
 from autograder.lessons import names, nbgrader_api, notebook
 from tests.helpers.formgrader_server import environment

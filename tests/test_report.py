@@ -16,8 +16,10 @@ from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checking import check, expect, hints, stage
 from autograder.checking.expect import CheckFailed
-from autograder.grading import feedback, run_cells, scoring
-from autograder.grading.kernels import Reply
+from autograder.grading.nbgrader import scoring
+from autograder.grading.pages import feedback
+from autograder.grading.running import run_cells
+from autograder.grading.running.kernels import Reply
 from autograder.insight import charts, marks, mistakes, report
 from ranks.errors import HangError, RankError
 from tests.helpers import browser

@@ -10,8 +10,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from autograder.grading import setup_cells
-from autograder.grading.restore import SourceCell, restored_notebook
+from autograder.grading.nbgrader import setup_cells
+from autograder.grading.nbgrader.restore import SourceCell, restored_notebook
 from tests.helpers.toy_course import LESSON, Toy, at, cell, lesson, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}

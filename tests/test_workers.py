@@ -15,10 +15,10 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.grading import workers
 from autograder.grading.jail import outside
-from autograder.grading.kernels import Reply
-from autograder.grading.run_cells import Limits, failed_by_time, is_test, run_cells
+from autograder.grading.running import workers
+from autograder.grading.running.kernels import Reply
+from autograder.grading.running.run_cells import Limits, failed_by_time, is_test, run_cells
 from ranks import stopwatch
 from tests.helpers import toy_course
 from tests.helpers.graded_class import stopped
@@ -100,7 +100,7 @@ def test_tasks_are_prepared_while_workers_start():
 
 def test_what_workers_import_has_nothing_of_nbgrader():
     """It takes a third of a second, in which no submission is graded."""
-    code = "import sys, autograder.grading.preload; print([n for n in sys.modules if n.startswith('nbgrader')])"
+    code = "import sys, autograder.grading.running.preload; print([n for n in sys.modules if n.startswith('nbgrader')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 

@@ -26,8 +26,9 @@ from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
 from autograder.checking.check import share_inputs
-from autograder.grading import jail, retry, scoring
+from autograder.grading import jail, retry
 from autograder.grading.course import Course
+from autograder.grading.nbgrader import scoring
 from autograder.lessons import notebook, release
 from autograder.soundness import audit, matrix
 

@@ -19,7 +19,7 @@ import nbformat
 from autograder.grading import limits
 
 if TYPE_CHECKING:
-    from autograder.grading.workers import Task
+    from autograder.grading.running.workers import Task
 
 #: As tqdm writes it; `whole` counts notebooks, of which the bar itself also shows parts.
 FORMAT = "{percentage:3.0f}%|{bar:24}| {whole} [{elapsed}, {remaining} left] {desc}"

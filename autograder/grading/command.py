@@ -8,8 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from autograder.grading import gradebook, limits
+from autograder.grading import limits
 from autograder.grading.course import Course
+from autograder.grading.nbgrader import gradebook
 from autograder.lessons import notebook
 
 
@@ -81,11 +82,11 @@ def workers_of(arguments: argparse.Namespace) -> dict:
 
 def _say_limits(course: Course) -> None:
     """Which limits on a jail as a whole hold on this machine."""
-    from autograder.grading.jail import fence, outside
+    from autograder.grading.jail import control_groups, outside
 
     if course.jail:
         most = outside.Limits()
-        print(fence.limits_here(most.processes, most.total))
+        print(control_groups.limits_here(most.processes, most.total))
 
 
 def _example(arguments: argparse.Namespace) -> int:

@@ -25,8 +25,8 @@ import nbformat
 
 from autograder.grading import limits
 from autograder.grading.bar import Bar
-from autograder.grading.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
-from autograder.grading.nbgrader_steps import exactly_one
+from autograder.grading.nbgrader.converters import exactly_one
+from autograder.grading.nbgrader.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
 from autograder.lessons import keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nbgrader.api import Gradebook
     from traitlets.config import Config
 
-    from autograder.grading.workers import Task, Workers
+    from autograder.grading.running.workers import Task, Workers
 
 
 #: Said of a submission that is not remembered as graded.
@@ -104,7 +104,7 @@ class Course:
         jobs, scheduler: as for `workers.Workers`; without a number, one worker per core. solutions: grade each lesson's
         own solution first.
         """
-        from autograder.grading import workers
+        from autograder.grading.running import workers
 
         if self.jail and not scheduler and (force or self._has_newer(lessons)):
             workers.begin_to_import()
@@ -120,7 +120,7 @@ class Course:
         self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: Bar
     ) -> list[str]:
         """What `grade` does while the bar moves."""
-        from autograder.grading import workers
+        from autograder.grading.running import workers
 
         for lesson in sorted({lesson for _, lesson in self._gradable(lessons)}):
             bar.say(f"preparing {lesson}")
@@ -142,7 +142,7 @@ class Course:
     def _check_setup(self) -> None:
         """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
         from autograder.grading import jail
-        from autograder.grading.jail import view
+        from autograder.grading.jail import shown_files
 
         for student in sorted((self.root / "submitted").glob("*")):
             folder = f"submitted/{limits.printable(student.name)}"
@@ -157,8 +157,8 @@ class Course:
         elif jail.missing():
             raise ValueError(jail.MISSING)
         else:
-            view.refuse(self.root)
-            view.refuse(self.solutions)
+            shown_files.refuse(self.root)
+            shown_files.refuse(self.solutions)
 
     def _has_newer(self, lessons: list[str] | None) -> bool:
         """Has a notebook been put there since the last grading? A quick guess by the time that no copy keeps."""
@@ -200,9 +200,10 @@ class Course:
 
     def task(self, student: str, lesson: str) -> Task:
         """What a worker needs to run one submission; without a student (''), the solution itself."""
-        from autograder.grading import restore, steps, submission_files, workers
+        from autograder.grading.nbgrader import preprocessors, restore, submission_files
+        from autograder.grading.running import workers
 
-        run, source = steps.RunCells(config=self._config()), self.solutions / lesson
+        run, source = preprocessors.RunCells(config=self._config()), self.solutions / lesson
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb")
         files, cells, problem = notebook.companions(source), instructor.cells, ""
         if student:
@@ -260,7 +261,8 @@ class Course:
 
         ValueError if one loses a mark: then the tests or the installation are broken, and students must not pay for it.
         """
-        from autograder.grading import run_cells, scoring
+        from autograder.grading.nbgrader import scoring
+        from autograder.grading.running import run_cells
 
         done = self._read_graded()
         if states:
@@ -280,7 +282,7 @@ class Course:
 
     def grade_one(self, student: str, lesson: str) -> str:
         """Grade one submission in this process; '' or, in one line, why that was not possible."""
-        from autograder.grading import workers
+        from autograder.grading.running import workers
 
         with workers.Workers(1, jail=self.jail) as pool:
             outcome = next(iter(pool.run([self.task(student, lesson)])))
@@ -362,7 +364,7 @@ class Course:
 
         ended: it ended the process that graded it.
         """
-        from autograder.grading import restore, scoring
+        from autograder.grading.nbgrader import restore, scoring
 
         shutil.rmtree(self.root / "autograded" / student / lesson, ignore_errors=True)
         with self.gradebook() as gradebook:
@@ -406,7 +408,7 @@ class Course:
 
     def _fingerprint(self, student: str, lesson: str) -> str:
         """A digest of all that a grade depends on: the submission (none for student ''), the lesson, the grader."""
-        from autograder.grading import submission_files
+        from autograder.grading.nbgrader import submission_files
 
         submission = submission_files.digest(self.root / "submitted" / student / lesson) if student else ""
         parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), submission)
@@ -415,7 +417,7 @@ class Course:
 
 def _decided_by_others(executed: str) -> bool:
     """Did a test fail by a limit of time while other programs had the processors for most of the time?"""
-    from autograder.grading import run_cells
+    from autograder.grading.running import run_cells
 
     nb = json.loads(executed)
     return nb["metadata"].get("autograder", {}).get("busy", False) and run_cells.failed_by_time(nb["cells"])

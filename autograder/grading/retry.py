@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status: 1 when the test fails again, 0 when it passes now."""
-    from autograder.grading import scoring
+    from autograder.grading.nbgrader import scoring
 
     arguments.lessons = [arguments.lesson]
     course = grade.course_of(arguments)
@@ -47,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _first_failure(test: nbformat.NotebookNode) -> tuple[str, ...]:
     """How the first property failed that does not hold, if one does not: the seed is that of its inputs."""
-    from autograder.grading import scoring
+    from autograder.grading.nbgrader import scoring
 
     lost = [scoring.failure_of(one) for one in scoring.outcomes_of(test) if scoring.is_lost(one)]
     return tuple(lost[0][key] for key in ("check", "kind", "message", "case")) if lost else ()
@@ -55,7 +55,7 @@ def _first_failure(test: nbformat.NotebookNode) -> tuple[str, ...]:
 
 def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbformat.NotebookNode:
     """The test cell of an exercise, as it was graded. ValueError if it does not exist or did not fail."""
-    from autograder.grading import scoring
+    from autograder.grading.nbgrader import scoring
 
     path = course.root / "autograded" / student / lesson / f"{lesson}.ipynb"
     if Path(student).name != student or not path.is_file():
@@ -73,7 +73,8 @@ def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbf
 
 def run_again(course: Course, student: str, lesson: str, test: str) -> tuple[nbformat.NotebookNode, str]:
     """Run a submission with only this test: the test's cell, and why it has no points, "" if it passes."""
-    from autograder.grading import scoring, workers
+    from autograder.grading.nbgrader import scoring
+    from autograder.grading.running import workers
 
     course.prepare(lesson)
     task = course.task(student, lesson)

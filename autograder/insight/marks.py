@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import nbformat
 
-from autograder.grading import scoring
 from autograder.grading.course import Course
-from autograder.grading.run_cells import is_test
+from autograder.grading.nbgrader import scoring
+from autograder.grading.running.run_cells import is_test
 from autograder.lessons.notebook import answer_of, natural
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from autograder.answers import wrong
 from autograder.checking import expect
-from autograder.grading import run_cells, scoring
+from autograder.grading.nbgrader import scoring
+from autograder.grading.running import run_cells
 from autograder.insight.marks import Mark, Submission
 from autograder.lessons.notebook import natural
 

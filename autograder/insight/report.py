@@ -225,7 +225,7 @@ def link(root: Path, target: Path, student: str, lesson: str) -> str:
 
 
 def _title(exercise: str) -> str:
-    from autograder.grading.feedback import title
+    from autograder.grading.pages.feedback import title
 
     return title(exercise)
 

@@ -36,8 +36,10 @@ from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
 from autograder.checking.check import SEED, share_inputs
-from autograder.grading import jail, run_cells, scoring, submission
-from autograder.grading.kernels import Kernel, OwnKernel
+from autograder.grading import jail
+from autograder.grading.nbgrader import scoring
+from autograder.grading.running import run_cells, submission
+from autograder.grading.running.kernels import Kernel, OwnKernel
 from autograder.lessons import keys, names, notebook
 from autograder.lessons.files import write_whole
 from autograder.soundness import matrix

@@ -14,7 +14,7 @@ from autograder import properties
 from autograder.answers import wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import Losses
-from autograder.grading import scoring
+from autograder.grading.nbgrader import scoring
 from autograder.lessons import notebook
 
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"

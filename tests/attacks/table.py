@@ -35,8 +35,8 @@ and most of them fail there.
 `tests/attacks/table.py` makes this page and repeats both measurements. `tests/test_fuzz.py` sends long, deep, odd and
 broken input to each place outside the jail that takes a submission's text or data. What one submission can do to
 another in the same jail or at the same moment, with what lies in its folder, in nbgrader's exchange, and by what the
-jail shows of the system, is tried by `test_neighbours.py`, `test_folders.py`, `test_exchange.py` and `test_view.py` in
-`tests/attacks/`.
+jail shows of the system, is tried by `test_neighbours.py`, `test_folders.py`, `test_exchange.py` and
+`test_shown_files.py` in `tests/attacks/`.
 
 Some of it cannot be promised:
 

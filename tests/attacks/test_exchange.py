@@ -12,7 +12,7 @@ import pytest
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError, default
 
-from autograder.grading import exchange
+from autograder.grading.nbgrader import exchange
 from autograder.lessons import nbgrader_api
 from tests.helpers import toy_course
 from tests.helpers.toy_course import LESSON

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import submission_files
+from autograder.grading.nbgrader import submission_files
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 FULL, NOTHING = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}, dict.fromkeys(("ex1", "ex2", "ex3"), 0.0)

@@ -8,8 +8,8 @@ import tempfile
 
 import pytest
 
-from autograder.grading import clock
 from autograder.grading.jail import outside
+from autograder.grading.running import clock
 from autograder.lessons import notebook
 from ranks.stopwatch import family
 from tests.attacks import stock, test_folders

@@ -10,9 +10,10 @@ from nbformat.v4 import new_notebook
 
 from autograder.answers.answer import Answer
 from autograder.checking.expect import CheckFailed, Hint
-from autograder.grading import restore, run_cells, scoring
-from autograder.grading.kernels import Reply
-from autograder.grading.run_cells import is_test
+from autograder.grading.nbgrader import restore, scoring
+from autograder.grading.running import run_cells
+from autograder.grading.running.kernels import Reply
+from autograder.grading.running.run_cells import is_test
 from autograder.lessons import notebook
 from tests.helpers.toy_course import LESSON, Toy, lesson
 

@@ -5,8 +5,8 @@ import tempfile
 
 import pytest
 
-from autograder.grading import clock
 from autograder.grading.jail import outside
+from autograder.grading.running import clock
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autograder.answers import right
-from autograder.grading import scoring
+from autograder.grading.nbgrader import scoring
 from autograder.lessons import notebook
 from autograder.soundness import audit
 

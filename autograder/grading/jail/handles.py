@@ -29,7 +29,7 @@ import autograder
 import ranks
 from autograder.checking import stage
 from autograder.grading.jail import outside, wire
-from autograder.grading.jail.luggage import Luggage, is_record
+from autograder.grading.jail.record_methods import Luggage, is_record
 from ranks import sending
 from ranks.ledger import Ledger, Message, Span
 
@@ -72,7 +72,7 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
     """Pickles for the jail, where a handle becomes the object itself; remembers whether it met one.
 
     The lesson's own exceptions travel by name: in the jail these are classes that the submission has defined, and its
-    code raises those. Of a check's records, only those methods travel that something needs there (`luggage`).
+    code raises those. Of a check's records, only those methods travel that something needs there (`record_methods`).
     """
 
     def __init__(self, file: io.BytesIO, luggage: Luggage):

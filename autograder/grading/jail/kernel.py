@@ -25,9 +25,10 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import clock, limits
-from autograder.grading.jail import fence, handles, outside
-from autograder.grading.kernels import Outputs, Reply
+from autograder.grading import limits
+from autograder.grading.jail import control_groups, handles, outside
+from autograder.grading.running import clock
+from autograder.grading.running.kernels import Outputs, Reply
 from autograder.lessons import names, notebook
 
 #: Seconds within which a submission's process must answer after a failed test; else a new one is started.
@@ -58,7 +59,7 @@ FORGOTTEN = 4 * 3600
 @functools.cache
 def _sweep(owner: int) -> None:
     """Once per process, remove shared folders of graders that were killed. owner: this process."""
-    for folder in fence.left_by_the_dead(Path("/tmp"), "grade"):
+    for folder in control_groups.left_by_the_dead(Path("/tmp"), "grade"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > FORGOTTEN:
                 shutil.rmtree(folder, ignore_errors=True)

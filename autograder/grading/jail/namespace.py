@@ -17,7 +17,7 @@ import resource
 import socket
 import struct
 
-from jail import calls
+from jail import system_calls
 
 _NEWNS, _NEWIPC, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x20000000, 0x40000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 0x20
@@ -99,14 +99,14 @@ def settle(
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits["open_files"], limits["open_files"]))
     _drop_rights(user)
     die_with_parent()  # which a change of the user takes back
-    calls.restrict()
+    system_calls.restrict()
 
 
 def _leave_no_core() -> None:
     """No crash writes a file, or starts the program of the host that looks into crashes.
 
     Where there is such a program, the system starts it as root, outside all jails, whatever the limit on the size: only
-    a limit of one byte says that nobody wants to know. `calls` refuses to change it.
+    a limit of one byte says that nobody wants to know. `system_calls` refuses to change it.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     most = min(1, hard) if hard != resource.RLIM_INFINITY else 1  # an ordinary user cannot raise a limit of 0

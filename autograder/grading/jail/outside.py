@@ -24,16 +24,16 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from autograder.grading import clock
 from autograder.grading import jail as package
-from autograder.grading.jail import FILES_INSIDE, MISSING, fence, own_user, view, wire
+from autograder.grading.jail import FILES_INSIDE, MISSING, control_groups, own_user, shown_files, wire
 from autograder.grading.limits import unbound_memory
+from autograder.grading.running import clock
 from autograder.lessons import notebook
 from ranks.stopwatch import family
 
 HERE = Path(__file__).resolve().parent
-#: Variables by which the libraries of linear algebra choose their kernels. A known wrong answer, which runs outside, has
-#: to round in float32 as the student's does inside: with other kernels, the fourth digit of a residual differed.
+#: Variables by which the libraries of linear algebra choose their kernels. A known wrong answer, which runs outside,
+#: has to round in float32 as the student's does inside: with other kernels, the fourth digit of a residual differed.
 CHOOSES_KERNELS = re.compile("(OPENBLAS|MKL|NVPL|DNNL|ONEDNN|ATEN|NPY|BLIS)_")
 
 #: Why a submission was ended that sent a message which the jail's own code would not send.
@@ -81,10 +81,10 @@ class Jail:
     def __init__(self, limits: Limits | None = None, modules: Iterable[str] = ()):
         _refuse_to_show(notebook.SOLUTIONS)
         self.limits, self.owner = limits or Limits(), os.getpid()
-        self.places, self.links = view.shown()
+        self.places, self.links = shown_files.shown()
         ours, theirs = socket.socketpair()
         python = "import gc, sys; gc.disable(); from jail import inside; inside.main(int(sys.argv[1]), sys.argv[2:])"
-        users = own_user.Mapping() if own_user.possible([*view.pythons(), str(_ranks()), str(HERE)]) else None
+        users = own_user.Mapping() if own_user.possible([*shown_files.pythons(), str(_ranks()), str(HERE)]) else None
         #: The submissions' user number inside: 0 for that of the jail's own processes, which is this user's outside.
         self.user = own_user.INSIDE if users else 0
         options = users.options() if users else []
@@ -95,7 +95,7 @@ class Jail:
         with theirs, _starting:
             if _ending:
                 raise JailError("this process is ending: no jail is started in it")
-            self.fence = fence.Fence(self.limits.processes, self.limits.total)
+            self.fence = control_groups.Fence(self.limits.processes, self.limits.total)
             _jails.add(self)
             self.process = subprocess.Popen(
                 command,
@@ -112,7 +112,7 @@ class Jail:
 
     def _inside(self) -> list[str]:
         """Options of bubblewrap: what is there in the jail."""
-        found = view.options(self.places, self.links)
+        found = shown_files.options(self.places, self.links)
         found += ["--ro-bind", str(_ranks()), "/jail/ranks"]
         for name in FILES_INSIDE:
             found += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
@@ -146,8 +146,8 @@ class Jail:
             "IPYTHONDIR": "/tmp/home/.ipython",
         }  # fmt: skip
         request: dict[str, Any] = {"what": "start", "limits": asdict(self.limits), "environment": environment}
-        links = [link for link in self.links if view.below_tmp([link[1]])]
-        request |= {"kept": view.below_tmp(self.places), "links": links, "user": self.user}
+        links = [link for link in self.links if shown_files.below_tmp([link[1]])]
+        request |= {"kept": shown_files.below_tmp(self.places), "links": links, "user": self.user}
         content = wire.encoded(files or {})  # before anything is started: they may be too large
         with theirs, self._whole_or_closed():
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
@@ -373,7 +373,7 @@ def _bubblewrap() -> list[str]:
 
 def _refuse_to_show(place: Path) -> None:
     try:
-        view.refuse(place)
+        shown_files.refuse(place)
     except ValueError as error:
         raise JailError(str(error)) from None
 
@@ -385,7 +385,7 @@ def _ranks() -> Path:
     return Path(ranks.origin).parent
 
 
-def _begin(mine: fence.Fence) -> None:
+def _begin(mine: control_groups.Fence) -> None:
     """In the process that becomes bubblewrap: its limits are those of the jail, not those of a worker."""
     mine.enter()
     unbound_memory()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autograder.grading import submission_files
+from autograder.grading.nbgrader import submission_files
 from autograder.lessons import notebook
 
 

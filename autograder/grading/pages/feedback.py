@@ -14,9 +14,11 @@ from nbconvert.exporters import Exporter
 from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
-from autograder.grading import formulas, limits, safe, scoring, setup_cells
-from autograder.grading.restore import visible_part
-from autograder.grading.run_cells import NOT_RUN, NOT_TRIED, is_test
+from autograder.grading import limits
+from autograder.grading.nbgrader import scoring, setup_cells
+from autograder.grading.nbgrader.restore import visible_part
+from autograder.grading.pages import formulas, safe_html
+from autograder.grading.running.run_cells import NOT_RUN, NOT_TRIED, is_test
 from autograder.lessons import mathml
 from autograder.lessons.notebook import answer_of
 
@@ -58,7 +60,7 @@ def bounded_page(nb: nbformat.NotebookNode, info: dict) -> str:
 
 def page(nb: nbformat.NotebookNode, info: dict) -> str:
     """The feedback on a notebook. info: nbgrader's student, notebook, score and max_score."""
-    nb, _ = safe.SafeCells().preprocess(nb, {})
+    nb, _ = safe_html.SafeCells().preprocess(nb, {})
     secrets = hidden_lines(nb)
     for cell in nb.cells:
         if cell.cell_type == "code":
@@ -166,7 +168,7 @@ def result_of(score: float, most: float, carried: bool) -> str:
 
 def picture(drawn: object) -> dict[str, str] | None:
     """A picture that the grader has drawn (`pictures.picture_of`): its data and its text alternative."""
-    if not isinstance(drawn, dict) or not safe.BASE64.fullmatch(str(drawn.get("png", ""))):
+    if not isinstance(drawn, dict) or not safe_html.BASE64.fullmatch(str(drawn.get("png", ""))):
         return None
     return {"png": drawn["png"], "alt": str(drawn.get("alt", ""))}
 
@@ -203,7 +205,7 @@ def _output(output: nbformat.NotebookNode, secrets: list[str]) -> Markup:
             return _box(Markup('<img alt="figure" src="data:{};base64,{}">').format(kind, output.data[kind]))
     if "text/html" in output.data:
         # Cleaned once more: where a line is struck out, a tag may have lost its end.
-        return _box(Markup(safe.clean(hide(output.data["text/html"], secrets))))
+        return _box(Markup(safe_html.clean(hide(output.data["text/html"], secrets))))
     return _terminal(output.data.get("text/plain", ""), secrets, "")
 
 
@@ -219,7 +221,7 @@ def _terminal(text: str, secrets: list[str], kind: str) -> Markup:
     return Markup('<pre class="output {}">{}</pre>').format(kind, Markup(ansi2html(hide(text, secrets))))
 
 
-@safe.once
+@safe_html.once
 def _code(source: str) -> Markup:
     if limits.is_plain(source):
         return Markup('<div class="highlight"><pre>{}</pre></div>').format(source)
@@ -231,7 +233,7 @@ def _markdown(source: str) -> Markup:
     return Markup('<div class="box">{}</div>').format(_drawn(ANCHOR.sub("", source)))
 
 
-@safe.once
+@safe_html.once
 def _drawn(source: str) -> Markup:
     return Markup(formulas.drawn(source))
 

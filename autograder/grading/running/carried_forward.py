@@ -16,9 +16,9 @@ from dataclasses import replace
 import nbformat
 from nbformat.v4 import new_code_cell
 
-from autograder.grading import clock
-from autograder.grading.kernels import Kernel
-from autograder.grading.run_cells import Limits, is_test, run_cells
+from autograder.grading.running import clock
+from autograder.grading.running.kernels import Kernel
+from autograder.grading.running.run_cells import Limits, is_test, run_cells
 from autograder.lessons import names, release
 from autograder.lessons.notebook import answer_of, natural
 

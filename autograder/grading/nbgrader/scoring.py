@@ -1,6 +1,6 @@
 """Scores: the points of the properties that hold, none without the core, and for each other one why it does not hold.
 
-A property that fails only because of an error in another exercise has its points, too (`carried`).
+A property that fails only because of an error in another exercise has its points, too (`carried_forward`).
 
 nbgrader looks at the outputs instead: anything on stderr costs all points, and a displayed number earns some.
 """
@@ -17,7 +17,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
-from autograder.grading.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
+from autograder.grading.running.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
 from autograder.lessons.notebook import answer_of
 
 #: The message about a property is cut after this many characters.
@@ -43,7 +43,7 @@ def failure_of(outcome: dict) -> dict:
 
 
 def holds(outcome: dict) -> bool:
-    """Does this property hold, perhaps in a second run without the errors of other exercises (`carried`)?"""
+    """Does this property hold, perhaps in a second run without the errors of other exercises (`carried_forward`)?"""
     return outcome.get("status") == "ok" or bool(outcome.get("carried"))
 
 

@@ -24,8 +24,9 @@ from nbformat.v4 import new_output
 
 from autograder.checking.check import SEED, fresh_seed
 from autograder.checking.expect import CheckFailed
-from autograder.grading import clock, limits
+from autograder.grading import limits
 from autograder.grading.limits import well_formed
+from autograder.grading.running import clock
 from autograder.lessons import notebook
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")

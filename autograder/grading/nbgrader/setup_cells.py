@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import nbformat
 
-from autograder.grading import scoring
-from autograder.grading.run_cells import NOT_RUN
+from autograder.grading.nbgrader import scoring
+from autograder.grading.running.run_cells import NOT_RUN
 from autograder.lessons import notebook
 
 #: At most this many characters of an error are repeated in a remark.

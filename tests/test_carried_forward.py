@@ -9,9 +9,10 @@ import pytest
 from nbgrader.converters import Autograde
 
 from autograder.checking.expect import CheckFailed, Hint
-from autograder.grading import run_cells, scoring, workers
 from autograder.grading.jail import outside
-from autograder.grading.kernels import Reply
+from autograder.grading.nbgrader import scoring
+from autograder.grading.running import run_cells, workers
+from autograder.grading.running.kernels import Reply
 from autograder.lessons import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 

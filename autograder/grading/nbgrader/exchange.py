@@ -21,8 +21,9 @@ from typing import Any
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 
-from autograder.grading import limits, submission_files
+from autograder.grading import limits
 from autograder.grading.limits import printable
+from autograder.grading.nbgrader import submission_files
 
 #: Stands for the name of a submission that is not collected.
 _NOBODY = ""

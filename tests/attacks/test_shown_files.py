@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autograder.grading.course import Course
-from autograder.grading.jail import outside, view
+from autograder.grading.jail import outside, shown_files
 from tests.helpers.inmates import run
 
 LIST = """
@@ -22,9 +22,9 @@ def test_of_folders_with_programs_only_the_parts_are_there(inmate):
     said, raised = run(inmate, LIST)
     usr, local, share, etc, environment, python = (set(eval(line)) for line in said.splitlines())
     assert raised is None and "lib" in environment and "bin" in usr
-    assert usr <= {*view.PARTS, "share", "local"} and local <= {*view.PARTS}
-    assert share <= {os.path.basename(place) for place in view.DATA} and etc <= set(view.SETTINGS)
-    assert environment <= {*view.PARTS, "local", "share"} and python <= {*view.PARTS, "local", "share"}
+    assert usr <= {*shown_files.PARTS, "share", "local"} and local <= {*shown_files.PARTS}
+    assert share <= {os.path.basename(place) for place in shown_files.DATA} and etc <= set(shown_files.SETTINGS)
+    assert environment <= {*shown_files.PARTS, "local", "share"} and python <= {*shown_files.PARTS, "local", "share"}
 
 
 def test_an_environment_in_the_courses_folder_does_not_show_the_course(tmp_path, monkeypatch):
@@ -33,10 +33,10 @@ def test_an_environment_in_the_courses_folder_does_not_show_the_course(tmp_path,
     (tmp_path / "lib64").symlink_to("lib")
     (tmp_path / "gradebook.db").write_text("")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    places, links = view.shown()
+    places, links = shown_files.shown()
     of_course = {place for place in places if place.startswith(str(tmp_path))}
     assert of_course == {str(tmp_path / "bin"), str(tmp_path / "lib")} and ("lib", str(tmp_path / "lib64")) in links
-    view.refuse(tmp_path / "solutions")
+    shown_files.refuse(tmp_path / "solutions")
 
 
 def test_a_course_that_the_jail_would_show_is_not_graded(tmp_path, monkeypatch):
@@ -49,7 +49,7 @@ def test_a_course_that_the_jail_would_show_is_not_graded(tmp_path, monkeypatch):
     link = tmp_path / "link"
     link.symlink_to(course)
     with pytest.raises(ValueError, match="move it elsewhere"):
-        view.refuse(link)
+        shown_files.refuse(link)
     monkeypatch.setattr(outside.notebook, "SOLUTIONS", Path(course / "solutions"))
     with pytest.raises(outside.JailError, match="move it elsewhere"):
         outside.Jail()

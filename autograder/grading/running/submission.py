@@ -13,17 +13,17 @@ from typing import Any
 import nbformat
 
 from autograder.checking import hints
-from autograder.grading import carried
-from autograder.grading.kernels import Kernel, LocalKernel
-from autograder.grading.run_cells import add_hints, run_cells
+from autograder.grading.running import carried_forward
+from autograder.grading.running.kernels import Kernel, LocalKernel
+from autograder.grading.running.run_cells import add_hints, run_cells
 from autograder.lessons import skippable
 
 
 def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:
     """Run the cells of a restored submission (`run_cells`), in kernels that `kernels_for` starts.
 
-    Exercises that fail are tried again without the errors of those on which they build (`carried`). Hints are searched
-    for after that, for what has failed for good.
+    Exercises that fail are tried again without the errors of those on which they build (`carried_forward`). Hints are
+    searched for after that, for what has failed for good.
 
     how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`) and
     `again` (`run_cells`).
@@ -33,7 +33,7 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
         passed = functools.partial(tick, getattr(how, "progress", ""))
         with hints.later():
             failures = run_cells(cells, new_kernel, how.limits, skip, passed, getattr(how, "again", False))
-            carried.try_again(cells, lesson, new_kernel, how.limits)
+            carried_forward.try_again(cells, lesson, new_kernel, how.limits)
     add_hints(failures, how.limits.notebook)
 
 

@@ -25,8 +25,9 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import clock, limits, submission
-from autograder.grading.run_cells import Limits, failed_by_time
+from autograder.grading import limits
+from autograder.grading.running import clock, submission
+from autograder.grading.running.run_cells import Limits, failed_by_time
 
 #: A worker takes seconds to start: for fewer submissions than this, another one saves no time.
 WORTH_A_WORKER = 4
@@ -254,7 +255,7 @@ def _context() -> multiprocessing.context.BaseContext:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["autograder.grading.preload"])
+    context.set_forkserver_preload(["autograder.grading.running.preload"])
     return context
 
 

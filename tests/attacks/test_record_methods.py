@@ -15,7 +15,7 @@ import pytest
 
 from autograder.checking import check
 from autograder.checks.context import ring
-from autograder.grading.jail import handles, luggage
+from autograder.grading.jail import handles, record_methods
 from autograder.lessons.notebook import natural
 from tests.helpers.modules import import_checks
 
@@ -39,9 +39,11 @@ def exercises(module: str) -> list[list]:
 
 
 @functools.cache
-def all_sent() -> list[tuple[str, Any, luggage.Luggage]]:
+def all_sent() -> list[tuple[str, Any, record_methods.Luggage]]:
     modules = import_checks()
-    return [(module.__name__, thing, luggage.Luggage(thing)) for module in modules for thing in sent_from(module)]
+    return [
+        (module.__name__, thing, record_methods.Luggage(thing)) for module in modules for thing in sent_from(module)
+    ]
 
 
 def is_oracle(thing: Any) -> bool:
@@ -87,11 +89,11 @@ def test_what_a_kept_method_calls_is_kept(cases):
         return case.gradients()
 
     drive.__module__ = "autograder.checks.made_up"
-    bag = luggage.Luggage((drive, cases))
+    bag = record_methods.Luggage((drive, cases))
     kept = set(dir(bag.lighter(ring.Case)))
     assert {"gradients", "rounded"} <= kept and "forward" not in kept
 
 
 def test_without_code_a_record_is_whole(cases):
     """Code that has been sent before may call any of its methods."""
-    assert luggage.Luggage(cases).lighter(ring.Case) is ring.Case
+    assert record_methods.Luggage(cases).lighter(ring.Case) is ring.Case

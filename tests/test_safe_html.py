@@ -1,4 +1,4 @@
-"""`safe`: what a submission shows can be read and looked at, and does nothing."""
+"""`safe_html`: what a submission shows can be read and looked at, and does nothing."""
 
 import time
 
@@ -7,8 +7,8 @@ from bs4 import BeautifulSoup
 from nbconvert.filters import markdown2html
 from nbformat.v4 import new_output
 
-from autograder.grading import safe
 from autograder.grading.limits import well_formed
+from autograder.grading.pages import safe_html
 from tests.helpers.hostile_markup import ATTACKS, PIXEL, assert_harmless
 
 each_attack = pytest.mark.parametrize("attack", ATTACKS)
@@ -27,14 +27,14 @@ def tags_of(markup):
 
 @each_attack
 def test_clean_and_markdown_leave_nothing_that_acts(attack):
-    for text in (safe.clean(attack), safe.markdown(attack), markdown2html(safe.markdown(attack))):
+    for text in (safe_html.clean(attack), safe_html.markdown(attack), markdown2html(safe_html.markdown(attack))):
         assert_harmless(text)
 
 
 @each_attack
 def test_what_is_clean_stays_as_it_is(attack):
-    once = safe.clean(attack)
-    assert safe.clean(once) == once
+    once = safe_html.clean(attack)
+    assert safe_html.clean(once) == once
 
 
 def test_the_harm_would_be_seen():
@@ -52,38 +52,43 @@ def acts(markup):
 
 def test_ids_classes_and_names_belong_to_the_page():
     marked = '<div id="total" class="points full"><a name="total" href="#total">x</a></div>'
-    assert tags_of(safe.clean(marked)) == [("div", {}), ("a", {"href": "#total", "rel": ["noopener", "noreferrer"]})]
+    assert tags_of(safe_html.clean(marked)) == [
+        ("div", {}),
+        ("a", {"href": "#total", "rel": ["noopener", "noreferrer"]}),
+    ]
 
 
 @pytest.mark.parametrize("link", ["https://example.org/a?b=c#d", "HTTP://example.org", "mailto:a@b.c", "#exercise"])
 def test_links_lead_to_pages_mail_and_places(link):
-    ((_, attributes),) = tags_of(safe.clean(f'<a href="{link}">x</a>'))
+    ((_, attributes),) = tags_of(safe_html.clean(f'<a href="{link}">x</a>'))
     assert attributes["href"] == link
 
 
 @pytest.mark.parametrize("link", ["javascript:1", "data:text/html,x", "file:///etc/passwd", "//example.org", "x.html"])
 def test_no_other_link_stays(link):
-    ((_, attributes),) = tags_of(safe.clean(f'<a href="{link}">x</a>'))
+    ((_, attributes),) = tags_of(safe_html.clean(f'<a href="{link}">x</a>'))
     assert "href" not in attributes
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "svg+xml"])
 def test_pictures_are_part_of_the_page(kind):
     source = f"data:image/{kind};base64,AAAA"
-    assert tags_of(safe.clean(f'<img src="{source}" alt="a figure">')) == [("img", {"src": source, "alt": "a figure"})]
+    assert tags_of(safe_html.clean(f'<img src="{source}" alt="a figure">')) == [
+        ("img", {"src": source, "alt": "a figure"})
+    ]
 
 
 @pytest.mark.parametrize("source", ["https://example.org/x.png", "data:image/webp;base64,AAAA", "data:image/png,x"])
 def test_no_other_picture_stays(source):
-    assert tags_of(safe.clean(f'<img src="{source}">')) == [("img", {})]
+    assert tags_of(safe_html.clean(f'<img src="{source}">')) == [("img", {})]
 
 
 def test_an_svg_is_a_picture_and_not_part_of_the_page():
     drawn = new_output("display_data", data={"image/svg+xml": '<svg xmlns="…" onload="x()"><circle r="1"/></svg>'})
-    (shown,) = safe.outputs([drawn])
+    (shown,) = safe_html.outputs([drawn])
     ((name, attributes),) = tags_of(shown.data["text/html"])
     assert name == "img" and attributes["src"].startswith("data:image/svg+xml;base64,")
-    assert tags_of(safe.clean(shown.data["text/html"])) == [(name, attributes)]
+    assert tags_of(safe_html.clean(shown.data["text/html"])) == [(name, attributes)]
 
 
 # --- styles ---------------------------------------------------------------------------------------------
@@ -102,7 +107,7 @@ def test_an_svg_is_a_picture_and_not_part_of_the_page():
     ],
 )
 def test_styles_of_tables_and_figures_stay(style):
-    assert tags_of(safe.clean(f'<div style="{style}">x</div>')) == [("div", {"style": style})]
+    assert tags_of(safe_html.clean(f'<div style="{style}">x</div>')) == [("div", {"style": style})]
 
 
 OTHER_STYLES = [
@@ -118,15 +123,15 @@ OTHER_STYLES = [
 
 @pytest.mark.parametrize("style", OTHER_STYLES)
 def test_other_styles_go(style):
-    assert tags_of(safe.clean(f'<div style="{style}">x</div>')) == [("div", {})]
+    assert tags_of(safe_html.clean(f'<div style="{style}">x</div>')) == [("div", {})]
     kept = [("div", {"style": "color: red"})]
-    assert tags_of(safe.clean(f'<div style="{style}; COLOR : Red">x</div>')) == kept
+    assert tags_of(safe_html.clean(f'<div style="{style}; COLOR : Red">x</div>')) == kept
 
 
 def test_a_picture_has_bounds():
     fits = {"src": PIXEL, "width": "750", "height": "50%"}
-    assert tags_of(safe.clean(f'<img src="{PIXEL}" width="750" height="50%">')) == [("img", fits)]
-    assert tags_of(safe.clean(f'<img src="{PIXEL}" width="9999" height="200%">')) == [("img", {"src": PIXEL})]
+    assert tags_of(safe_html.clean(f'<img src="{PIXEL}" width="750" height="50%">')) == [("img", fits)]
+    assert tags_of(safe_html.clean(f'<img src="{PIXEL}" width="9999" height="200%">')) == [("img", {"src": PIXEL})]
 
 
 # --- what could be read can be read ---------------------------------------------------------------------
@@ -151,25 +156,25 @@ def test_a_picture_has_bounds():
     ],
 )
 def test_a_tag_that_is_not_allowed_is_text(text):
-    shown = safe.clean(text)
+    shown = safe_html.clean(text)
     assert text_of(shown) == (text if "<b>" not in text else text.replace("<b>", ""))
-    assert text_of(safe.clean(f"<p>{text.replace('<', '&lt;')}</p>")) == text  # as it is where it is written so
+    assert text_of(safe_html.clean(f"<p>{text.replace('<', '&lt;')}</p>")) == text  # as it is where it is written so
 
 
 @pytest.mark.parametrize("text", ["List<T> and Dict<int, str>", "I write <script> here", "if a<b and c<d"])
 def test_a_tag_in_markdown_that_is_not_allowed_is_text(text):
-    assert text_of(safe.markdown(text)) == text
+    assert text_of(safe_html.markdown(text)) == text
 
 
 def test_stylesheets_and_comments_which_no_browser_shows_go():
     table = "<style scoped>.dataframe td { color: red }</style><table><tr><td>1<!-- one --></td></tr></table>"
-    assert safe.clean(table) == "<table><tbody><tr><td>1</td></tr></tbody></table>"
+    assert safe_html.clean(table) == "<table><tbody><tr><td>1</td></tr></tbody></table>"
 
 
 @pytest.mark.parametrize("sign", "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\x01\x07")
 def test_signs_that_change_what_is_read_become_question_marks(sign):
     assert well_formed(f"a{sign}b") == "a?b"
-    assert safe.clean(f"<b>a{sign}b&#{ord(sign)};c</b>") == "<b>a?b?c</b>"
+    assert safe_html.clean(f"<b>a{sign}b&#{ord(sign)};c</b>") == "<b>a?b?c</b>"
 
 
 def test_writing_from_right_to_left_stays():
@@ -189,7 +194,7 @@ MARKDOWN = [
 
 @pytest.mark.parametrize("source", [*MARKDOWN, *ATTACKS])
 def test_a_second_rendering_changes_nothing(source):
-    once = safe.markdown(source)
+    once = safe_html.markdown(source)
     twice = markdown2html(once)
     assert text_of(twice).strip() == text_of(once).strip()
     assert tags_of(twice) in (tags_of(once), [("p", {}), *tags_of(once)])
@@ -205,6 +210,6 @@ def test_a_second_rendering_changes_nothing(source):
 )
 def test_much_markup_takes_no_minutes_and_is_text(markup):
     started = time.process_time()
-    shown = safe.clean(markup)
+    shown = safe_html.clean(markup)
     assert time.process_time() - started < 20
     assert text_of(shown) == markup

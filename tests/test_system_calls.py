@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.jail import calls
+from autograder.grading.jail import system_calls
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail
@@ -72,20 +72,20 @@ def test_the_numbers_of_the_calls_are_those_of_the_system():
     if platform.machine() != "x86_64" or not header.exists():
         pytest.skip("the system's own list is not installed")
     known = dict(re.findall(r"#define __NR_(\w+) (\d+)", header.read_text()))
-    mine = calls.numbers("x86_64")
+    mine = system_calls.numbers("x86_64")
     assert {name for name in mine if name in known and int(known[name]) != mine[name]} == set()
     assert len(mine.keys() & known.keys()) > 190
     generic = Path("/usr/include/asm-generic/unistd.h").read_text()
     known = dict(re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", generic)) | {"newfstatat": 79}
-    mine = calls.numbers("aarch64")
+    mine = system_calls.numbers("aarch64")
     assert {name for name in mine if name in known and int(known[name]) != mine[name]} == set()
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
-    def verdict(number, arguments=(0,) * 6, kind=calls.MACHINES[machine][0]):
+    def verdict(number, arguments=(0,) * 6, kind=system_calls.MACHINES[machine][0]):
         data = struct.pack("=IIQ6Q", number, kind, 0, *arguments)
-        steps, place, loaded = calls.program(machine), 0, 0
+        steps, place, loaded = system_calls.program(machine), 0, 0
         while True:
             code, yes, no, value = steps[place]
             place += 1
@@ -99,8 +99,8 @@ def test_the_filter_allows_what_is_on_the_list_and_nothing_else(machine):
                 holds = {0x15: loaded == value, 0x25: loaded > value, 0x35: loaded >= value}[code]
                 place += yes if holds else no
 
-    allowed = calls.numbers(machine)
-    special = {allowed[name] for name in calls.ARGUMENTS}
+    allowed = system_calls.numbers(machine)
+    special = {allowed[name] for name in system_calls.ARGUMENTS}
     for number in range(600):
         assert number in special or verdict(number) == (number in allowed.values()), number
     assert not verdict(0x40000000 + allowed["read"]) and not verdict(allowed["read"], kind=0x40000003)

@@ -10,9 +10,10 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
 from autograder import checks, properties
-from autograder.grading import checklist, submission
-from autograder.grading.run_cells import Limits
-from autograder.grading.submission_files import lesson_notebook, submitted_files
+from autograder.grading.nbgrader import checklist
+from autograder.grading.nbgrader.submission_files import lesson_notebook, submitted_files
+from autograder.grading.running import submission
+from autograder.grading.running.run_cells import Limits
 from autograder.lessons import names, notebook
 
 

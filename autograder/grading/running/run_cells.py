@@ -17,10 +17,10 @@ from nbformat.v4 import new_output
 
 from autograder import checks, properties
 from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Hint
-from autograder.grading import clock
-from autograder.grading.kernels import ANSI, Kernel, Reply
 from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT, well_formed
-from autograder.grading.pictures import picture_of
+from autograder.grading.running import clock
+from autograder.grading.running.kernels import ANSI, Kernel, Reply
+from autograder.grading.running.pictures import picture_of
 from autograder.lessons.notebook import answer_of, natural
 
 

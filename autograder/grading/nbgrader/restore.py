@@ -27,8 +27,9 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Unicode
 
-from autograder.grading import limits, setup_cells
-from autograder.grading.submission_files import lesson_notebook
+from autograder.grading import limits
+from autograder.grading.nbgrader import setup_cells
+from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons.notebook import answer_of, natural
 
 #: Marks the notebooks that this process has written; a submission cannot know it.

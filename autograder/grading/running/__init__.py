@@ -1,0 +1,1 @@
+"""Running a submission: workers, kernels and cells, limits of time, errors carried forward."""
