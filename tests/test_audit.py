@@ -37,7 +37,7 @@ each_batch = pytest.mark.parametrize(
 @pytest.fixture
 def same_inputs():
     """All answers are tried on the same inputs; the hints of an exercise are then found out once in a process."""
-    if hints.Shared.seed != check.fresh_seed():
+    if hints.grading().seed != check.fresh_seed():
         check.share_inputs()
 
 
@@ -271,8 +271,6 @@ class Tiny:
         monkeypatch.setattr(audit, "VERDICTS", root / "held")
         monkeypatch.setattr(audit, "audit", self._audit)
         monkeypatch.setitem(sys.modules, "autograder.checks.tiny", types.ModuleType("tiny"))
-        monkeypatch.setattr(hints.Shared, "seed", None)
-        monkeypatch.setattr(hints.Shared, "twins", {})
         self.tried = lambda: [3]
 
         def doubles(twice, *, rng):
@@ -303,7 +301,8 @@ class Tiny:
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     monkeypatch.delenv(check.SEED, raising=False)
-    return Tiny(tmp_path, monkeypatch)
+    with hints.under(seed=None, twins={}):
+        yield Tiny(tmp_path, monkeypatch)
 
 
 def test_what_wrong_answers_fail_is_recorded(tiny, capsys):
@@ -339,7 +338,7 @@ def test_what_depends_on_luck_is_not_recorded(tiny, capsys):
     tries = []
 
     def tried():
-        tries.append(hints.Shared.seed)
+        tries.append(hints.grading().seed)
         return [3, 0] if len(set(tries)) > 1 else [3]
 
     tiny.tried = tried

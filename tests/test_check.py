@@ -238,9 +238,14 @@ def test_no_line_of_a_test_is_told(monkeypatch, function, told):
     assert (told or "raised") in str(caught.value)
 
 
-def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypatch):
-    monkeypatch.setattr(hints.Shared, "seed", None)
-    monkeypatch.setattr(hints.Shared, "twins", {})
+@pytest.fixture
+def grading():
+    """Nothing that other tests have shared."""
+    with hints.under(seed=None, twins={}):
+        yield hints.grading()
+
+
+def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypatch, grading):
     seeds, run = [], check.attempt
 
     def counted(body, subjects, seed, *most):
@@ -256,27 +261,24 @@ def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypa
     assert len(seeds) == 2 + 2 and len(set(seeds)) == 1, "two answers, and each of the two known mistakes once"
 
 
-def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch):
-    monkeypatch.setattr(hints.Shared, "seed", 1)
-    monkeypatch.setattr(hints.Shared, "twins", {})
+def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch, grading):
+    grading.seed = 1
     monkeypatch.setattr("autograder.lessons.notebook.functions", lambda lesson, swap: {"x": None})
     failure = CheckFailed("wrong in the third launch")
 
     def run(body, subjects, seed, launches):
-        stage.Launches.count = min(3, launches + 1)  # it stops when it asks for one too many
-        return failure if launches >= 3 else None
+        launches.count = min(3, launches.most + 1)  # it stops when it asks for one too many
+        return failure if launches.most >= 3 else None
 
     known = answers.Answer("m", "L", "00-x", "", "")
     tried = [hints.twin("00-x", forgets, ["x"], known, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
     assert tried == [None, None, failure, None, failure]
 
 
-def test_a_known_mistake_for_which_memory_was_short_is_tried_again(monkeypatch):
+def test_a_known_mistake_for_which_memory_was_short_is_tried_again(monkeypatch, grading):
     """A submission can fill the memory of the process, and must not take the hint from those after it."""
-    monkeypatch.setattr(hints.Shared, "seed", 1)
-    monkeypatch.setattr(hints.Shared, "twins", {})
+    grading.seed = 1
     monkeypatch.setattr("autograder.lessons.notebook.functions", lambda lesson, swap: {"x": None})
-    monkeypatch.setattr(stage.Launches, "count", 0)
     short, told = CheckFailed("raised MemoryError", "raised"), CheckFailed("wrong")
     short.__cause__ = MemoryError()
     failures = [short, told]
@@ -345,7 +347,7 @@ def test_a_limit_of_launches_holds_for_one_check_only():
     def launches(*, rng):
         stage.run_ranks(own_rank, 1, ())
 
-    assert check.attempt(launches, (), 1, most_launches=0) is None
+    assert check.attempt(launches, (), 1, stage.Launches(most=0)) is None
     assert list(stage.run_ranks(own_rank, 1, ())) == [0]
 
 

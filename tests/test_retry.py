@@ -98,17 +98,16 @@ def draws_a_number(function, *, rng):
 
 @pytest.mark.parametrize("shared", [None, 5])
 def test_the_environment_sets_the_seed(monkeypatch, shared):
-    monkeypatch.setattr(hints.Shared, "seed", shared)
     monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: [])
     monkeypatch.setenv(check.SEED, "7")
     failures = []
     for _ in range(2):
-        with pytest.raises(CheckFailed) as caught:
+        with hints.under(seed=shared), pytest.raises(CheckFailed) as caught:
             draws_a_number(None)
         failures.append(caught.value)
     assert [one.seed for one in failures] == [7, 7] and failures[0].message == failures[1].message
     monkeypatch.delenv(check.SEED)
-    with pytest.raises(CheckFailed) as caught:
+    with hints.under(seed=shared), pytest.raises(CheckFailed) as caught:
         draws_a_number(None)
     assert caught.value.seed != 7 and (shared is None or caught.value.seed == shared)
     assert caught.value.message != failures[0].message

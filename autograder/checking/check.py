@@ -25,7 +25,6 @@ import contextlib
 import functools
 import inspect
 import io
-import math
 import os
 import secrets
 from collections.abc import Callable
@@ -38,7 +37,7 @@ import numpy as np
 from autograder.checking import hints
 from autograder.checking.cases import Call, Case, CaseError, play
 from autograder.checking.expect import DIED, HANG, RAISED, UNWRITTEN, CheckFailed
-from autograder.checking.stage import Launches, LaunchesExceeded
+from autograder.checking.stage import Launches, LaunchesExceeded, counted
 from autograder.lessons import notebook
 
 #: Names the environment variable that sets the seed of every check.
@@ -116,8 +115,8 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable
     def decorate(body: Callable) -> Callable:
         @functools.wraps(body)
         def run(*subjects: Any) -> None:
-            seed = fresh_seed()
-            failure = attempt(body, subjects, seed)
+            seed, launches = fresh_seed(), Launches()
+            failure = attempt(body, subjects, seed, launches)
             if failure is None:
                 return
             # Another exception than `failure`, without what its frames hold.
@@ -126,9 +125,9 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable
             )
             told.check, told.ledger, told.seed = body.__name__, failure.ledger, seed
             if told.kind != UNWRITTEN:
-                search = functools.partial(hints.matching, exercise, body, seed, told.compared, attempt, Launches.count)
+                search = functools.partial(hints.matching, exercise, body, seed, told.compared, attempt, launches.count)
                 told.find_hints = search
-            if not hints.Shared.later:
+            if not hints.grading().later:
                 told.hints = told.find_hints()
             raise told from failure.__cause__
 
@@ -159,7 +158,8 @@ def fresh_seed() -> int:
     said = os.environ.get(SEED)
     if said is not None:
         return read_seed(said)
-    return secrets.randbits(64) if hints.Shared.seed is None else hints.Shared.seed
+    shared = hints.grading().seed
+    return secrets.randbits(64) if shared is None else shared
 
 
 def read_seed(text: str) -> int:
@@ -175,19 +175,20 @@ def share_inputs() -> None:
     A process that grades many answers then runs the known wrong answers, which the hints need, once on these
     inputs and not again for each answer.
     """
-    said = os.environ.get(SEED)
-    hints.Shared.seed = secrets.randbits(64) if said is None else read_seed(said)
-    hints.Shared.twins.clear()
+    said, grading = os.environ.get(SEED), hints.grading()
+    grading.seed = secrets.randbits(64) if said is None else read_seed(said)
+    grading.twins.clear()
 
 
-def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = math.inf) -> CheckFailed | None:
+def attempt(body: Callable, subjects: tuple, seed: int, launches: Launches | None = None) -> CheckFailed | None:
     """Run a check's body; how it failed, or None. A student's prints and warnings stay out of the feedback.
 
-    CaseError if the check's own cases are wrong.
+    launches: bounds and counts them. CaseError if the check's own cases are wrong.
     """
-    Launches.reset(most_launches)
+    launches = launches or Launches()
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with counted(launches), quiet[0], quiet[1]:
             cases = body(*subjects, rng=np.random.default_rng(seed))
             if inspect.isgenerator(cases):
                 names = inspect.signature(body).parameters
@@ -197,7 +198,7 @@ def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = m
     except CaseError:
         raise
     except CheckFailed as failed:
-        failed.ledger = Launches.ledger
+        failed.ledger = launches.ledger
         return failed
     except LaunchesExceeded:
         return None
@@ -213,8 +214,6 @@ def attempt(body: Callable, subjects: tuple, seed: int, most_launches: float = m
         failure = CheckFailed(text, _case_of(error), got, (), *_what_became_of(error), compared)
         failure.__cause__ = error
         return failure
-    finally:
-        Launches.most = math.inf
     return None
 
 

@@ -6,7 +6,9 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,40 +18,53 @@ from autograder.checking.stage import Launches
 #: At most this many hints are shown: two wrong answers can look alike from outside.
 MAX_HINTS = 2
 
-#: Runs a check's body on subjects, with a seed and at most this many launches: `check.attempt`.
+#: Runs a check's body on subjects, with a seed, and counts its launches: `check.attempt`.
 Attempt = Callable[..., CheckFailed | None]
 
 
-class Shared:
-    """What the checks of this process share, once `check.share_inputs` was called."""
+@dataclass
+class Grading:
+    """What the checks that one grader runs have in common.
+
+    seed: of their inputs; without one, each check draws its own. later: failed checks do not search for hints, whoever
+    catches their error may. suspect: hints are searched for among this one known wrong answer only. twins: (exercise,
+    check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
+    """
 
     seed: int | None = None
-    #: Failed checks do not search for hints; whoever catches their error may (`later`).
     later: bool = False
-    #: Hints are searched for among this one known wrong answer only.
     suspect: str | None = None
-    #: (exercise, check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
-    twins: ClassVar[dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]]] = {}
+    twins: dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]] = field(default_factory=dict)
+
+
+#: That of all threads of this process, where `under` says nothing else.
+_process = Grading()
+_grading: ContextVar[Grading] = ContextVar("grading", default=_process)
+
+
+def grading() -> Grading:
+    """What the checks that run here have in common."""
+    return _grading.get()
 
 
 @contextlib.contextmanager
-def only(suspect: str | None) -> Iterator[None]:
+def under(**changes: Any) -> Iterator[None]:
+    """Inside, these fields of `grading()` are others."""
+    token = _grading.set(replace(grading(), **changes))
+    try:
+        yield
+    finally:
+        _grading.reset(token)
+
+
+def only(suspect: str | None) -> contextlib.AbstractContextManager[None]:
     """Inside, what failed is compared with the known wrong answer of this name alone; with all, if it is None."""
-    Shared.suspect = suspect
-    try:
-        yield
-    finally:
-        Shared.suspect = None
+    return under(suspect=suspect)
 
 
-@contextlib.contextmanager
-def later() -> Iterator[None]:
+def later() -> contextlib.AbstractContextManager[None]:
     """Inside, failed checks do not search for hints: their errors have `find_hints` for those that will be shown."""
-    before, Shared.later = Shared.later, True
-    try:
-        yield
-    finally:
-        Shared.later = before
+    return under(later=True)
 
 
 def matching(
@@ -65,7 +80,7 @@ def matching(
     names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     found = []
     for known in wrong.of_exercise(exercise):
-        if Shared.suspect not in (None, known.name):
+        if grading().suspect not in (None, known.name):
             continue
         if known.fails and body.__name__ not in known.fails:
             continue  # it passes this check, which the audit has tried
@@ -84,18 +99,19 @@ def twin(
     from autograder.lessons import notebook
 
     key = (exercise, body.__name__, known.name)
-    shared = Shared.seed is not None and Shared.seed == seed
-    if shared and key in Shared.twins:
-        failure, took, allowed = Shared.twins[key]
+    met, shared = grading().twins, grading().seed == seed
+    if shared and key in met:
+        failure, took, allowed = met[key]
         if failure is not None or allowed >= launches:
             return failure if took <= launches else None
     space = notebook.functions(known.lesson, swap={known.cell: known.source})
-    failure = attempt(body, tuple(space[name] for name in names), seed, launches)
+    counted = Launches(launches)
+    failure = attempt(body, tuple(space[name] for name in names), seed, counted)
     # With what a submission has returned, memory may be scarce here. That says nothing of the known answer, and must
     # not cost later students the hint.
     if shared and not isinstance(getattr(failure, "__cause__", None), MemoryError):
-        to_the_end = Launches.count <= launches
-        Shared.twins[key] = (failure, Launches.count, math.inf if to_the_end else launches)
+        to_the_end = counted.count <= launches
+        met[key] = (failure, counted.count, math.inf if to_the_end else launches)
     return failure
 
 

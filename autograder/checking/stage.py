@@ -112,26 +112,35 @@ class LaunchesExceeded(Exception):
     """A known wrong answer passed the launch in which the student's answer failed: it is another mistake."""
 
 
+@dataclass
 class Launches:
-    """How often the running check has started ranks, and how often it may.
+    """How often a check has started ranks, and how often it may.
 
     A known wrong answer that survives the launch in which the student's answer failed is not the same mistake; to run
-    it to its end would only cost time.
+    it to its end would only cost time. ledger: the messages that a picture of the next failure should show.
     """
 
-    count, most = 0, math.inf
-    #: The messages that a picture of the next failure should show.
+    most: float = math.inf
+    count: int = 0
     ledger: Any = None
 
-    @classmethod
-    def reset(cls, most: float = math.inf) -> None:
-        """A check begins, which may start ranks at most this often."""
-        cls.count, cls.most, cls.ledger = 0, most, None
+
+_launches: ContextVar[Launches] = ContextVar("launches")
+
+
+@contextlib.contextmanager
+def counted(launches: Launches) -> Iterator[None]:
+    """Inside, a check runs whose launches are counted here."""
+    token = _launches.set(launches)
+    try:
+        yield
+    finally:
+        _launches.reset(token)
 
 
 def picture(ledger: Any) -> None:
     """If what follows fails, these messages are what the student should see; else all of the last launch."""
-    Launches.ledger = ledger
+    _launches.get(Launches()).ledger = ledger
 
 
 def preload(driver: Callable) -> None:
@@ -154,8 +163,9 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
 
     # Messages to students quote no line of a test or an oracle.
     source.HIDDEN.update([f"{_PACKAGE}{os.sep}", *(f"{folder}/checks" for folder in _SOLUTIONS.glob("*"))])
-    Launches.count += 1
-    if Launches.count > Launches.most:
+    launches = _launches.get(Launches())
+    launches.count += 1
+    if launches.count > launches.most:
         raise LaunchesExceeded
     preload(worker)
     case = count_of_ranks(world_size)
