@@ -25,7 +25,6 @@ import nbformat
 
 from autograder.grading import limits
 from autograder.grading.bar import Bar
-from autograder.grading.nbgrader.converters import exactly_one
 from autograder.grading.nbgrader.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
 from autograder.lessons import keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
@@ -293,13 +292,14 @@ class Course:
 
         Nothing of the submission runs in this process.
         """
-        from nbgrader.converters import Autograde, GenerateFeedback
+        from autograder.grading.nbgrader.grade_submission import grade_submission
 
-        config = self._config(assignment_id=lesson, student_id=student)
-        config.RestoreCells.restored = config.RunCells.executed = executed
         problem = f"{type(error).__name__}: {error}".split("\n")[0] if error else ""
-        problem = problem or self._convert(exactly_one(Autograde), config)
-        problem = problem or self._convert(exactly_one(GenerateFeedback), config)
+        if not problem:
+            config = self._config(assignment_id=lesson, student_id=student)
+            with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
+                grade_submission(config, student, lesson, executed)
+            problem = log.problem
         if problem:
             self._record_failure(student, lesson, isinstance(error, BrokenProcessPool))
             return f"{student} {lesson}: not graded, 0 points for now: {problem} (more in .nbgrader.log)"

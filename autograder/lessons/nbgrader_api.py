@@ -30,27 +30,47 @@ def convert(converter: type, config: Any, log_file: Path | None = None) -> str:
     log_file: where nbgrader's own log goes, if anywhere. nbgrader changes the working directory; it is restored.
     """
     from nbgrader.coursedir import CourseDirectory
+
+    with logged(log_file) as log:
+        running = converter(coursedir=CourseDirectory(config=config, log=log), config=config, log=log)
+        running.force = True
+        running.start()
+    return log.problem
+
+
+class Log(logging.Logger):
+    """Where nbgrader logs. problem: the first error's first line, or '' if there was none."""
+
+    problem = ""
+
+    def __init__(self) -> None:
+        super().__init__("nbgrader", level=logging.INFO)
+        self.complaints = _Complaints()
+        self.addHandler(self.complaints)
+
+
+@contextlib.contextmanager
+def logged(log_file: Path | None = None) -> Iterator[Log]:
+    """Inside, nbgrader does something; what it raises is logged, and told in one line by `Log.problem`.
+
+    log_file: as for `convert`.
+    """
     from sqlalchemy.exc import SAWarning
 
-    log = logging.Logger("nbgrader", level=logging.INFO)
-    complaints = _Complaints()
-    log.addHandler(complaints)
+    log = Log()
     file = logging.FileHandler(log_file, encoding="utf-8") if log_file else logging.NullHandler()
     log.addHandler(file)
     before = os.getcwd()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SAWarning)  # nbgrader's, about its own queries
-            running = converter(coursedir=CourseDirectory(config=config, log=log), config=config, log=log)
-            running.force = True
-            running.start()
+            yield log
     except (Exception, SystemExit) as error:  # nbgrader raises SystemExit for metadata in an older format
         log.error("%s", error, exc_info=True)
-        return complaints.first or f"{type(error).__name__}: {error}"
+        log.problem = log.complaints.first or f"{type(error).__name__}: {error}"
     finally:
         os.chdir(before)
         file.close()
-    return ""
 
 
 @contextlib.contextmanager

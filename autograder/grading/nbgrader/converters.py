@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,29 +59,3 @@ def _without_others(init_notebooks: Callable) -> Callable:
             self.assignments[folder] = [path for path in found if Path(path).stem == Path(folder).name]
 
     return init
-
-
-def exactly_one(converter: type) -> type:
-    """nbgrader's converter for one student and lesson; it also works if the notebook is missing."""
-    copy_only_what_is_listed()
-
-    class One(converter):
-        def init_notebooks(self) -> None:
-            lesson, student = self.coursedir.assignment_id, self.coursedir.student_id
-            folder = self._format_source(lesson, student)
-            self.assignments = {folder: [os.path.join(folder, f"{lesson}.ipynb")]}
-
-        def start(self) -> None:
-            """As nbgrader's, but a time of submission that cannot be read counts as missing."""
-            read = self.coursedir.get_existing_timestamp
-
-            def timestamp(path: str) -> datetime.datetime | None:
-                try:
-                    return read(path)
-                except Exception:
-                    return None
-
-            self.coursedir.get_existing_timestamp = timestamp
-            super().start()
-
-    return One

@@ -53,8 +53,6 @@ class RunCells(NbGraderPreprocessor):
     ).tag(config=True)
     data_files = List(Unicode(), help="Patterns of files that are taken from a submission.").tag(config=True)
 
-    executed = Unicode(help="The notebook as a worker has run it, as text; if empty, it is run now.").tag(config=True)
-
     @property
     def limits(self) -> Limits:
         """The three times together."""
@@ -68,25 +66,8 @@ class RunCells(NbGraderPreprocessor):
         course = CourseDirectory(config=self.config)
         handed_in = Path(course.format_path(course.submitted_directory, where["student"], where["assignment"]))
         files, left_out = submitted_files(handed_in, self.data_files)
-        if self.executed:
-            adopt(nb, self.executed)
-        else:
-            source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
-            lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
-            submission.run_submission(nb.cells, lesson, {**files, **notebook.companions(source)}, self)
+        source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
+        lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
+        submission.run_submission(nb.cells, lesson, {**files, **notebook.companions(source)}, self)
         nb.metadata.autograder.left_out = left_out
         return nb, resources
-
-
-def adopt(nb: nbformat.NotebookNode, executed: str) -> None:
-    """Copy outputs and outcomes from a notebook that a worker has run.
-
-    ValueError if the worker has run other cells: nothing of a submission may run in the process that writes grades.
-    """
-    others = nbformat.reads(executed, as_version=4).cells
-    if [(cell.id, cell.source) for cell in others] != [(cell.id, cell.source) for cell in nb.cells]:
-        raise ValueError("the worker did not run the cells that are to be graded: grade it again with --force")
-    for cell, other in zip(nb.cells, others, strict=True):
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = other.outputs, other.execution_count
-            cell.metadata["autograder"] = other.metadata.get("autograder", {})

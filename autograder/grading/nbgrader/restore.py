@@ -25,7 +25,6 @@ from nbformat.v4.nbbase import random_cell_id
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Unicode
 
 from autograder.grading import limits
 from autograder.grading.nbgrader import setup_cells
@@ -330,17 +329,8 @@ def _ids(number: int) -> Iterator[str]:
 class RestoreCells(NbGraderPreprocessor):
     """Takes the place of nbgrader's DeduplicateIds, OverwriteCells, OverwriteKernelspec and ClearOutput."""
 
-    restored = Unicode(help="The notebook as it was restored for a worker, as text; else it is restored now.").tag(
-        config=True
-    )
-
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """The notebook to grade. What was mended stays with each test, in its `metadata.autograder.notes`."""
-        if self.restored:
-            nb = nbformat.reads(self.restored, as_version=4)
-            for cell in nb.cells:
-                cell.update(PARTS[cell.cell_type])  # without outputs, which `RunCells` adopts
-            return nb, resources
         where = resources["nbgrader"]
         with Gradebook(where["db_url"]) as gradebook:
             sources = source_cells(gradebook, where["notebook"], where["assignment"])
