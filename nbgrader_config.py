@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from nbgrader.converters import GenerateAssignment
-from nbgrader.preprocessors import AssignLatePenalties, GetGrades, LimitOutput
+from nbgrader.preprocessors import AssignLatePenalties, LimitOutput
 
-from autograder.grading.nbgrader.converters import copy_only_what_is_listed
+from autograder.grading.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
 from autograder.grading.nbgrader.exchange import Collect, ReleaseFeedback
 from autograder.grading.nbgrader.preprocessors import ListChecks, RunCells
 from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
-from autograder.grading.nbgrader.scoring import SaveScores
+from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grading.pages.feedback import FeedbackExporter
 from autograder.grading.pages.safe_html import SafeCells
 
@@ -25,6 +25,9 @@ c.CourseDirectory.release_directory = "notebooks"
 
 # solutions/NN_topic also holds checks and answers. Students get its notebook and what is in its files/.
 copy_only_what_is_listed()
+
+# Two commands that write grades at once would spoil each other's.
+one_at_a_time()
 
 # The stub of an answer. Checks read its error as "not written yet".
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this function")'}
@@ -43,7 +46,7 @@ c.RunCells.timeout = 60  # seconds for a cell
 c.RunCells.test_timeout = 240  # seconds for a test cell: lesson 06's starts torchrun and kills one of its ranks
 
 # Feedback shows no hidden test; neither it nor the formgrader page runs a script from a submission.
-c.GenerateFeedback.preprocessors = [GetGrades]
+c.GenerateFeedback.preprocessors = [ReadGrades]
 c.GenerateFeedback.exporter_class = FeedbackExporter
 c.HTMLExporter.preprocessors = [SafeCells]
 

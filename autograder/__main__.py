@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import signal
 import sys
 
@@ -31,6 +32,14 @@ COMMANDS = (
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status. An error that a person can mend is printed in one line."""
+    if not __debug__:
+        print(
+            "autograder: run it without -O and PYTHONOPTIMIZE, which leave out every assert of a test", file=sys.stderr
+        )
+        return 2
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8
     parser = argparse.ArgumentParser(prog="python -m autograder", description=(__doc__ or "").split(":")[0])
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -41,6 +50,20 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"autograder: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("\nautograder: interrupted; what was finished is kept, and the next run goes on", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if "sqlalchemy" not in sys.modules or not (line := _about_gradebook(error)):
+            raise
+        print(f"autograder: {line}", file=sys.stderr)
+        return 2
+
+
+def _about_gradebook(error: Exception) -> str:
+    from autograder.lessons.nbgrader_api import trouble_with_gradebook
+
+    return trouble_with_gradebook(error)
 
 
 if __name__ == "__main__":

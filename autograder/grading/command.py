@@ -69,7 +69,7 @@ def course_of(arguments: argparse.Namespace) -> Course:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
     course = Course(folder, arguments.timeout, not arguments.no_jail)
-    course.check(arguments.lessons)
+    arguments.lessons = course.whole_names(arguments.lessons)
     return course
 
 
@@ -93,7 +93,7 @@ def _example(arguments: argparse.Namespace) -> int:
     from autograder.grading import example_class
 
     course = example_class.example_course(arguments.timeout or 20, not arguments.no_jail)  # some submissions never end
-    course.check(arguments.lessons)
+    arguments.lessons = course.whole_names(arguments.lessons)
     # Without the solutions first: the expected points show a broken test or jail as well.
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments), solutions=False)
     print(gradebook.table_of(course.rows()))

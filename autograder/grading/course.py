@@ -25,6 +25,7 @@ import nbformat
 
 from autograder.grading import limits
 from autograder.grading.bar import Bar
+from autograder.grading.nbgrader import by_hand, lock
 from autograder.grading.nbgrader.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
 from autograder.lessons import keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
@@ -61,9 +62,9 @@ class Course:
         """The lessons that can be graded here."""
         return notebook.lessons(self.solutions)
 
-    def check(self, lessons: list[str]) -> None:
-        """UnknownLessonError for a lesson that cannot be graded here."""
-        notebook.pick(lessons, self.solutions)
+    def whole_names(self, lessons: list[str]) -> list[str]:
+        """The lessons that these names or beginnings of names mean; UnknownLessonError for one that is none here."""
+        return notebook.pick(lessons, self.solutions) if lessons else []
 
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
         """(student, lesson) of everything handed in."""
@@ -107,13 +108,26 @@ class Course:
 
         if self.jail and not scheduler and (force or self._has_newer(lessons)):
             workers.begin_to_import()
-        self._check_setup()
-        with nbgrader_api.one_engine(), Bar(hidden=not self._gradable(lessons)) as bar:
-            problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
-        for problem in problems:
-            print(limits.printable(problem), file=sys.stderr)
-        write_whole(self.root / "grades.csv", csv_of(self.rows()))
+        self._check_setup(lessons)
+        with lock.held(self.root, "autograder grade"), nbgrader_api.one_engine():
+            with Bar(hidden=not self._gradable(lessons)) as bar:
+                problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
+                problems += self._follow_gradebook(bar)
+            for problem in problems:
+                print(limits.printable(problem), file=sys.stderr)
+            write_whole(self.root / "grades.csv", csv_of(self.rows()))
         return problems
+
+    def _follow_gradebook(self, bar: Bar) -> list[str]:
+        """Bring penalties and pages up to date with what people have entered; what went wrong, in at most one line."""
+        from autograder.grading.nbgrader.grade_submission import follow_gradebook
+
+        if not self.has_gradebook():
+            return []
+        with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
+            if rewritten := follow_gradebook(self._config()):
+                bar.note(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)")
+        return [f"feedback pages may be older than the gradebook: {log.problem}"] if log.problem else []
 
     def _grade_what_changed(
         self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: Bar
@@ -138,10 +152,11 @@ class Course:
             self.try_solutions(needed, pool, bar)
             return self._grade(todo, tasks, pool, bar)
 
-    def _check_setup(self) -> None:
+    def _check_setup(self, lessons: list[str] | None) -> None:
         """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
         from autograder.grading import jail
         from autograder.grading.jail import shown_files
+        from autograder.grading.nbgrader import submission_files
 
         for student in sorted((self.root / "submitted").glob("*")):
             folder = f"submitted/{limits.printable(student.name)}"
@@ -149,6 +164,12 @@ class Course:
                 print(f"{folder} cannot be read and is skipped", file=sys.stderr)
             elif student.is_dir() and not (student.name.startswith(".") or limits.is_students_name(student.name)):
                 print(f"{folder!r} is skipped: nbgrader cannot take this name for a student's", file=sys.stderr)
+        for job in self._gradable(lessons):
+            place = Path("submitted", *job)
+            if submission_files.has_unreadable_time(self.root / place):
+                print(
+                    f"the time in {place}/timestamp.txt cannot be read: no late penalty was computed", file=sys.stderr
+                )
         for folder in self.unknown_folders():
             print(f"{limits.printable(folder)} is not a lesson and is skipped: check its name", file=sys.stderr)
         if not self.jail:
@@ -179,15 +200,17 @@ class Course:
         for task, executed, error in pool.run(tasks):
             student, lesson = task.name
             bar.say(f"graded {student} {lesson}")
+            # Until it is written, it is not graded, whatever was remembered of it.
+            if done.pop("/".join(task.name), None) is not None:
+                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
             problem = self.write_grade(student, lesson, executed, error)
             if problem:
                 problems.append(problem)
+            elif _decided_by_others(executed):
+                bar.note(f"{student} {lesson}: {STARVED}")
             else:
-                if _decided_by_others(executed):
-                    bar.note(f"{student} {lesson}: {STARVED}")
-                else:
-                    done["/".join(task.name)] = todo[task.name]
-                    write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+                done["/".join(task.name)] = todo[task.name]
+                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
             bar.done(task.name)
         return problems
 
@@ -220,7 +243,7 @@ class Course:
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
 
-        ValueError if its exercises have changed and an instructor has given points or comments by hand.
+        Where its exercises have changed, what people have entered about the others stays (`by_hand`).
         """
         from nbgrader.api import MissingEntry
         from nbgrader.converters import GenerateAssignment
@@ -236,8 +259,10 @@ class Course:
             if cells is not None and done.get(lesson) == state:
                 return
             nb = nbformat.read(source / f"{lesson}.ipynb", as_version=4)
-            if cells is not None and cells != {cell.id for cell in nb.cells if notebook.nbgrader_role(cell)}:
-                self._forget(gradebook, lesson)
+            roles = [cell.metadata.nbgrader for cell in nb.cells if notebook.nbgrader_role(cell)]
+            if cells is not None and cells != {role.grade_id for role in roles}:
+                # nbgrader cannot change the exercises of a graded lesson.
+                by_hand.take_out(gradebook, lesson, self._by_hand(lesson))
         with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
             # In a scratch folder: only `make notebooks` writes released notebooks.
             scratch = Path(folder).resolve()
@@ -247,6 +272,9 @@ class Course:
             log = self._convert(GenerateAssignment, config)
         if log:
             raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
+        with self.gradebook() as gradebook:
+            if homeless := by_hand.put_back(gradebook, lesson, self._by_hand(lesson)):
+                print(limits.printable(homeless), file=sys.stderr)
         write_whole(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
 
     def _untried(self, lessons: list[str]) -> dict[str, str]:
@@ -292,7 +320,8 @@ class Course:
 
         Nothing of the submission runs in this process.
         """
-        from autograder.grading.nbgrader.grade_submission import grade_submission
+        from autograder.grading.nbgrader import scoring
+        from autograder.grading.nbgrader.grade_submission import grade_submission, record_failure
 
         problem = f"{type(error).__name__}: {error}".split("\n")[0] if error else ""
         if not problem:
@@ -301,15 +330,15 @@ class Course:
                 grade_submission(config, student, lesson, executed)
             problem = log.problem
         if problem:
-            self._record_failure(student, lesson, isinstance(error, BrokenProcessPool))
+            why = scoring.ENDED if isinstance(error, BrokenProcessPool) else scoring.FAILED
+            record_failure(self._config(assignment_id=lesson, student_id=student), student, lesson, why)
             return f"{student} {lesson}: not graded, 0 points for now: {problem} (more in .nbgrader.log)"
         return ""
 
     def final(self) -> set[tuple[str, str]]:
         """(student, lesson) of everything that has a final score for every exercise, and a feedback page."""
         rows = self.rows()
-        unfinished = {row[:2] for row in rows if row.waits}
-        found = {row[:2] for row in rows} - unfinished
+        found = {row[:2] for row in rows} - {row[:2] for row in rows if row.auto_score is None}
         return {
             (student, lesson)
             for student, lesson in found
@@ -359,35 +388,9 @@ class Course:
     def _convert(self, converter: type, config: Config) -> str:
         return nbgrader_api.convert(converter, config, self.root / ".nbgrader.log")
 
-    def _record_failure(self, student: str, lesson: str, ended: bool = False) -> None:
-        """Give a submission that could not be graded 0 points for now, so that neither old scores nor reasons stand.
-
-        ended: it ended the process that graded it.
-        """
-        from autograder.grading.nbgrader import restore, scoring
-
-        shutil.rmtree(self.root / "autograded" / student / lesson, ignore_errors=True)
-        with self.gradebook() as gradebook:
-            gradebook.update_or_create_student(student)
-            gradebook.update_or_create_submission(lesson, student)
-            empty = restore.restore([], restore.source_cells(gradebook, lesson, lesson))
-            tests = {cell.id: cell for cell in empty.cells}
-            for cell in empty.cells:
-                cell.metadata["autograder"] = {"comment": scoring.ENDED if ended else scoring.FAILED}
-            scoring.save(gradebook, lesson, lesson, student, tests)
-
-    def _forget(self, gradebook: Gradebook, lesson: str) -> None:
-        """Remove a lesson from the gradebook: nbgrader cannot change the exercises of a graded one."""
-        for submission in gradebook.find_assignment(lesson).submissions:
-            for nb in submission.notebooks:
-                grades = [grade for grade in nb.grades if grade.manual_score is not None or grade.extra_credit]
-                if grades or any(comment.manual_comment for comment in nb.comments):
-                    raise ValueError(
-                        f"the exercises of {lesson} have changed, and {submission.student.id} has points or comments "
-                        "by hand for the old ones: save them with `nbgrader export`, then "
-                        f"`nbgrader db assignment remove {lesson} --force`"
-                    )
-        gradebook.remove_assignment(lesson)
+    def _by_hand(self, lesson: str) -> Path:
+        """Where what people have entered about a lesson lies while it is not in the gradebook."""
+        return self.root / "autograded" / f".by-hand-{lesson}.json"
 
     @contextlib.contextmanager
     def gradebook(self) -> Iterator[Gradebook]:

@@ -221,6 +221,7 @@ def _serve(connection: Any, memory: int, prepare: Callable | None) -> None:
     # and write to the loop of the parent, with which it shares the file that wakes it.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of the terminal; the parent ends this
     if prepare is not None:
         prepare()
     bound_memory(memory)

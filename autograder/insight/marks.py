@@ -13,7 +13,7 @@ from typing import NamedTuple
 import nbformat
 
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import scoring
+from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons.notebook import answer_of, natural
 
@@ -36,7 +36,7 @@ class Student(NamedTuple):
 class Mark(NamedTuple):
     """One exercise of one submission. auto: the points from the autograder. comment: its reason for them.
 
-    by_hand: did an instructor give the points?
+    by_hand: did an instructor give the points? outdated: for an answer that was handed in anew since?
     """
 
     exercise: str
@@ -45,6 +45,7 @@ class Mark(NamedTuple):
     auto: float | None
     comment: str
     by_hand: bool = False
+    outdated: bool = False
 
     @property
     def lost(self) -> bool:
@@ -58,7 +59,8 @@ class Submission:
 
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
-    why properties do not hold (`run_cells.failure_of`). ungraded: the autograder failed on it.
+    why properties do not hold (`run_cells.failure_of`). ungraded: the autograder failed on it. unreadable_time: its
+    time was not understood.
     """
 
     student: str
@@ -71,6 +73,7 @@ class Submission:
     seeds: dict[str, str] = field(default_factory=dict)
     failures: dict[str, list[dict]] = field(default_factory=dict)
     ungraded: bool = False
+    unreadable_time: bool = False
 
 
 @dataclass
@@ -113,6 +116,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     submissions = [Submission(*job, *totals[job], marks[job]) for job in jobs if job in totals]
     for one in submissions:
         _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
+        one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
     waiting = [job for job in jobs if job not in totals or job in unfinished]
     return ClassMarks(course.root, _students(course), submissions, waiting)
 
@@ -125,7 +129,7 @@ def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
     found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
         by_hand, comment = row.manual_score is not None, comments.get(row[:3], "")
-        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand)
+        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand, row.outdated)
         found.setdefault(row[:2], []).append(mark)
     return found
 

@@ -50,7 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
         how = "grade the example class first: `python -m autograder grade --example`" if arguments.example else ""
         raise ValueError(f"there is no folder {folder}: {how or 'name the one that holds gradebook.db'}")
     course = Course(folder)
-    course.check(arguments.lessons)
+    arguments.lessons = course.whole_names(arguments.lessons)
     found = marks.read(course, arguments.lessons)
     if not found.submissions:
         of = f" of {', '.join(arguments.lessons)}" if arguments.lessons else ""
@@ -199,8 +199,14 @@ def _reasons(one: Submission) -> list[str]:
         reasons += _together([(f"{why}.", exercise) for exercise, why in kinds.items() if why in stopped])
         if not any(mark.score for mark in one.marks) and set(kinds.values()) - {mistakes.UNWRITTEN}:
             reasons.append("No points, although answers are written.")
+    if one.unreadable_time:
+        reasons.append("Its timestamp.txt cannot be read: no late penalty was computed.")
     for mark in one.marks:
-        if mark.auto is not None and mark.score != mark.auto:
+        if mark.outdated:
+            reasons.append(
+                f"{_title(mark.exercise)}: {mark.score:g} by hand, for an answer that was handed in anew since."
+            )
+        elif mark.auto is not None and mark.score != mark.auto:
             reasons.append(f"{_title(mark.exercise)}: {mark.score:g} by hand, {mark.auto:g} from the autograder.")
     return reasons
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -53,7 +54,8 @@ class Log(logging.Logger):
 def logged(log_file: Path | None = None) -> Iterator[Log]:
     """Inside, nbgrader does something; what it raises is logged, and told in one line by `Log.problem`.
 
-    log_file: as for `convert`.
+    An error of the database or a full disk is raised: it would meet the next submission as well. log_file: as for
+    `convert`.
     """
     from sqlalchemy.exc import SAWarning
 
@@ -67,6 +69,8 @@ def logged(log_file: Path | None = None) -> Iterator[Log]:
             yield log
     except (Exception, SystemExit) as error:  # nbgrader raises SystemExit for metadata in an older format
         log.error("%s", error, exc_info=True)
+        if (cause := _about_machine(error)) is not None:
+            raise cause from None
         log.problem = log.complaints.first or f"{type(error).__name__}: {error}"
     finally:
         os.chdir(before)
@@ -78,16 +82,55 @@ def one_engine() -> Iterator[None]:
     """Inside, all of nbgrader's gradebooks of one file share SQLAlchemy's engine.
 
     nbgrader opens the gradebook a dozen times for each submission. With an engine of its own, each opening compiles
-    all its queries anew.
+    all its queries anew. While somebody else writes, such as a person who grades by hand, it waits for half a minute.
     """
     from nbgrader import api
 
     before = api.create_engine
-    api.create_engine = functools.cache(before)
+    api.create_engine = functools.cache(functools.partial(before, connect_args={"timeout": 30}))
     try:
         yield
     finally:
         api.create_engine = before
+
+
+def trouble_with_gradebook(error: BaseException) -> str:
+    """What a person can do about an error of the gradebook's database, in one line; '' for any other error."""
+    from sqlalchemy.exc import DBAPIError
+
+    if not isinstance(error, DBAPIError):
+        return ""
+    said = str(error.orig)
+    found = next((remedy for words, remedy in REMEDIES.items() if words in said), f"the gradebook: {said}")
+    return f"{found} (what was finished is kept)"
+
+
+_UPGRADE = "another version of nbgrader made gradebook.db: keep a copy of it, and run `nbgrader db upgrade`"
+_RIGHTS = "the gradebook cannot be opened or written: check its owner and its rights, and those of its folder"
+_DAMAGED = "gradebook.db is damaged: move it away and restore a copy, or grade again without it"
+#: What SQLite says → what to do.
+REMEDIES = {
+    "locked": "the gradebook is in use by another program, such as a DB browser: close it, and run this again",
+    "disk is full": "the disk is full: make room, and run this again",
+    "no such column": _UPGRADE,
+    "no such table": _UPGRADE,
+    "readonly": _RIGHTS,
+    "unable to open": _RIGHTS,
+    "not a database": _DAMAGED,
+    "malformed": _DAMAGED,
+}
+
+
+def _about_machine(error: BaseException | None) -> BaseException | None:
+    """The error of the database or of a full disk because of which this one was raised, if it was."""
+    from sqlalchemy.exc import DBAPIError
+
+    while error is not None:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or isinstance(error, DBAPIError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 class _Complaints(logging.Handler):

@@ -92,7 +92,7 @@ def build(folder: Path) -> Toy:
     hostile = stopped("error", SCRIPT, f"{SCRIPT} Hint: {ADDS.hint}")
     fill(toy, "fay", ex1=hostile, ex2=stopped("timeout"), ex3=stopped("died"))
     (toy.root / "submitted" / "gus" / LESSON).mkdir(parents=True)
-    toy.course._record_failure("gus", LESSON)
+    toy.course.write_grade("gus", LESSON, "", RuntimeError("the autograder failed"))
     missing, changed = ["The test cell was missing."], ["The test cell had been changed."]
     fill(toy, "ivy", ex1={"notes": missing}, ex2={"notes": changed}, ex3={"notes": missing})
     fill(toy, "jon", ex1=WRONG, ex2=WRONG, ex3=WRONG)

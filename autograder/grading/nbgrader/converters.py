@@ -1,4 +1,4 @@
-"""nbgrader's own steps: they copy only what is listed, and work whatever state a submission is in."""
+"""nbgrader's own commands: they copy only what is listed, and only one of them at a time writes grades."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autograder.grading.nbgrader import submission_files
+from autograder.grading.nbgrader import lock, submission_files
 from autograder.lessons import notebook
 
 
@@ -47,6 +47,33 @@ def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callab
             (target / name).write_bytes(content)
 
     return init
+
+
+def one_at_a_time() -> None:
+    """Make nbgrader's commands and the formgrader's buttons wait their turn: those that write grades hold the lock."""
+    from nbgrader import converters
+
+    for command in ("autograde", "generate_assignment", "generate_feedback"):
+        converter = getattr(converters, command.title().replace("_", ""))
+        if not hasattr(converter.start, "__wrapped__"):
+            converter.start = _alone(converter.start, f"nbgrader {command}")
+
+
+def _alone(start: Callable, what: str) -> Callable:
+    """nbgrader's method, under the lock of its course; NbGraderException, after one line in its log, if it is taken."""
+
+    @functools.wraps(start)
+    def alone(self: Any) -> None:
+        from nbgrader.converters import NbGraderException
+
+        try:
+            with lock.held(Path(self.coursedir.root), what):
+                start(self)
+        except lock.CourseInUseError as error:
+            self.log.error("%s", error)
+            raise NbGraderException(str(error)) from None
+
+    return alone
 
 
 def _without_others(init_notebooks: Callable) -> Callable:

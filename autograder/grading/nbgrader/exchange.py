@@ -23,7 +23,7 @@ from nbgrader.utils import parse_utc
 
 from autograder.grading import limits
 from autograder.grading.limits import printable
-from autograder.grading.nbgrader import submission_files
+from autograder.grading.nbgrader import lock, submission_files
 
 #: Stands for the name of a submission that is not collected.
 _NOBODY = ""
@@ -33,6 +33,11 @@ class Collect(ExchangeCollect):
     """Collects each student's newest submission."""
 
     src_records: list[dict[str, Any]]
+
+    def start(self) -> None:
+        """As nbgrader's, while nobody else writes into the course."""
+        with _alone(self, "nbgrader collect"):
+            super().start()
 
     def init_src(self) -> None:
         """As nbgrader's, without the submissions that cannot be what they say."""
@@ -127,6 +132,14 @@ class Collect(ExchangeCollect):
 class ReleaseFeedback(ExchangeReleaseFeedback):
     """Releases the feedback of one student after the other."""
 
+    def start(self) -> None:
+        """As nbgrader's, of pages that are up to date, while nobody else writes into the course."""
+        from autograder.grading.nbgrader.grade_submission import follow_gradebook
+
+        with _alone(self, "nbgrader release_feedback"):
+            follow_gradebook(self.config, self.coursedir)
+            super().start()
+
     def init_src(self) -> None:
         """As nbgrader's."""
         _expect_no_other_course(self)
@@ -140,6 +153,17 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
             self.src_path = str(feedback / student / self.coursedir.assignment_id)
             with _no_other_stopped(self, "released", student):
                 super().copy_files()
+
+
+@contextlib.contextmanager
+def _alone(exchange: Any, what: str) -> Iterator[None]:
+    """Inside, `what` is done under the lock of the course; ExchangeError if somebody else holds it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock.held(Path(exchange.coursedir.root), what))
+        except lock.CourseInUseError as error:
+            exchange.fail(str(error))
+        yield
 
 
 def _expect_no_other_course(exchange: Any) -> None:

@@ -1,4 +1,4 @@
-"""Writes what a worker found: into the gradebook, into `autograded/` and into `feedback/`.
+"""Writes what a worker found: into the gradebook, into `autograded/` and into `feedback/`; and what a person enters.
 
 nbgrader's commands do the same with a submission that they run themselves, with the steps of `nbgrader_config.py`.
 Here those steps take a notebook that was run. Nothing of the submission runs in this process.
@@ -7,7 +7,8 @@ Here those steps take a notebook that was run. Nothing of the submission runs in
 from __future__ import annotations
 
 import contextlib
-import datetime
+import hashlib
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,18 @@ from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.utils import parse_utc
+from nbgrader.preprocessors import AssignLatePenalties
 
-from autograder.grading.nbgrader import submission_files
+from autograder.grading.nbgrader import gradebook as grades
+from autograder.grading.nbgrader import restore, scoring, submission_files
 from autograder.grading.nbgrader.preprocessors import RunCells
+from autograder.lessons import notebook
 
 if TYPE_CHECKING:
     from traitlets.config import Config
+
+#: Where a page says on which state of the gradebook it is based.
+BASED_ON = re.compile(rb'<meta name="gradebook" content="(\w+)">')
 
 
 def grade_submission(config: Config, student: str, lesson: str, executed: str) -> None:
@@ -36,45 +42,106 @@ def grade_submission(config: Config, student: str, lesson: str, executed: str) -
     nb.metadata.autograder.left_out = submission_files.submitted_files(folder, patterns)[1]
     with Gradebook(course.db_url, course.course_id) as gradebook:
         gradebook.update_or_create_student(student)
-        when = submitted_at(files)
+        when = submission_files.submitted_at(files)
         gradebook.update_or_create_submission(lesson, student, **({"timestamp": when} if when else {}))
+    where = _names(course, student, lesson) | {"changed": changed_answers(_autograded(course, student, lesson), nb)}
     steps = config.Autograde.autograde_preprocessors
-    where = {"student": student, "assignment": lesson, "notebook": lesson, "db_url": course.db_url}
     nb, _ = _taken(steps[steps.index(RunCells) + 1 :], config, nb, where)
-    _replace(Autograde, course, config, where, {f"{lesson}.ipynb": nbformat.writes(nb), **files})
-    write_page(config, student, lesson, nb, files)
+    _replace(Autograde(coursedir=course, config=config), where, {f"{lesson}.ipynb": nbformat.writes(nb), **files})
+    write_page(course, config, student, lesson, nb)
 
 
-def write_page(config: Config, student: str, lesson: str, nb: nbformat.NotebookNode, files: dict[str, bytes]) -> None:
-    """Write the feedback on an autograded notebook, with the scores and comments of the gradebook."""
+def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
+    """Give a submission that could not be graded 0 points for now, so that neither old scores nor old reasons stand."""
     course = CourseDirectory(config=config)
-    where = {"student": student, "assignment": lesson, "notebook": lesson, "db_url": course.db_url}
+    shutil.rmtree(course.format_path(course.autograded_directory, student, lesson), ignore_errors=True)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        gradebook.update_or_create_student(student)
+        gradebook.update_or_create_submission(lesson, student)
+        sources = restore.source_cells(gradebook, lesson, lesson)
+        nb = restore.notebook_of(restore.restore([], sources).cells, why)
+        for cell in nb.cells:
+            cell.metadata["autograder"] = nbformat.from_dict({"comment": why})
+        scoring.save(gradebook, lesson, lesson, student, {cell.id: cell for cell in nb.cells}, changed=())
+    write_page(course, config, student, lesson, nb)
+
+
+def write_page(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
+    """Write the feedback on an autograded notebook, with the scores and comments of the gradebook."""
+    where = _names(course, student, lesson) | {"based_on": _state(course, config, (student, lesson))[student, lesson]}
     nb, where = _taken(config.GenerateFeedback.preprocessors, config, nb, where)
     page, _ = config.GenerateFeedback.exporter_class(config=config).from_notebook_node(nb, {"nbgrader": where})
-    _replace(GenerateFeedback, course, config, where, {f"{lesson}.html": page, **files})
+    files = submission_files.exchange_files(Path(course.format_path(course.autograded_directory, student, lesson)))
+    _replace(GenerateFeedback(coursedir=course, config=config), where, {f"{lesson}.html": page, **files})
 
 
-def submitted_at(files: dict[str, bytes]) -> datetime.datetime | None:
-    """The time in the exchange's file, in UTC; None if there is none, or none that can be read."""
-    with contextlib.suppress(Exception):  # a student can write anything there, and dateutil raises many things
-        return parse_utc(files["timestamp.txt"].decode().strip())
+def follow_gradebook(config: Config, course: CourseDirectory | None = None) -> list[tuple[str, str]]:
+    """Bring late penalties and pages up to date with what stands in the gradebook now; (student, lesson) of the pages.
+
+    No notebook is run. Points, comments and extra credit by hand, due dates and extensions need nothing else to count.
+    """
+    course, rewritten = course or CourseDirectory(config=config), []
+    for (student, lesson), state in sorted(_state(course, config).items()):
+        page = Path(course.format_path(course.feedback_directory, student, lesson), f"{lesson}.html")
+        nb = _autograded(course, student, lesson) if page.is_file() and _based_on(page) != state else None
+        if nb is not None:
+            if AssignLatePenalties in config.Autograde.autograde_preprocessors:
+                _taken([AssignLatePenalties], config, nb, _names(course, student, lesson))
+            write_page(course, config, student, lesson, nb)
+            rewritten.append((student, lesson))
+    return rewritten
+
+
+def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.NotebookNode) -> list[str]:
+    """The tests of those answers that are not what they were when the submission was graded before."""
+
+    def answers(nb: nbformat.NotebookNode | None) -> dict[str, str]:
+        cells = nb.cells if nb is not None else []
+        return {cell.id: cell.source for cell in cells if notebook.nbgrader_role(cell) == "solution"}
+
+    old = answers(before)
+    return [f"{name}-test" for name, source in answers(now).items() if old.get(name) != source]
+
+
+def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:
+    """(student, lesson) → a digest of all on which its page depends beside the notebook. job: of this one only."""
+    policy = repr((config.LateSubmissionPlugin, config.AssignLatePenalties))
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        found = grades.entered(gradebook, job)
+    return {one: hashlib.sha256(f"{policy} {state}".encode()).hexdigest() for one, state in found.items()}
+
+
+def _based_on(page: Path) -> str:
+    with open(page, "rb") as file:
+        found = BASED_ON.search(file.read(4000))
+    return found[1].decode() if found else ""
+
+
+def _autograded(course: CourseDirectory, student: str, lesson: str) -> nbformat.NotebookNode | None:
+    """The notebook as it was graded; None if there is none, or somebody has broken it."""
+    path = Path(course.format_path(course.autograded_directory, student, lesson), f"{lesson}.ipynb")
+    with contextlib.suppress(OSError, ValueError, nbformat.reader.NotJSONError):
+        return nbformat.read(path, as_version=4)
     return None
 
 
+def _names(course: CourseDirectory, student: str, lesson: str) -> dict[str, Any]:
+    """How nbgrader's steps are told what they work on."""
+    return {"student": student, "assignment": lesson, "notebook": lesson, "db_url": course.db_url}
+
+
 def _taken(steps: list[type], config: Config, nb: nbformat.NotebookNode, where: dict[str, Any]) -> tuple:
-    """The notebook after nbgrader's steps, and what they found. where: nbgrader's student, assignment, and so on."""
+    """The notebook after these of nbgrader's steps, and what they have added to `where`."""
     resources: dict[str, Any] = {"nbgrader": where}
     for step in steps:
         nb, resources = step(config=config).preprocess(nb, resources)
     return nb, resources["nbgrader"]
 
 
-def _replace(
-    converter: type[BaseConverter], course: CourseDirectory, config: Config, where: dict, files: dict[str, Any]
-) -> None:
+def _replace(converter: BaseConverter, where: dict[str, Any], files: dict[str, str | bytes]) -> None:
     """Put these files, and nothing else, where nbgrader's converter writes, with its permissions."""
-    writer = converter(coursedir=course, config=config)
-    target = Path(writer._format_dest(where["assignment"], where["student"]))
+    job = where["assignment"], where["student"]
+    target = Path(converter._format_dest(*job))
     new = target.with_name(f".{target.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -85,4 +152,4 @@ def _replace(
         new.rename(target)
     finally:
         shutil.rmtree(new, ignore_errors=True)  # what a full disk leaves
-    writer.set_permissions(where["assignment"], where["student"])
+    converter.set_permissions(*job)

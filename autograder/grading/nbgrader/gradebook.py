@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, NamedTuple
 
 from autograder.grading.limits import csv_cell, csv_text, printable
@@ -22,8 +23,13 @@ class Row(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Is there no final score yet?"""
-        return self.auto_score is None or self.needs_manual_grade
+        """Is there no score yet?"""
+        return self.manual_score is None and (self.auto_score is None or self.needs_manual_grade)
+
+    @property
+    def outdated(self) -> bool:
+        """Did a person give the score for an answer that has been handed in anew since?"""
+        return self.manual_score is not None and self.needs_manual_grade
 
 
 def read_rows(gradebook: Any) -> list[Row]:
@@ -68,6 +74,38 @@ def read_comments(gradebook: Any) -> dict[tuple[str, str, str], str]:
         .all()
     )
     return {(student, lesson, cell): text or "" for student, lesson, cell, text in found}
+
+
+def entered(gradebook: Any, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:
+    """(student, lesson) → a digest of all in the gradebook on which its page depends. job: of this one only.
+
+    That is its points, comments, extra credit and late penalty, its time and extension, and the lesson's due date.
+    """
+    from nbgrader import api
+
+    of_job = api.SubmittedAssignment.student_id, api.Assignment.name
+    submission, notebook = api.SubmittedAssignment, api.SubmittedNotebook
+    dates = submission.timestamp, submission.extension, api.Assignment.duedate, notebook.late_submission_penalty
+    grade = api.Grade
+    points = api.BaseCell.name, grade.auto_score, grade.manual_score, grade.extra_credit, grade.needs_manual_grade
+    found: dict[tuple[str, str], list[str]] = {}
+    for kind, columns in (
+        (notebook, dates),
+        (api.Grade, points),
+        (api.Comment, (api.BaseCell.name, api.Comment.auto_comment, api.Comment.manual_comment)),
+    ):
+        query = gradebook.db.query(*of_job, *columns).select_from(kind)
+        if kind is not notebook:
+            query = query.join(api.BaseCell, kind.cell_id == api.BaseCell.id).join(
+                notebook, kind.notebook_id == notebook.id
+            )
+        query = query.join(submission, notebook.assignment_id == submission.id)
+        query = query.join(api.Assignment, submission.assignment_id == api.Assignment.id)
+        if job is not None:
+            query = query.filter(submission.student_id == job[0], api.Assignment.name == job[1])
+        for student, lesson, *values in query:
+            found.setdefault((student, lesson), []).append(repr(values))
+    return {job: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest() for job, lines in found.items()}
 
 
 def scores_of(rows: list[Row]) -> dict[tuple[str, str, str], tuple[float, float]]:

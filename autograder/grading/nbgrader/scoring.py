@@ -8,11 +8,12 @@ nbgrader looks at the outputs instead: anything on stderr costs all points, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 import nbformat
 from nbgrader.api import Gradebook
-from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
 from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
@@ -194,24 +195,40 @@ class SaveScores(NbGraderPreprocessor):
             test.metadata.autograder.comment = said
         tests = {test.id: test for test in nb.cells if is_test(test)}
         with Gradebook(where["db_url"]) as gradebook:
-            save(gradebook, where["notebook"], where["assignment"], where["student"], tests)
+            save(gradebook, where["notebook"], where["assignment"], where["student"], tests, where.get("changed"))
         return nb, resources
 
 
+class ReadGrades(GetGrades):
+    """As nbgrader's GetGrades; it also says of which answers the score by hand belongs to an earlier version."""
+
+    def _get_score(self, cell: nbformat.NotebookNode, resources: dict) -> None:
+        super()._get_score(cell, resources)
+        name = cell.metadata["nbgrader"]["grade_id"]
+        grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
+        cell.metadata.nbgrader["outdated"] = grade.manual_score is not None and bool(grade.needs_manual_grade)
+
+
 def save(
-    gradebook: Gradebook, notebook: str, assignment: str, student: str, tests: dict[str, nbformat.NotebookNode]
+    gradebook: Gradebook,
+    notebook: str,
+    assignment: str,
+    student: str,
+    tests: dict[str, nbformat.NotebookNode],
+    changed: Collection[str] | None = None,
 ) -> None:
     """Write a score and a comment for every exercise that the gradebook knows, in one transaction.
 
-    A score given by hand is kept next to the new one and still takes precedence. No grade is left waiting for a score
-    by hand.
+    A score given by hand is kept next to the new one and still takes precedence; if the answer is another one than
+    before, the formgrader lists it once more. changed: the tests of these answers; if not given, all may have changed.
     """
     submission = gradebook.find_submission_notebook(notebook, assignment, student)
     comments = {comment.name: comment for comment in submission.comments}
     for grade in submission.grades:
         test = tests[grade.name]
         grade.auto_score = min(score(test), grade.max_score)
-        grade.needs_manual_grade = False
+        again = changed is None or grade.name in changed or grade.needs_manual_grade
+        grade.needs_manual_grade = grade.manual_score is not None and again
         comment = comments.get(answer_of(grade.name))
         if comment is not None:
             ours = test.metadata.autograder

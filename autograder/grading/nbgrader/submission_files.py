@@ -7,6 +7,7 @@ finds: no right to read, names that are not text, folders in folders without end
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fnmatch
 import hashlib
 import itertools
@@ -94,6 +95,20 @@ def exchange_files(folder: Path) -> dict[str, bytes]:
     """The exchange's own files in a submission's folder. Its student can change them: no links, nothing large."""
     found = {} if os.path.islink(folder) else {name: read(folder / name, 1000) for name in EXCHANGE_FILES}
     return {name: content for name, content in found.items() if content is not None}
+
+
+def submitted_at(files: dict[str, bytes]) -> datetime.datetime | None:
+    """The time in the exchange's file, in UTC; None if there is none, or none that can be read."""
+    from nbgrader.utils import parse_utc
+
+    with contextlib.suppress(Exception):  # a student can write anything there, and dateutil raises many things
+        return parse_utc(files["timestamp.txt"].decode("utf-8-sig").strip())
+    return None
+
+
+def has_unreadable_time(folder: Path) -> bool:
+    """Does a submission's folder have a file with its time that says none?"""
+    return os.path.lexists(folder / "timestamp.txt") and submitted_at(exchange_files(folder)) is None
 
 
 def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:

@@ -79,6 +79,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             score=info["score"],
             max_score=info["max_score"],
             late_penalty=info.get("late_penalty") or 0,
+            based_on=info.get("based_on", ""),
             problem=problem,
             left_out=ours.get("left_out", []),
             setup=[hide(remark, secrets) for remark in setup_cells.remarks(nb.cells)],
@@ -129,6 +130,7 @@ def exercise(
         "remarks": scoring.remarks(test) if outcomes else [ours.get("comment", "")] if unreadable else [],
         "notes": ours.get("notes", []),
         "comment": comment if comment and comment != by_machine else "",
+        "outdated": role.get("outdated", False),
         "answer": answer,
     }
 

@@ -14,6 +14,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -116,10 +117,13 @@ class Workers:
             self._start_pool()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: Any) -> None:
         if self.client is not None:
             self.client.close()
         if self.pool is not None:
+            if error is not None:  # interrupted: what runs now is run again next time
+                for process in list((self.pool._processes or {}).values()):
+                    process.terminate()
             self.pool.shutdown(cancel_futures=True)
 
     def prepared(self, tasks: Iterable[Task]) -> Iterator[Task]:
@@ -263,6 +267,8 @@ def _begin(jail: bool) -> None:
     """Prepare a fresh worker, before its first task is ready."""
     from ranks import processes
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of the terminal; the parent ends this
+    signal.signal(signal.SIGTERM, lambda *_: _leave())
     if sys.platform == "linux":
         processes.fork_server()  # before there are threads
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -276,11 +282,16 @@ def _begin(jail: bool) -> None:
 
 def _end_with_parent() -> None:
     """End this worker when its parent ends; a worker whose parent was killed would wait for tasks forever."""
-    from autograder.grading.jail import kernel
-
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    _leave()
+
+
+def _leave() -> None:
+    """End this worker at once, with its jails and its files."""
+    from autograder.grading.jail import kernel
+
     kernel.leave_nothing()
     os._exit(1)
 

@@ -1,0 +1,339 @@
+"""What people enter in the gradebook counts, everywhere and at once, and outlives a change of the exercises."""
+
+import csv
+import datetime
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+import sqlalchemy.exc
+
+from autograder.__main__ import main
+from autograder.grading.nbgrader import lock
+from autograder.insight import marks, report
+from autograder.lessons import nbgrader_api
+from ranks.stopwatch import family
+from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
+
+pytestmark = pytest.mark.apart
+
+WRONG = "def square(x):\n    return 0\n"
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A class of ada, all right, and ben, whose second exercise is wrong; graded, in this process."""
+    monkeypatch.setattr(nbgrader_api, "CONFIG", "nbgrader_config.py")
+    toy = Toy(tmp_path)
+    toy.course.jail = False
+    toy.hand_in("ada", submission())
+    toy.hand_in("ben", submission(ex2=WRONG))
+    assert not toy.course.grade(jobs=1, solutions=False)
+    toy.runs = count_runs(toy, monkeypatch)
+    return toy
+
+
+def count_runs(toy, monkeypatch):
+    """The submissions that are run from now on."""
+    runs, task = [], toy.course.task
+    monkeypatch.setattr(toy.course, "task", lambda *job: runs.append(job) or task(*job))
+    return runs
+
+
+def grade(toy):
+    assert not toy.course.grade(jobs=1, solutions=False)
+
+
+def enter(toy, student, exercise, points=None, comment=None, extra=None):
+    """What the formgrader writes when a person grades."""
+    with toy.course.gradebook() as gradebook:
+        found = gradebook.find_grade(f"{exercise}-test", LESSON, LESSON, student)
+        found.manual_score, found.extra_credit, found.needs_manual_grade = points, extra, False
+        gradebook.find_comment(exercise, LESSON, LESSON, student).manual_comment = comment
+        gradebook.db.commit()
+
+
+def points(toy, student, exercise):
+    rows = toy.course.rows()
+    return next(one.score for one in rows if one.student == student and one.exercise.startswith(exercise))
+
+
+def row(toy, student):
+    with open(toy.root / "grades.csv", encoding="utf-8") as file:
+        return next(line for line in csv.DictReader(file) if line["student_id"] == student)
+
+
+# --- pages follow the gradebook ---------------------------------------------------------------------------
+
+
+def test_points_comments_and_extra_credit_by_hand_are_on_the_page_and_in_the_file(toy):
+    enter(toy, "ben", "07-ex2-square", 1.5, "Good idea, sign wrong.", extra=0.25)
+    before = toy.page("ada")
+    grade(toy)
+    assert "5.75 of 6 points" in toy.page("ben") and "Good idea, sign wrong." in toy.page("ben")
+    assert row(toy, "ben")["score"] == "5.75"
+    assert toy.page("ada") == before and not toy.runs, "no notebook is run for that"
+    page = toy.root / "feedback" / "ben" / LESSON / f"{LESSON}.html"
+    written = page.stat().st_mtime_ns
+    grade(toy)
+    assert page.stat().st_mtime_ns == written, "a page that is up to date stays as it is"
+
+
+def test_a_due_date_and_an_extension_count_without_a_run(toy):
+    (toy.root / "submitted" / "ben" / LESSON / "timestamp.txt").write_bytes("\ufeff2026-05-02 12:00:00 UTC".encode())
+    toy.course.settings.LateSubmissionPlugin.penalty_method = "zero"
+    grade(toy)
+    toy.runs.clear()
+    with toy.course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LESSON, duedate=datetime.datetime(2026, 4, 30))
+    grade(toy)
+    assert row(toy, "ben")["score"] == "0" and row(toy, "ada")["score"] == "6"
+    assert "0 of 6 points" in toy.page("ben")
+    with toy.course.gradebook() as gradebook:
+        gradebook.grant_extension(LESSON, "ben", days=3)
+    grade(toy)
+    assert row(toy, "ben")["score"] == "4" and "4 of 6 points" in toy.page("ben") and not toy.runs
+
+
+def test_a_time_that_cannot_be_read_is_told(toy, capsys):
+    (toy.root / "submitted" / "ben" / LESSON / "timestamp.txt").write_text("yesterday, I think")
+    grade(toy)
+    line = "the time in submitted/ben/07_toy/timestamp.txt cannot be read: no late penalty was computed"
+    assert line in capsys.readouterr().err
+    assert "cannot be read: no late penalty" in report.page(marks.read(toy.course), toy.root / "report.html")
+
+
+def test_a_score_by_hand_for_another_answer_stays_and_is_flagged(toy):
+    enter(toy, "ben", "07-ex2-square", 1.5)
+    grade(toy)
+    assert "handed in anew" not in toy.page("ben")
+    toy.hand_in("ben", submission(ex3="def half(x):\n    return 0\n"))
+    grade(toy)
+    assert points(toy, "ben", "07-ex2-square") == 1.5 and "handed in anew" in toy.page("ben")
+    found = [one for one in marks.read(toy.course).submissions if one.student == "ben"]
+    assert any("handed in anew" in reason for reason in report._reasons(found[0]))
+    with toy.course.gradebook() as gradebook:
+        nb = gradebook.find_submission_notebook(LESSON, LESSON, "ben")
+        assert [grade.name for grade in nb.grades if grade.needs_manual_grade] == ["07-ex2-square-test"]
+    toy.runs.clear()
+    enter(toy, "ben", "07-ex2-square", 2.0)
+    grade(toy)
+    assert "handed in anew" not in toy.page("ben") and not toy.runs
+
+
+# --- exercises change -------------------------------------------------------------------------------------
+
+
+def change_lesson(toy, change):
+    nb = lesson()
+    change(nb)
+    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+
+
+def rename(old, new):
+    def change(nb):
+        for one in nb.cells:
+            role = one.metadata.get("nbgrader", {})
+            if role.get("grade_id", "").startswith(old):
+                one.id = role["grade_id"] = role["grade_id"].replace(old, new)
+
+    return change
+
+
+def test_dates_points_and_comments_outlive_a_change_of_another_exercise(toy):
+    enter(toy, "ben", "07-ex2-square", 1.5, "Sign wrong.", extra=0.5)
+    with toy.course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LESSON, duedate=datetime.datetime(2026, 4, 30))
+        gradebook.grant_extension(LESSON, "ben", days=3)
+    change_lesson(toy, rename("07-ex3-half", "07-ex3-halved"))
+    grade(toy)
+    assert points(toy, "ben", "07-ex2-square") == 2.0 and "Sign wrong." in toy.page("ben")
+    with toy.course.gradebook() as gradebook:
+        found = gradebook.find_submission(LESSON, "ben")
+        assert found.assignment.duedate == datetime.datetime(2026, 4, 30)
+        assert found.extension == datetime.timedelta(days=3)
+    assert not list(toy.root.glob("autograded/.by-hand*"))
+
+
+def test_points_for_an_exercise_that_is_gone_are_kept_and_come_back_with_it(toy, capsys):
+    enter(toy, "ben", "07-ex2-square", 1.5, "Sign wrong.")
+    change_lesson(toy, rename("07-ex2-square", "07-ex2-squared"))
+    grade(toy)
+    said = capsys.readouterr().err
+    assert "07_toy has no 07-ex2-square any more: the points and comments by hand of ben for that are kept in" in said
+    change_lesson(toy, lambda nb: None)
+    grade(toy)
+    assert points(toy, "ben", "07-ex2-square") == 1.5 and "Sign wrong." in toy.page("ben")
+
+
+def test_nothing_is_lost_if_the_grader_ends_between_forgetting_and_entering(toy, monkeypatch):
+    enter(toy, "ben", "07-ex2-square", 1.5)
+    change_lesson(toy, rename("07-ex3-half", "07-ex3-halved"))
+    with monkeypatch.context() as patch:
+        patch.setattr(toy.course, "_convert", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            toy.course.prepare(LESSON)
+    grade(toy)
+    assert points(toy, "ben", "07-ex2-square") == 1.5
+
+
+def test_ids_that_jupyterlab_gave_are_no_change(toy):
+    """JupyterLab gives a cell an id of its own; the exercise is known by its grade_id."""
+    enter(toy, "ben", "07-ex2-square", 1.5)
+
+    def change(nb):
+        cell(nb, "07-ex3-half").id = "5e1f0a"
+        cell(nb, "07-ex1-double").source += "\n"
+
+    change_lesson(toy, change)
+    grade(toy)
+    assert points(toy, "ben", "07-ex2-square") == 1.5
+
+
+# --- one grader at a time ---------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from autograder.grading.nbgrader import lock
+with lock.held(Path(sys.argv[1]), "autograder grade"):
+    print("held", flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process that grades the course in this folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_lock_says_who_holds_it_and_a_kill_frees_it(tmp_path, other, capsys):
+    now = f"{datetime.datetime.now():%H:}"
+    said = rf"`autograder grade` has been running since {now}\d\d \(process"
+    with pytest.raises(lock.CourseInUseError, match=said), lock.held(tmp_path, "autograder grade"):
+        pass
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    with lock.held(tmp_path, "autograder grade"), lock.held(tmp_path, "nbgrader autograde"):
+        pass
+
+
+def test_every_command_that_writes_grades_waits_its_turn(toy, capsys, monkeypatch):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, toy.root], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        for command in ("grade", "regrade"):
+            assert main([command, "--course", str(toy.root), "--no-jail"]) == 2
+            assert "are being written: `autograder grade` has been running since" in capsys.readouterr().err
+        nbgrader = [sys.executable, "-m", "nbgrader"]
+        for command in ("autograde", "generate_feedback", "generate_assignment", "release_feedback", "collect"):
+            done = subprocess.run([*nbgrader, command, LESSON], cwd=toy.root, capture_output=True, text=True)
+            assert done.returncode and "are being written" in done.stderr, done.stderr
+            assert "Traceback" not in done.stderr.split("are being written")[0]
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_two_at_once_lose_no_mark(toy):
+    """One grades, the other says that it has to wait."""
+    for number in range(6):
+        toy.hand_in(f"s{number}", submission())
+    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "1"]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate() for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2]
+    assert sum("are being written" in err for _, err in said) == 1 and "Traceback" not in said[0][1] + said[1][1]
+    assert all(row(toy, f"s{number}")["score"] == "6" for number in range(6))
+
+
+def test_a_submission_that_failed_is_not_remembered_as_graded(toy, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("autograder.grading.running.workers._attempt", lambda task: (task, "", OSError("no room")))
+        assert toy.course.grade(force=True, jobs=1, solutions=False)
+    assert row(toy, "ada")["score"] == "0"
+    assert "The autograder failed on this notebook" in toy.page("ada")
+    assert "Your instructor writes" not in toy.page("ada") and "All tests" not in toy.page("ada")
+    grade(toy)
+    assert row(toy, "ada")["score"] == "6"
+
+
+# --- trouble ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("database is locked", "in use by another program"),
+        ("database or disk is full", "the disk is full: make room"),
+        ("no such column: grade.extra_credit", "nbgrader db upgrade"),
+        ("file is not a database", "damaged"),
+        ("attempt to write a readonly database", "check its owner"),
+    ],
+)
+def test_trouble_with_the_database_is_one_line_and_nothing_is_forgotten(toy, monkeypatch, capsys, said, advice):
+    toy.hand_in("cyd", submission())
+
+    def fail(*_, **__):
+        raise sqlalchemy.exc.OperationalError("UPDATE", {}, Exception(said))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("autograder.grading.nbgrader.scoring.save", fail)
+        assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 2
+    err = capsys.readouterr().err
+    assert advice in err.splitlines()[-1] and "Traceback" not in err
+    assert row(toy, "ada")["score"] == "6", "what was graded before stays"
+    assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 0
+    assert row(toy, "cyd")["score"] == "6"
+
+
+def test_a_gradebook_of_another_version_is_told(toy, capsys):
+    import sqlite3
+
+    with sqlite3.connect(toy.root / "gradebook.db") as database:
+        database.execute("ALTER TABLE grade DROP COLUMN extra_credit")
+    assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 2
+    assert "nbgrader db upgrade" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_ctrl_c_is_one_line_and_the_next_run_goes_on(toy):
+    for number in range(3):
+        toy.hand_in(f"s{number}", submission(ex1="import time\ndef double(x):\n    time.sleep(3600)\n"))
+    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "2"]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*command, "--timeout", "3000"], **pipes, start_new_session=True)
+    while len(family(process.pid)) < 6:  # the server of the workers, the workers, and their kernels
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130 and "interrupted; what was finished is kept" in err.splitlines()[-1]
+    assert "Traceback" not in err, err
+    for number in range(3):
+        shutil.rmtree(toy.root / "submitted" / f"s{number}")
+    assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 0
+
+
+def test_python_without_asserts_grades_nothing(toy):
+    done = subprocess.run([sys.executable, "-O", "-m", "autograder", "report"], capture_output=True, text=True)
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("autograder: run it without -O")
+        and "\n" not in done.stderr[:-1]
+    )
+
+
+def test_short_names_of_lessons_are_enough(toy, capsys):
+    for command in ("grade", "regrade", "report"):
+        assert main([command, "07", "--course", str(toy.root)] + ["--no-jail"] * (command != "report")) == 0
+    said = capsys.readouterr().out
+    assert "Nothing" not in said and "nothing" not in said
