@@ -23,7 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from autograder.checking.hints import same_evidence
 from autograder.grading import limits
 from autograder.grading.jail import wire
-from autograder.grading.nbgrader import restore
+from autograder.grading.nbgrader import reading
 from autograder.grading.nbgrader.gradebook import Row, csv_of
 from autograder.grading.pages import feedback, safe_html
 from autograder.grading.running import pictures
@@ -139,7 +139,7 @@ def parses_source(chance):
     nb = new_notebook(
         cells=[chance.choice([new_code_cell, new_markdown_cell])(text(chance, 400_000)) for _ in range(3)]
     )
-    cells = restore.read_submission(io.StringIO(json.dumps(nb))).cells
+    cells = reading.read_submission(json.dumps(nb)).cells
     lesson = new_notebook(cells=[new_code_cell("import math", id="s", metadata={"tags": ["setup"]})])
     skippable.skippable_cells([*lesson.cells, *cells], lesson)
     assert all(len(cell.source) <= limits.SOURCE for cell in cells)

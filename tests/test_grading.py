@@ -21,6 +21,7 @@ from autograder.__main__ import main
 from autograder.grading import example_class, jail
 from autograder.grading.course import Course
 from autograder.grading.running import workers
+from autograder.insight import marks, report
 from autograder.lessons import notebook
 from tests.helpers.hostile_markup import assert_harmless
 from tests.helpers.notebook_regions import split
@@ -268,18 +269,6 @@ def test_a_lesson_with_other_exercises_is_graded_anew(course):
     assert course.course.totals() == {("ada", LESSON): (3.0, 3.0), ("bob", LESSON): (1.0, 3.0)}
 
 
-def test_points_by_hand_are_never_thrown_away(course, capsys):
-    course.course.grade()
-    with course.course.gradebook() as gradebook:
-        gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "bob").manual_score = 1.0
-        gradebook.db.commit()
-    change_lesson(course, drop_exercise)
-    capsys.readouterr()
-    assert main(["grade", "--course", str(course.root)]) == 2
-    assert "bob has points or comments by hand" in one_line(capsys.readouterr().err)
-    assert course.points("bob")["ex2"] == 1.0
-
-
 @pytest.mark.thorough
 def test_when_the_machine_fails_no_old_score_stands_and_the_command_says_so(course, capsys, monkeypatch):
     from autograder.grading.jail import kernel
@@ -427,3 +416,27 @@ def test_a_failed_check_on_ranks_shows_what_they_sent():
     assert pictures.picture_of(CheckFailed("wrong")) == {} == pictures.picture_of(None)
     error.ledger = Ledger([Message(0, "send", 1, 8, 0.0)] * 500, 2)
     assert pictures.picture_of(error) == {}, "nobody could see anything in it"
+
+
+def test_every_file_that_could_be_work_is_graded_or_named(course, capsys):
+    submitted = course.root / "submitted"
+    places = ["ada_1234_07_toy.ipynb", "Moodle.zip", "dan/07_toy.ipynb", "07_toy/eve.ipynb", "hal/07_toy.pdf"]
+    places += ["moodle/Fay_1_file_/07_toy.ipynb", "gus/07_Toy/07_toy.ipynb"]
+    noise = "__MACOSX/ada/07_toy/._07_toy.ipynb", "ada/.ipynb_checkpoints/07_toy.ipynb", "dan/photo.jpg"
+    for place in (*places, *noise):
+        (submitted / place).parent.mkdir(parents=True, exist_ok=True)
+        (submitted / place).write_text(json.dumps(submission()))
+    assert course.course.strays() == sorted(f"submitted/{place}" for place in places)
+    (submitted / "ada" / LESSON / f"{LESSON} (2).ipynb").write_text(json.dumps(submission()))
+    assert not course.course.grade(solutions=False)
+    said = capsys.readouterr().err
+    for place in places:
+        assert f"submitted/{place} is not graded: put it at submitted/STUDENT/LESSON/LESSON.ipynb" in said
+    assert "MACOSX" not in said and "checkpoints" not in said and "photo" not in said
+    page = report.page(marks.read(course.course), course.root / "report.html")
+    assert all(place in page for place in places) and f"{LESSON} (2).ipynb lies beside the notebook" in page
+    for folder in (course.root / "submitted").iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    assert main(["grade", "--course", str(course.root), "--no-jail"]) == 0
+    assert "There are 2 files in other places, such as submitted/Moodle.zip." in capsys.readouterr().out

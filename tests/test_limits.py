@@ -1,7 +1,6 @@
 """What a submission's text and data may take outside the jail: each limit, and what lies beyond it."""
 
 import argparse
-import io
 import json
 import os
 import random
@@ -20,7 +19,7 @@ from autograder.checking.expect import CheckFailed, expect_close, expect_raises
 from autograder.checking.hints import same_evidence
 from autograder.grading import limits, retry
 from autograder.grading.jail import wire
-from autograder.grading.nbgrader import restore, submission_files
+from autograder.grading.nbgrader import reading, submission_files
 from autograder.grading.pages import feedback
 from autograder.grading.running import pictures, run_cells
 from autograder.grading.running.kernels import Outputs, Reply
@@ -76,7 +75,7 @@ def test_errors_without_end_are_cut():
 
 def test_a_cell_that_is_too_long_says_so_and_is_not_parsed():
     nb = new_notebook(cells=[new_code_cell("x = 1\n" * limits.SOURCE, id="long"), new_code_cell("y = 1", id="short")])
-    cells = restore.read_submission(io.StringIO(nbformat.writes(nb))).cells
+    cells = reading.read_submission(nbformat.writes(nb)).cells
     assert "200,000 characters" in cells[0].source and cells[1].source == "y = 1"
     with pytest.raises(ValueError, match="keep data out of the source"):
         exec(cells[0].source, {})
@@ -84,7 +83,7 @@ def test_a_cell_that_is_too_long_says_so_and_is_not_parsed():
 
 def read_cells(*sources):
     nb = new_notebook(cells=[new_code_cell(source) for source in sources])
-    return restore.read_submission(io.StringIO(json.dumps(nb))).cells
+    return reading.read_submission(json.dumps(nb)).cells
 
 
 def test_a_cell_with_many_accents_on_a_letter_is_not_parsed():
@@ -277,7 +276,7 @@ def test_spans_of_time_are_no_numbers_and_imaginary_parts_count():
 
 def test_a_notebook_of_too_many_pieces_is_not_read():
     def read_back(nb):
-        return restore.read_submission(io.StringIO(json.dumps(nb))).metadata.autograder.problem
+        return reading.read_submission(json.dumps(nb)).metadata.autograder.problem
 
     nb = new_notebook(cells=[new_code_cell("x = [1]")])
     assert read_back(nb) == ""
@@ -355,7 +354,7 @@ def test_old_formats_cost_nothing_more():
     cells += [{"cell_type": "code", "input": "1", "language": "python", "outputs": outputs}]
     nb = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]}
     began = time.process_time()
-    read = restore.read_submission(io.StringIO(json.dumps(nb)))
+    read = reading.read_submission(json.dumps(nb))
     assert [cell.source for cell in read.cells] == ["# x", "1"] and time.process_time() - began < 30
 
 

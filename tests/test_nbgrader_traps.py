@@ -1,6 +1,7 @@
 """nbgrader's traps: what it does by itself (the trap is real), and what it does with our steps (it is mended)."""
 
 import copy
+import json
 import os
 
 import pytest
@@ -290,14 +291,14 @@ def processes_with(mark):
 
 BROKEN = {
     "not-json": ("this is no notebook", "The file is not a Jupyter notebook"),
-    "cut-off": (str(submission())[:500], "The file is not a Jupyter notebook"),
+    "cut-off": (json.dumps(submission())[:500], "The file ends in the middle of the notebook"),
     "empty": ("", "The file is empty"),
-    "binary": (b"\xff\xfe\x00\x01" * 9, "The file is not text"),
+    "binary": (b"\xff\xfe\x00\x01" * 9, "The file is not a Jupyter notebook"),
     "a-list": ("[1, 2]", "The file is not a Jupyter notebook"),
     "no-cells": ('{"metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "The file is not a Jupyter notebook"),
     "cells-of-nothing": ('{"cells": null, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "The file is not"),
     "very-deep": ("[" * 100_000, "The file is not a Jupyter notebook"),
-    "missing": (None, f"There is no {LESSON}.ipynb (the folder holds no notebook)"),
+    "missing": (None, f"There is no {LESSON}.ipynb, and the folder holds no other notebook"),
 }
 
 
@@ -318,11 +319,14 @@ def test_a_broken_file_replaces_an_old_score_and_nbgrader_keeps_it(toy, stock):
     assert toy.grade("no notebook", "broke") == dict.fromkeys(FULL, 0.0)
 
 
-def test_a_notebook_under_another_name_is_named(toy):
+def test_the_only_notebook_is_graded_under_another_name_and_several_are_named(toy):
     path = toy.hand_in("renamed", submission())
     path.rename(path.with_name("my solution.ipynb"))
+    assert toy.grade(None, "renamed") == FULL
+    assert "my solution.ipynb was graded, since there is no 07_toy.ipynb" in toy.page("renamed")
+    path.with_name("07_toy (2).ipynb").write_bytes(path.with_name("my solution.ipynb").read_bytes())
     assert toy.grade(None, "renamed") == dict.fromkeys(FULL, 0.0)
-    assert "found my solution.ipynb" in toy.comment("ex1", "renamed")
+    assert "found 07_toy (2).ipynb, my solution.ipynb" in toy.comment("ex1", "renamed")
 
 
 ODD = """

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -42,6 +43,12 @@ STARVED = (
     "it met a limit of time, also when it was tried alone, while other programs had the processors; the next `grade` "
     "tries it again"
 )
+
+#: Names of files that somebody may have handed in: notebooks, scripts, documents, archives.
+COULD_BE_WORK = re.compile(r"\.(ipynb(\.\w+)?|py|zip|tar|t?gz|7z|rar|docx?|pdf|html?)$", re.IGNORECASE)
+#: What is said of one in the wrong place, of so many of them at most.
+EXPECTED = "put it at submitted/STUDENT/LESSON/LESSON.ipynb"
+MOST_NAMED = 10
 
 
 class Course:
@@ -76,10 +83,31 @@ class Course:
         """Those of `jobs` that nbgrader can take for what they are."""
         return [(student, lesson) for student, lesson in self.jobs(lessons) if limits.is_students_name(student)]
 
+    def strays(self) -> list[str]:
+        """Files below `submitted/` that could be somebody's work and are graded nowhere, in order.
+
+        They lie too high or too deep, or in a folder whose name is not a lesson's. Links are not followed.
+        """
+        known, found = set(self.lessons()), list[str]()
+        for folder, folders, names in os.walk(self.root / "submitted"):
+            place = Path(folder).relative_to(self.root / "submitted").parts
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+            if len(place) >= limits.DEPTH or len(found) >= limits.NAMES:
+                folders[:] = []
+            if len(place) == 2 and place[1] in known:
+                folders[:] = []  # what lies in a submission's folder stands on its page, and in the report
+            else:
+                found += ["/".join(("submitted", *place, name)) for name in names if COULD_BE_WORK.search(name)]
+        return sorted(found)
+
     def unknown_folders(self) -> list[str]:
         """Folders in `submitted/` whose names are not lessons, perhaps mistyped."""
         known = self.lessons()
-        return [f"submitted/{student}/{name}" for student, name in self._handed_in() if name not in known]
+        return [
+            f"submitted/{student}/{name}"
+            for student, name in self._handed_in()
+            if name not in known and not any(part.startswith((".", "__MACOSX")) for part in (student, name))
+        ]
 
     def _handed_in(self) -> list[tuple[str, str]]:
         """(student, name) of the folders in the students' folders, in order; links count as folders."""
@@ -172,6 +200,11 @@ class Course:
                 )
         for folder in self.unknown_folders():
             print(f"{limits.printable(folder)} is not a lesson and is skipped: check its name", file=sys.stderr)
+        strays = self.strays()
+        for stray in strays[:MOST_NAMED]:
+            print(f"{limits.printable(stray)} is not graded: {EXPECTED}", file=sys.stderr)
+        if strays[MOST_NAMED:]:
+            print(f"… and {len(strays) - MOST_NAMED} more files, which the report lists", file=sys.stderr)
         if not self.jail:
             print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
         elif jail.missing():
@@ -222,21 +255,18 @@ class Course:
 
     def task(self, student: str, lesson: str) -> Task:
         """What a worker needs to run one submission; without a student (''), the solution itself."""
-        from autograder.grading.nbgrader import preprocessors, restore, submission_files
+        from autograder.grading.nbgrader import preprocessors, reading, restore, submission_files
         from autograder.grading.running import workers
 
         run, source = preprocessors.RunCells(config=self._config()), self.solutions / lesson
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb")
-        files, cells, problem = notebook.companions(source), instructor.cells, ""
+        files, nb = notebook.companions(source), reading.notebook_of(instructor.cells, "")
         if student:
             folder = self.root / "submitted" / student / lesson
-            nb = restore.read_file(folder / f"{lesson}.ipynb")
+            nb = reading.read_file(folder / f"{lesson}.ipynb")
             files = submission_files.next_to(files, submission_files.submitted_files(folder, run.data_files)[0])
-            cells, problem = nb.cells, nb.metadata.autograder.problem
         with self.gradebook() as gradebook:
-            restored = restore.restored_notebook(
-                cells, problem, restore.source_cells(gradebook, lesson, lesson), instructor
-            )
+            restored = restore.restored_notebook(nb, restore.source_cells(gradebook, lesson, lesson), instructor)
         texts = nbformat.writes(restored), nbformat.writes(instructor)
         return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
 

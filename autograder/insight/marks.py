@@ -14,6 +14,7 @@ import nbformat
 
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
+from autograder.grading.nbgrader.reading import LIKE_A_NOTEBOOK
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons.notebook import answer_of, natural
 
@@ -59,8 +60,8 @@ class Submission:
 
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
-    why properties do not hold (`run_cells.failure_of`). ungraded: the autograder failed on it. unreadable_time: its
-    time was not understood.
+    why properties do not hold (`run_cells.failure_of`). ungraded: the autograder failed on it. beside: what is to be
+    said of other notebooks in its folder. unreadable_time: its time was not understood.
     """
 
     student: str
@@ -73,17 +74,22 @@ class Submission:
     seeds: dict[str, str] = field(default_factory=dict)
     failures: dict[str, list[dict]] = field(default_factory=dict)
     ungraded: bool = False
+    beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
 
 
 @dataclass
 class ClassMarks:
-    """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`)."""
+    """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`).
+
+    strays: files that could be somebody's work and lie where nothing is graded.
+    """
 
     root: Path
     students: list[Student]
     submissions: list[Submission]
     waiting: list[tuple[str, str]]
+    strays: list[str] = field(default_factory=list)
 
     @property
     def lessons(self) -> list[str]:
@@ -109,7 +115,8 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     """The class in `course`. lessons: only these; all if there are none."""
     jobs = course.jobs(lessons)
     if not course.has_gradebook():
-        return ClassMarks(course.root, [Student(name) for name in sorted({student for student, _ in jobs})], [], jobs)
+        students = [Student(name) for name in sorted({student for student, _ in jobs})]
+        return ClassMarks(course.root, students, [], jobs, course.strays())
     marks = by_submission(course)
     unfinished = {row[:2] for row in course.rows() if row.waits}
     totals = course.totals()
@@ -118,7 +125,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
         one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
     waiting = [job for job in jobs if job not in totals or job in unfinished]
-    return ClassMarks(course.root, _students(course), submissions, waiting)
+    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays())
 
 
 def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
@@ -160,7 +167,9 @@ def _read_autograded(path: Path, submission: Submission) -> None:
     """
     try:
         nb = nbformat.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        submission.problem = str(nb.metadata.get("autograder", {}).get("problem", ""))
+        read = nb.metadata.get("autograder", {})
+        submission.problem = str(read.get("problem", ""))
+        submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
         cells = {cell.get("id"): cell for cell in nb.cells}
         for test in filter(is_test, nb.cells):
             exercise, ours = answer_of(test.metadata.nbgrader.grade_id), test.metadata.get("autograder", {})
@@ -176,3 +185,9 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         submission.ungraded = True
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
+
+
+def _notebooks(left_out: list[str]) -> list[str]:
+    """Of the files that were left out, those that could be what a student meant to hand in, a sentence each."""
+    names = [str(line).split(": ")[0] for line in left_out]
+    return [f"{name} lies beside the notebook and was not graded." for name in names if LIKE_A_NOTEBOOK.search(name)]

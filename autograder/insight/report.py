@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from autograder.grading.course import EXPECTED
 from autograder.lessons import notebook
 from autograder.lessons.files import write_whole
 
@@ -172,6 +173,7 @@ def _who(marks: list[tuple[str, str]]) -> list[str]:
 def look(found: ClassMarks, target: Path) -> list[dict]:
     """The submissions that a person should look at, each with the reasons and a link to its feedback page."""
     rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
+    rows += [("", stray, [f"Not graded: {EXPECTED}."]) for stray in found.strays]
     rows += [
         (lesson, student, ["Not graded yet, or not completely: run python -m autograder grade."])
         for student, lesson in found.waiting
@@ -199,6 +201,7 @@ def _reasons(one: Submission) -> list[str]:
         reasons += _together([(f"{why}.", exercise) for exercise, why in kinds.items() if why in stopped])
         if not any(mark.score for mark in one.marks) and set(kinds.values()) - {mistakes.UNWRITTEN}:
             reasons.append("No points, although answers are written.")
+    reasons += one.beside
     if one.unreadable_time:
         reasons.append("Its timestamp.txt cannot be read: no late penalty was computed.")
     for mark in one.marks:

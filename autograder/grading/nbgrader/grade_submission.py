@@ -21,7 +21,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.grading.nbgrader import gradebook as grades
-from autograder.grading.nbgrader import restore, scoring, submission_files
+from autograder.grading.nbgrader import reading, restore, scoring, submission_files
 from autograder.grading.nbgrader.preprocessors import RunCells
 from autograder.lessons import notebook
 
@@ -59,7 +59,7 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
         gradebook.update_or_create_student(student)
         gradebook.update_or_create_submission(lesson, student)
         sources = restore.source_cells(gradebook, lesson, lesson)
-        nb = restore.notebook_of(restore.restore([], sources).cells, why)
+        nb = reading.notebook_of(restore.restore([], sources).cells, why)
         for cell in nb.cells:
             cell.metadata["autograder"] = nbformat.from_dict({"comment": why})
         scoring.save(gradebook, lesson, lesson, student, {cell.id: cell for cell in nb.cells}, changed=())

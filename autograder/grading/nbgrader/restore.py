@@ -9,33 +9,22 @@ are known by nbgrader's metadata or their ids, and where an editor has removed b
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
-from nbformat.v4 import new_notebook
-from nbformat.v4.nbbase import random_cell_id
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from autograder.grading import limits
 from autograder.grading.nbgrader import setup_cells
+from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons.notebook import answer_of, natural
-
-#: Marks the notebooks that this process has written; a submission cannot know it.
-_OURS = secrets.token_hex(16)
-
-#: What a cell of each kind has besides its text and metadata.
-PARTS: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "markdown": {}, "raw": {}}
 
 
 class SubmissionExporter(NotebookExporter):
@@ -45,110 +34,9 @@ class SubmissionExporter(NotebookExporter):
         """As nbconvert's, except that a missing file is no error, and a link is not followed."""
         return self.from_notebook_node(read_file(Path(filename)), resources=resources, **kwargs)
 
-    def from_file(self, file_stream: TextIO, resources: dict | None = None, **kwargs: Any) -> tuple[Any, dict]:
+    def from_file(self, file_stream: Any, resources: dict | None = None, **kwargs: Any) -> tuple[Any, dict]:
         """As nbconvert's, except that a broken file is no error."""
-        return self.from_notebook_node(read_submission(file_stream), resources=resources, **kwargs)
-
-
-def read_file(path: Path) -> nbformat.NotebookNode:
-    """The notebook that was handed in at this path; one that says why if there is none, or only a link to one."""
-    if any(os.path.islink(part) for part in (path, *path.parents[:2])):  # the student's folder, the lesson's, the file
-        return unreadable("What was handed in is a link: hand in the notebook itself.")
-    try:
-        if stat.S_ISREG(path.stat().st_mode):
-            with open(path, encoding="utf-8") as file:
-                return read_submission(file)
-    except FileNotFoundError:
-        pass  # there may be another one
-    except OSError as error:
-        return unreadable(f"The file cannot be read ({error.strerror}): hand it in again.")
-    others = sorted(other.name for other in path.parent.glob("*.ipynb"))
-    found = f"found {', '.join(map(limits.printable, others[:5]))}" if others else "the folder holds no notebook"
-    return unreadable(f"There is no {path.name} ({found}): hand it in again under that name.")
-
-
-def read_submission(file_stream: TextIO) -> nbformat.NotebookNode:
-    """A notebook of well-formed cells without outputs; `metadata.autograder.problem` if it cannot be read."""
-    try:
-        text = file_stream.read(limits.FILE + 1)
-        # What this process has written is within the limits, but may have a few more parts than what was handed in.
-        if _OURS not in text and (len(text) > limits.FILE or text.count("{") + text.count("[") > limits.PARTS):
-            return unreadable("The file is too large: clear the outputs, save, and hand it in again.")
-        if not text.strip():
-            return unreadable("The file is empty: save the notebook in JupyterLab and hand it in again.")
-        nb = nbformat.convert(_without_bulk(nbformat.reader.reads(text)), to_version=4)
-        if len(nb["cells"]) > limits.CELLS:
-            most = f"at most {limits.CELLS:,} are graded"
-            return unreadable(
-                f"The notebook has {len(nb['cells']):,} cells ({most}): remove some, and hand it in again."
-            )
-        cells = within_all_source([fresh_cell(cell) for cell in nb["cells"]])
-        ours = nb["metadata"].get("autograder", {})  # if it is ours, written by this process and read back
-        problem = ours.get("problem", "") if ours.get("written_by") == _OURS else ""
-    except Exception as error:
-        kind = "not text" if isinstance(error, UnicodeDecodeError) else "not a Jupyter notebook"
-        return unreadable(f"The file is {kind}: save the notebook in JupyterLab and hand it in again.")
-    return notebook_of(cells, str(problem))
-
-
-def _without_bulk(nb: Any) -> Any:
-    """A notebook of any version, without what its conversion could turn into gigabytes: outputs, levels of headings."""
-    sheets = nb.get("worksheets")
-    for place in (nb, *(sheets if isinstance(sheets, list) else ())):
-        for cell in place.get("cells") or ():
-            if "outputs" in cell:
-                cell["outputs"] = []
-            if "level" in cell:
-                cell["level"] = 1
-    return nb
-
-
-def unreadable(problem: str) -> nbformat.NotebookNode:
-    """A notebook without cells that carries the reason."""
-    return notebook_of([], problem)
-
-
-def notebook_of(cells: list[nbformat.NotebookNode], problem: str) -> nbformat.NotebookNode:
-    """A notebook for this Python, whatever kernel the submission asks for."""
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    mark = {"problem": problem, "written_by": _OURS}
-    ours = {"kernelspec": kernel, "language_info": {"name": "python"}, "autograder": mark}
-    return new_notebook(cells=cells, metadata=nbformat.from_dict(ours))
-
-
-def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
-    """A valid cell with the same type, source and nbgrader metadata; None when there is nothing to keep."""
-    try:
-        kind, source, metadata = cell.get("cell_type"), cell.get("source"), cell.get("metadata")
-    except AttributeError:
-        return None
-    if kind not in PARTS or not isinstance(source, str):
-        return None
-    items = metadata.items() if isinstance(metadata, dict) else ()
-    kept = {key: value for key, value in items if key in ("nbgrader", "autograder") and isinstance(value, dict)}
-    fresh = new_cell(kind, limits.source(limits.well_formed(source), kind), kept)
-    if re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", str(cell.get("id", ""))):
-        fresh.id = str(cell.id)
-    return fresh
-
-
-def within_all_source(cells: list[nbformat.NotebookNode | None]) -> list[nbformat.NotebookNode]:
-    """The cells that there are. Those that make the notebook's text too long only say so."""
-    kept, size = [], 0
-    for cell in cells:
-        if cell is not None:
-            size += len(cell.source)
-            if size > limits.ALL_SOURCE:
-                why = f"with it, the notebook has more than {limits.ALL_SOURCE:,} characters"
-                cell.source = limits.left_out(why, cell.cell_type)
-            kept.append(cell)
-    return kept
-
-
-def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str = "") -> nbformat.NotebookNode:
-    """A cell as nbformat makes it. Not validated by itself, which takes long: the notebook is, when it is written."""
-    common = {"id": cell_id or random_cell_id(), "cell_type": kind, "metadata": metadata or {}, "source": source}
-    return nbformat.from_dict({**common, **PARTS[kind]})
+        return self.from_notebook_node(read_submission(file_stream.buffer.read()), resources=resources, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -337,17 +225,19 @@ class RestoreCells(NbGraderPreprocessor):
         course = CourseDirectory(config=self.config)
         folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb")
-        return restored_notebook(nb.cells, nb.metadata.autograder.problem, sources, lesson), resources
+        return restored_notebook(nb, sources, lesson), resources
 
 
 def restored_notebook(
-    submitted: list[nbformat.NotebookNode], problem: str, sources: list[SourceCell], lesson: nbformat.NotebookNode
+    submitted: nbformat.NotebookNode, sources: list[SourceCell], lesson: nbformat.NotebookNode
 ) -> nbformat.NotebookNode:
     """The notebook to grade: a submission's cells, the gradebook's, and the lesson's setup cells that were lost.
 
-    Where there is a problem, only the gradebook's.
+    submitted: as `reading` returns it. Where it has a problem, only the gradebook's cells.
     """
-    restored = restore([] if problem else submitted, sources)
+    mark = submitted.metadata.autograder
+    problem = mark.problem
+    restored = restore([] if problem else submitted.cells, sources)
     cells = restored.cells
     for cell in cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -361,7 +251,7 @@ def restored_notebook(
         )
     if not problem:
         setup_cells.put_back(cells, lesson)
-    return notebook_of(cells, problem)
+    return notebook_of(cells, problem, mark.remarks)
 
 
 def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:

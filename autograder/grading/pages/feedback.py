@@ -81,6 +81,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             late_penalty=info.get("late_penalty") or 0,
             based_on=info.get("based_on", ""),
             problem=problem,
+            remarks=ours.get("remarks", []),
             left_out=ours.get("left_out", []),
             setup=[hide(remark, secrets) for remark in setup_cells.remarks(nb.cells)],
             exercises=[exercise(test, answers.get(answer_of(test.id)), secrets, bool(problem)) for test in tests],

@@ -1,0 +1,287 @@
+"""Reads what was handed in, whatever is in the file: if a person can read the answers in it, they are graded.
+
+Of a cell only its type, source, id and nbgrader's metadata are kept, so nothing else in a file can keep it from being
+read: no output, no other metadata, no missing field. What cannot be read becomes a notebook that says why.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat.v4 import new_notebook
+from nbformat.v4.nbbase import random_cell_id
+
+from autograder.grading import limits
+
+#: Marks the notebooks that this process has written; a submission cannot know it.
+OURS = secrets.token_hex(16)
+
+#: What a cell of each kind has besides its text and metadata.
+PARTS: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "markdown": {}, "raw": {}}
+
+#: Names that a browser or a system gives to a notebook's file.
+LIKE_A_NOTEBOOK = re.compile(r"\.ipynb(\.(json|txt))?$", re.IGNORECASE)
+
+#: How files begin that are no text of a notebook, and what they are.
+KINDS = (
+    (b"PK\x03\x04", "a zip archive: unpack it, and hand in the notebook in it"),
+    (b"%PDF", "a PDF: hand in the notebook itself"),
+    (
+        b"version https://git-lfs",
+        "a pointer of Git LFS, not the notebook: run `git lfs pull`, and hand in the notebook",
+    ),
+    (b"<!doctype html", "a web page, perhaps one that asks to log in: hand in the notebook itself"),
+    (b"<html", "a web page, perhaps one that asks to log in: hand in the notebook itself"),
+)
+AGAIN = "save the notebook in JupyterLab and hand it in again"
+
+
+class UnreadableError(Exception):
+    """Why a file is no notebook: the rest of a sentence that begins with "The file "."""
+
+
+def read_file(path: Path) -> nbformat.NotebookNode:
+    """The notebook that was handed in at this path, or, if there is none, the only one beside it under another name.
+
+    One that says why if there is neither, or only a link.
+    """
+    if any(os.path.islink(part) for part in (path, *path.parents[:2])):  # the student's folder, the lesson's, the file
+        return unreadable("What was handed in is a link: hand in the notebook itself.")
+    found, remarks = path, []
+    if not os.path.lexists(path):
+        others = list(other_notebooks(path))
+        names = [limits.printable(str(other.relative_to(path.parent))) for other in others]
+        if not others:
+            return unreadable(f"There is no {path.name}, and the folder holds no other notebook: hand it in again.")
+        if len(others) > 1:
+            return unreadable(f"There is no {path.name} (found {', '.join(names[:5])}): hand in one under that name.")
+        found, remarks = others[0], [f"{names[0]} was graded, since there is no {path.name}."]
+    try:
+        if not stat.S_ISREG(found.stat().st_mode):
+            return unreadable(f"{path.name} is not a file: hand in the notebook itself.")
+        with open(found, "rb") as file:
+            return read_submission(file.read(4 * limits.FILE + 1), remarks)
+    except OSError as error:
+        return unreadable(f"The file cannot be read ({error.strerror}): hand it in again.")
+
+
+def other_notebooks(path: Path) -> Iterator[Path]:
+    """Files beside the place of a notebook, or one folder deeper, that could be meant for it; no links."""
+    for folder in (path.parent, *_folders_in(path.parent)):
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(one.name for one in entries if one.is_file(follow_symlinks=False))
+        except OSError:
+            continue
+        yield from (folder / name for name in names if LIKE_A_NOTEBOOK.search(name) and folder / name != path)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(one.name for one in entries if one.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+    return [folder / name for name in names[: limits.NAMES] if not name.startswith((".", "__MACOSX"))]
+
+
+def read_submission(content: bytes | str, remarks: list[str] | None = None) -> nbformat.NotebookNode:
+    """A notebook of well-formed cells without outputs; `metadata.autograder.problem` if it cannot be read.
+
+    remarks: what there is to say about how it was found; what was mended is added.
+    """
+    remarks = list(remarks or [])
+    try:
+        text = content if isinstance(content, str) else _decoded(content, remarks)
+        ours = OURS in text  # what this process has written is within the limits, but may have a few more parts
+        if not ours and len(text) > limits.FILE:
+            raise UnreadableError("is too large: clear the outputs, save, and hand it in again")
+        nb = _parsed(text, remarks, bounded=not ours)
+        cells = _cells(nb)
+        if len(cells) > limits.CELLS:
+            most = f"at most {limits.CELLS:,} are graded"
+            raise UnreadableError(f"has {len(cells):,} cells ({most}): remove some, and hand it in again")
+        kept = within_all_source([fresh_cell(cell) for cell in cells])
+        mark = nb.get("metadata", {}).get("autograder", {}) if ours else {}
+        return notebook_of(kept, str(mark.get("problem", "")), [*mark.get("remarks", []), *remarks])
+    except UnreadableError as error:
+        return unreadable(f"The file {error}.")
+    except Exception:  # such as a RecursionError of the parser
+        return unreadable(f"The file is not a Jupyter notebook: {AGAIN}.")
+
+
+def _decoded(content: bytes, remarks: list[str]) -> str:
+    """The text of a file, whatever its encoding. UnreadableError for what is no text."""
+    start = content[:200].lstrip(codecs.BOM_UTF8 + b" \r\n\t").lower()
+    for beginning, kind in KINDS:
+        if start.startswith(beginning.lower()):
+            raise UnreadableError(f"is {kind}")
+    if not content.strip(b"\0 \r\n\t"):
+        raise UnreadableError("is empty: save the notebook in JupyterLab and hand it in again")
+    marks = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16"}
+    marks |= {codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig"}
+    marked = next((encoding for mark, encoding in marks.items() if content.startswith(mark)), "")
+    # A notebook begins with a brace: so one with an empty byte beside it has two bytes for each sign.
+    wide = {b"{\0": "utf-16-le", b"\0{": "utf-16-be"}.get(content[:2], "")
+    for encoding in filter(None, (marked, wide, "utf-8", "cp1252", "latin-1")):
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if encoding in ("cp1252", "latin-1"):
+            remarks.append("The file is not UTF-8, so signs beyond ASCII may have become others.")
+        return text.lstrip("\ufeff")
+    raise AssertionError("latin-1 decodes everything")
+
+
+def _parsed(text: str, remarks: list[str], bounded: bool) -> dict[str, Any]:
+    """The object in a file's text. UnreadableError says what the file is instead."""
+    text = text.strip("\0 \r\n\t")
+    if bounded and _parts(text) > limits.PARTS:
+        text = "".join(_without_outputs(text))
+        if _parts(text) > limits.PARTS:
+            raise UnreadableError("is too large: clear the outputs, save, and hand it in again")
+    broken = 0
+    for mended in (str, lambda text: "".join(_without_outputs(text)), lambda text: _TRAILING_COMMA.sub(r"\1", text)):
+        attempt = mended(text)
+        try:
+            nb, end = json.JSONDecoder(strict=False).raw_decode(attempt)
+        except json.JSONDecodeError as error:
+            broken = max(broken, error.pos)
+        except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists in lists
+            continue
+        else:
+            if isinstance(nb, dict):
+                if attempt[end:].strip("\0 \r\n\t"):
+                    remarks.append("The file goes on after the notebook; what follows was not read.")
+                return nb
+            break
+    if re.search(r"^(<<<<<<<|>>>>>>>) ", text, re.MULTILINE):
+        raise UnreadableError("holds a merge conflict of Git: resolve it, and hand the notebook in again")
+    if not text.startswith("{") or '"cells"' not in text:
+        raise UnreadableError(f"is not a Jupyter notebook: {AGAIN}")
+    if broken >= len(text) - 1 or text.count('"') % 2:
+        raise UnreadableError("ends in the middle of the notebook: hand in the whole file")
+    raise UnreadableError(f"is a damaged notebook (line {text.count(chr(10), 0, broken) + 1}): {AGAIN}")
+
+
+#: A string of JSON; one without an end goes on to the end of the text, so that no sign is looked at twice.
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+_TRAILING_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
+_TOKEN = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
+_OPENS = re.compile(r"\s*:\s*(?=\[)")
+
+
+def _parts(text: str) -> int:
+    """How many objects and lists a JSON text has; brackets in its strings do not count."""
+    if text.count("{") + text.count("[") <= limits.PARTS:
+        return 0  # few enough in any case
+    return sum(token[0] in "{[" for token in map(re.Match.group, _TOKEN.finditer(text)))
+
+
+def _without_outputs(text: str) -> Iterator[str]:
+    """The parts of a notebook's text that are not outputs: they can be larger than all that is read."""
+    begins, depth, at = 0, 0, -1
+    for token in _TOKEN.finditer(text):
+        sign = token[0]
+        if at < 0:
+            if sign == '"outputs"' and (opens := _OPENS.match(text, token.end())):
+                at, depth = opens.end(), 0
+        elif sign in "[{":
+            depth += 1
+        elif sign in "]}":
+            depth -= 1
+            if depth == 0:
+                yield f"{text[begins:at]}[]"
+                begins, at = token.end(), -1
+    yield text[begins:]
+
+
+def _cells(nb: dict[str, Any]) -> list[Any]:
+    """The cells of a notebook of any version. UnreadableError if it has no place for cells."""
+    if isinstance(nb.get("cells"), list):
+        return nb["cells"]
+    sheets = nb.get("worksheets")
+    if not isinstance(sheets, list):
+        raise UnreadableError(f"is not a Jupyter notebook: {AGAIN}")
+    inner = [sheet["cells"] for sheet in sheets if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)]
+    return [_of_version_3(cell) for cells in inner for cell in cells if isinstance(cell, dict)]
+
+
+def _of_version_3(cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell of nbformat 3 as one of version 4: code was `input`, and headings were cells of their own."""
+    source = cell.get("source", cell.get("input", ""))
+    if cell.get("cell_type") == "heading":
+        level = cell.get("level")
+        lines = source if isinstance(source, list) else [source]
+        source = ["#" * (level if isinstance(level, int) and 1 <= level <= 6 else 1) + " ", *lines]
+    return {**cell, "source": source}
+
+
+def unreadable(problem: str) -> nbformat.NotebookNode:
+    """A notebook without cells that carries the reason."""
+    return notebook_of([], problem)
+
+
+def notebook_of(
+    cells: list[nbformat.NotebookNode], problem: str, remarks: list[str] | None = None
+) -> nbformat.NotebookNode:
+    """A notebook for this Python, whatever kernel the submission asks for. remarks: on how its file was read."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    mark = {"problem": problem, "written_by": OURS, "remarks": remarks or []}
+    ours = {"kernelspec": kernel, "language_info": {"name": "python"}, "autograder": mark}
+    return new_notebook(cells=cells, metadata=nbformat.from_dict(ours))
+
+
+def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
+    """A valid cell with the same type, source and nbgrader metadata; None when there is nothing to keep."""
+    if not isinstance(cell, dict):
+        return None
+    source, metadata = cell.get("source"), cell.get("metadata")
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    if not isinstance(source, str):
+        return None
+    kind = cell.get("cell_type")
+    if kind not in PARTS:
+        kind = "code" if kind is None and ("outputs" in cell or "execution_count" in cell) else "markdown"
+    metadata = metadata if isinstance(metadata, dict) else {}
+    kept = {
+        key: value for key, value in metadata.items() if key in ("nbgrader", "autograder") and isinstance(value, dict)
+    }
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    fresh = new_cell(kind, limits.source(limits.well_formed(source), kind), kept)
+    # Colab keeps an id that came with the file in the metadata.
+    for name in (cell.get("id"), metadata.get("id")):
+        if isinstance(name, str) and re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", name):
+            fresh.id = name
+            break
+    return fresh
+
+
+def within_all_source(cells: list[nbformat.NotebookNode | None]) -> list[nbformat.NotebookNode]:
+    """The cells that there are. Those that make the notebook's text too long only say so."""
+    kept, size = [], 0
+    for cell in cells:
+        if cell is not None:
+            size += len(cell.source)
+            if size > limits.ALL_SOURCE:
+                why = f"with it, the notebook has more than {limits.ALL_SOURCE:,} characters"
+                cell.source = limits.left_out(why, cell.cell_type)
+            kept.append(cell)
+    return kept
+
+
+def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str = "") -> nbformat.NotebookNode:
+    """A cell as nbformat makes it. Not validated by itself, which takes long: the notebook is, when it is written."""
+    common = {"id": cell_id or random_cell_id(), "cell_type": kind, "metadata": metadata or {}, "source": source}
+    return nbformat.from_dict({**common, **PARTS[kind]})

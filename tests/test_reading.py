@@ -1,0 +1,181 @@
+"""If a person can read the answers in a file, they are read; what no one can read says what it is."""
+
+import copy
+import io
+import json
+import time
+import zipfile
+
+import nbformat
+import pytest
+
+from autograder.grading import limits
+from autograder.grading.nbgrader import reading
+from tests.helpers.toy_course import submission
+
+NB = json.loads(json.dumps(submission(ex1="def double(x):\n    # größer\n    return 2 * x\n")))
+
+
+def changed(change):
+    nb = copy.deepcopy(NB)
+    change(nb)
+    return json.dumps(nb).encode()
+
+
+def of_cells(change):
+    def all_cells(nb):
+        for cell in nb["cells"]:
+            change(cell)
+
+    return changed(all_cells)
+
+
+def as_colab_does(cell):
+    cell["metadata"] = {"id": cell.pop("id"), "colab": {"base_uri": "https://localhost:8080/"}}
+
+
+def outputs(value):
+    return changed(lambda nb: nb["cells"][1].update(outputs=value))
+
+
+READABLE = {
+    "as it is": json.dumps(NB).encode(),
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(NB, ensure_ascii=False).encode(),
+    "UTF-16 with a mark": json.dumps(NB, ensure_ascii=False).encode("utf-16"),
+    "UTF-16 without one": json.dumps(NB, ensure_ascii=False).encode("utf-16-le"),
+    "UTF-32": json.dumps(NB, ensure_ascii=False).encode("utf-32"),
+    "Latin-1": json.dumps(NB, ensure_ascii=False).encode("latin-1"),
+    "lines of Windows in the file": json.dumps(NB, indent=1).replace("\n", "\r\n").encode(),
+    "lines of Windows in the cells": of_cells(lambda cell: cell.update(source=cell["source"].replace("\n", "\r\n"))),
+    "sources as lists": of_cells(lambda cell: cell.update(source=cell["source"].splitlines(True))),
+    "Colab": of_cells(as_colab_does),
+    "no metadata": changed(lambda nb: nb.pop("metadata")),
+    "null for metadata": changed(lambda nb: nb.update(metadata=None)),
+    "a list for metadata": changed(lambda nb: nb.update(metadata=[1])),
+    "no metadata in the cells": of_cells(lambda cell: cell.pop("metadata")),
+    "null for metadata in the cells": of_cells(lambda cell: cell.update(metadata=None)),
+    "no outputs": of_cells(lambda cell: (cell.pop("outputs", None), cell.pop("execution_count", None))),
+    "null for outputs": outputs(None),
+    "a number for outputs": outputs(7),
+    "outputs without a type": outputs([{"name": "stdout", "text": ["x"]}]),
+    "outputs of an old type": outputs([{"output_type": "pyout", "text": ["x"], "metadata": {}}]),
+    "outputs that are no objects": outputs(["x", None]),
+    "a printed table of 210,000 lists": outputs(
+        [{"output_type": "stream", "name": "stdout", "text": "[[1]]," * 105_000}]
+    ),
+    "a figure of 300,000 lists": outputs(
+        [{"output_type": "display_data", "data": {"x": [[1]] * 300_000}, "metadata": {}}]
+    ),
+    "a number of 5,000 digits": outputs([{"output_type": "stream", "text": 1}]).replace(
+        b'"text": 1', b'"text": ' + b"1" * 5000
+    ),
+    "outputs in each other": outputs([]).replace(b'"outputs": []', b'"outputs": ' + b"[" * 50_000 + b"]" * 50_000, 1),
+    "a version that is text": changed(lambda nb: nb.update(nbformat="4")),
+    "no version": changed(lambda nb: (nb.pop("nbformat"), nb.pop("nbformat_minor"))),
+    "a version to come": changed(lambda nb: nb.update(nbformat=5, nbformat_minor=9)),
+    "nbformat 3": json.dumps(nbformat.convert(nbformat.from_dict(NB), 3)).encode(),
+    "empty bytes at the end": json.dumps(NB).encode() + b"\0" * 4096,
+    "another notebook after it": json.dumps(NB).encode() + b"\n" + json.dumps(NB).encode(),
+    "a comma too many": json.dumps(NB).encode()[:-1] + b",}",
+    "a comma too many in a list": json.dumps(NB).encode().replace(b'}], "metadata"', b'},], "metadata"'),
+    "a tab in a text": json.dumps(NB).replace("\\n    return 2", "\\n\treturn 2").encode(),
+    "attachments": of_cells(lambda cell: cell.update(attachments={"p.png": {"image/png": "AAAA"}})),
+}
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_what_a_person_can_read_is_read(kind):
+    nb = reading.read_submission(READABLE[kind])
+    assert not nb.metadata.autograder.problem
+    sources = [cell.source.replace("\t", "    ") for cell in nb.cells]
+    assert sources == [cell["source"] for cell in NB["cells"]]
+    assert [cell.cell_type for cell in nb.cells] == [cell["cell_type"] for cell in NB["cells"]]
+    if "3" not in kind:
+        assert [cell.id for cell in nb.cells] == [cell["id"] for cell in NB["cells"]]
+    nbformat.validate(nb)
+
+
+def zipped():
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("07_toy.ipynb", json.dumps(NB))
+    return content.getvalue()
+
+
+def in_conflict():
+    lines = json.dumps(NB, indent=1).split("\n")
+    return "\n".join([*lines[:10], "<<<<<<< HEAD", *lines[10:12], "=======", ">>>>>>> main", *lines[12:]]).encode()
+
+
+UNREADABLE = {
+    "a zip archive": (zipped(), "is a zip archive: unpack it"),
+    "a PDF": (b"%PDF-1.7 \xe2", "is a PDF"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a pointer of Git LFS"),
+    "a web page": (b"\n<!DOCTYPE html><html><body>Log in</body></html>", "is a web page"),
+    "a conflict": (in_conflict(), "holds a merge conflict of Git"),
+    "a part": (json.dumps(NB).encode()[:-700], "ends in the middle of the notebook"),
+    "a part that ends between two cells": (json.dumps(NB).encode().rsplit(b", {", 1)[0], "ends in the middle"),
+    "a damaged one": (
+        json.dumps(NB, indent=1).replace('"source":', '"source"', 1).encode(),
+        "is a damaged notebook (line ",
+    ),
+    "nothing": (b"\0" * 100, "is empty"),
+    "a list": (b"[1, 2]", "is not a Jupyter notebook"),
+    "no cells": (b'{"cells": null, "nbformat": 4}', "is not a Jupyter notebook"),
+    "brackets": (b"[" * 100_000, "is not a Jupyter notebook"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_nobody_can_read_says_what_it_is(kind):
+    content, why = UNREADABLE[kind]
+    problem = reading.read_submission(content).metadata.autograder.problem
+    assert problem.startswith(f"The file {why}") and "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"cells": [{"source": "' + '\\"' * 3_000_000,
+        '{"cells": ' + '"x", ' * 2_000_000,
+        '{"outputs": ' * 1_000_000,
+        '"' * 5_000_001,
+    ],
+    ids=["a text without an end", "many texts", "outputs without an end", "quotes"],
+)
+def test_reading_takes_time_in_proportion_to_the_file(text):
+    began = time.process_time()
+    assert reading.read_submission(text).metadata.autograder.problem
+    whole = time.process_time() - began
+    began = time.process_time()
+    reading.read_submission(text[: len(text) // 4])
+    assert whole < 12 * (time.process_time() - began) + 1
+
+
+def test_too_many_parts_that_are_no_outputs_are_refused():
+    content = changed(lambda nb: nb.update(metadata={"x": [[1]] * limits.PARTS}))
+    assert "too large" in reading.read_submission(content).metadata.autograder.problem
+
+
+@pytest.mark.parametrize(
+    "name", ["07_toy (1).ipynb", "07_toy.ipynb.txt", "07_toy.ipynb.json", "07_TOY.IPYNB", "07_toy/07_toy.ipynb"]
+)
+def test_the_only_notebook_in_the_folder_is_read_whatever_its_name(tmp_path, name):
+    path = tmp_path / "ada" / "07_toy" / "07_toy.ipynb"
+    (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / name).write_bytes(READABLE["as it is"])
+    nb = reading.read_file(path)
+    assert nb.cells and nb.metadata.autograder.remarks == [f"{name} was graded, since there is no 07_toy.ipynb."]
+    (path.parent / "other.ipynb").write_text("{}")
+    assert f"found {', '.join(sorted([name, 'other.ipynb'], key=lambda one: ('/' in one, one)))}" in (
+        reading.read_file(path).metadata.autograder.problem
+    )
+
+
+def test_no_link_is_followed_to_another_name(tmp_path):
+    path = tmp_path / "ada" / "07_toy" / "07_toy.ipynb"
+    path.parent.mkdir(parents=True)
+    (tmp_path / "secret.ipynb").write_bytes(READABLE["as it is"])
+    (path.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")
+    (path.parent / "deeper").symlink_to(tmp_path)
+    assert "no other notebook" in reading.read_file(path).metadata.autograder.problem
