@@ -29,6 +29,10 @@ class RankError(RuntimeError):
         self.headline = f"rank {rank} raised {type_name}: {reason}" if type_name else f"rank {rank} {reason}"
         super().__init__(f"{self.headline}\n{traceback}".rstrip())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it travels between processes: by default, an exception is made anew from its text alone."""
+        return type(self), (self.rank, self.type_name, self.reason, self.traceback, self.where), self.__dict__
+
 
 class HangError(RuntimeError):
     """Ranks wait for something that can no longer happen, or the run did not finish in time.
@@ -43,6 +47,10 @@ class HangError(RuntimeError):
         self.headline, self.waits, self.parted, self.evidence = headline, waits, parted, evidence
         self.ledger = Ledger() if ledger is None else ledger
         super().__init__("\n".join([headline, *(f"  {wait}" for wait in waits), *([parted] if parted else [])]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it travels between processes: by default, an exception is made anew from its text alone."""
+        return type(self), (self.headline, self.waits, self.parted, self.evidence, self.ledger), self.__dict__
 
     def timeline(self, title: str = "What happened before the hang") -> Figure:
         """A figure of the ledger: calls that never end reach the right edge."""

@@ -260,6 +260,25 @@ def oversized(records: list[Record], places: bool = True) -> str:
     return ""
 
 
+def unlike(records: list[Record]) -> str:
+    """The first calls that met although their tensors differ in dtype or size, in a run that has ended; or "".
+
+    Neither torch nor gloo looks at this: the bytes are taken as they come, and no number is converted.
+    """
+    as_they_come = "the bytes are taken as they come, and no number is converted"
+    for send, receive in pairs([m for record in records for m in record.messages]):
+        if receive.completed is not None and (send.dtype, send.bytes) != (receive.dtype, receive.bytes):
+            sent = f"rank {send.rank} sent {_contents(send)} {_at(send.file, send.line)}"
+            received = f"rank {receive.rank} received {_contents(receive)} {_at(receive.file, receive.line)}"
+            return f"{sent}, and {received}: {as_they_come}"
+    apart = mismatched(records)
+    return f"{apart}: {as_they_come}" if apart else ""
+
+
+def _contents(message: Message) -> str:
+    return f"{message.bytes} bytes of {message.dtype}"
+
+
 def mismatched(records: list[Record], places: bool = True) -> str:
     """The first collective that all members called, but not in the same way; "" if there is none.
 
@@ -268,13 +287,15 @@ def mismatched(records: list[Record], places: bool = True) -> str:
     for group, members in _groups(records):
         for number, calls in enumerate(zip(*(_collectives(records[rank], group) for rank in members), strict=False)):
             if len({_signature(call) for call in calls}) > 1:
-                said = {rank: _called(call, places) for rank, call in zip(members, calls, strict=True)}
+                several = len({call.dtype for call in calls}) > 1
+                said = {rank: _called(call, places, several) for rank, call in zip(members, calls, strict=True)}
                 return f"at collective number {number + 1}, {'; '.join(_sides(said))}"
     return ""
 
 
-def _called(message: Message, places: bool = True) -> str:
-    return f"called {_describe(message)}{_at_line(message, places)}"
+def _called(message: Message, places: bool = True, dtypes: bool = False) -> str:
+    dtype = f" of {message.dtype}" if dtypes and message.dtype else ""
+    return f"called {_describe(message)}{dtype}{_at_line(message, places)}"
 
 
 def _at_line(message: Message, places: bool) -> str:

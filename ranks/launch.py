@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import numbers
+import operator
 import os
 import pickle
 import re
@@ -11,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -30,6 +32,8 @@ _LOOK_EVERY = 0.15
 _GRACE = 0.25
 #: Seconds that a new fork server may take, on a very busy machine, until it has imported torch and forked the ranks.
 _START = 900.0
+#: The longest timeout in seconds: 11 days.
+LONGEST = 1_000_000
 #: A rank that prints more than this many bytes is ended.
 OUTPUT_LIMIT = 16 * 2**20
 
@@ -88,7 +92,7 @@ def run(
     temporary file is left.
     """
     __tracebackhide__ = True  # a traceback ends at the caller's cell
-    _check(worker, world_size, args, timeout)
+    world_size, timeout = _check(worker, world_size, args, timeout, seed)
     payload = _pack(worker, args)
     folder = Path(tempfile.mkdtemp(prefix="ranks-"))
     started = None
@@ -100,7 +104,7 @@ def run(
             "folder": str(folder),
             "timeout": timeout,
             "seed": seed,
-            "cwd": os.getcwd(),
+            "cwd": _working_folder(),
             "sys_path": list(sys.path),
             "environment": {**os.environ, "RANKS_INSIDE": "rank", "OMP_NUM_THREADS": "1"},
         }
@@ -144,6 +148,8 @@ class _Run:
         values = [pickle.loads(self.answers[rank][1]) for rank in range(self.world_size)]
         self._release()
         records = self._records()
+        if said := hang.unlike(records):
+            warnings.warn(said, RuntimeWarning, stacklevel=3)
         return Results(values, ledger_of(records), [output.text() for output in self.output])
 
     def so_far(self) -> str:
@@ -318,7 +324,7 @@ class _Output:
             self._data += file.read(OUTPUT_LIMIT + 1 - len(self._data))
         end = self._data.rfind(b"\n") + 1
         if self.echo and end > self._printed:
-            lines = _worker_text(self._data[self._printed : end]).splitlines()
+            lines = _last_states(_worker_text(self._data[self._printed : end]))
             if lines:
                 print("\n".join(f"[rank {self.rank}] {line}" for line in lines), flush=True)
             self._printed = end
@@ -327,7 +333,7 @@ class _Output:
         """The whole text; a last line without a newline is printed now."""
         self.read()
         if self.echo and self._printed < len(self._data):
-            if last := _worker_text(self._data[self._printed :]):
+            for last in _last_states(_worker_text(self._data[self._printed :])):
                 print(f"[rank {self.rank}] {last}", flush=True)
             self._printed = len(self._data)
         return _worker_text(self._data)
@@ -338,20 +344,47 @@ def _worker_text(data: bytes) -> str:
     return _GREETING.sub("", data.decode(errors="replace"))
 
 
-def _check(worker: Any, world_size: Any, args: Any, timeout: Any) -> None:
+def _last_states(text: str) -> list[str]:
+    """The lines as a terminal shows them: of one that a progress bar has written again and again, the last state."""
+    return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _check(worker: Any, world_size: Any, args: Any, timeout: Any, seed: Any = 0) -> tuple[int, float]:
+    """The number of ranks and the seconds, as Python's own numbers; ValueError for what cannot work."""
     __tracebackhide__ = True
     if not callable(worker):
         raise ValueError(f"worker must be a function worker(rank, world_size, *args), got {worker!r}")
-    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+    count = _whole_number(world_size)
+    if count is None or count < 1:
         raise ValueError(f"world_size must be a whole number of ranks, at least 1, got {world_size!r}")
-    if world_size > processes.MAX_WORLD_SIZE:
-        raise ValueError(f"world_size must be at most {processes.MAX_WORLD_SIZE} on one machine, got {world_size}")
+    if count > processes.MAX_WORLD_SIZE:
+        raise ValueError(f"world_size must be at most {processes.MAX_WORLD_SIZE} on one machine, got {count}")
     if not isinstance(args, (tuple, list)):
         raise ValueError(f"args must be a tuple, got {type(args).__name__}: write args=(x,) for one argument")
-    if not timeout > 0 or math.isinf(timeout):
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}")
+    if not isinstance(timeout, numbers.Real) or not 0 < float(timeout) <= LONGEST:
+        raise ValueError(f"timeout must be a number of seconds above 0, at most {LONGEST:,}, got {timeout!r}")
+    if (number := _whole_number(seed)) is None or not 0 <= number < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {seed!r}")
     if "RANKS_INSIDE" in os.environ:
         raise ValueError("ranks.run was called inside a rank: call it only from the notebook or script itself")
+    if short := processes.too_few_files(count):
+        raise ValueError(short)
+    return count, float(timeout)
+
+
+def _whole_number(value: Any) -> int | None:
+    """A whole number of any type as Python's own; None for anything else, such as True."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ValueError("the working folder is gone: change to one that exists, and call ranks.run again") from None
 
 
 def _pack(worker: Callable[..., Any], args: Iterable[Any]) -> bytes:

@@ -296,6 +296,22 @@ def start(world_size: int, folder: str) -> ForkedRanks | SpawnedRanks:
     return ForkedRanks(world_size, folder) if can_fork() else SpawnedRanks(world_size)
 
 
+def too_few_files(world_size: int) -> str:
+    """A line if this system lets a process open fewer files than it takes to start so many ranks, else ''."""
+    if sys.platform == "win32":
+        return ""
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = 2 * world_size + 64  # both ends of a connection to each rank, and what Python and a notebook have open
+    if most == resource.RLIM_INFINITY or needed <= most:
+        return ""
+    return (
+        f"{world_size} ranks need about {needed} open files, and this system allows a process {most}: raise the limit "
+        "(`ulimit -n 1024` in the shell that starts Python), or start fewer ranks"
+    )
+
+
 def _pairs(count: int) -> tuple[list[Any], list[Any]]:
     pairs = [multiprocessing.Pipe() for _ in range(count)]
     return [ours for ours, _ in pairs], [theirs for _, theirs in pairs]

@@ -43,7 +43,7 @@ def main(connection: Any, rank: int) -> None:
                 thread.join()
         message = _pack(result)
     except BaseException as error:
-        message = ("error", type(error).__name__, str(error), _frames(error))
+        message = ("error", type(error).__name__, _text(error), _frames(error))
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -124,6 +124,16 @@ def _pack(result: Any) -> tuple[Any, ...]:
         return ("error", "", what, [])
 
 
+def _text(error: BaseException) -> str:
+    """What an exception says of itself, whatever that takes."""
+    if type(error).__name__ == "BdbQuit":
+        return "breakpoint() and pdb need a terminal, which a rank does not have: print, or call the function by itself"
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its text cannot be shown: __str__ raised {type(another).__name__})"
+
+
 def _frames(error: BaseException) -> list[dict[str, Any]]:
     """The chain of exceptions, the cause first, as plain data; the parent knows the source of the cells."""
     chain: list[dict[str, Any]] = []
@@ -132,6 +142,6 @@ def _frames(error: BaseException) -> list[dict[str, Any]]:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         stack = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(link.__traceback__)]
-        chain.append({"type": type(link).__name__, "text": str(link), "stack": stack})
+        chain.append({"type": type(link).__name__, "text": _text(link), "stack": stack})
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return chain[::-1]

@@ -363,7 +363,14 @@ def test_daemons_of_a_rank_are_ended():
         ({"world_size": 2.0}, "got 2.0"),
         ({"world_size": True}, "got True"),
         ({"world_size": 1000}, "at most 128"),
-        ({"timeout": 0}, "timeout must be a positive number"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0"),
+        ({"timeout": None}, "timeout must be a number of seconds above 0, at most 1,000,000, got None"),
+        ({"timeout": 1e15}, "timeout must be a number of seconds above 0, at most 1,000,000"),
+        ({"timeout": float("nan")}, "timeout must be a number of seconds"),
+        ({"seed": None}, "seed must be a whole number from 0"),
+        ({"seed": 2**70}, "seed must be a whole number from 0"),
+        ({"world_size": True}, "world_size must be a whole number of ranks"),
+        ({"world_size": 2.0}, "world_size must be a whole number of ranks"),
         ({"args": 5}, r"write args=\(x,\)"),
         ({"worker": 5}, "worker must be a function"),
         ({"args": (threading.Lock(),)}, "cannot be sent to the ranks"),
@@ -760,3 +767,104 @@ def test_collectives_that_overlap_have_lanes_of_their_own():
     calls = [Message(0, "all_reduce", None, 4, start, end, over=over) for start, end, over in times]
     lanes = timeline._lanes(calls)
     assert [lanes[id(m)] for m in calls] == [0, 1, 1, 0]
+
+
+def meets_another_dtype(rank, world_size, call):
+    mine = torch.arange(4.0) if rank == 0 else torch.zeros(4, dtype=torch.int32)
+    if call == "send":
+        dist.send(mine, 1) if rank == 0 else dist.recv(mine, 0)
+    else:
+        getattr(dist, call)(mine, *([0] if call == "broadcast" else []))
+
+
+@pytest.mark.parametrize("call", ["send", "broadcast", "all_reduce"])
+def test_calls_that_met_with_other_dtypes_are_named(call):
+    with pytest.warns(RuntimeWarning, match="no number is converted") as caught:
+        ranks.run(meets_another_dtype, 2, (call,))
+    said = str(caught[0].message)
+    assert "float32" in said and "int32" in said and "test_ranks.py, line" in said
+    assert caught[0].filename == __file__
+
+
+def test_equal_dtypes_are_no_reason_to_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranks.run(ring_step, 3, (5,))
+
+
+@pytest.mark.parametrize("world_size", [np.int64(2), np.uint8(2), torch.tensor(2)])
+def test_a_number_of_ranks_may_be_of_any_whole_type(world_size):
+    assert ranks.run(all_reduced_rank, world_size=world_size) == [(0, 1), (1, 1)]
+
+
+class Mute(Exception):
+    def __str__(self):
+        return self.no_such_attribute
+
+
+def fails_oddly(rank, world_size, how):
+    if how == "breakpoint":
+        breakpoint()
+    raise Mute
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("breakpoint", "raised BdbQuit: breakpoint\(\) and pdb need a terminal"),
+        ("mute", "raised Mute: \(its text cannot be shown: __str__ raised AttributeError\)"),
+    ],
+)
+def test_an_odd_error_keeps_its_class_its_line_and_a_text(how, said):
+    with pytest.raises(ranks.RankError, match=said) as caught:
+        ranks.run(fails_oddly, 2, (how,), echo=False)
+    assert "in fails_oddly" in caught.value.traceback
+
+
+def receives_what_nobody_sends(rank, world_size):
+    if rank == 1:
+        dist.recv(torch.zeros(1), 0)
+
+
+@pytest.mark.parametrize("worker", [fails_oddly, receives_what_nobody_sends])
+def test_errors_travel_between_processes(worker):
+    with pytest.raises((ranks.RankError, ranks.HangError)) as caught:
+        ranks.run(worker, 2, ("mute",) if worker is fails_oddly else (), echo=False)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert type(error) is type(caught.value) and str(error) == str(caught.value)
+    assert vars(error).keys() == vars(caught.value).keys() and error.evidence == caught.value.evidence
+
+
+def shows_a_bar(rank, world_size):
+    for done in range(5):
+        print(f"\r{done + 1} of 5", end="", flush=True)
+    print()
+    print("\rhalf", end="\rwhole", flush=True)
+
+
+def test_of_a_progress_bar_the_last_state_is_printed(capsys):
+    ranks.run(shows_a_bar, 1)
+    assert capsys.readouterr().out == "[rank 0] 5 of 5\n[rank 0] whole\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_a_limit_on_open_files_is_told_before_a_rank_starts():
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with pytest.raises(ValueError, match="128 ranks need about 320 open files, and this system allows"):
+            ranks.run(ring_step, 128, (1,))
+        assert ranks.run(all_reduced_rank, 2) == [(0, 1), (1, 1)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(ValueError, match="the working folder is gone"):
+        ranks.run(all_reduced_rank, 2)

@@ -126,6 +126,8 @@ def why(failure: dict, unwritten: bool = False) -> str:
         return with_case(message, failure["case"]) or "One of the assertions in the test cell does not hold."
     if unwritten or kind == UNWRITTEN:
         return NOT_WRITTEN_YET
+    if error == "BdbQuit":
+        return "It stopped at breakpoint() or in pdb, which need a terminal: remove them before you hand in."
     return f"The test stopped with {error}: {message}" if message else f"The test stopped with {error}."
 
 
