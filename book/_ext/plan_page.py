@@ -1,19 +1,24 @@
-"""The `plan-page` directive: the planner of training runs, as a page that the reader moves.
+"""The directives of the page that plans a training run.
 
     :::{plan-page}
     What stands there for a reader without scripts.
     :::
 
-The page computes with `book/planning/ranks.js` and `planner.js`, which say once more what `ranks/cluster.py`,
+    :::{published-runs}
+    :::
+
+The figure computes with `book/planning/ranks.js` and `planner.js`, which say once more what `ranks/cluster.py`,
 `ranks/model.py` and `planner/` say; `plan.js` shows it. All numbers of machines, models and programs come from Python:
-the page carries them as JSON (`constants`). Below the figure stands a table of published runs (`PRESETS`), with what the
-planner predicts for them; it is computed while the book is built, and the script turns its first column into buttons.
+the page carries them as JSON (`constants`). The table of published runs (`PRESETS`) has what the planner predicts for
+them, and how far it is off over all of `benchmarks/published_runs.json`; both are computed while the book is built. The
+script turns the table's first column into buttons.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import statistics
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,13 +29,12 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.fileutil import copy_asset
 
 import planner
-from planner import arithmetic, layout, rows, search, software
+from planner import arithmetic, calibrate, layout, rows, search, software
 from ranks import cluster
 from ranks.model import MODELS
 
 BOOK = Path(__file__).resolve().parent.parent
 PLANNING = BOOK / "planning"
-ROWS = BOOK.parent / "benchmarks" / "published_runs.json"
 SCRIPTS = ("figures/vendor/preact-htm.js", "planning/ranks.js", "planning/planner.js", "planning/plan.js")
 ELEMENT = "plan-a-run"
 
@@ -51,6 +55,37 @@ PRESETS = {
     "DeepSeek-V3 B200 256 mxfp8": "DeepSeek-V3, Megatron",
     "Qwen3 235B-A22B B200 256 mxfp8": "Qwen3 235B-A22B",
     "GPT-OSS 120B GB300 64 mxfp8": "GPT-OSS 120B",
+}
+#: Term of a prediction → what the page calls it, and the chapter that derives it, if one does; the groups are the lanes.
+TIME = {
+    "computes": {
+        "matmuls": ("matrix multiplications", "02_costs"),
+        "attention": ("attention", "13_context"),
+        "logits": ("output layer and loss", "12_tensor"),
+        "elementwise": ("norms, residuals, activations", None),
+        "quantizing": ("quantizing", "10_memory"),
+        "recomputing": ("recomputation", "10_memory"),
+        "experts' overhead": ("overhead of experts", "14_experts"),
+        "optimizer": ("optimizer", "08_zero1"),
+    },
+    "communicates": {
+        "tensor": ("tensor parallelism", "12_tensor"),
+        "context": ("context parallelism", "13_context"),
+        "experts": ("expert parallelism", "14_experts"),
+        "stages": ("between stages", "11_pipeline"),
+        "data": ("data parallelism, ZeRO", "09_fsdp"),
+    },
+    "waits": {
+        "bubble": ("bubble", "11_pipeline"),
+        "imbalance": ("uneven stages", "11_pipeline"),
+        "host": ("for the host", None),
+    },
+}
+MEMORY = {
+    "states": ("weights, gradients, optimizer", "09_fsdp"),
+    "activations": ("activations", "10_memory"),
+    "logits": ("logits", "12_tensor"),
+    "fixed": ("libraries, buffers", None),
 }
 #: Unit of what was published → how a value is written.
 UNITS = {
@@ -98,13 +133,21 @@ def constants() -> dict[str, Any]:
         "programs": {name: asdict(program) for name, program in software.SOFTWARE.items()},
         "models": {name: asdict(model) for name, model in MODELS.items()},
         "presets": presets(),
+        "TIME": TIME,
+        "MEMORY": MEMORY,
     }
+
+
+@functools.cache
+def published_runs() -> list[dict[str, Any]]:
+    """The rows of `benchmarks/published_runs.json`."""
+    return list(json.loads(calibrate.ROWS.read_text(encoding="utf-8")))
 
 
 @functools.cache
 def presets() -> list[dict[str, Any]]:
     """The published runs: name, source, model, settings, and the published value with the predicted one."""
-    by_name = {row["name"]: row for row in json.loads(ROWS.read_text(encoding="utf-8"))}
+    by_name = {row["name"]: row for row in published_runs()}
     found = []
     for row_name, name in PRESETS.items():
         run = rows.read(by_name[row_name])
@@ -149,23 +192,51 @@ def signed(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
+def accuracy() -> str:
+    """How far off the planner is, over all published runs that gave no constant and are used, as a sentence."""
+    gave = calibrate.names()
+    runs = [rows.read(row) for row in published_runs() if row["name"] not in gave and not row.get("unused")]
+    kinds: dict[bool, list[float]] = {False: [], True: []}
+    for run in runs:
+        kinds[bool(run.model.experts)].append(abs(rows.compare(run).error))
+    dense, experts = (f"{100 * statistics.median(kinds[kind]):.0f} %" for kind in (False, True))
+    return (
+        f"Over all {len(runs)} published runs with which the planner is compared, its median error is {dense} for the "
+        f"{len(kinds[False])} dense models and {experts} for the {len(kinds[True])} mixtures of experts."
+    )
+
+
 class PlanPage(SphinxDirective):
-    """See the module's docstring."""
+    """The figure: see the module's docstring."""
 
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """The figure's element with its constants, what stands there without scripts, and the table of runs."""
-        for folder in (Path(planner.__file__).parent, Path(cluster.__file__).parent):
-            for path in folder.glob("*.py"):
-                self.env.note_dependency(str(path))
-        self.env.note_dependency(str(ROWS))
+        """The figure's element with its constants, and what stands there without scripts."""
+        note_sources(self.env)
         figure = f'<script type="application/json" id="plan-constants">{as_json(constants())}</script>'
         still = nodes.container(classes=["plan-still"])
         self.state.nested_parse(self.content, self.content_offset, still)
+        return [nodes.raw("", f"<{ELEMENT}></{ELEMENT}>{figure}", format="html"), still]
+
+
+class PublishedRuns(SphinxDirective):
+    """The table: see the module's docstring."""
+
+    def run(self) -> list[nodes.Node]:
+        """The table in a container by which the script finds it, and the planner's accuracy."""
+        note_sources(self.env)
         runs = nodes.container(classes=["plan-runs"])
-        self.state.nested_parse(StringList(table()), self.content_offset, runs)
-        return [nodes.raw("", f"<{ELEMENT}></{ELEMENT}>{figure}", format="html"), still, runs]
+        self.state.nested_parse(StringList([*table(), "", accuracy()]), self.content_offset, runs)
+        return [runs]
+
+
+def note_sources(env: Any) -> None:
+    """Build the page again when what it computes with has changed."""
+    for folder in (Path(planner.__file__).parent, Path(cluster.__file__).parent):
+        for path in folder.glob("*.py"):
+            env.note_dependency(str(path))
+    env.note_dependency(str(calibrate.ROWS))
 
 
 def _copy(app: Any) -> None:
@@ -183,8 +254,9 @@ def _load(app: Any, pagename: str, templatename: str, context: dict[str, Any], d
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Register the directive, and what puts its scripts into the page."""
+    """Register the directives, and what puts the scripts into the page."""
     app.add_directive("plan-page", PlanPage)
+    app.add_directive("published-runs", PublishedRuns)
     app.connect("builder-inited", _copy)
     app.connect("html-page-context", _load)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
