@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import asdict, replace
+from urllib.parse import urlencode
 
 import pytest
 
@@ -14,7 +15,9 @@ from planner.layout import CONTEXT, RECOMPUTE, SCHEDULES, check
 from planner.software import SOFTWARE
 from ranks.cluster import CLUSTERS
 from ranks.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MODELS
+from tests.helpers import npm
 from tests.helpers.browser import Tab
+from tests.test_accessibility import AXE, grave
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 
@@ -169,3 +172,229 @@ def test_the_table_of_published_runs_is_what_the_page_computes(port):
             tflops_per_gpu: found.flops(counting) / 1e12, mfu: found.mfu(counting) }}[unit];
         }})()""")
         assert found == pytest.approx(preset["predicted"], rel=1e-6), preset["name"]
+
+
+# The page
+
+
+@pytest.fixture
+def page(chromium, book) -> Tab:
+    """The page, opened; `make page LESSON=plan` builds it alone."""
+    tab = Tab(chromium)
+    tab.open((book / "book" / "plan.html").as_uri())
+    yield tab
+    assert not tab.errors
+    tab.page.close()
+
+
+def visit(tab, **settings):
+    """Open the page with these settings in its address, as a link does."""
+    url = tab.page.url.partition("#")[0]
+    tab.page.goto("about:blank")
+    tab.page.goto(f"{url}#{urlencode(settings)}")
+    tab.page.wait_for_selector(".plan-headline")
+
+
+def shown(tab, name):
+    """A number at the top of the page, with its unit."""
+    return tab.page.locator(f".plan-numbers div:has(dt:text-is('{name}')) dd").inner_text()
+
+
+def told(model, cluster, layout, batch, precision, software):
+    """The settings of a run as an address has them."""
+    found = {"model": model.name, "sequence": model.sequence, "cluster": cluster.name, "batch": batch}
+    found |= {"gpus": layout.gpus, "precision": precision, "software": software.name, **asdict(layout)}
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in found.items()}
+    return {name: "" if value is None else value for name, value in texts.items()}
+
+
+@pytest.mark.browser
+def test_a_link_with_settings_shows_what_the_planner_says(page, draw):
+    for _ in range(DRAWN):
+        python, given = settings(draw)
+        known = {preset["name"]: preset for preset in plan_page.presets()}
+        title = plan_page.PRESETS.get(given[0].name, given[0].name)
+        if given[0].predicted_ahead != known.get(title, {"model": {"predicted_ahead": 0}})["model"]["predicted_ahead"]:
+            continue  # the page has no control for it
+        visit(page, **{**told(*given), "model": title})
+        assert shown(page, "MFU") == f"{100 * python.mfu():.1f} %", given
+        found = page.evaluate("(({ found }) => ({ ...found, mfu: found.mfu(), square: found.mfu('full_square') }))"
+                              "(planning.computed(planning.read(location.hash.slice(1))))")  # fmt: skip
+        assert not differences(python, found), given
+        terms = page.page.locator(".plan-step tbody tr:not(.plan-group)").count()
+        assert terms == sum(seconds > 1e-9 * python.seconds for seconds in python.time.values())
+
+
+@pytest.mark.browser
+def test_a_link_carries_all_settings(page, chromium):
+    tab = page.page
+    tab.locator("#plan-model").select_option("DeepSeek-V3")
+    tab.locator("#plan-cluster").select_option("GB300 NVL72")
+    for name, value in {"gpus": 1024, "batch": 2048, "tp": 2, "pp": 8, "ep": 32, "virtual_stages": 2}.items():
+        tab.locator(f"#plan-{name}").fill(str(value))
+    tab.get_by_text("Type its sizes").click()
+    tab.locator("#plan-expert_ffn").fill("3072")
+    tab.get_by_text("More: software").click()
+    tab.locator("#plan-software").select_option("megatron 26.06")
+    tab.locator("#plan-shard").select_option("8")
+    for name, value in {"zero_stage": 3, "recompute": "full"}.items():
+        tab.locator(f"label:has([name=plan-{name}][value='{value}'])").click()
+    tab.locator("#plan-precision").select_option("mxfp8")
+    tab.locator("#plan-price").fill("3.5")
+    page.drawn()
+    other = Tab(chromium)
+    other.open(tab.url)
+    read = "JSON.stringify(planning.read(location.hash.slice(1)))"
+    chosen = page.evaluate(read)
+    for expected in (
+        '"expert_ffn":3072',
+        '"shard":8',
+        '"zero_stage":3',
+        '"recompute":"full"',
+        '"price":3.5',
+        '"ep":32',
+    ):
+        assert expected in chosen
+    assert other.evaluate(read) == chosen
+    for part in (".plan-headline", ".plan-numbers", ".plan-step"):
+        assert other.page.locator(part).inner_text() == tab.locator(part).inner_text()
+    assert other.evaluate("planning.write(planning.read(location.hash.slice(1))) === location.hash.slice(1)")
+
+
+@pytest.mark.browser
+def test_what_an_address_says_wrong_is_as_at_the_start(page):
+    visit(page, tp="-4", pp="two", cluster="H1000", recompute="some", gpus="1e99", nothing="1", tokens="")
+    assert page.evaluate("planning.write(planning.read(location.hash.slice(1))) === planning.write(planning.START)")
+
+
+@pytest.mark.browser
+def test_a_layout_that_cannot_run_is_said_beside_its_control(page):
+    tab = page.page
+    for name, value, says in (
+        ("tp", 6, "tp = 6 does not divide 64 query heads"), ("batch", 500, "does not divide 500 sequences"),
+        ("pp", 40, "need more than the model's 80 layers"), ("cp", 3, "does not divide 8192 tokens"),
+        ("gpus", 500, "but there are 500 GPUs"), ("precision", "nvfp4", "H100 has no nvfp4; it has bf16, fp8, mxfp8"),
+    ):  # fmt: skip
+        tab.get_by_text("Start again").click()
+        control = tab.locator(f"#plan-{name}")
+        control.select_option(value) if isinstance(value, str) else control.fill(str(value))
+        assert says in tab.locator(f"#plan-{name}-says").inner_text()
+        assert "cannot run" in tab.locator(".plan-headline").inner_text()
+        assert tab.locator(".plan-stale").count() == 1
+    tab.get_by_text("Start again").click()
+    tab.locator("#plan-tp").fill("2")
+    said = tab.locator(".plan-headline .plan-wrong").inner_text()
+    layout = Layout(dp=64, tp=2, pp=4, virtual_stages=4)
+    with pytest.raises(LayoutError) as error:
+        predict(LLAMA3_70B, CLUSTERS["H100"], layout, 512)
+    assert said == f"{error.value}."
+    assert tab.locator(".plan-bad").count() == 1 and tab.locator(".plan-over").count() == 1
+
+
+@pytest.mark.browser
+def test_the_best_layout_is_a_click_away(page):
+    tab, best = page.page, plan(LLAMA3_70B, CLUSTERS["H100"], 512, 512)
+    tab.get_by_role("button", name="Best layout").click()
+    tab.get_by_text("is this one").wait_for()
+    found = page.evaluate("planning.layoutOf(planning.read(location.hash.slice(1)))")
+    assert Layout(**found) == best.best.layout
+    assert f"{best.best.mfu():.1%}".replace("%", " %") in tab.locator(".plan-headline").inner_text()
+    rows = tab.locator(".plan-others tbody tr")
+    assert rows.count() == 7 and "4.3 % slower: tensor parallelism" in rows.nth(1).inner_text()
+    rows.nth(1).get_by_role("button").click()
+    assert "4.3 % faster" in tab.locator(".plan-best").inner_text()
+
+
+@pytest.mark.browser
+def test_each_published_run_shows_both_speeds(page):
+    for preset in plan_page.presets():
+        page.page.locator(".plan-runs").get_by_role("button", name=preset["name"], exact=True).click()
+        text = page.page.locator(".plan-compared").inner_text()
+        way = "fast" if preset["error"] > 0 else "slow"
+        assert f"{100 * abs(preset['error']):.1f} % too {way}" in text and preset["source"] in text
+        assert page.evaluate("document.activeElement.className") == "plan-headline"
+    page.page.locator("#plan-tp").fill("1" if preset["settings"]["tp"] > 1 else "2")
+    assert page.page.locator(".plan-compared").count() == 0
+
+
+#: What the element with the focus is called.
+FOCUSED = (
+    """(({ id, ariaLabel, name, textContent }) => id || ariaLabel || name || textContent)(document.activeElement)"""
+)
+
+
+@pytest.mark.browser
+def test_the_keyboard_moves_everything(page):
+    tab, reached = page.page, []
+    tab.locator("#plan-model").focus()
+    for _ in range(60):
+        reached.append(page.evaluate(FOCUSED))
+        tab.keyboard.press("Tab")
+    for name in ("plan-gpus", "GPUs, in powers of two", "Best layout", "plan-tp", "plan-zero_stage", "plan-price"):
+        assert name in reached
+    slider = tab.get_by_label("Tensor (tp), in powers of two")
+    slider.focus()
+    tab.keyboard.press("ArrowLeft")
+    assert tab.locator("#plan-tp").input_value() == "4" and slider.get_attribute("aria-valuetext") == "4"
+    tab.locator("[name=plan-recompute][value=none]").focus()
+    tab.keyboard.press("ArrowRight")
+    assert "selective recomputation" in tab.locator(".plan-layout").inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_nothing_sticks_out_and_a_phone_shows_the_sum(chromium, book, width):
+    tab = Tab(chromium, width)
+    tab.open((book / "book" / "plan.html").as_uri())
+    tab.page.locator(".plan-others").wait_for()
+    for preset in plan_page.presets()[::4]:
+        tab.page.locator(".plan-runs").get_by_role("button", name=preset["name"], exact=True).click()
+        assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert tab.page.locator(".plan-summary").is_visible() is (width < 700)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing_serious_in_any_state(chromium, book, theme, width):
+    with npm.or_skip():
+        axe = (npm.get(AXE) / "axe.min.js").read_text()
+    page = chromium.new_page(color_scheme=theme, viewport={"width": width, "height": 900})
+    for fragment in ("", "#tp=6&precision=nvfp4", "#tp=1", "#" + urlencode({"model": "DeepSeek-V3, as trained"})):
+        page.goto("about:blank")
+        page.goto((book / "book" / "plan.html").as_uri() + fragment)
+        for summary in page.locator(".plan-controls summary").all():
+            summary.click()
+        page.wait_for_timeout(600)  # what is searched for is found, and what fades has arrived
+        assert not grave(page, axe), fragment
+    page.close()
+
+
+@pytest.mark.browser
+def test_without_scripts_the_page_says_what_it_would_be(chromium, book):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((book / "book" / "plan.html").as_uri(), wait_until="load")
+    assert page.locator(".plan-still").is_visible() and "needs JavaScript" in page.locator(".plan-still").inner_text()
+    rows = page.locator(".plan-runs tbody tr")
+    assert (
+        rows.count() == len(plan_page.PRESETS)
+        and "+5.2\N{NO-BREAK SPACE}%" in rows.filter(has_text="BLOOM").inner_text()
+    )
+    context.close()
+
+
+@pytest.mark.browser
+def test_paper_has_the_numbers_and_no_sliders(page):
+    page.page.emulate_media(media="print")
+    assert page.page.locator(".plan-numbers").is_visible() and page.page.locator("#plan-tp").is_visible()
+    assert not page.page.locator(".plan-slider:visible, .plan-button:visible").count()
+
+
+def test_every_term_has_a_name_and_its_chapter_exists(draw):
+    """A new term of the planner needs a place on the page."""
+    places = {term for terms in plan_page.TIME.values() for term in terms}
+    for _ in range(DRAWN):
+        python, _ = settings(draw)
+        assert python.time.keys() <= places and python.memory.keys() <= plan_page.MEMORY.keys()
+    named = [*plan_page.MEMORY.values(), *(words for terms in plan_page.TIME.values() for words in terms.values())]
+    assert all((plan_page.BOOK / f"{chapter}.md").is_file() for _, chapter in named if chapter)

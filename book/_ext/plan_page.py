@@ -37,9 +37,11 @@ BOOK = Path(__file__).resolve().parent.parent
 PLANNING = BOOK / "planning"
 SCRIPTS = ("figures/vendor/preact-htm.js", "planning/ranks.js", "planning/planner.js", "planning/plan.js")
 ELEMENT = "plan-a-run"
+#: The page, as others in its folder link to it.
+PAGE = "plan"
 
-#: Name of a run in `published_runs.json` → its name on the page. Dense models and mixtures of experts, all machines; the
-#: planner's good rows and its bad ones. None of them gave a constant.
+#: Name of a run in `published_runs.json` → its name on the page. Dense models and mixtures of experts, many machines;
+#: the planner's good rows and its bad ones. None of them gave a constant.
 PRESETS = {
     "Llama 3 405B 16384 seq 8192": "Llama 3 405B, 8,192 tokens",
     "Llama 3 405B 16384 seq 131072": "Llama 3 405B, 131,072 tokens",
@@ -56,7 +58,7 @@ PRESETS = {
     "Qwen3 235B-A22B B200 256 mxfp8": "Qwen3 235B-A22B",
     "GPT-OSS 120B GB300 64 mxfp8": "GPT-OSS 120B",
 }
-#: Term of a prediction → what the page calls it, and the chapter that derives it, if one does; the groups are the lanes.
+#: Term of a prediction → what pages call it, and the chapter that derives it, if one does; the groups are the lanes.
 TIME = {
     "computes": {
         "matmuls": ("matrix multiplications", "02_costs"),
