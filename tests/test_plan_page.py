@@ -280,7 +280,7 @@ def test_a_layout_that_cannot_run_is_said_beside_its_control(page):
         control.select_option(value) if isinstance(value, str) else control.fill(str(value))
         assert says in tab.locator(f"#plan-{name}-says").inner_text()
         assert "cannot run" in tab.locator(".plan-headline").inner_text()
-        assert tab.locator(".plan-stale").count() == 1
+        assert tab.locator("div.plan-stale").count() == 1
     tab.get_by_text("Start again").click()
     tab.locator("#plan-tp").fill("2")
     said = tab.locator(".plan-headline .plan-wrong").inner_text()

@@ -118,7 +118,7 @@
   const axesOf = (layout) => AXES.filter((axis) => layout[axis] > 1).map((axis) => `${axis} ${layout[axis]}`).join(", ") || "one GPU";
   const restOf = (l) => [
     l.pp > 1 && l.virtual_stages > 1 && `${l.virtual_stages} virtual stages`, l.micro_batch > 1 && `micro-batches of ${l.micro_batch}`,
-    `ZeRO-${l.zero_stage}${l.shard ? ` over ${l.shard}` : ""}`, l.recompute !== "none" && `${l.recompute} recomputation`,
+    `ZeRO\u2011${l.zero_stage}${l.shard ? ` over ${l.shard}` : ""}`, l.recompute !== "none" && `${l.recompute} recomputation`,
   ].filter(Boolean).join(", ");
   const chapter = ([words, page]) => (page ? html`<a href=${`${page}.html`}>${words}</a>` : words);
 
@@ -216,7 +216,7 @@
     show(settings) {
       const { cluster, gpus, batch, precision, software } = settings, searched = [modelOf(settings), cluster, gpus, batch, precision, software];
       const same = this.searched === JSON.stringify(searched);
-      this.setState({ settings, copied: false, ...(same ? {} : { search: null }) });
+      this.setState({ settings, copied: false, ...(same ? {} : { search: this.state.search && { ...this.state.search, stale: true } }) });
       if (same) return;
       this.searched = JSON.stringify(searched);
       this.wanted = false;
@@ -243,8 +243,8 @@
     /** Take the best layout, now or as soon as it is found. */
     best() {
       const { search } = this.state;
-      this.wanted = !search;
-      if (search?.fitting.length) this.take(search.fitting[0].layout);
+      this.wanted = !search || search.stale;
+      if (!this.wanted && search.fitting.length) this.take(search.fitting[0].layout);
     }
 
     take(layout) {
@@ -284,13 +284,13 @@
   }
 
   /** The settings of a published run; what it does not tell stays as it is. */
-  const presetSettings = (preset) => ({ model: preset.name, ...preset.settings, dp: preset.settings.dp });
+  const presetSettings = (preset) => ({ model: preset.name, ...preset.settings, dp: null });
 
   function Controls({ s, now, set, wrong, best, search }) {
     const { model, layout, cluster } = now, size = { set };
     const axis = (name, label, most) => html`<${Size} ...${size} name=${name} label=${label} value=${s[name]} most=${most} problems=${wrong(name)} />`;
     const precisions = Object.keys(given.PRECISIONS).map((name) => [name, name]);
-    const first = search?.fitting[0], faster = first && now.found ? now.found.seconds / first.seconds - 1 : 0;
+    const first = search?.stale ? null : search?.fitting[0], faster = first && now.found ? now.found.seconds / first.seconds - 1 : 0;
     return html`<form class="plan-controls" onSubmit=${(event) => event.preventDefault()}>
       <fieldset><legend>The run</legend>
         <${Choice} name="model" label="Model" value=${s.model} set=${set} options=${Object.keys(base).map((name) => [name, name])} />
@@ -316,7 +316,7 @@
             the GPUs that are left</label></${Size}>
         <${Buttons} name="zero_stage" label="ZeRO stage" value=${s.zero_stage} set=${set} options=${[0, 1, 2, 3].map((n) => [n, n])} />
         <${Buttons} name="recompute" label="Recomputation" value=${s.recompute} set=${set} options=${given.RECOMPUTE.map((word) => [word, word])} />
-        ${axis("micro_batch", "Sequences per micro-batch", 16)}${axis("virtual_stages", "Virtual stages", 16)}
+        ${axis("micro_batch", "Micro-batch", 16)}${axis("virtual_stages", "Virtual stages", 16)}
         <details><summary>More: software, schedules</summary>
           <${Choice} name="software" label="Software" value=${s.software} set=${set} options=${Object.keys(programs).map((name) => [name, name])} />
           <${Choice} name="schedule" label="Pipeline schedule" value=${s.schedule} set=${set} options=${given.SCHEDULES.map((name) => [name, name.replaceAll("_", " ")])} />
@@ -344,7 +344,7 @@
 
   /** The published value beside the predicted one, while the settings are those of a published run. */
   function Compared({ s, now }) {
-    const same = (preset) => Object.entries(presetSettings(preset)).every(([name, value]) => (name === "dp" ? now.layout.dp : s[name]) === value);
+    const same = ({ name, settings }) => s.model === name && Object.entries(settings).every(([key, value]) => (key in now.layout ? now.layout : s)[key] === value);
     const preset = presets.find((one) => now.found && same(one) && JSON.stringify(now.model) === JSON.stringify(one.model));
     if (!preset) return null;
     const { unit, counting, published, source } = preset, { found } = now;
@@ -415,7 +415,7 @@
     const name = Object.assign({}, ...Object.values(given.TIME)), shown = (layout) => JSON.stringify(layout) === JSON.stringify(now.layout);
     const row = (other, why) => html`<tr><td><button type="button" aria-pressed=${String(shown(other.layout))} onClick=${() => take(other.layout)}>${axesOf(other.layout)}</button>
       <br /><small>${restOf(other.layout)}</small></td><td>${seconds(other.seconds)}</td><td>${why}</td></tr>`;
-    return html`<section><h2>Why others lose</h2><table class="plan-others"><thead><tr><th scope="col">layout</th><th scope="col">step</th><th scope="col">against the best</th></tr></thead>
+    return html`<section class=${search.stale ? "plan-stale" : ""}><h2>Why others lose</h2><table class="plan-others"><thead><tr><th scope="col">layout</th><th scope="col">step</th><th scope="col">against the best</th></tr></thead>
       <tbody>${row(best, "the best")}${others.map((other) => {
         const { slower, largest } = planner.why_not(best, other);
         return row(other, `${slower < 5e-4 ? "hardly" : percent(slower)} slower: ${largest.map(([term, more]) => `${name[term][0]} +${seconds(more)}`).join(", ")}`);
