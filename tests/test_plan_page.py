@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from autograder.lessons import notebook
-from planner import Layout, LayoutError, plan, predict, rows
+from planner import Layout, LayoutError, calibrate, plan, predict, rows
 from planner.layout import CONTEXT, RECOMPUTE, SCHEDULES, check
 from planner.software import SOFTWARE
 from ranks.cluster import CLUSTERS
@@ -99,6 +99,14 @@ def test_the_page_computes_every_term_as_the_planner_does(port, draw):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("program", [name for name, program in SOFTWARE.items() if program.machines])
+def test_a_program_brings_the_machines_of_its_published_runs(port, program):
+    for machine in SOFTWARE[program].machines:
+        given = (LLAMA3_8B, CLUSTERS[machine], Layout(dp=4, tp=4), 64, "bf16", SOFTWARE[program])
+        assert not differences(predict(*given, memory_limit=False), predicted(port, *given))
+
+
+@pytest.mark.browser
 def test_a_term_that_differs_is_seen(port):
     given = (LLAMA3_70B, CLUSTERS["H100"], Layout(dp=8, tp=8), 64, "bf16", SOFTWARE["megatron"])
     python = predict(*given, memory_limit=False)
@@ -163,7 +171,7 @@ def test_the_page_finds_the_planners_best_layout(port, model, machine, gpus, bat
 
 @pytest.mark.browser
 def test_the_table_of_published_runs_is_what_the_page_computes(port):
-    assert len(plan_page.presets()) == len(plan_page.PRESETS)
+    assert len(plan_page.presets()) == len(plan_page.PRESETS) and not plan_page.PRESETS.keys() & calibrate.names()
     for preset in plan_page.presets():
         found = port.evaluate(f"""(() => {{
           const {{ model, settings: s, unit, counting }} = {plan_page.as_json(preset)};
@@ -241,7 +249,7 @@ def test_a_link_carries_all_settings(page, chromium):
         tab.locator(f"label:has([name=plan-{name}][value='{value}'])").click()
     tab.locator("#plan-precision").select_option("mxfp8")
     tab.locator("#plan-price").fill("3.5")
-    page.drawn()
+    page.wait("location.hash.includes('price=3.5')")
     other = Tab(chromium)
     other.open(tab.url)
     read = "JSON.stringify(planning.read(location.hash.slice(1)))"
@@ -259,6 +267,21 @@ def test_a_link_carries_all_settings(page, chromium):
     for part in (".plan-headline", ".plan-numbers", ".plan-step"):
         assert other.page.locator(part).inner_text() == tab.locator(part).inner_text()
     assert other.evaluate("planning.write(planning.read(location.hash.slice(1))) === location.hash.slice(1)")
+
+
+@pytest.mark.browser
+def test_a_slider_that_is_dragged_writes_the_address_seldom(page):
+    """Safari refuses the hundredth change within 30 seconds."""
+    page.evaluate("window.written = 0; history.replaceState = () => { written += 1; }; 0")
+    page.evaluate("""(() => {
+      const slider = document.querySelector("[aria-label='GPUs, in powers of two']");
+      for (let step = 0; step < 150; step += 1) {
+        slider.value = step % 10;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+      }
+    })()""")
+    page.wait("written > 0")
+    assert page.evaluate("written") == 1
 
 
 @pytest.mark.browser
@@ -296,6 +319,7 @@ def test_the_best_layout_is_a_click_away(page):
     tab, best = page.page, plan(LLAMA3_70B, CLUSTERS["H100"], 512, 512)
     tab.get_by_role("button", name="Best layout").click()
     tab.get_by_text("is this one").wait_for()
+    page.wait(f"location.hash.includes('&tp={best.best.layout.tp}&')")
     found = page.evaluate("planning.layoutOf(planning.read(location.hash.slice(1)))")
     assert Layout(**found) == best.best.layout
     assert f"{best.best.mfu():.1%}".replace("%", " %") in tab.locator(".plan-headline").inner_text()

@@ -23,6 +23,8 @@
   const ONE = { dp: 1, tp: 1, pp: 1, cp: 1, ep: 1, micro_batch: 1, virtual_stages: 1, context: "ring" };
   const AXES = ["dp", "tp", "pp", "cp", "ep"];
   const base = Object.fromEntries([...Object.values(models), ...presets.map(({ model }) => model)].map((m) => [m.name, m]));
+  const named = (all) => all.map(({ name }) => [name, name]);
+  const MODELS = { "Models of this book": named(Object.values(models)), "Models of published runs": named(presets) };
   const START = {
     model: "Llama 3 70B", cluster: "H100", gpus: 512, batch: 512, precision: "bf16", software: "megatron",
     dp: null, tp: 8, pp: 4, cp: 1, ep: 1, micro_batch: 1, virtual_stages: 4, zero_stage: 1, shard: null, recompute: "none",
@@ -144,10 +146,11 @@
   /** What is wrong with a setting, in a line below it. */
   const Says = ({ name, problems }) => html`<p class="plan-wrong" id=${`plan-${name}-says`}>${problems}</p>`;
 
-  function Choice({ name, label, value, options, set, problems }) {
+  function Choice({ name, label, value, options, groups, set, problems }) {
+    const list = (some) => some.map(([key, words]) => html`<option value=${String(key)} selected=${key === value}>${words}</option>`);
     return html`<div class="plan-control"><label for=${`plan-${name}`}>${label}</label>
       <select id=${`plan-${name}`} class="plan-select" value=${String(value)} onChange=${(event) => set({ [name]: READS[name](event.target.value) })}>
-        ${options.map(([key, words]) => html`<option value=${String(key)} selected=${key === value}>${words}</option>`)}</select>
+        ${options ? list(options) : groups.map(([words, some]) => html`<optgroup label=${words}>${list(some)}</optgroup>`)}</select>
       <${Says} name=${name} problems=${problems} /></div>`;
   }
 
@@ -186,6 +189,7 @@
     componentWillUnmount() {
       removeEventListener("hashchange", this.follow);
       clearTimeout(this.timer);
+      clearTimeout(this.writing);
     }
 
     /** The runs of the table below the figure become buttons. */
@@ -209,7 +213,12 @@
       const settings = { ...this.state.settings, ...change };
       if (change.model) for (const name of Object.keys(base[change.model])) if (!(name in change)) delete settings[name];
       this.show(settings);
-      history.replaceState(null, "", `#${write(settings)}`);
+      clearTimeout(this.writing);
+      this.writing = setTimeout(() => this.address(), 200); // Safari allows 100 changes of the address in 30 seconds
+    }
+
+    address() {
+      history.replaceState(null, "", `#${write(this.state.settings)}`);
     }
 
     /** Show settings, and look for the best layout once the reader has stopped moving them. */
@@ -252,7 +261,7 @@
     }
 
     async copy() {
-      history.replaceState(null, "", `#${write(this.state.settings)}`);
+      this.address();
       try {
         await navigator.clipboard.writeText(location.href);
         this.setState({ copied: true });
@@ -293,7 +302,7 @@
     const first = search?.stale ? null : search?.fitting[0], faster = first && now.found ? now.found.seconds / first.seconds - 1 : 0;
     return html`<form class="plan-controls" onSubmit=${(event) => event.preventDefault()}>
       <fieldset><legend>The run</legend>
-        <${Choice} name="model" label="Model" value=${s.model} set=${set} options=${Object.keys(base).map((name) => [name, name])} />
+        <${Choice} name="model" label="Model" value=${s.model} set=${set} groups=${Object.entries(MODELS)} />
         <details><summary>Type its sizes: ${large(planner.parameters(model).total)} parameters</summary>
           ${Object.entries(SIZES).map(([name, [label, least]]) => html`<${Size} ...${size} name=${name} label=${label} least=${least}
             value=${model[name] ?? 0} most=${Math.max(2, 2 * (base[s.model][name] ?? 1))} problems=${wrong(name)} />`)}

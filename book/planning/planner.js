@@ -1,6 +1,6 @@
 /* `planner/` once more, for the browser: each term is one function with Python's name, and what it means stands there.
 
-   No number of a machine, a model or a program is here: window.planner(constants) gets them from Python (`constants` in
+   No number of a machine, a model or a program is here: window.plannerInTheBrowser gets them from Python (`constants` in
    `book/_ext/plan_page.py`). `tests/test_plan_page.py` compares every term with Python's. */
 
 "use strict";
@@ -376,7 +376,7 @@ window.plannerInTheBrowser = (constants) => {
     const memory = memory_terms(step, count), seconds = sum(Object.values(time)), nbytes = sum(Object.values(memory));
     const rate = (batch * m.sequence) / seconds / gpus_of(layout); // tokens per GPU and second
     const flops = (counting) => rate * counted_flops(m, counting, layout.recompute);
-    const mfu = (counting) => flops(counting) / step.cluster.flops.bf16;
+    const mfu = (counting) => flops(counting) / cluster.flops.bf16;
     return { layout, batch, time, memory, seconds, nbytes, tokens_per_gpu_per_second: rate, flops, mfu, room: step.cluster.memory };
   }
 
