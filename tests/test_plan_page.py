@@ -336,6 +336,8 @@ def test_each_published_run_shows_both_speeds(page):
         text = page.page.locator(".plan-compared").inner_text()
         way = "fast" if preset["error"] > 0 else "slow"
         assert f"{100 * abs(preset['error']):.1f} % too {way}" in text and preset["source"] in text
+        too_large = page.page.locator(".plan-bad").count() == 1
+        assert ("The run did fit" in text) is too_large and ("is not known" in text) <= (not preset["recompute_told"])
         assert page.evaluate("document.activeElement.className") == "plan-headline"
     page.page.locator("#plan-tp").fill("1" if preset["settings"]["tp"] > 1 else "2")
     assert page.page.locator(".plan-compared").count() == 0

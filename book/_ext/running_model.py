@@ -47,7 +47,7 @@ MACHINES = (
     ("one NVL72", "GB200 NVL72", 64),
 )
 HEADS = ["", "memory per GPU", "sent per GPU", "step"]
-BLANK = "\N{NO-BREAK SPACE}"
+BLANK, NONBREAKING = "\N{NO-BREAK SPACE}", "\N{NON-BREAKING HYPHEN}"
 #: Sequences per step, unless a box says otherwise.
 BATCH = 1024
 #: The row whose numbers `one-run` adds up.
@@ -73,7 +73,7 @@ def named(layout: Layout) -> str:
     """A layout in the words of lesson 15: "dp 32, tp 4, pp 2"; what is 1 is left out."""
     axes = ", ".join(f"{axis} {size}" for axis in ("dp", "tp", "pp", "cp", "ep") if (size := getattr(layout, axis)) > 1)
     again = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
-    return f"{axes}{', ' * bool(axes)}ZeRO\N{NON-BREAKING HYPHEN}{layout.zero_stage}{again}"
+    return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{again}"
 
 
 class Row(NamedTuple):
@@ -207,7 +207,7 @@ class Box(NamedTuple):
         """The layout in words, and the model and its sequences where they are others than in most boxes."""
         layout = "the fastest layout" if self.given is None else named(Layout(**self.given))
         usual = MODELS["Llama 3 8B"]
-        other = [] if self.model.name == usual.name else [self.model.name]
+        other = [] if self.model.name == usual.name else [self.model.name.replace("-", NONBREAKING)]
         if self.model.sequence != usual.sequence and self.model == replace(usual, sequence=self.model.sequence):
             other += [f"{self.model.sequence:,} tokens per sequence"]
         return "; ".join([layout, *other])

@@ -356,7 +356,7 @@
     const same = ({ name, settings }) => s.model === name && Object.entries(settings).every(([key, value]) => (key in now.layout ? now.layout : s)[key] === value);
     const preset = presets.find((one) => now.found && same(one) && JSON.stringify(now.model) === JSON.stringify(one.model));
     if (!preset) return null;
-    const { unit, counting, published, source } = preset, { found } = now;
+    const { unit, counting, published, source, recompute_told: told } = preset, { found } = now;
     const predicted = { tokens_per_gpu_per_second: found.tokens_per_gpu_per_second, step_seconds: found.seconds,
       tflops_per_gpu: found.flops(counting) / 1e12, mfu: found.mfu(counting) }[unit];
     const error = (unit === "step_seconds" ? published / predicted : predicted / published) - 1, most = Math.max(published, predicted);
@@ -364,7 +364,9 @@
       <td class="plan-track"><div class="plan-lane"><span class=${`plan-bar plan-${words}`} style=${{ width: `${(100 * value) / most}%` }}></span></div></td>
       <td>${UNITS[unit](value)}</td></tr>`;
     return html`<div class="plan-compared"><table><caption>A published run, for which the planner is ${percent(Math.abs(error))} too ${error > 0 ? "fast" : "slow"}</caption>
-      <tbody>${row("published", published)}${row("predicted", predicted)}</tbody></table><p class="plan-note">Source: ${source}</p></div>`;
+      <tbody>${row("published", published)}${row("predicted", predicted)}</tbody></table><p class="plan-note">Source: ${source}</p>
+      ${found.nbytes > found.room && html`<p class="plan-note">The run did fit, so the planner counts too much memory here.
+        ${told ? "" : " What was recomputed is not known, and it assumes nothing."}</p>`}</div>`;
   }
 
   function Numbers({ s, shown: { found, run } }) {
