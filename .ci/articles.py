@@ -56,7 +56,7 @@ def _article(html: Path, page: str, pages: list[str], target: Target, named: Cal
     folder, seen = posixpath.dirname(page), set()
     for tag in found.select(DROPPED):
         tag.decompose()
-    for tag in found.find_all(lambda tag: tag.name.startswith("figure-")):
+    for tag in found.find_all(lambda tag: tag.name.startswith("figure-") or tag.name == "plan-a-run"):
         tag.decompose()
     for tag in found.select("[id]"):  # sphinx-proof calls every proof `proof`
         if tag["id"] in seen:
@@ -88,4 +88,5 @@ def _where(href: str, page: str, folder: str, pages: list[str], target: Target) 
         return href
     file, _, anchor = href.partition("#")
     where = posixpath.normpath(posixpath.join(folder, file)).removesuffix(".html") if file else page
-    return target(where, anchor) if where in pages else ""
+    place = "" if "=" in anchor else anchor  # settings of a page are no place on it
+    return target(where, place) if where in pages else ""

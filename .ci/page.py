@@ -52,7 +52,9 @@ def build(source: Path, name: str, pages: list[str]) -> Path:
 
 
 def chapter(lesson: str) -> Path:
-    """The page of a lesson's chapter."""
+    """The page of a lesson's chapter, or another page of the folder `book`, such as `plan`."""
+    if not lesson[:2].isdigit() and (ROOT / "book" / f"{lesson}.md").is_file():
+        return build(ROOT, lesson, [f"book/{lesson}", "book/bibliography"]) / "book" / f"{lesson}.html"
     (lesson,) = notebook.pick([lesson])
     if not (ROOT / "book" / f"{lesson}.md").is_file():
         raise ValueError(f"{lesson} has no chapter book/{lesson}.md")

@@ -27,8 +27,9 @@ LESSON_FILES = (
 TESTS = (
     (
         r"ranks/(cluster|model)\.py|planner/|benchmarks/(planner|published_runs)",
-        "ranks/test_cluster ranks/test_model test_planner",
+        "ranks/test_cluster ranks/test_model test_planner test_plan_page test_one_run",
     ),
+    (r"book/planning/|book/_ext/(plan_page|running_model)|book/(plan|one_run)\.md", "test_plan_page test_one_run"),
     (r"ranks/", "ranks/test_ranks ranks/test_hangs test_progress test_packages"),
     (
         r"pyproject\.toml|requirements|MANIFEST|CITATION|\.github/",

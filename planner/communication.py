@@ -46,12 +46,11 @@ def context(step: Step, attention: Pair) -> Pair:
     The backward sends keys, values and their gradients. All-gathers and all-to-alls come before attention and hide
     behind nothing.
     """
-    layout, m = step.layout, step.model
+    layout = step.layout
     if layout.cp == 1:
         return 0.0, 0.0
-    keys = 2 * 2 * step.tokens * m.kv_heads * m.head_dim / layout.tp
+    keys, queries = exchanged(step)
     if layout.context == "all_to_all":
-        queries = 2 * 2 * step.tokens * m.heads * m.head_dim / layout.tp
         once = step.cluster.all_to_all_seconds(keys + queries, layout.cp, layout.tp)
         return once, once
     if layout.context == "all_gather":
@@ -63,27 +62,37 @@ def context(step: Step, attention: Pair) -> Pair:
     return exposed(ring, attention[0]), exposed(2 * ring, attention[1])
 
 
+def exchanged(step: Step) -> Pair:
+    """Bytes of a rank's keys and values in one layer, and of its queries and attention's output."""
+    m, size = step.model, 2 * 2 * step.tokens / step.layout.tp
+    return size * m.kv_heads * m.head_dim, size * m.heads * m.head_dim
+
+
 def experts(step: Step, computing: Pair) -> Pair:
     """Lesson 14, *There and back*: two all-to-alls forward and two backward, for the tokens that a rank sends.
 
     A token crosses to a node once, however many of its experts are there. computing: seconds that the layer computes,
     forward and backward, behind which software may hide its all-to-alls.
     """
-    layout, m = step.layout, step.model
+    layout = step.layout
     if not step.moe or layout.ep == 1:
         return 0.0, 0.0
     together = step.cluster.together(layout.ep)
-    nodes, row = layout.ep / together, 2 * step.tokens / layout.tp * m.hidden
-    visited = nodes * (1 - (1 - 1 / nodes) ** m.experts_per_token)
-    crossing = row * min(visited, m.nodes_per_token or visited) * (nodes - 1) / nodes
+    everything, crossing = dispatched(step)
     # Inside a node every visit is a message of its own.
-    everything = row * m.experts_per_token
-    inside = step.cluster.all_to_all_seconds(everything, together) if together > 1 else 0.0
-    once = inside
-    if nodes > 1:
-        once = max(inside, step.cluster.all_to_all_seconds(everything, layout.ep, crossing=crossing))
+    once = step.cluster.all_to_all_seconds(everything, together) if together > 1 else 0.0
+    if together < layout.ep:
+        once = max(once, step.cluster.all_to_all_seconds(everything, layout.ep, crossing=crossing))
     forward, backward = computing if step.software.expert_overlap else (0.0, 0.0)
     return exposed(2 * once, forward), exposed(2 * once, backward)
+
+
+def dispatched(step: Step) -> Pair:
+    """Bytes of all rows that a rank has for experts, one per visit, and those of them that cross to other nodes."""
+    layout, m = step.layout, step.model
+    nodes, row = layout.ep / step.cluster.together(layout.ep), 2 * step.tokens / layout.tp * m.hidden
+    visited = nodes * (1 - (1 - 1 / nodes) ** m.experts_per_token)
+    return row * m.experts_per_token, row * min(visited, m.nodes_per_token or visited) * (nodes - 1) / nodes
 
 
 def bubble(step: Step, forward: float, backward: float, micro_batches: int) -> float:
@@ -170,29 +179,39 @@ def data(step: Step, forward: float, backward: float, micro_batches: int) -> flo
 
 
 def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
-    """Bytes that one rank sends in a step, by axis, on rings: what `tensor`, `stages` and `data` take their time for.
+    """Bytes that one rank sends in a step, by axis, on rings: what the terms of the same names take their time for.
 
-    For an inner stage of a pipeline. ValueError with experts or context parallelism, which are not counted.
+    For an inner stage of a pipeline. Where all of the forward is recomputed, it sends all of its messages again.
     """
     m, layout, gradient = step.model, step.layout, step.software.gradient_bytes
-    if m.experts or layout.cp > 1:
-        raise ValueError("the bytes of expert and context parallelism are not counted; use a dense model and cp 1")
+    moe = m.moe_layers + (m.predicted_ahead if m.experts else 0)
+    layers = m.layers + m.predicted_ahead
+    passes, again = micro_batches / layout.pp, 1 if layout.recompute == "full" else 0
     activation = 2 * step.tokens * m.hidden
-    tensor_ranks, n, replicas = layout.tp, layout.shards, layout.data_ranks // layout.shards
-    ring = 2 * (tensor_ranks - 1) / tensor_ranks  # of the bytes of a vector, for an all-reduce
-    # Of activations: two forward, two backward, and two more where all of the forward is recomputed.
-    all_reduces = 6 if layout.recompute == "full" else 4
+    t, cp, n, replicas = layout.tp, layout.cp, layout.shards, layout.data_ranks // layout.shards
+    # Each block of a layer all-reduces an activation forward and one backward; with experts only attention is split.
+    all_reduces = (2 + again) * (2 * (layers - moe) + moe)
+    keys, queries = exchanged(step)
+    if layout.context == "all_to_all":
+        exchange = (2 + again) * (cp - 1) / cp * (keys + queries)
+    else:  # backward, keys and values travel with their gradients
+        exchange = (3 + again) * (cp - 1) * keys
+    together, (everything, crossing) = step.cluster.together(layout.ep), dispatched(step)
+    visits = everything * (together - 1) / together + crossing
     # Per parameter: an all-reduce; a reduce-scatter and an all-gather; with ZeRO-3, a gather for each pass.
     per_parameter = 2 * gradient if layout.zero_stage == 0 else gradient + 2
+    between = 0.0
     if layout.zero_stage == 3:
         per_parameter = (gradient + 4) * micro_batches if layout.pp == 1 else gradient + 2
         between = 2 * gradient * (replicas - 1) / replicas / n
-    else:
-        between = 0.0
+    ordinary, routed = rank_parameters(step)
+    same = layout.expert_data_ranks
     return {
-        "tensor": micro_batches * m.layers / layout.pp * all_reduces * ring * activation,
-        "stages": micro_batches * 2 * layout.virtual_stages * activation / tensor_ranks if layout.pp > 1 else 0.0,
-        "data": rank_parameters(step)[0] * ((n - 1) / n * per_parameter + between),
+        "tensor": passes * all_reduces * 2 * (t - 1) / t * activation,
+        "context": passes * layers * exchange,
+        "experts": passes * moe * 2 * (2 + again) * visits if layout.ep > 1 else 0.0,
+        "stages": micro_batches * 2 * layout.virtual_stages * activation / t if layout.pp > 1 else 0.0,
+        "data": ordinary * ((n - 1) / n * per_parameter + between) + routed * (same - 1) / same * per_parameter,
     }
 
 

@@ -333,9 +333,30 @@ def test_a_layout_with_a_wrong_field_is_refused(wrong):
         running_model.fields(f"{wrong} recompute=full")
 
 
-def test_the_bytes_of_experts_are_not_made_up():
-    with pytest.raises(ValueError, match="not counted"):
-        communication.bytes_sent(Step(DEEPSEEK_V3, H100, Layout(dp=64), MEGATRON), 1)
+@pytest.mark.parametrize(
+    ("model", "layout", "axis", "expected"),
+    [
+        # 1,024 tokens per rank, keys and values of 8 heads of 128 in bf16: 4 MiB, which go to 7 ranks forward, and with
+        # their gradients back; in 32 layers.
+        (LLAMA3_8B, Layout(cp=8), "context", 32 * 3 * 7 * 4 * 2**20),
+        (LLAMA3_8B, Layout(cp=8, recompute="full"), "context", 32 * 4 * 7 * 4 * 2**20),
+        # A head's exchange: 8 + 32 heads, of keys, values, queries and outputs; 7/8 of them leave, there and back.
+        (LLAMA3_8B, Layout(cp=8, context="all_to_all"), "context", 32 * 2 * 7 / 8 * 20 * 2**20),
+        # 4,096 tokens of 7,168 entries in bf16: 56 MiB, each to 8 experts, 7/8 of them on other GPUs; there and back,
+        # forward and backward, in 58 layers.
+        (DEEPSEEK_V3, Layout(dp=8, ep=8), "experts", 58 * 4 * 8 * 7 / 8 * 56 * 2**20),
+        # On 8 nodes a token's experts lie on at most 4, of which 7/8 are others; there it goes to them one by one.
+        (DEEPSEEK_V3, Layout(dp=64, ep=64), "experts", 58 * 4 * (8 * 7 / 8 + 4 * 7 / 8) * 56 * 2**20),
+        (DEEPSEEK_V3, Layout(dp=64, ep=64, recompute="full"), "experts", 58 * 6 * (7 + 3.5) * 56 * 2**20),
+        # Attention of 61 layers and the MLPs of 3: an all-reduce each, forward and backward, of 7/4 of 56 MiB.
+        (DEEPSEEK_V3, Layout(tp=8), "tensor", (61 + 3) * 2 * 7 / 4 * 56 * 2**20),
+        # 653,908,770,816 parameters of experts over 8 ranks, each on 8 of 64; 17,117,633,536 others on all 64.
+        (DEEPSEEK_V3, Layout(dp=64, ep=8), "data", 6 * (653908770816 / 8 * 7 / 8 + 17117633536 * 63 / 64)),
+    ],
+)
+def test_the_bytes_of_context_and_experts_are_those_of_a_calculation_by_hand(model, layout, axis, expected):
+    found = communication.bytes_sent(Step(model, H100, layout, MEGATRON), 1)
+    assert found[axis] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -54,3 +54,8 @@ def test_a_figure_is_built_alone_and_driven_by_its_tests():
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
     page = (ROOT / "_build/page/figure-race/_build/html/book/02_costs.html").read_text()
     assert page.count("<figure-race") == 1 and "What others measured" not in page
+
+
+def test_a_page_that_is_no_chapter_is_built_without_running_one(monkeypatch):
+    monkeypatch.setitem(PAGE["chapter"].__globals__, "build", lambda source, name, pages: Path("html", name, pages[0]))
+    assert PAGE["chapter"]("plan") == Path("html/plan/book/plan/book/plan.html")
