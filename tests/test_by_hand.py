@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy.exc
 
 from autograder.__main__ import main
+from autograder.grading.jail import outside
 from autograder.grading.nbgrader import lock
 from autograder.insight import marks, report
 from autograder.lessons import nbgrader_api
@@ -200,6 +201,7 @@ def test_ids_that_jupyterlab_gave_are_no_change(toy):
 HOLD = """
 import sys, time
 from pathlib import Path
+from autograder.grading.jail import outside
 from autograder.grading.nbgrader import lock
 with lock.held(Path(sys.argv[1]), "autograder grade"):
     print("held", flush=True)
@@ -337,3 +339,59 @@ def test_short_names_of_lessons_are_enough(toy, capsys):
         assert main([command, "07", "--course", str(toy.root)] + ["--no-jail"] * (command != "report")) == 0
     said = capsys.readouterr().out
     assert "Nothing" not in said and "nothing" not in said
+
+
+# --- where it must not be used ----------------------------------------------------------------------------
+
+
+def test_a_folder_with_a_question_mark_is_refused(tmp_path, capsys):
+    folder = tmp_path / "Kurs 1? x"
+    (folder / "submitted" / "ada" / LESSON).mkdir(parents=True)
+    (folder / "solutions" / LESSON).mkdir(parents=True)
+    nbformat.write(lesson(), folder / "solutions" / LESSON / f"{LESSON}.ipynb")
+    for command in ("grade", "report"):
+        more = ["--no-jail"] if command == "grade" else []
+        assert main([command, "--course", str(folder), *more]) in (0, 2)
+        assert not list(tmp_path.glob("Kurs 1")), "a gradebook beside the course"
+    assert "has a question mark in its name: rename it" in capsys.readouterr().err
+
+
+def test_two_ways_to_write_an_accent_are_one_student(toy, capsys):
+    decomposed, usual = "Jose\u0301", "Jos\u00e9"
+    toy.hand_in(decomposed, submission())
+    grade(toy)
+    assert row(toy, usual)["score"] == "6" and (toy.root / "submitted" / usual).is_dir()
+    toy.hand_in(decomposed, submission(ex2=WRONG))
+    grade(toy)
+    assert row(toy, usual)["score"] == "6" and "looks the same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "said"), [("O'Brien", 'cannot take "\'"'), ("nی\u200cما", "invisible sign U+200C")])
+def test_a_name_that_nbgrader_cannot_take_is_told_with_the_sign(toy, capsys, name, said):
+    toy.hand_in(name, submission())
+    grade(toy)
+    assert said in capsys.readouterr().err
+    page = report.page(marks.read(toy.course), toy.root / "report.html")
+    assert "rename the folder, for instance to the login" in page and "Not graded yet" not in page
+
+
+def test_a_long_folder_for_temporary_files_is_told(toy, monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.tempdir", str(toy.root / ("x" * 100)))
+    assert main(["grade", "--course", str(toy.root), "--no-jail"]) == 2
+    assert "set TMPDIR to a shorter one" in capsys.readouterr().err
+
+
+def test_a_terminal_without_utf_8_gets_the_table(toy):
+    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "1"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
+    assert done.returncode == 0 and "ada" in done.stdout and "codec" not in done.stderr
+
+
+def test_a_bubblewrap_that_does_not_start_is_told_apart_from_none(tmp_path, monkeypatch):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(outside.JailError) as caught:
+        outside.Jail()
+    said = str(caught.value)
+    assert "which is installed" in said and "uid map: Permission denied" in said and "apt-get" not in said

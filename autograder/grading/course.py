@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import nbformat
 
-from autograder.grading import limits
+from autograder.grading import handed_in, limits
 from autograder.grading.bar import Bar
 from autograder.grading.nbgrader import by_hand, lock
 from autograder.grading.nbgrader.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
@@ -44,11 +43,8 @@ STARVED = (
     "tries it again"
 )
 
-#: Names of files that somebody may have handed in: notebooks, scripts, documents, archives.
-COULD_BE_WORK = re.compile(r"\.(ipynb(\.\w+)?|py|zip|tar|t?gz|7z|rar|docx?|pdf|html?)$", re.IGNORECASE)
-#: What is said of one in the wrong place, of so many of them at most.
-EXPECTED = "put it at submitted/STUDENT/LESSON/LESSON.ipynb"
-MOST_NAMED = 10
+#: Characters: the system takes 107 for the name of a socket, and below this folder they have about 35.
+LONGEST_TMPDIR = 70
 
 
 class Course:
@@ -76,7 +72,7 @@ class Course:
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
         """(student, lesson) of everything handed in."""
         wanted = lessons or self.lessons()
-        found = self._handed_in()
+        found = handed_in.folders(self.root)
         return [(student, name) for student, name in found if name in wanted and not student.startswith(".")]
 
     def _gradable(self, lessons: list[str] | None) -> list[tuple[str, str]]:
@@ -84,40 +80,8 @@ class Course:
         return [(student, lesson) for student, lesson in self.jobs(lessons) if limits.is_students_name(student)]
 
     def strays(self) -> list[str]:
-        """Files below `submitted/` that could be somebody's work and are graded nowhere, in order.
-
-        They lie too high or too deep, or in a folder whose name is not a lesson's. Links are not followed.
-        """
-        known, found = set(self.lessons()), list[str]()
-        for folder, folders, names in os.walk(self.root / "submitted"):
-            place = Path(folder).relative_to(self.root / "submitted").parts
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
-            if len(place) >= limits.DEPTH or len(found) >= limits.NAMES:
-                folders[:] = []
-            if len(place) == 2 and place[1] in known:
-                folders[:] = []  # what lies in a submission's folder stands on its page, and in the report
-            else:
-                found += ["/".join(("submitted", *place, name)) for name in names if COULD_BE_WORK.search(name)]
-        return sorted(found)
-
-    def unknown_folders(self) -> list[str]:
-        """Folders in `submitted/` whose names are not lessons, perhaps mistyped."""
-        known = self.lessons()
-        return [
-            f"submitted/{student}/{name}"
-            for student, name in self._handed_in()
-            if name not in known and not any(part.startswith((".", "__MACOSX")) for part in (student, name))
-        ]
-
-    def _handed_in(self) -> list[tuple[str, str]]:
-        """(student, name) of the folders in the students' folders, in order; links count as folders."""
-        found = []
-        for student in sorted((self.root / "submitted").glob("*")):
-            with contextlib.suppress(OSError), os.scandir(student) as entries:
-                # A student's folder may forbid to look at more than the names and kinds of what is in it.
-                folders = [one.name for one in entries if one.is_symlink() or one.is_dir(follow_symlinks=False)]
-                found += [(student.name, name) for name in folders]
-        return sorted(found)
+        """Files below `submitted/` that could be somebody's work and are graded nowhere."""
+        return handed_in.strays(self.root, self.lessons())
 
     def grade(
         self,
@@ -136,7 +100,7 @@ class Course:
 
         if self.jail and not scheduler and (force or self._has_newer(lessons)):
             workers.begin_to_import()
-        self._check_setup(lessons)
+        self._check_setup()
         with lock.held(self.root, "autograder grade"), nbgrader_api.one_engine():
             with Bar(hidden=not self._gradable(lessons)) as bar:
                 problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
@@ -180,31 +144,17 @@ class Course:
             self.try_solutions(needed, pool, bar)
             return self._grade(todo, tasks, pool, bar)
 
-    def _check_setup(self, lessons: list[str] | None) -> None:
-        """Warn of unknown folders and of a missing jail. ValueError if the jail is wanted and cannot be used."""
+    def _check_setup(self) -> None:
+        """Warn of what is not graded and of a missing jail. ValueError if the jail is wanted and cannot be used."""
         from autograder.grading import jail
         from autograder.grading.jail import shown_files
-        from autograder.grading.nbgrader import submission_files
 
-        for student in sorted((self.root / "submitted").glob("*")):
-            folder = f"submitted/{limits.printable(student.name)}"
-            if student.is_dir() and not os.access(student, os.R_OK):
-                print(f"{folder} cannot be read and is skipped", file=sys.stderr)
-            elif student.is_dir() and not (student.name.startswith(".") or limits.is_students_name(student.name)):
-                print(f"{folder!r} is skipped: nbgrader cannot take this name for a student's", file=sys.stderr)
-        for job in self._gradable(lessons):
-            place = Path("submitted", *job)
-            if submission_files.has_unreadable_time(self.root / place):
-                print(
-                    f"the time in {place}/timestamp.txt cannot be read: no late penalty was computed", file=sys.stderr
-                )
-        for folder in self.unknown_folders():
-            print(f"{limits.printable(folder)} is not a lesson and is skipped: check its name", file=sys.stderr)
-        strays = self.strays()
-        for stray in strays[:MOST_NAMED]:
-            print(f"{limits.printable(stray)} is not graded: {EXPECTED}", file=sys.stderr)
-        if strays[MOST_NAMED:]:
-            print(f"… and {len(strays) - MOST_NAMED} more files, which the report lists", file=sys.stderr)
+        handed_in.use_usual_accents(self.root)
+        for line in handed_in.complaints(self.root, self.lessons()):
+            print(line, file=sys.stderr)
+        if (length := len(tempfile.gettempdir())) > LONGEST_TMPDIR:
+            why = "too many for the sockets below it: set TMPDIR to a shorter one, such as /tmp"
+            raise ValueError(f"the folder for temporary files has a name of {length} characters, {why}")
         if not self.jail:
             print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
         elif jail.missing():
@@ -431,6 +381,8 @@ class Course:
             yield gradebook
 
     def _db_url(self) -> str:
+        if "?" in str(self.root):  # to SQLAlchemy, the name of the file would end there
+            raise ValueError(f"the folder {self.root} has a question mark in its name: rename it")
         return f"sqlite:///{self.root / 'gradebook.db'}"
 
     def _read_graded(self) -> dict[str, str]:

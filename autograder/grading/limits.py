@@ -242,6 +242,18 @@ NOT_IN_NAMES = "<>&\"'`\\"
 
 
 def is_students_name(name: str) -> bool:
-    """Can a folder of this name be a student's? nbgrader strips blanks at its ends, and would find another student."""
-    plain = name.isprintable() and not any(sign in name for sign in NOT_IN_NAMES)
-    return plain and name != "" and name == name.strip() and not name.startswith(".")
+    """Can a folder of this name be a student's?"""
+    return not why_no_student(name)
+
+
+def why_no_student(name: str) -> str:
+    """Why a folder of this name cannot be a student's, and what to do; '' if it can be."""
+    for sign in name:
+        if sign in NOT_IN_NAMES or not sign.isprintable():
+            called = repr(sign) if sign.isprintable() else f"the invisible sign U+{ord(sign):04X}"
+            return f"nbgrader cannot take {called} in a student's name: rename the folder, for instance to the login"
+    if name != name.strip() or name.startswith(".") or not name:
+        return "a student's name has no blank at its ends and no dot at its beginning: rename the folder"
+    if name != unicodedata.normalize("NFC", name):
+        return "there is another folder whose name looks the same, with accents written in another way: merge the two"
+    return ""

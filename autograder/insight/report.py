@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from autograder.grading.course import EXPECTED
+from autograder.grading.handed_in import EXPECTED
+from autograder.grading.limits import why_no_student
 from autograder.lessons import notebook
 from autograder.lessons.files import write_whole
 
@@ -174,15 +175,17 @@ def look(found: ClassMarks, target: Path) -> list[dict]:
     """The submissions that a person should look at, each with the reasons and a link to its feedback page."""
     rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
     rows += [("", stray, [f"Not graded: {EXPECTED}."]) for stray in found.strays]
-    rows += [
-        (lesson, student, ["Not graded yet, or not completely: run python -m autograder grade."])
-        for student, lesson in found.waiting
-    ]
+    rows += [(lesson, student, [_why_waiting(student)]) for student, lesson in found.waiting]
     return [
         {"lesson": lesson, "student": student, "reasons": why, "link": link(found.root, target, student, lesson)}
         for lesson, student, why in sorted(rows, key=lambda row: row[0])  # within a lesson, students keep their order
         if why
     ]
+
+
+def _why_waiting(student: str) -> str:
+    why = why_no_student(student)
+    return f"Not graded: {why}." if why else "Not graded yet, or not completely: run python -m autograder grade."
 
 
 def _reasons(one: Submission) -> list[str]:

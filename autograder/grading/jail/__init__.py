@@ -27,6 +27,12 @@ MISSING = (
     "submissions are graded in a jail, which needs bubblewrap (Debian: apt-get install bubblewrap) and a Linux that "
     "lets it work; to run them with your own rights instead, pass --no-jail"
 )
+#: Said where it is there and does not start, with what it said itself.
+DOES_NOT_START = (
+    "submissions are graded in a jail, and the system does not let bubblewrap, which is installed, make one: {why}; on "
+    "Ubuntu 24.04 and newer, AppArmor forbids it (sysctl kernel.apparmor_restrict_unprivileged_userns=0 allows it), in "
+    "a container its settings do; to run submissions with your own rights instead, pass --no-jail"
+)
 
 
 def missing() -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading import jail as package
-from autograder.grading.jail import FILES_INSIDE, MISSING, control_groups, own_user, shown_files, wire
+from autograder.grading.jail import DOES_NOT_START, FILES_INSIDE, MISSING, control_groups, own_user, shown_files, wire
 from autograder.grading.limits import unbound_memory
 from autograder.grading.running import clock
 from autograder.lessons import notebook
@@ -132,7 +132,7 @@ class Jail:
             process.kill()
             said = process.communicate()[1].decode(errors="replace").strip().splitlines()
             self.close()
-            raise JailError(f"{MISSING} ({said[-1] if said else 'it did not start'})") from None
+            raise JailError(DOES_NOT_START.format(why=said[-1] if said else "it ended without a word")) from None
         # Nobody reads its errors any more, and a full pipe would block the writer.
         threading.Thread(target=shutil.copyfileobj, args=(process.stderr, _Nowhere()), daemon=True).start()
 
@@ -218,7 +218,7 @@ class Inmate:
         if not (isinstance(first, dict) and first.get("up")):
             why = str(first.get("broken", ""))[-500:] if isinstance(first, dict) else ""
             self.end()
-            raise JailError(f"{MISSING} ({(why.strip().splitlines() or ['it did not start'])[-1]})")
+            raise JailError(DOES_NOT_START.format(why=(why.strip().splitlines() or ["it ended without a word"])[-1]))
         self._watch.start()
 
     def ask(self, what: str, on_output: Any = None, classes: dict | None = None, **request: Any) -> dict:
