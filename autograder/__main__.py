@@ -21,6 +21,7 @@ COMMANDS = (
     "grading.retry",
     "insight.regrade",
     "insight.report",
+    "insight.answers_as_files",
     "authoring.where",
     "authoring.new_lesson",
     "authoring.new_exercise",

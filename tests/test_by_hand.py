@@ -395,3 +395,29 @@ def test_a_bubblewrap_that_does_not_start_is_told_apart_from_none(tmp_path, monk
         outside.Jail()
     said = str(caught.value)
     assert "which is installed" in said and "uid map: Permission denied" in said and "apt-get" not in said
+
+
+# --- tools of the week ------------------------------------------------------------------------------------
+
+
+def test_one_student_is_graded_again_by_name(toy, capsys):
+    before = toy.page("ada")
+    arguments = ["grade", "07", "--course", str(toy.root), "--no-jail", "--jobs", "1"]
+    toy.hand_in("ada", submission(ex1=None))
+    assert main([*arguments, "--student", "ben", "--force"]) == 0
+    assert toy.page("ada") == before and row(toy, "ada")["score"] == "6", "she waits for the next run"
+    assert main([*arguments, "--student", "bob"]) == 2
+    assert "there is no folder submitted/bob: check the name" in capsys.readouterr().err
+
+
+def test_answers_are_written_as_files_with_what_was_given(toy, tmp_path, capsys):
+    (toy.root / "submitted" / "mia" / LESSON).mkdir(parents=True)
+    for _ in range(2):
+        assert main(["answers", str(tmp_path / "copies"), "07", "--course", str(toy.root)]) == 0
+    said = capsys.readouterr()
+    assert "The answers in 2 notebooks are in" in said.out and "mia 07_toy: not graded yet" in said.err
+    folder = tmp_path / "copies" / LESSON
+    assert (folder / "submissions" / "ben" / "07-ex2-square.py").read_text() == WRONG
+    assert "NotImplementedError" in (folder / "base" / "07-ex2-square.py").read_text()
+    assert sorted(path.name for path in (folder / "submissions").iterdir()) == ["ada", "ben"]
+    assert not list(folder.rglob("*test*"))

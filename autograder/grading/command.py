@@ -25,7 +25,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that grades a class."""
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson that was handed in")
-    parser.add_argument("--force", action="store_true", help="grade everything again, even what did not change")
+    parser.add_argument(
+        "--student",
+        dest="students",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="grade only this one; can be repeated",
+    )
+    parser.add_argument("--force", action="store_true", help="grade all of it again, even what did not change")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes (default: one per core)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler whose workers run the notebooks")
     add_course_arguments(parser)
@@ -70,7 +78,7 @@ def course_of(arguments: argparse.Namespace) -> Course:
     folder = folder_of(arguments)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: name the one that holds submitted/")
-    course = Course(folder, arguments.timeout, not arguments.no_jail)
+    course = Course(folder, arguments.timeout, not arguments.no_jail, getattr(arguments, "students", ()))
     arguments.lessons = course.whole_names(arguments.lessons)
     return course
 

@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,18 +47,26 @@ STARVED = (
 LONGEST_TMPDIR = 70
 
 
+class UnknownStudentError(ValueError):
+    """A student who has handed in nothing."""
+
+
 class Course:
     """One class: a folder with `submitted/`, and what grading writes next to it.
 
     Lessons come from `solutions/` in that folder if it exists, else from the repository. timeout: seconds for a cell; a
-    test cell gets twice as long. jail: run the submissions in a jail.
+    test cell gets twice as long. jail: run the submissions in a jail. only: the students whose submissions are graded;
+    if empty, all. UnknownStudentError for one who has no folder.
     """
 
-    def __init__(self, root: Path, timeout: int | None = None, jail: bool = True):
+    def __init__(self, root: Path, timeout: int | None = None, jail: bool = True, only: Collection[str] = ()):
         self.root = Path(root).resolve()  # nbgrader compares paths as text
         own = self.root / "solutions"
         self.solutions = own if own.is_dir() else notebook.SOLUTIONS
-        self.timeout, self.jail = timeout, jail
+        self.timeout, self.jail, self.only = timeout, jail, only
+        for student in only:
+            if not (self.root / "submitted" / student).is_dir():
+                raise UnknownStudentError(f"there is no folder submitted/{student}: check the name after --student")
         self.graded = self.root / "autograded" / ".graded.json"
 
     def lessons(self) -> list[str]:
@@ -77,7 +85,8 @@ class Course:
 
     def _gradable(self, lessons: list[str] | None) -> list[tuple[str, str]]:
         """Those of `jobs` that nbgrader can take for what they are."""
-        return [(student, lesson) for student, lesson in self.jobs(lessons) if limits.is_students_name(student)]
+        wanted = [job for job in self.jobs(lessons) if not self.only or job[0] in self.only]
+        return [(student, lesson) for student, lesson in wanted if limits.is_students_name(student)]
 
     def strays(self) -> list[str]:
         """Files below `submitted/` that could be somebody's work and are graded nowhere."""

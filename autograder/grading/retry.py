@@ -31,6 +31,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     arguments.lessons = [arguments.lesson]
     course = grade.course_of(arguments)
+    arguments.lesson = arguments.lessons[0]  # the whole name
     test = failed_test(course, arguments.student, arguments.lesson, arguments.exercise)
     seed = next((one.seed for one in scoring.outcomes_of(test) if one.get("seed")), None)
     if seed is None:

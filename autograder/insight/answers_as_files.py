@@ -1,0 +1,72 @@
+"""`python -m autograder answers FOLDER`: the answers of a class as Python files, for programs that look for copies.
+
+`FOLDER/LESSON/submissions/STUDENT/EXERCISE.py` holds each answer cell as it was graded, without the cells that all
+have in common, and `FOLDER/LESSON/base/EXERCISE.py` what students were given, which these programs can leave out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+
+from autograder.grading import command as grade
+from autograder.grading.course import Course
+from autograder.grading.limits import printable
+from autograder.lessons import notebook
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add the subcommand `answers`."""
+    parser = subparsers.add_parser("answers", help="write all answers as Python files, to look for copies")
+    parser.add_argument("folder", metavar="FOLDER", help="where to; what an earlier run wrote there is replaced")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson that was graded")
+    parser.add_argument("--course", metavar="DIR", help="the folder with submitted/ (default: the repository)")
+    parser.set_defaults(run=command, timeout=None, no_jail=True)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; its exit status."""
+    course = grade.course_of(arguments)
+    target, count = Path(arguments.folder).expanduser(), 0
+    for lesson in sorted({lesson for _, lesson in course.jobs(arguments.lessons)}):
+        shutil.rmtree(target / lesson, ignore_errors=True)
+        students = [student for student, other in course.jobs([lesson]) if other == lesson]
+        found = {student: answers for student in students if (answers := answers_of(course, student, lesson))}
+        if found:
+            write(target / lesson / "base", given(course, lesson))
+        for student, answers in found.items():
+            write(target / lesson / "submissions" / student, answers)
+        for student in set(students) - found.keys():
+            print(f"{printable(student)} {lesson}: not graded yet, so it is left out", file=sys.stderr)
+        count += len(found)
+    print(f"The answers in {count} notebooks are in {target}." if count else "Nothing has been graded yet.")
+    return 0
+
+
+def answers_of(course: Course, student: str, lesson: str) -> dict[str, str]:
+    """exercise → the answer that was graded; empty if there is no graded notebook, or it cannot be read."""
+    try:
+        nb = nbformat.read(course.root / "autograded" / student / lesson / f"{lesson}.ipynb", as_version=4)
+    except (OSError, ValueError):
+        return {}
+    return {cell.id: cell.source for cell in nb.cells if notebook.nbgrader_role(cell) == "solution"}
+
+
+def given(course: Course, lesson: str) -> dict[str, str]:
+    """exercise → the stub that students were given."""
+    from autograder.grading.nbgrader import restore
+
+    with course.gradebook() as gradebook:
+        sources = restore.source_cells(gradebook, lesson, lesson)
+    return {source.name: source.source for source in sources if not source.is_test}
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    """Write each source as a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in files.items():
+        (folder / f"{name}.py").write_text(source.rstrip() + "\n", encoding="utf-8")
