@@ -11,6 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.grading.nbgrader import setup_cells
+from autograder.grading.nbgrader.reading import notebook_of, unreadable
 from autograder.grading.nbgrader.restore import SourceCell, restored_notebook
 from tests.helpers.toy_course import LESSON, Toy, at, cell, lesson, released, submission
 
@@ -133,12 +134,12 @@ def test_each_setup_cell_comes_back_where_the_lesson_has_it():
         SourceCell(one.id, one.source, one.metadata.nbgrader.grade) for one in ours.cells if "nbgrader" in one.metadata
     ]
     for cells in (theirs.cells, theirs.cells[::-1], []):
-        restored = restored_notebook(cells, "", sources, ours).cells
+        restored = restored_notebook(notebook_of(cells, ""), sources, ours).cells
         names = [one.id for one in restored]
         assert len(set(names)) == len(names)
         assert names.index("07-imports") < min(names.index(source.name) for source in sources)
         assert names.index("07-given") < min(names.index(name) for name in ("07-ex2-square", "07-ex3-half"))
-    assert [one.id for one in restored_notebook([], "not a notebook", sources, ours).cells] == [
+    assert [one.id for one in restored_notebook(unreadable("not a notebook"), sources, ours).cells] == [
         source.name for source in sources
     ]
     assert setup_cells.remarks(restored) == [

@@ -78,9 +78,25 @@ def place(cell: str) -> str:
 
 def read(lesson: str, swap: dict[str, str] | None = None) -> nbformat.NotebookNode:
     """A lesson's solution notebook. swap: cell id → other source."""
-    nb = nbformat.read(solution_path(lesson), as_version=4)
+    nb = named(nbformat.read(solution_path(lesson), as_version=4))
     for cell in nb.cells:
         cell.source = (swap or {}).get(cell.id, cell.source)
+    return nb
+
+
+def named(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A lesson's notebook whose answers and tests have their grade_id as cell id, which JupyterLab cannot set.
+
+    ValueError, in one line, for a kind of nbgrader's cells that is not graded here.
+    """
+    for cell in nb.cells:
+        meta = cell.metadata.get("nbgrader", {})
+        if meta.get("task") or (meta.get("grade") and meta.get("solution")):
+            kind = "a task" if meta.get("task") else "an answer that is graded by hand"
+            why = "this grader runs tests: make it an answer with a test cell, or ask for it outside the notebook"
+            raise ValueError(f"the cell {meta.get('grade_id')} is {kind}, which cannot be graded here; {why}")
+        if nbgrader_role(cell):
+            cell.id = meta.get("grade_id", cell.id)
     return nb
 
 

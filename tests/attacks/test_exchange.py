@@ -123,7 +123,7 @@ def test_what_cannot_be_read_stops_nobody_else(place, free):
     found = place.collect()
     assert {name: found[name] for name in ("ben", "fay", "zoe")} == {"ben": "ben's", "fay": "fay's", "zoe": "zoe's"}
     assert not {"dan", ""} & found.keys() and {path.name for path in place.course.iterdir()} == {
-        *("submitted", "solutions", "gradebook.db"),
+        *("submitted", "solutions", "gradebook.db", ".grading.lock"),
     }
     assert (place.course / "submitted" / "ben" / LESSON / "sub" / "data.csv").read_text() == "1"
     assert not (place.course / "submitted" / "ben" / LESSON / "pipe").exists()

@@ -20,11 +20,13 @@ from autograder.lessons import names, notebook
 class ListChecks(NbGraderPreprocessor):
     """Adds the list to the statement of each exercise that has checks.
 
-    ValueError for points that do not add up, and for an exercise that builds on one that does not exist.
+    ValueError for points that do not add up, for an exercise that builds on one that does not exist, and for a cell
+    that is graded by hand.
     """
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Append each exercise's list to the Markdown cell with its statement."""
+        notebook.named(nb)
         for cell, name in names.undefined_names(nb):
             strange = properties.strange_parameter(cell, name)
             raise ValueError(strange or f"{cell} builds on {name}, which no cell of the lesson defines")

@@ -18,6 +18,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.grading import limits
+from autograder.lessons import notebook
 from autograder.lessons.release import AGENTS
 
 
@@ -25,7 +26,7 @@ def lesson_notebook(source: Path) -> nbformat.NotebookNode:
     """The instructor's notebook of a lesson; ValueError if it is missing."""
     if not source.is_file():
         raise ValueError(f"{source} is needed for grading: the grade cells build on its setup cells")
-    return nbformat.read(source, as_version=4)
+    return notebook.named(nbformat.read(source, as_version=4))
 
 
 #: What nbgrader's exchange puts next to a notebook. Without them it cannot give back the feedback.
