@@ -1,4 +1,4 @@
-"""The still of the layouts: Llama 3 70B on 512 H100s, costed by lesson 15's functions; and what the page computes with."""
+"""The still of the layouts: Llama 3 70B on 512 H100s, as lesson 15 costs it; and what the page computes with."""
 
 from __future__ import annotations
 
