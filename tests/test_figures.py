@@ -18,6 +18,7 @@ from playwright.sync_api import expect
 import ranks
 from autograder.lessons import notebook
 from ranks import playable
+from ranks.model import MODELS
 from tests.helpers.browser import DRAWN, Tab
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
@@ -585,26 +586,24 @@ def test_the_experts_get_the_rows_that_the_lessons_layer_sends(chapter_14):
 
 # The layouts
 
-MODELS = {
-    7: {"params": 7.1e9, "layers": 30, "hidden": 4096, "heads": 32, "seq": 4096, "saved": 34},
-    70: {"params": 70.6e9, "layers": 80, "hidden": 8192, "heads": 64, "seq": 8192, "saved": 32},
-    405: {"params": 405e9, "layers": 128, "hidden": 16384, "heads": 128, "seq": 8192, "saved": 32},
-}
-
 
 def test_the_layouts_are_those_of_the_lessons_planner(chapter_15):
-    lesson, draw = notebook.functions("15_layout"), random.Random()
-    cases = [(70, 512, 512, 1), (405, 16, 2048, 2)]  # the chapter's, and one without a layout that fits
-    sizes = {"model": MODELS, "gpus": [64, 256, 512, 1024, 4096], "batch": [256, 512, 1024, 2048], "stage": range(3)}
-    cases += [tuple(draw.choice(list(choices)) for choices in sizes.values()) for _ in range(LAYOUTS)]
-    for model, gpus, batch, stage in cases:
-        settings = dict(zip(sizes, (model, gpus, batch, stage), strict=True))
-        fit, _ = lesson["plan"](MODELS[model], {**lesson["CLUSTER"], "gpus": gpus}, batch, stage)
+    lesson, draw, figure = notebook.functions("15_layout"), random.Random(), live_figure.module("layout")
+    names = ["Llama 3 8B", "Llama 3 70B", "Llama 3 405B"]
+    cases = [("H100", "Llama 3 70B", 512, 512), ("H100", "Llama 3 405B", 16, 2048)]  # the chapter's; one without a fit
+    sizes = {
+        "machine": ["H100", "GB200 NVL72"], "model": names, "gpus": [64, 256, 512, 1024, 4096],
+        "batch": [256, 512, 1024, 2048],
+    }  # fmt: skip
+    cases += [tuple(draw.choice(choices) for choices in sizes.values()) for _ in range(LAYOUTS)]
+    for machine, model, gpus, batch in cases:
+        settings = dict(zip(sizes, (machine, model, gpus, batch), strict=True))
+        fit, _ = lesson["plan"](MODELS[model], figure.machine(machine), gpus, batch, figure.share())
         want = {}
         for one in fit:  # the fastest first
             if one["tp"] <= 16 and one["pp"] <= 16:
                 want.setdefault((one["tp"], one["pp"]), one)
-        frames = chapter_15.evaluate(f"figures.layout.logic.frames({json.dumps(settings)})")
+        frames = chapter_15.evaluate(f"figures.layout.logic.frames({json.dumps(settings)}, {figure.data()})")
         got = [frame["chosen"] for frame in frames if frame["chosen"]]
         assert {(one["tp"], one["pp"]) for one in got} == want.keys(), settings
         for one in got:

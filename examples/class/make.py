@@ -238,7 +238,7 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
     "student-05": {"03_step": untouched},
     "student-06": {
         "03_step": half_done(GRADIENT, MEAN, ADAM),
-        "15_layout": mistakes("whole_weights_count_often", "utilization_counts_recomputation"),
+        "15_layout": mistakes("whole_weights_count_often", "neighbors_in_dp_are_neighbors"),
     },
     "student-07": {"03_step": cut_off},
     "student-08": {"03_step": tampers("takes_worker_0")},

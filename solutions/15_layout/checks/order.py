@@ -1,0 +1,80 @@
+"""Exercise 3: the order of the axes, from the bandwidth of their groups."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autograder.checking.cases import Call, fact
+from autograder.checking.check import check
+from ranks.cluster import Cluster, find
+
+NUMBERING = "15-ex3-numbering"
+
+
+def _expected(order: tuple[str, ...], sizes: dict[str, int], machine: Cluster) -> dict[str, float]:
+    """Axis → the bandwidth of its groups, from two neighbors' ranks on a line of all ranks."""
+    place = {name: int(np.prod([sizes[other] for other in order[:i]], dtype=int)) for i, name in enumerate(order)}
+    return {name: machine.bandwidth(sizes[name], place[name]) for name in sizes}
+
+
+def _fitting(measured: dict[str, float], sizes: dict[str, int], machine: Cluster, slack: float) -> list[tuple]:
+    """All orders whose bandwidths are within `slack` of the measured ones."""
+    return [
+        order
+        for order in itertools.permutations(sizes)
+        if all(abs(measured[n] / e - 1) <= slack for n, e in _expected(order, sizes, machine).items())
+    ]
+
+
+def _drawn(rng: np.random.Generator, broken: bool) -> tuple[dict[str, int], dict[str, float], Cluster, Any]:
+    """Sizes, a measurement, the machine, and the one order that explains it; None where a link is broken."""
+    machine = find("H100" if rng.integers(3) else "GB200 NVL72")
+    while True:
+        sizes = {name: 2 ** int(rng.integers(1, 6)) for name in rng.permutation(["tp", "dp", "pp"]).tolist()}
+        order = tuple(rng.permutation(list(sizes)).tolist())
+        measured = {n: e * float(rng.uniform(0.85, 1.15)) for n, e in _expected(order, sizes, machine).items()}
+        if broken:
+            measured[str(rng.choice(list(sizes)))] *= float(rng.uniform(0.35, 0.6))
+            if not _fitting(measured, sizes, machine, 0.25):
+                return sizes, measured, machine, None
+        elif _fitting(measured, sizes, machine, 0.25) == [order]:
+            return sizes, measured, machine, order
+
+
+@dataclass
+class Orders:
+    """What find_order says to each measurement."""
+
+    said: dict[str, Any] = fact("the order for {}")
+
+
+def _ask(find_order: Any, questions: dict[str, tuple]) -> Orders:
+    answers = {words: find_order(*question) for words, question in questions.items()}
+    return Orders({words: None if found is None else tuple(found) for words, found in answers.items()})
+
+
+def _asked(find_order: Any, rng: np.random.Generator, many: int, broken: bool) -> Call:
+    """All measurements in one call: a single wrong answer does not tell one mistake from another."""
+    questions, right = {}, {}
+    for _ in range(many):
+        sizes, measured, machine, order = _drawn(rng, broken)
+        speeds = ", ".join(f"{name} {size} at {measured[name] / 1e9:.0f} GB/s" for name, size in sizes.items())
+        questions[f"{speeds} on {machine.name}"] = sizes, measured, machine
+        right[f"{speeds} on {machine.name}"] = order
+    return Call(_ask, find_order, questions, gives=Orders(right), name=f"{len(right)} measurements")
+
+
+@check(NUMBERING, points=1.5)
+def the_order_explains_the_measurement(find_order, *, rng):
+    """The order whose groups have the measured bandwidths, each within 20 %, as a tuple, fastest-changing first."""
+    yield _asked(find_order, rng, 10, broken=False)
+
+
+@check(NUMBERING, points=0.5)
+def a_broken_link_is_no_order(find_order, *, rng):
+    """None where no order explains all bandwidths."""
+    yield _asked(find_order, rng, 6, broken=True)
