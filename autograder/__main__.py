@@ -19,6 +19,7 @@ COMMANDS = (
     "soundness.mutants",
     "grading.command",
     "grading.retry",
+    "grading.importing",
     "insight.regrade",
     "insight.report",
     "insight.answers_as_files",
