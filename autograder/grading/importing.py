@@ -88,7 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
     lesson = arguments.lessons[0]
     people = People(Path(arguments.names).expanduser()) if arguments.names else None
     owners: dict[str, list[File]] = {}
-    problems = list[str]()
+    problems, older_ones = list[str](), list[str]()
     for file in files_of(source, problems):
         login = people.login(file) if people else _as_folder(file.name)
         if not login or limits.why_no_student(login):
@@ -100,10 +100,10 @@ def command(arguments: argparse.Namespace) -> int:
         for login, files in owners.items():
             *older, newest = sorted(files, key=lambda file: file.age)
             put(course.root, lesson, login, newest)
-            problems += [f"{file.place} was not imported: {newest.place} is newer" for file in older]
+            older_ones += [f"{file.place} was not imported: {newest.place} is newer" for file in older]
         _remember(course.root, lesson, {login: files[-1].owner for login, files in owners.items()})
-    for problem in problems:
-        print(printable(problem), file=sys.stderr)
+    for line in (*older_ones, *problems):
+        print(printable(line), file=sys.stderr)
     print(f"Imported for {lesson}: {len(owners)} submissions. To grade them: python -m autograder grade {lesson[:2]}")
     return 1 if problems else 0
 
@@ -215,9 +215,7 @@ def write_feedback(arguments: argparse.Namespace) -> int:
     course, lesson = grade.course_of(arguments), arguments.lessons[0]
     record = course.root / "submitted" / RECORD.format(lesson=lesson)
     if not record.is_file():
-        raise ValueError(
-            f"nothing of {lesson} was imported, and Moodle takes pages only under the names of its download"
-        )
+        raise ValueError(f"nothing of {lesson} was imported, so its names in Moodle are not known")
     missing, target = list[str](), Path(arguments.zip).expanduser()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
