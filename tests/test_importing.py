@@ -10,7 +10,7 @@ from tests.helpers.toy_course import LESSON, Toy, submission
 
 NAMES = {
     "Moodle": "First name,Last name,Username,Email address\nEva,Sánchez Ruiz,evasr,e@x.org\nBen,O'Neill,ben,b@x.org\n",
-    "Canvas": 'Student,ID,SIS User ID,SIS Login ID\n"Sánchez Ruiz, Eva",678,A1,evasr\n"O\'Neill, Ben",679,A2,ben\n',
+    "Canvas": 'Student,ID,SIS Login ID\n"Sánchez Ruiz, Eva",678,evasr\n"O\'Neill, Ben",679,ben\n',
     "by hand": "name,login\nEva Sánchez Ruiz,evasr\nBen O'Neill,ben\n",
 }
 OLD, NEW = json.dumps(submission(ex1=None)), json.dumps(submission())
