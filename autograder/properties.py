@@ -152,6 +152,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
     for lesson in notebook.pick(arguments.lessons):
+        notebook.refuse_what_is_no_python(lesson)
         nb, path = notebook.read(lesson), notebook.solution_path(lesson)
         for test in nb.cells:
             if notebook.nbgrader_role(test) == "grade" and test.source != (source := with_hidden_part(test)):

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from autograder.__main__ import main
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.verdicts import Losses
 from autograder.lessons import notebook
@@ -220,3 +221,34 @@ def test_a_line_that_is_no_record_is_named(folder, line):
 def test_what_is_recorded_stands_in_the_order_of_the_answers(lesson):
     known = {(known.cell, known.name): Losses(known.breaks, known.fails) for known in wrong.of_lesson(lesson)}
     assert (answer.folder(lesson) / "verdicts.txt").read_text() == verdicts.text(known)
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def f(:\n", "1: no Python: invalid syntax: 'def f(:': correct it"),
+        ("\nx = no_such\n", "2: NameError: name 'no_such' is not defined: correct it"),
+        (
+            f"from autograder.answers.right import answer_to\n@answer_to({CELL!r})\ndef a():\n    pass\n",
+            "2: the right answer a has no docstring that says how it differs",
+        ),
+    ],
+)
+def test_a_file_of_right_answers_that_is_wrong_is_named_with_its_line(folder, capsys, text, says):
+    (folder / "right.py").write_text(text)
+    for command in (["audit", "98"], ["try", CELL]):
+        assert main(command) == 2
+        assert capsys.readouterr().err == f"autograder: solutions/98_tiny/right.py:{says}\n"
+
+
+@pytest.mark.parametrize("command", ["audit", "try", "where", "hidden-tests"])
+def test_a_cell_that_is_no_python_is_named_with_its_line(folder, capsys, command):
+    (folder / "wrong.md").write_text(START + entry())
+    tiny_lesson.lesson(folder.parent, LESSON, answer="doubled_value_of_the_input = 2 *")
+    assert main([command, LESSON if command == "hidden-tests" else CELL]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("autograder: solutions/98_tiny/98_tiny.ipynb:") and error.count("\n") == 1
+    assert ": line 4 of 98-ex1-twice is no Python: invalid syntax: 'doubled_value_of_the_input = 2 *': correct" in error

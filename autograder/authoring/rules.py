@@ -40,7 +40,11 @@ _TEST = {"grade": True, "locked": True, "schema_version": 3, "solution": False, 
 
 
 def of_lesson(lesson: str) -> list[str]:
-    """Every line on a lesson: on its cells, its points, its checks, its known answers and its chapter."""
+    """Every line on a lesson: on its cells, its points, its checks, its known answers and its chapter.
+
+    ValueError, in one line, for a file of the lesson that cannot be read.
+    """
+    notebook.refuse_what_is_no_python(lesson)
     cells = notebook.read(lesson).cells
     own = [one for cell in cells if _role(cell) == "solution" for one in checks.of_exercise(cell.id)]
     mistakes = wrong.of_lesson(lesson)
@@ -249,19 +253,6 @@ def missing_parts(
     return found + [
         f"{one.name} answers {one.cell}, which is no exercise of {lesson}: correct its cell, or add it to the notebook"
         for one in strange
-    ]
-
-
-def checks_of_nothing(cells: dict[str, Iterable[NotebookNode]], declared: Iterable[Check]) -> list[str]:
-    """The checks of an exercise that their lesson does not have. cells: of each lesson."""
-    exercises = {
-        (lesson.split("_", 1)[1], one.id) for lesson, some in cells.items() for one in some if _role(one) == "solution"
-    }
-    return [
-        f"{one.place}: {one.name} is a check of {one.exercise}, which is no exercise of its lesson: "
-        "correct its @check, or add the exercise to the notebook"
-        for one in declared
-        if (one.topic, one.exercise) not in exercises
     ]
 
 

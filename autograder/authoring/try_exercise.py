@@ -21,7 +21,7 @@ from typing import Any
 import nbformat
 
 from autograder import properties
-from autograder.answers import answer, wrong
+from autograder.answers import answer, right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
@@ -44,6 +44,7 @@ def add_parser(subparsers: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
     exercise = where.find(arguments.exercise)
+    wrong.of_lesson(exercise.lesson), right.of_lesson(exercise.lesson)  # what cannot be read is a ValueError
     properties.command(argparse.Namespace(lessons=[exercise.lesson]))
     for line in release.release([exercise.lesson]):
         print(line)
@@ -91,7 +92,11 @@ def concerns(line: str, exercise: Exercise) -> bool:
 def audited(exercise: Exercise) -> Iterator[str]:
     """What is wrong with the grading of its known answers, and the checks that no wrong answer fails alone."""
     share_inputs()
-    for verdict in audit.try_batch(exercise.lesson, exercise.cell):
+    verdicts = audit.try_batch(exercise.lesson, exercise.cell)
+    if faults := dict.fromkeys(fault for verdict in verdicts for fault in verdict.faults):
+        yield from faults  # all else may follow from these
+        return
+    for verdict in verdicts:
         yield from (f"{verdict.case.kind} answer {verdict.case.name}: {said}" for said in verdict.complaints)
     own = {row.check for row in _rows(exercise)}
     yield from (line for line in matrix.complaints(exercise.lesson) if line.split(":")[0] in own)

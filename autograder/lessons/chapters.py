@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the subcommand; its exit status. A chapter that fails is a line here; the build runs it again, and reports it."""
+    """Run the subcommand; its exit status. A chapter that fails is a line; the build runs it again, and reports it."""
     from tqdm import tqdm
 
     forget_stale(CACHE)

@@ -35,7 +35,7 @@ SOUNDNESS = ("autograder/soundness", "autograder/grading")
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
 #: A file of the repository, as in `notebook.ROOT / "book" / "traces" / "ddp_gloo.json"`.
 _FILE = re.compile(r"""notebook\.ROOT((?: / ["'][\w.-]+["'])+)""")
-#: The grader, imported by a chapter's cells, and the topic of a lesson whose checks they take; not `autograder.lessons`.
+#: What cells import of the grader besides `autograder.lessons`, and the topic of a lesson whose checks they take.
 _GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lessons\b)(?:checks\.(?P<topic>\w+))?", re.MULTILINE)
 _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 

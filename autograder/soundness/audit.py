@@ -25,7 +25,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import nbformat
@@ -35,6 +35,7 @@ from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
+from autograder.checking.cases import CaseError
 from autograder.checking.check import SEED, share_inputs
 from autograder.grading import jail
 from autograder.grading.nbgrader import scoring
@@ -68,12 +69,13 @@ class Case:
 class Verdict:
     """What is wrong with the grading of a case, in one sentence each; a case without complaints holds.
 
-    losses: what a known wrong answer was seen to lose.
+    losses: what a known wrong answer was seen to lose. faults: those complaints that name a check's own mistake.
     """
 
     case: Case
     complaints: tuple[str, ...]
     losses: Losses = NOT_RECORDED
+    faults: tuple[str, ...] = ()
 
 
 def cases(lesson: str) -> list[Case]:
@@ -99,17 +101,17 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
         lost = [test for test in tests if not scoring.passed(test)]
         if case.kind == "unedited":
             return Verdict(case, tuple(f"{test.id} kept its marks" for test in tests if test not in lost))
-        return Verdict(case, tuple(map(_lost, lost)))
+        return _verdict(case, map(_lost, lost), lost)
     own_test = f"{known.cell}-test"
     only = {own_test} | (names.dependents(nb, known.cell) if thorough else set())
     tests, failures = tested(nb, case.lesson, only, jailed)
     lost = [test for test in tests if not scoring.passed(test)]
     if case.kind == "right":
-        return Verdict(case, tuple(map(_lost, lost)))
+        return _verdict(case, map(_lost, lost), lost)
     own = next(test for test in tests if test.id == own_test)
     if not matrix.failing(own).keys() - {properties.VISIBLE}:
         seen = f"only the visible part of {own_test} fails" if own in lost else f"{own_test} kept its marks"
-        return Verdict(case, (f"{seen}: no check fails for this answer, so one is missing",))
+        return _verdict(case, [f"{seen}: no check fails for this answer, so one is missing"], lost)
     losses = matrix.losses(nb, known, lost)
     complaints = _unlike_its_record(known, losses, lost, thorough)
     outcomes = scoring.outcomes_of(own)
@@ -117,7 +119,19 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
         run_cells.add_hints([failure for failure in failures if any(failure[0] is one for one in outcomes)], math.inf)
     if known.name not in {hint.name for one in outcomes if scoring.is_lost(one) for hint in one.failure.hints}:
         complaints.append(f"{own_test} does not show the hint, it says: {scoring.comment(own, None)}")
-    return Verdict(case, tuple(complaints), losses)
+    return _verdict(case, complaints, lost, losses)
+
+
+def _verdict(
+    case: Case, complaints: Iterable[str], lost: list[nbformat.NotebookNode], losses: Losses = NOT_RECORDED
+) -> Verdict:
+    """The verdict on a case. lost: the tests without full marks, in which a check's own mistake can have shown."""
+    said = {}
+    for one in (one for test in lost for one in scoring.outcomes_of(test) if scoring.is_lost(one)):
+        if fault := one.failure.get("fault") or (one.failure.error == CaseError.__name__ and one.failure.message):
+            said[f"{fault}: a mistake of the check {one.failure.check or one.name} itself: correct it"] = None
+    faults = tuple(said)
+    return Verdict(case, (*complaints, *faults), losses, faults)
 
 
 #: Seconds for a cell, a test and a notebook.
@@ -347,7 +361,8 @@ def record(todo: list[tuple[str, str]], first: list[Verdict], jobs: int = 2) -> 
     if os.environ.get(SEED) is not None:
         raise ValueError(f"what is recorded must be seen on two draws of inputs: unset {SEED}")
     new = {verdict.case: verdict.losses for verdict in first if verdict.losses != _recorded(verdict.case)}
-    new = {case: losses for case, losses in new.items() if losses != NOT_RECORDED}
+    broken = {verdict.case for verdict in first if verdict.faults}
+    new = {case: losses for case, losses in new.items() if losses != NOT_RECORDED and case not in broken}
     batch_of = {case: (lesson, name) for lesson, name in todo for case in batches(lesson)[name]}
     changed = list(dict.fromkeys(batch_of[case] for case in new))
     for again in audit(changed, jobs) if new else []:  # other processes, so other inputs
