@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from autograder.answers.verdicts import Losses
 from autograder.lessons import notebook
 from tests.helpers import tiny_lesson
 
+ROOT = Path(__file__).resolve().parent.parent
 LESSON, CELL = "98_tiny", "98-ex1-twice"
 START = f"# Wrong answers\n\n## {CELL}\n\n"
 
@@ -214,7 +217,19 @@ def test_a_line_that_is_no_record_is_named(folder, line):
     (folder / "verdicts.txt").write_text(f"{CELL}\n{line}\n")
     with pytest.raises(ValueError) as caught:
         verdicts.read(LESSON)
-    assert str(caught.value) == f"solutions/98_tiny/verdicts.txt:2: {line!r} is no verdict: record them anew"
+    assert str(caught.value) == f"solutions/98_tiny/verdicts.txt:2: {line!r} is no verdict: remove the line; then make audit LESSONS=98-ex1 RECORD=1"
+
+
+def test_how_to_record_is_said_in_one_form():
+    assert [verdicts.to_record(name) for name in ("08-ex2-gradient", "08_zero1")] == [
+        "make audit LESSONS=08-ex2 RECORD=1",
+        "make audit LESSONS=08 RECORD=1",
+    ]
+    places = [ROOT / "CONTRIBUTING.md", ROOT / "book" / "start" / "contributor.md", *(ROOT / "autograder").rglob("*.py")]
+    text = "\n".join(path.read_text() for path in places)
+    said = re.findall(r".*(?:RECORD=1|--record).*", text)
+    form = r"make audit LESSONS=(\d\d(-ex\d+)?|\{[^}]*\})\s+RECORD=1|add_argument\(\"--record\"|^\"\"\"`audit |\[--record\]"
+    assert [line for line in said if not re.search(form, line)] == []
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())

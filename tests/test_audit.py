@@ -171,7 +171,7 @@ def test_the_audit_notices_a_mistake_that_passes_every_check(monkeypatch, thorou
 def test_the_audit_notices_a_mistake_of_which_nothing_is_recorded(monkeypatch):
     first = wrong.of_lesson("03_step")[0]
     assert _examine_with(monkeypatch, breaks=(), fails=()) == (
-        f"what it fails is not recorded: make audit LESSONS={first.cell} RECORD=1",
+        f"what it fails is not recorded: {verdicts.to_record(first.cell)}",
         f"+{verdicts.line(first.cell, first.name, Losses(first.breaks, first.fails))}",
     )
 
@@ -308,7 +308,7 @@ def tiny(tmp_path, monkeypatch):
 def test_what_wrong_answers_fail_is_recorded(tiny, capsys):
     assert main(["audit", "98"]) == 1
     said = capsys.readouterr().out
-    assert said.count("what it fails is not recorded: make audit LESSONS=98-ex1-twice RECORD=1\n") == 2
+    assert said.count("what it fails is not recorded: make audit LESSONS=98-ex1 RECORD=1\n") == 2
     assert "  +  adds_three: core\n" in said and not (tiny.folder / "verdicts.txt").exists()
     assert main(["audit", "98", "--record"]) == 0
     assert "solutions/98_tiny/verdicts.txt:\n" in capsys.readouterr().out

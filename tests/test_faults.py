@@ -247,6 +247,17 @@ def drives_well(rank, world_size, double):
     return double(rank)
 
 
+def drives_an_object(rank, world_size, shard):
+    return shard().step(rank)
+
+
+class Model:
+    """Has a method of the same name."""
+
+    def step(self):
+        """Does nothing."""
+
+
 @pytest.mark.parametrize(
     ("driver", "source", "own"),
     [
@@ -254,6 +265,7 @@ def drives_well(rank, world_size, double):
         (drives_with_a_helper, DOUBLE, "TypeError: helper() takes 1 positional argument but 2 were given"),
         (drives_well, "def double(x):\n    return y", ""),
         (drives_well, "def double():\n    return 1", ""),
+        (drives_an_object, "class Shard:\n    def step(self): pass", ""),
     ],
 )
 def test_in_a_rank_a_drivers_own_mistake_is_told_from_the_students(monkeypatch, driver, source, own):

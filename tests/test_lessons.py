@@ -192,9 +192,9 @@ def test_an_answer_with_a_check_that_is_none_is_named():
 
 def test_an_answer_without_a_record_and_a_record_without_an_answer_are_named():
     answer = Answer("rounds_up", LESSON, EXERCISE, "", "")
-    assert rules.unlike_the_record(LESSON, [answer], [(EXERCISE, "rounds_down")]) == [
-        "rounds_down is recorded, but no wrong answer: make audit LESSONS=08 RECORD=1",
-        "rounds_up is not recorded: make audit LESSONS=08 RECORD=1",
+    assert rules.unlike_the_record([answer], [(EXERCISE, "rounds_down")]) == [
+        "rounds_down is recorded, but no wrong answer: make audit LESSONS=08-ex1 RECORD=1",
+        "rounds_up is not recorded: make audit LESSONS=08-ex1 RECORD=1",
     ]
 
 

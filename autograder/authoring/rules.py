@@ -58,7 +58,7 @@ def of_lesson(lesson: str) -> list[str]:
         *wrong_totals(lesson, cells, chapter.read_text(encoding="utf-8") if chapter.is_file() else ""),
         *without_example(cells),
         *missing_parts(lesson, cells, own, mistakes, right.of_lesson(lesson)),
-        *unlike_the_record(lesson, mistakes, verdicts.read(lesson)),
+        *unlike_the_record(mistakes, verdicts.read(lesson)),
         *strange_answers(own, mistakes),
         *not_replaced(notebook.SOLUTIONS / lesson),
     ]
@@ -267,12 +267,12 @@ def strange_answers(own: Iterable[Check], answers: list[Answer]) -> list[str]:
     return found
 
 
-def unlike_the_record(lesson: str, answers: list[Answer], recorded: Iterable[tuple[str, str]]) -> list[str]:
+def unlike_the_record(answers: list[Answer], recorded: Iterable[tuple[str, str]]) -> list[str]:
     """The wrong answers of which nothing is recorded, and what is recorded of answers that are no more."""
     known, there = {(one.cell, one.name) for one in answers}, set(recorded)
     todo = [(cell, name, "is not recorded") for cell, name in known - there]
     todo += [(cell, name, "is recorded, but no wrong answer") for cell, name in there - known]
-    return [f"{name} {what}: make audit LESSONS={lesson[:2]} RECORD=1" for cell, name, what in sorted(todo)]
+    return [f"{name} {what}: {verdicts.to_record(cell)}" for cell, name, what in sorted(todo)]
 
 
 def not_replaced(folder: Path) -> list[str]:

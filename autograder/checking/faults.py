@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ _LIBRARIES = (
     *{f"{Path(sysconfig.get_path(name))}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")},
 )
 #: What Python says of a function that takes other arguments, and of an object that cannot do something.
-_CALLED = re.compile(r"(?:.*\.)?([\w<>]+)\(\) (?:missing|takes|got) ")
+_CALLED = re.compile(r"([\w<>.]+)\(\) (?:missing|takes|got) ")
 _OBJECT = re.compile(r"'(\w+)' object|non-iterable (\w+) object|of type '(\w+)'")
 #: The value of an expression that cannot be found out without running code.
 _UNKNOWN = object()
@@ -59,7 +59,8 @@ def of_driver(error: RankError, driver: Callable) -> str:
     called = _CALLED.match(text) if name == "TypeError" else None
     code = getattr(driver, "__code__", None)
     own = name in ("NameError", "UnboundLocalError") or (name == "AttributeError" and text.startswith("module "))
-    if code is None or not (own or (called and called[1] in _functions("".join(linecache.getlines(code.co_filename))))):
+    source = "".join(linecache.getlines(code.co_filename)) if code is not None else ""
+    if code is None or not (own or (called is not None and _defines(source, called[1]))):
         return ""
     return f"{place(code.co_filename, code.co_firstlineno)}: {driver.__name__}, in a rank: {name}: {text}"
 
@@ -133,7 +134,7 @@ class _Judge:
         if inspect.isfunction(called) or (inspect.isclass(called) and _OURS.match(_file_of(called) or "")):
             return False  # one of ours, even if a student's function is among its arguments
         if called is _UNKNOWN and named:  # a function that another one has made
-            return named[1] not in _functions(_source_of(frame))
+            return not _defines(_source_of(frame), named[1])
         owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         handed = [*owner, *node.args, *(one.value for one in node.keywords)]
         return any(self._stems(one, frame) for one in handed)
@@ -178,10 +179,19 @@ def _tree(source: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _functions(source: str) -> set[str]:
-    """The names of the functions and classes that a module defines."""
-    kinds = ast.FunctionDef | ast.ClassDef | ast.Lambda
-    return {getattr(node, "name", "<lambda>") for node in ast.walk(_tree(source)) if isinstance(node, kinds)}
+def _defines(source: str, named: str) -> bool:
+    """Does a module define the function that Python names so, as in `Shard.step` or `make.<locals>.inner`?"""
+    return named.replace("<locals>.", "") in _functions(_tree(source).body, "")
+
+
+def _functions(body: Iterable[ast.AST], within: str) -> set[str]:
+    found: set[str] = set()
+    for node in body:
+        name = "<lambda>" if isinstance(node, ast.Lambda) else getattr(node, "name", "")
+        new = isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda)
+        found |= {within + name} if new else set()
+        found |= _functions(ast.iter_child_nodes(node), f"{within}{name}." if new else within)
+    return found
 
 
 def _node(trace: TracebackType) -> ast.expr | None:

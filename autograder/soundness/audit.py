@@ -8,8 +8,8 @@ grade cell that does not depend on the cell that an answer replaces is not run a
 shown its outcome. Each process of an audit draws its inputs once, and every audit draws new ones
 (`check.share_inputs`).
 
-`audit --record` records what wrong answers fail. An answer that differs from its record is tried a second time, on
-other inputs, and recorded only if it fails the same again.
+It can also record what wrong answers fail: `make audit LESSONS=08-ex2 RECORD=1`. An answer that differs from its record
+is tried a second time, on other inputs, and recorded only if it fails the same again.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _verdict(
     case: Case, complaints: Iterable[str], lost: list[nbformat.NotebookNode], losses: Losses = NOT_RECORDED
 ) -> Verdict:
     """The verdict on a case. lost: the tests without full marks, in which a check's own mistake can have shown."""
-    said = {}
+    said: dict[str, None] = {}
     for one in (one for test in lost for one in scoring.outcomes_of(test) if scoring.is_lost(one)):
         if fault := one.failure.get("fault") or (one.failure.error == CaseError.__name__ and one.failure.message):
             said[f"{fault}: a mistake of the check {one.failure.check or one.name} itself: correct it"] = None
@@ -171,13 +171,13 @@ def _unlike_its_record(known: Answer, losses: Losses, lost: list[nbformat.Notebo
         return []
     seen = f"+{verdicts.line(known.cell, known.name, losses)}"
     if recorded == NOT_RECORDED:
-        return [f"what it fails is not recorded: make audit LESSONS={known.cell} RECORD=1", seen]
+        return [f"what it fails is not recorded: {verdicts.to_record(known.cell)}", seen]
     own, *others = sorted(lost, key=lambda test: test.id != f"{known.cell}-test")
     why = [f"{name} fails: {text}" for name, text in matrix.failing(own).items() if name and name not in recorded.fails]
     if losses.fails == recorded.fails:
         why = [_lost(test) for test in sorted(others, key=lambda test: test.id) if test.id not in recorded.breaks]
     return [
-        "what it fails has changed; if that is right, make audit RECORD=1 records it",
+        f"what it fails has changed; if that is right: {verdicts.to_record(known.cell)}",
         f"-{verdicts.line(known.cell, known.name, recorded)}",
         *([seen] if thorough else [f"+  {known.name}: {' '.join(losses.fails) or 'core'}"]),
         *why,
