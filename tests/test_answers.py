@@ -217,7 +217,10 @@ def test_a_line_that_is_no_record_is_named(folder, line):
     (folder / "verdicts.txt").write_text(f"{CELL}\n{line}\n")
     with pytest.raises(ValueError) as caught:
         verdicts.read(LESSON)
-    assert str(caught.value) == f"solutions/98_tiny/verdicts.txt:2: {line!r} is no verdict: remove the line; then make audit LESSONS=98-ex1 RECORD=1"
+    assert (
+        str(caught.value)
+        == f"solutions/98_tiny/verdicts.txt:2: {line!r} is no verdict: remove the line; then make audit LESSONS=98-ex1 RECORD=1"
+    )
 
 
 def test_how_to_record_is_said_in_one_form():
@@ -225,7 +228,11 @@ def test_how_to_record_is_said_in_one_form():
         "make audit LESSONS=08-ex2 RECORD=1",
         "make audit LESSONS=08 RECORD=1",
     ]
-    places = [ROOT / "CONTRIBUTING.md", ROOT / "book" / "start" / "contributor.md", *(ROOT / "autograder").rglob("*.py")]
+    places = [
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "book" / "start" / "contributor.md",
+        *(ROOT / "autograder").rglob("*.py"),
+    ]
     text = "\n".join(path.read_text() for path in places)
     said = re.findall(r".*(?:RECORD=1|--record).*", text)
     form = r"make audit LESSONS=(\d\d(-ex\d+)?|\{[^}]*\})\s+RECORD=1|add_argument\(\"--record\"|^\"\"\"`audit |\[--record\]"

@@ -134,6 +134,8 @@ EXAMPLE = "08-ex1-try"
         ("regions", EXERCISE, lambda cell: cell.update(source=cell.source + "\nx = 1"), "functions and classes alone"),
         ("long", EXAMPLE, lambda cell: cell.update(source="1\n" * 26), "students see 26 lines of 08-ex1-try: at "),
         ("long", EXERCISE, change_source("### END", "1\n    " * 40 + "### END"), f"{EXERCISE} has"),
+        ("markup", EXAMPLE, lambda cell: cell.update(source=":::{note}\n:::"), "JupyterLab shows the ::: or ```{…} of"),
+        ("markup", EXAMPLE, lambda cell: cell.metadata.update(tags=["parameters"]), "one cell of a lesson has the tag"),
         ("statement", "08-ex1", lambda cell: cell.update(source=cell.source + " word" * 180), " words, its hints left"),
     ],
 )  # fmt: skip
@@ -142,6 +144,7 @@ def test_what_no_lesson_may_have_is_named_with_its_place(rule, cell, change, say
         "cells": lambda cells: rules.strange_cells(LESSON, cells),
         "regions": rules.strange_regions,
         "long": rules.long_cells,
+        "markup": rules.strange_markup,
         "statement": rules.long_statements,
     }[rule]
     assert not find(notebook.read(LESSON).cells)
@@ -176,6 +179,15 @@ def test_an_exercise_that_is_still_the_example_is_named(tmp_path):
     (tmp_path / "checks.py").write_text('"""Replace this."""\n\n@check("08-ex7-last", points=1)\n')
     what = "08-ex7 is the example of new-exercise here: write your own in its place"
     assert rules.not_replaced(tmp_path) == [f"{tmp_path}/checks.py:1: {what}", f"{tmp_path}/wrong.md:4: {what}"]
+
+
+def test_stray_blanks_and_a_missing_line_break_are_named(tmp_path):
+    path = tmp_path / "wrong.md"
+    path.write_text("# A\n\nB \nC")
+    assert rules.stray_spaces(path) == [
+        f"{path}:3: the line ends with a blank: remove it",
+        f"{path}: the last line has no line break: add one",
+    ]
 
 
 def test_an_exercise_without_an_example_is_named():

@@ -127,6 +127,26 @@ def test_a_module_of_checks_gets_the_imports_that_it_lacks_and_no_other(root, mo
     assert text.startswith(path.read_text().partition("from dataclasses")[0])
 
 
+# Outputs
+
+
+def test_what_jupyterlab_leaves_is_named_and_removed(root, capsys):
+    path = root / "solutions" / LESSON / f"{LESSON}.ipynb"
+    before, nb = path.read_text(), nbformat.read(path, as_version=4)
+    assert rules.strange_form(LESSON) == []
+    nb.metadata.language_info = {"name": "python", "version": "3.11.7", "file_extension": ".py"}
+    cell = next(cell for cell in nb.cells if cell.cell_type == "code")
+    cell.metadata.trusted = True
+    where = f"solutions/{LESSON}/{LESSON}.ipynb"
+    for outputs, what in (([], "it is not in the form in which solutions are stored"), ([1], f"{cell.id} has outputs")):
+        cell.outputs = [nbformat.v4.new_output("stream", text="4\n") for _ in outputs]
+        nbformat.write(nb, path)
+        assert rules.strange_form(LESSON) == [f"{where}: {what}: close it in the editor and run make notebooks"]
+    assert main(["hidden-tests", LESSON]) == 0
+    assert capsys.readouterr().out == f"{where}: outputs, and what an editor wrote besides the cells, removed\n"
+    assert path.read_text() == before and rules.strange_form(LESSON) == []
+
+
 # In a copy of the repository
 
 
@@ -184,6 +204,9 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
         ("right.py", "return 1 / (seconds / nbytes)", "import os; return 1 / (seconds * nbytes)"),
         ("wrong.md", "+    return nbytes * seconds", "+    return nbytes / (seconds)"),
         (f"{LESSON}.ipynb", "· 17 points", "· 15 points"),
+        (f"{LESSON}.ipynb", "Here is statement. ", f"Here is statement. {'word ' * 200}"),
+        (f"checks/{FUNCTION}.py", "gives=close(expected, ", "gives=close(expected,  "),
+        ("wrong.md", "Here is hint: ", "Here is hint:  \n"),
     ]
     for name, old, new in planted:
         replace(root, name, old, new)
@@ -192,6 +215,10 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
     assert re.search(r"^  solutions/02_costs/right\.py:\d+:\d+: E702", said, re.MULTILINE), said
     assert said.count(f"wrong answer {FUNCTION}_multiplies") == 2 and said.count("keeps its marks") == 1, said
     assert "the exercises have 17 points in all: write `· 17 points` into the title" in said, said
+    assert re.search(r"ipynb:\d+: the statement of 02-ex7 has 2\d\d words, its hints left out: at most ", said), said
+    checks = f"solutions/{LESSON}/checks/{FUNCTION}.py"
+    assert f"\n  {checks}: not in the usual form: ruff format {checks}\n" in said, said
+    assert re.search(r"\n  solutions/02_costs/wrong\.md:\d+: the line ends with a blank: remove it\n", said), said
     for name, old, new in planted:
         replace(root, name, new, old)
     replace(root, "verdicts.txt", f"  {FUNCTION}_multiplies: core\n", "")

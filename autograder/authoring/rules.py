@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from autograder import checks
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
-from autograder.authoring import new_lesson
+from autograder.authoring import drafts, new_lesson
 from autograder.checking.check import Check
 from autograder.lessons import notebook
 from autograder.lessons.names import UNPARSABLE
@@ -50,6 +50,9 @@ def of_lesson(lesson: str) -> list[str]:
     mistakes = wrong.of_lesson(lesson)
     chapter = notebook.ROOT / "book" / f"{lesson}.md"
     return [
+        *strange_form(lesson),
+        *strange_markup(cells),
+        *wrong_sizes(lesson),
         *strange_cells(lesson, cells),
         *strange_regions(cells),
         *long_cells(cells),
@@ -64,7 +67,54 @@ def of_lesson(lesson: str) -> list[str]:
     ]
 
 
+# ---- files ----
+
+
+def strange_form(lesson: str) -> list[str]:
+    """A notebook that is not stored as all are: it has outputs, or what an editor writes besides the cells."""
+    path = notebook.solution_path(lesson)
+    text, nb = path.read_text(encoding="utf-8"), notebook.read(lesson)
+    found = [
+        f"{notebook.place(cell.id)}: {cell.id} is empty: remove it" for cell in nb.cells if not cell.source.strip()
+    ]
+    if text != notebook.stored(nb):
+        having = [cell.id for cell in nb.cells if cell.get("outputs") or cell.get("execution_count")]
+        what = f"{having[0]} has outputs" if having else "it is not in the form in which solutions are stored"
+        found.append(f"{path.relative_to(notebook.ROOT)}: {what}: close it in the editor and run make notebooks")
+    return found
+
+
+def wrong_sizes(lesson: str) -> list[str]:
+    """What the lesson has too little or too much of, unless it is a draft."""
+    if drafts.is_draft(lesson):
+        return []
+    return [f"{lesson} has not the size of a lesson: {size}" for size in drafts.sizes(lesson) if not size.fits]
+
+
+def stray_spaces(path: Path) -> list[str]:
+    """The lines of a text that end with a blank, and a last line without a line break."""
+    text = path.read_text(encoding="utf-8")
+    name = path.relative_to(notebook.ROOT) if path.is_relative_to(notebook.ROOT) else path
+    found = [n for n, line in enumerate(text.split("\n"), start=1) if line.endswith((" ", "\t"))]
+    lines = [f"{name}:{n}: the line ends with a blank: remove it" for n in found]
+    return lines + ([f"{name}: the last line has no line break: add one"] if text and not text.endswith("\n") else [])
+
+
 # ---- cells ----
+
+
+def strange_markup(cells: Iterable[NotebookNode]) -> list[str]:
+    """Cells whose markup JupyterLab shows raw, and a lesson without its one cell of parameters."""
+    cells = list(cells)
+    found = [
+        f"{notebook.place(cell.id)}: JupyterLab shows the ::: or ```{{…}} of {cell.id} raw: write plain Markdown"
+        for cell in cells
+        if re.search(r"^:::|^```{", cell.source, flags=re.MULTILINE)
+    ]
+    tagged = [cell.id for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        found.append(f"one cell of a lesson has the tag parameters, here: {', '.join(tagged) or 'none'}")
+    return found
 
 
 def strange_cells(lesson: str, cells: Iterable[NotebookNode]) -> list[str]:

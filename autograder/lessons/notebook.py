@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import functools
 import io
 import linecache
@@ -26,6 +27,8 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
+#: The kernel that a solution notebook names.
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 class UnknownLessonError(ValueError):
@@ -75,6 +78,20 @@ def place(cell: str) -> str:
             if f'"id": "{cell}"' in line:
                 return f"{path.relative_to(ROOT)}:{number}"
     return cell
+
+
+def stored(nb: nbformat.NotebookNode) -> str:
+    """The text of a solution notebook as it is stored: without outputs, and without what editors write into it."""
+    nb = copy.deepcopy(nb)
+    kernel = nb.metadata.get("kernelspec", {})
+    known = set(kernel.items()) <= set(KERNEL.items()) and {"name", "display_name"} <= set(kernel)
+    nb.metadata = {"kernelspec": kernel if known else KERNEL, "language_info": {"name": "python"}}
+    nb.nbformat_minor = 5
+    for cell in nb.cells:
+        cell.metadata = {key: cell.metadata[key] for key in ("tags", "nbgrader") if key in cell.metadata}
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return nbformat.writes(nb) + "\n"
 
 
 def refuse_what_is_no_python(lesson: str) -> None:
