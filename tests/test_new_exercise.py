@@ -226,6 +226,40 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
     assert status == 0 and f"+  {FUNCTION}_multiplies: core" in said, said
 
 
+@pytest.mark.slow
+@pytest.mark.jail
+def test_the_worked_exercise_of_the_guide_is_good(made):
+    """Its parts in the place of those that `new-exercise` has made; nothing else is written."""
+    root, solution = made[0], made[0] / "solutions" / LESSON
+    guide = (notebook.ROOT / "CONTRIBUTING.md").read_text()
+    worked = guide.partition("## An exercise, from nothing to green")[2].partition("\n## ")[0]
+    answer, visible, checks, right = re.findall(r"^```python\n(.*?)^```$", worked, re.MULTILINE | re.DOTALL)
+    mistakes = re.search(r"^````text\n(.*?)^````$", worked, re.MULTILINE | re.DOTALL)[1]
+    nb = nbformat.read(solution / f"{LESSON}.ipynb", as_version=4)
+    cells = {cell.id: cell for cell in nb.cells}
+    cells["02-ex7"].source = "### Exercise 7 · `bus_bandwidth(nbytes, n, seconds)` (2 points)\n\nReturn what it says."
+    cells[CELL].source = answer.rstrip()
+    cells["02-ex7-try"].source = "print(bus_bandwidth(3000, 4, 1.5))"
+    hidden = cells[f"{CELL}-test"].source.partition("### BEGIN")[2].partition("### END HIDDEN TESTS")[0]
+    text, _, code = visible.rstrip().partition("\n")
+    cells[f"{CELL}-test"].source = f"{text}\n### BEGIN{hidden}### END HIDDEN TESTS\n{code}"
+    nbformat.write(nb, solution / f"{LESSON}.ipynb")
+    module = solution / "checks" / f"{FUNCTION}.py"
+    head = module.read_text().partition("@check(")[0].replace("Replace this", "A test")
+    module.write_text(head.replace("import Call, close", "import Call, close, refused") + checks)
+    for name, start, part in (("wrong.md", f"## {CELL}\n\n", mistakes), ("right.py", f'@answer_to("{CELL}")', right)):
+        before = (solution / name).read_text().partition(start)[0]
+        (solution / name).write_text(before + (start if name == "wrong.md" else "") + part)
+    said = run(root, "try", "02-ex7")[1]
+    assert "\n  forgets_the_second_half is not recorded: make audit LESSONS=02-ex7 RECORD=1\n" in worked
+    assert "\n  forgets_the_second_half is not recorded: make audit LESSONS=02-ex7 RECORD=1\n" in said, said
+    status, said = run(root, "audit", "02-ex7", "--record")
+    recorded = re.search(r"^solutions/\S+verdicts\.txt:\n(  .*\n)+", worked, re.MULTILINE)[0]
+    assert status == 0 and recorded.splitlines()[-2:] == [line for line in said.splitlines() if line.startswith("  +")]
+    status, said = run(root, "try", "02-ex7")
+    assert status == 0 and "style: good\naudited: good\njailed: good\n" in said, said
+
+
 def test_an_exercise_that_does_not_exist_is_named_in_one_line(capsys):
     assert main(["try", "02-ex9"]) == 2
     error = capsys.readouterr().err
