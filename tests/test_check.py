@@ -376,6 +376,19 @@ def test_the_fork_server_imports_the_drivers_of_all_checks(monkeypatch):
         assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1
 
 
+def test_a_checks_own_mistake_gets_no_hint(doubling):
+    """It fails every known wrong answer in the same way, so each of their hints would fit."""
+
+    @check.check("00-double", points=1)
+    def misnamed(double, *, rng):
+        double(3)
+        return no_such  # noqa: F821
+
+    with pytest.raises(CheckFailed, match="The test could not judge") as caught:
+        misnamed(lambda x: 2 + x)
+    assert caught.value.hints == () and caught.value.fault and caught.value.check == "misnamed"
+
+
 # ---- what is no check ----
 
 

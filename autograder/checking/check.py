@@ -131,7 +131,7 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable
             )
             told.check, told.ledger, told.seed = body.__name__, failure.ledger, seed
             told.fault = failure.fault
-            if told.kind != UNWRITTEN:
+            if told.kind != UNWRITTEN and not told.fault:  # a check's own mistake fails all answers alike
                 search = functools.partial(hints.matching, exercise, body, seed, told.compared, attempt, launches.count)
                 told.find_hints = search
             if not hints.grading().later:
