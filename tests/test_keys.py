@@ -220,5 +220,3 @@ def test_a_chapter_that_fails_is_a_line_and_the_others_are_stored(tmp_path, monk
     assert line.startswith(says), line
     without_outputs = [path.stem for path in chapters.uncached(tmp_path / "cache")]
     assert without_outputs == [name for name in (first, last) if name != "good"]
-        [first, last], key="good".__ne__
-    )
