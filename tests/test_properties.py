@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder import checks, properties
 from autograder.__main__ import main
-from autograder.answers import wrong
+from autograder.answers import answer, wrong
 from autograder.checking import check
 from autograder.grading import jail
 from autograder.grading.course import Course
@@ -45,6 +45,7 @@ def declare(monkeypatch):
     monkeypatch.setattr(check, "REGISTERED", {})
     monkeypatch.setattr(checks, "REGISTERED", check.REGISTERED)
     monkeypatch.setattr(notebook, "lesson_of", lambda cell: "99_made_up")
+    monkeypatch.setattr(answer, "solutions", lambda lesson: {EXERCISE: ""})
 
     def declare(**said: str) -> None:
         for number, (name, arguments) in enumerate(said.items()):
@@ -188,12 +189,10 @@ def test_where_a_cell_is():
 
 
 def test_the_command_writes_what_is_stale_and_nothing_else(tmp_path, monkeypatch, capsys):
-    nb = lesson()
-    path = tmp_path / "solutions" / LESSON / f"{LESSON}.ipynb"
-    write(tmp_path, nb)
+    path, right = tmp_path / "solutions" / LESSON / f"{LESSON}.ipynb", notebook.solution_path(LESSON).read_text()
+    path.parent.mkdir(parents=True)
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
-    right = path.read_text()
     path.write_text(right.replace("all_reduce_mean=all_reduce_mean", "mean=mean"))
     for said in (f"{notebook.place(f'{MEAN}-test')}: the hidden tests of {MEAN} written\n", ""):
         assert main(["hidden-tests", "03"]) == 0
