@@ -422,7 +422,7 @@ def is_twice(twice, *, rng):
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """A function that writes the checks of a lesson, 97_planted, and gives what `of_exercise` raises, in a line."""
+    """A function that writes the checks of a lesson, 97_planted, and gives what is wrong with them, in a line."""
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     monkeypatch.setattr(checks, "_SOLUTIONS", tmp_path / "solutions")
@@ -431,7 +431,7 @@ def planted(tmp_path, monkeypatch):
     def write(text):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"checks\.py:\d") as caught:
-            checks.of_exercise("97-ex1-twice")
+            checks.refuse_checks_of_nothing("97_planted")
         return str(caught.value)
 
     yield write
@@ -458,6 +458,7 @@ def planted(tmp_path, monkeypatch):
 def test_a_module_of_checks_that_is_wrong_is_named_with_its_line(planted, old, new, says):
     if not old:
         (notebook.SOLUTIONS / "97_planted" / "checks.py").write_text(CHECK)
+        checks.refuse_checks_of_nothing("97_planted")
         assert [one.name for one in checks.of_exercise("97-ex1-twice")] == ["is_twice"]
         return
     said = planted(CHECK.replace(old, new, 1))

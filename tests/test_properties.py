@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder import checks, properties
 from autograder.__main__ import main
-from autograder.answers import answer, wrong
+from autograder.answers import wrong
 from autograder.checking import check
 from autograder.grading import jail
 from autograder.grading.course import Course
@@ -45,7 +45,6 @@ def declare(monkeypatch):
     monkeypatch.setattr(check, "REGISTERED", {})
     monkeypatch.setattr(checks, "REGISTERED", check.REGISTERED)
     monkeypatch.setattr(notebook, "lesson_of", lambda cell: "99_made_up")
-    monkeypatch.setattr(answer, "solutions", lambda lesson: {EXERCISE: ""})
 
     def declare(**said: str) -> None:
         for number, (name, arguments) in enumerate(said.items()):

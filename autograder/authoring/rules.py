@@ -44,7 +44,7 @@ def of_lesson(lesson: str) -> list[str]:
 
     ValueError, in one line, for a file of the lesson that cannot be read.
     """
-    notebook.refuse_what_is_no_python(lesson)
+    checks.refuse_checks_of_nothing(lesson)
     cells = notebook.read(lesson).cells
     own = [one for cell in cells if _role(cell) == "solution" for one in checks.of_exercise(cell.id)]
     mistakes = wrong.of_lesson(lesson)

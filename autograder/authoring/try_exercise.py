@@ -20,7 +20,7 @@ from typing import Any
 
 import nbformat
 
-from autograder import properties
+from autograder import checks, properties
 from autograder.answers import answer, right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
@@ -44,7 +44,9 @@ def add_parser(subparsers: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
     exercise = where.find(arguments.exercise)
-    wrong.of_lesson(exercise.lesson), right.of_lesson(exercise.lesson)  # what cannot be read is a ValueError
+    # What cannot be read, and a check that nothing calls, is a ValueError.
+    wrong.of_lesson(exercise.lesson), right.of_lesson(exercise.lesson)
+    checks.refuse_checks_of_nothing(exercise.lesson)
     properties.command(argparse.Namespace(lessons=[exercise.lesson]))
     for line in release.release([exercise.lesson]):
         print(line)

@@ -45,24 +45,23 @@ sys.meta_path.append(_Finder)
 def of_exercise(exercise: str) -> list[Check]:
     """The checks of an exercise in the order in which they stand in their file; of several files, the first by name.
 
-    Imports all checks of its lesson. ValueError, in one line with file and line, for checks that cannot be imported,
-    and for a check of no exercise of the lesson.
+    Imports all checks of its lesson. ValueError, in one line with file and line, for checks that cannot be imported.
     """
     try:
-        lesson = notebook.lesson_of(exercise)
+        topic = notebook.lesson_of(exercise).split("_", 1)[1]
     except notebook.UnknownLessonError:
         return []
-    topic = lesson.split("_", 1)[1]
     _load(topic)
-    of_lesson = [one for one in REGISTERED.values() if one.topic == topic]
-    _refuse_checks_of_nothing(lesson, of_lesson)
-    return sorted((one for one in of_lesson if one.exercise == exercise), key=lambda one: one.position)
+    own = [one for one in REGISTERED.values() if one.exercise == exercise and one.topic == topic]
+    return sorted(own, key=lambda one: one.position)
 
 
-def _refuse_checks_of_nothing(lesson: str, of_lesson: list[Check]) -> None:
-    exercises = answer.solutions(lesson)
-    for one in of_lesson:
-        if one.exercise not in exercises:
+def refuse_checks_of_nothing(lesson: str) -> None:
+    """ValueError, in one line with file and line, for a check of no exercise of its lesson: nothing would call it."""
+    exercises, topic = answer.solutions(lesson), lesson.split("_", 1)[1]
+    _load(topic)
+    for one in REGISTERED.values():
+        if one.topic == topic and one.exercise not in exercises:
             near = difflib.get_close_matches(one.exercise, exercises, n=1, cutoff=0)
             meant = f"did you mean {near[0]}?" if near else "it has none"
             raise ValueError(f"{one.place}: {one.name} is a check of {one.exercise}, no exercise of {lesson}: {meant}")

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import nbformat
 
-from autograder import properties
+from autograder import checks, properties
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
@@ -333,6 +333,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def _main(arguments: argparse.Namespace) -> int:
     todo = named(arguments.names)
+    for lesson in sorted({lesson for lesson, _ in todo}):
+        checks.refuse_checks_of_nothing(lesson)
     if arguments.jail and jail.missing():
         raise ValueError(jail.MISSING)
     examined = audit(todo, arguments.jobs, force=arguments.force, jailed=arguments.jail)
