@@ -213,9 +213,11 @@ $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.
 	@touch $@
 
 CHAPTERS := $(BOOK) $(RANKS) $(SOURCES) autograder/lessons/notebook.py $(STAMPS)/inputs .venv/.ready
+# What cells of some pages try (`keys.of_chapter`).
+TRIED := $(SOLUTIONS) $(call files,autograder/checking autograder/answers autograder/checks)
 
 # Two chapters at a time.
-$(STAMPS)/chapters: $(CHAPTERS) | $(STAMPS)/pieces
+$(STAMPS)/chapters: $(CHAPTERS) $(TRIED) | $(STAMPS)/pieces
 	@$(BIN)/python -m autograder chapters
 	@touch $@
 

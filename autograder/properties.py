@@ -144,7 +144,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add the subcommand `hidden-tests`."""
-    parser = subparsers.add_parser("hidden-tests", help="write the hidden part of each test cell, from its checks")
+    parser = subparsers.add_parser("hidden-tests", help="write the hidden part of each test cell, and remove outputs")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson")
     parser.set_defaults(run=command)
 
@@ -152,10 +152,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
     for lesson in notebook.pick(arguments.lessons):
+        notebook.refuse_what_is_no_python(lesson)
         nb, path = notebook.read(lesson), notebook.solution_path(lesson)
         for test in nb.cells:
             if notebook.nbgrader_role(test) == "grade" and test.source != (source := with_hidden_part(test)):
                 test.source = source
-                write_whole(path, nbformat.writes(nb) + "\n")
                 print(f"{notebook.place(test.id)}: the hidden tests of {answer_of(test.id)} written")
+        before, text = path.read_text(encoding="utf-8"), notebook.stored(nb)
+        if notebook.stored(notebook.read(lesson)) != before:
+            print(f"{path.relative_to(notebook.ROOT)}: outputs, and what an editor wrote besides the cells, removed")
+        if text != before:
+            write_whole(path, text)
     return 0

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
+from autograder.__main__ import main
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.verdicts import Losses
 from autograder.lessons import notebook
 from tests.helpers import tiny_lesson
 
+ROOT = Path(__file__).resolve().parent.parent
 LESSON, CELL = "98_tiny", "98-ex1-twice"
 START = f"# Wrong answers\n\n## {CELL}\n\n"
 
@@ -213,10 +217,58 @@ def test_a_line_that_is_no_record_is_named(folder, line):
     (folder / "verdicts.txt").write_text(f"{CELL}\n{line}\n")
     with pytest.raises(ValueError) as caught:
         verdicts.read(LESSON)
-    assert str(caught.value) == f"solutions/98_tiny/verdicts.txt:2: {line!r} is no verdict: record them anew"
+    todo = "remove the line; then make audit LESSONS=98-ex1 RECORD=1"
+    assert str(caught.value) == f"solutions/98_tiny/verdicts.txt:2: {line!r} is no verdict: {todo}"
+
+
+def test_how_to_record_is_said_in_one_form():
+    assert [verdicts.to_record(name) for name in ("08-ex2-gradient", "08_zero1")] == [
+        "make audit LESSONS=08-ex2 RECORD=1",
+        "make audit LESSONS=08 RECORD=1",
+    ]
+    places = [
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "book" / "start" / "contributor.md",
+        *(ROOT / "autograder").rglob("*.py"),
+    ]
+    text = "\n".join(path.read_text() for path in places)
+    said = re.findall(r".*(?:RECORD=1|--record).*", text)
+    form = r"make audit LESSONS=(\d\d(-ex\d+)?|\{[^}]*\}) RECORD=1|add_argument\(\"--record\"|\[--record\]"
+    assert [line for line in said if not re.search(form, line)] == []
 
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_what_is_recorded_stands_in_the_order_of_the_answers(lesson):
     known = {(known.cell, known.name): Losses(known.breaks, known.fails) for known in wrong.of_lesson(lesson)}
     assert (answer.folder(lesson) / "verdicts.txt").read_text() == verdicts.text(known)
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def f(:\n", "1: no Python: invalid syntax: 'def f(:': correct it"),
+        ("\nx = no_such\n", "2: NameError: name 'no_such' is not defined: correct it"),
+        (
+            f"from autograder.answers.right import answer_to\n@answer_to({CELL!r})\ndef a():\n    pass\n",
+            "2: the right answer a has no docstring that says how it differs",
+        ),
+    ],
+)
+def test_a_file_of_right_answers_that_is_wrong_is_named_with_its_line(folder, capsys, text, says):
+    (folder / "right.py").write_text(text)
+    for command in (["audit", "98"], ["try", CELL]):
+        assert main(command) == 2
+        assert capsys.readouterr().err == f"autograder: solutions/98_tiny/right.py:{says}\n"
+
+
+@pytest.mark.parametrize("command", ["audit", "try", "where", "hidden-tests"])
+def test_a_cell_that_is_no_python_is_named_with_its_line(folder, capsys, command):
+    (folder / "wrong.md").write_text(START + entry())
+    tiny_lesson.lesson(folder.parent, LESSON, answer="doubled_value_of_the_input = 2 *")
+    assert main([command, LESSON if command == "hidden-tests" else CELL]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("autograder: solutions/98_tiny/98_tiny.ipynb:") and error.count("\n") == 1
+    assert ": line 4 of 98-ex1-twice is no Python: invalid syntax: 'doubled_value_of_the_input = 2 *': correct" in error

@@ -13,7 +13,7 @@ import pytest
 from autograder.__main__ import main
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.verdicts import Losses
-from autograder.checking import check, hints
+from autograder.checking import cases, check, hints
 from autograder.checking.expect import expect_equal
 from autograder.grading import jail
 from autograder.lessons import names, notebook
@@ -171,7 +171,7 @@ def test_the_audit_notices_a_mistake_that_passes_every_check(monkeypatch, thorou
 def test_the_audit_notices_a_mistake_of_which_nothing_is_recorded(monkeypatch):
     first = wrong.of_lesson("03_step")[0]
     assert _examine_with(monkeypatch, breaks=(), fails=()) == (
-        f"what it fails is not recorded: make audit LESSONS={first.cell} RECORD=1",
+        f"what it fails is not recorded: {verdicts.to_record(first.cell)}",
         f"+{verdicts.line(first.cell, first.name, Losses(first.breaks, first.fails))}",
     )
 
@@ -308,7 +308,7 @@ def tiny(tmp_path, monkeypatch):
 def test_what_wrong_answers_fail_is_recorded(tiny, capsys):
     assert main(["audit", "98"]) == 1
     said = capsys.readouterr().out
-    assert said.count("what it fails is not recorded: make audit LESSONS=98-ex1-twice RECORD=1\n") == 2
+    assert said.count("what it fails is not recorded: make audit LESSONS=98-ex1 RECORD=1\n") == 2
     assert "  +  adds_three: core\n" in said and not (tiny.folder / "verdicts.txt").exists()
     assert main(["audit", "98", "--record"]) == 0
     assert "solutions/98_tiny/verdicts.txt:\n" in capsys.readouterr().out
@@ -332,6 +332,47 @@ def test_a_change_of_a_check_shows_as_a_changed_line(tiny, capsys):
     said = capsys.readouterr().out
     assert "  -  zero_is_one: takes_zero\n  +  zero_is_one: core\n" in said and "4 of 4 cases hold" in said
     assert tiny.recorded == ["  zero_is_one: core", "  adds_three: core"]
+
+
+def misnamed(twice, *, rng):
+    """It gives 0 for 0."""
+    expect_equal("x = 0", twice(0), zero, what="twice 0")  # noqa: F821
+
+
+def without_expectation(twice, *, rng):
+    """It gives 0 for 0."""
+    yield cases.Call(twice, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "says"),
+    [
+        (misnamed, 2, "NameError: name 'zero' is not defined"),
+        (without_expectation, 2, "a Call without expectation: gives=… or raises=…"),
+    ],
+)
+def test_a_checks_own_mistake_is_named_with_its_line_and_not_recorded(tiny, capsys, body, line, says):
+    body.__module__, body.__name__ = "autograder.checks.tiny", "takes_zero"
+    check.check("98-ex1-twice", points=1)(body)
+    (tiny.folder / "right.py").write_text(RIGHT)
+    assert main(["audit", "98", "--record"]) == 1
+    at = f"tests/test_audit.py:{body.__code__.co_firstlineno + line}"
+    fault = f"  {at}: {says}: a mistake of the check takes_zero itself: correct it\n"
+    said = capsys.readouterr().out
+    assert "98_tiny · right by_a_sum\n  98-ex1-twice-test lost its marks: " in said and said.count(fault) >= 3, said
+    assert not (tiny.folder / "verdicts.txt").exists() or "takes_zero" not in (tiny.folder / "verdicts.txt").read_text()
+
+
+RIGHT = '''from autograder.answers.right import answer_to
+
+
+@answer_to("98-ex1-twice")
+def by_a_sum():
+    """Adds x to itself."""
+
+    def twice(x):
+        return x + x
+'''
 
 
 def test_what_depends_on_luck_is_not_recorded(tiny, capsys):

@@ -225,9 +225,9 @@ def test_an_error_names_its_case_and_what_must_come_instead():
 def test_cases_in_a_row_share_a_launch_whose_limit_grows_with_them(monkeypatch):
     launched = []
 
-    def run_ranks(worker, world_size, args, timeout):
+    def run_ranks(worker, world_size, args, timeout, **driver):
         launched.append((world_size, len(args[0]), timeout))
-        return stage.run_ranks(worker, world_size, args, timeout)
+        return stage.run_ranks(worker, world_size, args, timeout, **driver)
 
     monkeypatch.setattr(cases, "run_ranks", run_ranks)
     one = [case(lambda rank: Seen(number=1), Seen(number=1), ranks=ranks) for ranks in (2, 2, 2, 1)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ranks
+from autograder import checks
 from autograder.answers import answer as answers
 from autograder.answers import right, wrong
 from autograder.checking import check, hints, stage
@@ -24,6 +25,7 @@ from autograder.checking.expect import (
 from autograder.checking.hints import same_evidence
 from autograder.lessons import notebook
 from ranks import processes, source
+from tests.helpers import tiny_lesson
 from tests.helpers.modules import import_checks
 
 
@@ -372,3 +374,92 @@ def test_the_fork_server_imports_the_drivers_of_all_checks(monkeypatch):
     assert ranks.run(not_imported, world_size=1, args=(sorted(names),)) == [[]]
     if sys.platform == "linux":
         assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1
+
+
+def test_a_checks_own_mistake_gets_no_hint(doubling):
+    """It fails every known wrong answer in the same way, so each of their hints would fit."""
+
+    @check.check("00-double", points=1)
+    def misnamed(double, *, rng):
+        double(3)
+        return no_such  # noqa: F821
+
+    with pytest.raises(CheckFailed, match="The test could not judge") as caught:
+        misnamed(lambda x: 2 + x)
+    assert caught.value.hints == () and caught.value.fault and caught.value.check == "misnamed"
+
+
+# ---- what is no check ----
+
+
+def takes_no_rng(double):
+    """A check."""
+
+
+def takes_rng_by_position(double, rng):
+    """A check."""
+
+
+@pytest.mark.parametrize("body", [takes_no_rng, takes_rng_by_position])
+def test_a_check_without_rng_is_refused_where_it_stands(body):
+    with pytest.raises(ValueError, match=r"rng") as caught:
+        check.check("00-double", points=1)(body)
+    assert str(caught.value) == (
+        f"tests/test_check.py:{body.__code__.co_firstlineno}: {body.__name__} does not take rng by keyword, from which "
+        "all inputs come: write `*, rng` at the end"
+    )
+
+
+CHECK = """from autograder.checking.check import check
+
+
+@check("97-ex1-twice", points=3)
+def is_twice(twice, *, rng):
+    \"\"\"It is twice x.\"\"\"
+    twice(3)
+"""
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """A function that writes the checks of a lesson, 97_planted, and gives what is wrong with them, in a line."""
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
+    monkeypatch.setattr(checks, "_SOLUTIONS", tmp_path / "solutions")
+    path = tiny_lesson.lesson(tmp_path / "solutions", "97_planted").with_name("checks.py")
+
+    def write(text):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"checks\.py:\d") as caught:
+            checks.refuse_checks_of_nothing("97_planted")
+        return str(caught.value)
+
+    yield write
+    sys.modules.pop("autograder.checks.planted", None)
+    for key in [key for key in check.REGISTERED if key[0] == "autograder.checks.planted"]:
+        del check.REGISTERED[key]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", ""),
+        ("97-ex1-twice", "97-ex1-twise", "4: is_twice is a check of 97-ex1-twise, no exercise of 97_planted: did you "
+         "mean 97-ex1-twice?"),
+        ("97-ex1-twice", "89-ex1-twice", "4: is_twice is a check of 89-ex1-twice, no exercise of 97_planted: did you "
+         "mean 97-ex1-twice?"),
+        ("*, rng):", "*, rng:", "5: no Python: '(' was never closed: 'def is_twice(twice, *, rng:': correct it"),
+        (", *, rng", "", "4: is_twice does not take rng by keyword, from which all inputs come: write `*, rng` at the "
+         "end"),
+        ("points=3", "points=three", "4: NameError: name 'three' is not defined: correct it"),
+        ("import check\n", "import chekc\n", "1: ImportError: cannot import name 'chekc'"),
+    ],
+)  # fmt: skip
+def test_a_module_of_checks_that_is_wrong_is_named_with_its_line(planted, old, new, says):
+    if not old:
+        (notebook.SOLUTIONS / "97_planted" / "checks.py").write_text(CHECK)
+        checks.refuse_checks_of_nothing("97_planted")
+        assert [one.name for one in checks.of_exercise("97-ex1-twice")] == ["is_twice"]
+        return
+    said = planted(CHECK.replace(old, new, 1))
+    assert said.startswith(f"solutions/97_planted/checks.py:{says}") and "\n" not in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from autograder.__main__ import main
 from autograder.answers.verdicts import Losses
 from autograder.grading.course import Course
 from autograder.grading.running import workers
-from autograder.lessons import chapters, keys, notebook, run_solutions
+from autograder.lessons import chapters, executing, keys, notebook, run_solutions
 from autograder.soundness import audit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +39,7 @@ def all_keys():
         "executed": {lesson: keys.of_lesson(lesson) for lesson in LESSONS},
         "graded": {lesson: keys.of_lesson(lesson, more=keys.GRADING) for lesson in LESSONS},
         "audited": {lesson: keys.of_lesson(lesson, more=keys.SOUNDNESS, verdicts=False) for lesson in LESSONS},
-        "chapters": {path.stem: keys.of_chapter(path) for path in (notebook.ROOT / "book").glob("[0-9]*.md")},
+        "chapters": {path.stem: keys.of_chapter(path) for path in (notebook.ROOT / "book").glob("*.md")},
     }
 
 
@@ -53,18 +54,24 @@ def append(path, text="\n# a change\n"):
 
 
 OWN = ["08_zero1"]
-#: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those chapters that run again.
+#: The pages whose cells try checks: a test on the home page, kills of saves in chapter 16.
+TRYING = ["16_checkpoints", "index"]
+#: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those pages that run again.
 CHANGES = [
     ("solutions/08_zero1/checks/__init__.py", OWN, OWN, OWN, []),
     ("solutions/08_zero1/wrong.md", OWN, OWN, OWN, []),
     ("solutions/08_zero1/right.py", OWN, OWN, OWN, []),
     ("solutions/08_zero1/verdicts.txt", OWN, OWN, [], []),
+    ("solutions/16_checkpoints/checks/saves_killed.py", *[["16_checkpoints"]] * 3, ["16_checkpoints"]),
+    ("solutions/01_collectives/wrong.md", *[["01_collectives"]] * 3, ["index"]),
+    ("solutions/01_collectives/checks/__init__.py", *[["01_collectives"]] * 3, ["index"]),
+    ("book/traces/ddp_gloo.json", [], [], [], ["05_ddp"]),
     ("autograder/grading/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),
     ("autograder/insight/report.py", [], [], [], []),
-    ("autograder/checking/expect.py", LESSONS, LESSONS, LESSONS, []),
-    ("requirements.lock", LESSONS, LESSONS, LESSONS, []),
+    ("autograder/checking/expect.py", LESSONS, LESSONS, LESSONS, TRYING),
+    ("requirements.lock", LESSONS, LESSONS, LESSONS, TRYING),
     ("book/index.md", [], [], [], []),
 ]
 
@@ -91,7 +98,7 @@ def test_the_runtime_is_part_of_everything(copy):
     append(copy / "ranks" / "ledger.py")
     assert changed(before) == {
         **dict.fromkeys(("executed", "graded", "audited"), LESSONS),
-        "chapters": sorted(path.stem for path in (copy / "book").glob("[0-9]*.md")),
+        "chapters": sorted(path.stem for path in (copy / "book").glob("*.md")),
     }
 
 
@@ -167,3 +174,49 @@ def test_a_hint_runs_no_chapter_and_audits_one_lesson_again(copy, monkeypatch):
     assert chapters.forget_stale(copy / "cache") == [] and json.loads((copy / "cache.json").read_text()) == record
     void = [lesson for lesson, case in cases.items() if not audit.Held(lesson, "batch").losses(case, thorough=False)]
     assert void == OWN
+
+
+# Whatever fails in a chapter
+
+
+def start_no_kernel(source, output, work):
+    """In place of `executing.execute`, what papermill raises for a kernel that does not answer."""
+    raise RuntimeError("Kernel didn't respond in 3600 seconds\nmore")
+
+
+def run_a_chapter(path):
+    """`chapters.execute`; but the kernel of the chapter `fails` does not start, and the process of `ends` ends."""
+    if path.stem == "ends":
+        os._exit(1)
+    with pytest.MonkeyPatch.context() as patch:
+        if path.stem == "fails":
+            patch.setattr(executing, "execute", start_no_kernel)
+        return EXECUTE(path)
+
+
+EXECUTE = chapters.execute
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "last", "says"),
+    [
+        ("fails", "good", "book/fails.md: its kernel failed: RuntimeError: Kernel didn't respond in 3600 seconds"),
+        ("good", "ends", "book/ends.md: the process that ran it ended: BrokenProcessPool: A process in the "),
+    ],
+)
+def test_a_chapter_that_fails_is_a_line_and_the_others_are_stored(tmp_path, monkeypatch, capfd, first, last, says):
+    (tmp_path / "book").mkdir()
+    for name, text in ((first, "A longer text comes first.\n"), (last, "")):
+        head = "---\nfile_format: mystnb\nkernelspec: {name: python3, display_name: Python 3}\n---\n"
+        page = f"{head}\n# A\n\n{text}\n```{{code-cell}} python\nprint({name!r})\n```\n"
+        (tmp_path / "book" / f"{name}.md").write_text(page)
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    monkeypatch.setattr(chapters, "BOOK", tmp_path / "book")
+    monkeypatch.setattr(chapters, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(chapters, "execute", run_a_chapter)
+    assert main(["chapters", "--jobs", "1"]) == 0
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if line.startswith("book/"))
+    assert line.startswith(says), line
+    without_outputs = [path.stem for path in chapters.uncached(tmp_path / "cache")]
+    assert without_outputs == [name for name in (first, last) if name != "good"]

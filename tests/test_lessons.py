@@ -47,10 +47,6 @@ def test_a_lesson_keeps_the_rules(lesson):
         complain([str(error)])
 
 
-def test_each_check_is_one_of_an_exercise():
-    complain(rules.checks_of_nothing({lesson: notebook.read(lesson).cells for lesson in LESSONS}, checks()))
-
-
 @each_lesson
 def test_each_lesson_has_its_files(lesson):
     complain(rules.missing_files(lesson, notebook.ROOT))
@@ -71,19 +67,6 @@ def holds(answer, *, rng):
 
 
 holds.__module__ = "autograder.checks.zero1.shards"
-
-
-@pytest.mark.parametrize("exercise", ["08-ex7-no-such", "09-ex2-unit"])
-def test_a_check_of_no_exercise_of_its_lesson_is_named(exercise):
-    cells = {lesson: notebook.read(lesson).cells for lesson in (LESSON, "09_fsdp")}
-    known = [Check(EXERCISE, 1, False, holds)]
-    assert not rules.checks_of_nothing(cells, known)
-    (said,) = rules.checks_of_nothing(cells, [*known, Check(exercise, 1, False, holds)])
-    assert re.fullmatch(
-        rf"tests/test_lessons\.py:\d+: holds is a check of {exercise}, which is no exercise of its lesson: correct its "
-        "@check, or add the exercise to the notebook",
-        said,
-    )
 
 
 def test_an_exercise_without_a_part_is_named():
@@ -151,6 +134,8 @@ EXAMPLE = "08-ex1-try"
         ("regions", EXERCISE, lambda cell: cell.update(source=cell.source + "\nx = 1"), "functions and classes alone"),
         ("long", EXAMPLE, lambda cell: cell.update(source="1\n" * 26), "students see 26 lines of 08-ex1-try: at "),
         ("long", EXERCISE, change_source("### END", "1\n    " * 40 + "### END"), f"{EXERCISE} has"),
+        ("markup", EXAMPLE, lambda cell: cell.update(source=":::{note}\n:::"), "JupyterLab shows the ::: or ```{…} of"),
+        ("markup", EXAMPLE, lambda cell: cell.metadata.update(tags=["parameters"]), "one cell of a lesson has the tag"),
         ("statement", "08-ex1", lambda cell: cell.update(source=cell.source + " word" * 180), " words, its hints left"),
     ],
 )  # fmt: skip
@@ -159,6 +144,7 @@ def test_what_no_lesson_may_have_is_named_with_its_place(rule, cell, change, say
         "cells": lambda cells: rules.strange_cells(LESSON, cells),
         "regions": rules.strange_regions,
         "long": rules.long_cells,
+        "markup": rules.strange_markup,
         "statement": rules.long_statements,
     }[rule]
     assert not find(notebook.read(LESSON).cells)
@@ -195,6 +181,15 @@ def test_an_exercise_that_is_still_the_example_is_named(tmp_path):
     assert rules.not_replaced(tmp_path) == [f"{tmp_path}/checks.py:1: {what}", f"{tmp_path}/wrong.md:4: {what}"]
 
 
+def test_stray_blanks_and_a_missing_line_break_are_named(tmp_path):
+    path = tmp_path / "wrong.md"
+    path.write_text("# A\n\nB \nC")
+    assert rules.stray_spaces(path) == [
+        f"{path}:3: the line ends with a blank: remove it",
+        f"{path}: the last line has no line break: add one",
+    ]
+
+
 def test_an_exercise_without_an_example_is_named():
     cells = [cell for cell in notebook.read(LESSON).cells if not re.match("08-ex1-(?!shard-bounds)", cell.id)]
     assert rules.without_example(cells) == [f"{EXERCISE} has no example: add a cell 08-ex1-try that runs the answer"]
@@ -209,9 +204,9 @@ def test_an_answer_with_a_check_that_is_none_is_named():
 
 def test_an_answer_without_a_record_and_a_record_without_an_answer_are_named():
     answer = Answer("rounds_up", LESSON, EXERCISE, "", "")
-    assert rules.unlike_the_record(LESSON, [answer], [(EXERCISE, "rounds_down")]) == [
-        "rounds_down is recorded, but no wrong answer: make audit LESSONS=08 RECORD=1",
-        "rounds_up is not recorded: make audit LESSONS=08 RECORD=1",
+    assert rules.unlike_the_record([answer], [(EXERCISE, "rounds_down")]) == [
+        "rounds_down is recorded, but no wrong answer: make audit LESSONS=08-ex1 RECORD=1",
+        "rounds_up is not recorded: make audit LESSONS=08-ex1 RECORD=1",
     ]
 
 

@@ -47,7 +47,7 @@ def test_the_audit_notices_an_answer_that_fails_something_else(monkeypatch, fail
     changed = dataclasses.replace(known, fails=fails)
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: [changed])
     said, old, new, why, *more = audit.examine(case, thorough=False).complaints
-    assert said == "what it fails has changed; if that is right, make audit RECORD=1 records it"
+    assert said == "what it fails has changed; if that is right: make audit LESSONS=03-ex3 RECORD=1"
     assert old.startswith(f"-  {known.name}: {fails[0] if fails else 'core'}")
     assert new == f"+  {known.name}: adam_leaves_its_inputs_alone"
     assert why.startswith("adam_leaves_its_inputs_alone fails: ")

@@ -127,6 +127,26 @@ def test_a_module_of_checks_gets_the_imports_that_it_lacks_and_no_other(root, mo
     assert text.startswith(path.read_text().partition("from dataclasses")[0])
 
 
+# Outputs
+
+
+def test_what_jupyterlab_leaves_is_named_and_removed(root, capsys):
+    path = root / "solutions" / LESSON / f"{LESSON}.ipynb"
+    before, nb = path.read_text(), nbformat.read(path, as_version=4)
+    assert rules.strange_form(LESSON) == []
+    nb.metadata.language_info = {"name": "python", "version": "3.11.7", "file_extension": ".py"}
+    cell = next(cell for cell in nb.cells if cell.cell_type == "code")
+    cell.metadata.trusted = True
+    where = f"solutions/{LESSON}/{LESSON}.ipynb"
+    for outputs, what in (([], "it is not in the form in which solutions are stored"), ([1], f"{cell.id} has outputs")):
+        cell.outputs = [nbformat.v4.new_output("stream", text="4\n") for _ in outputs]
+        nbformat.write(nb, path)
+        assert rules.strange_form(LESSON) == [f"{where}: {what}: close it in the editor and run make notebooks"]
+    assert main(["hidden-tests", LESSON]) == 0
+    assert capsys.readouterr().out == f"{where}: outputs, and what an editor wrote besides the cells, removed\n"
+    assert path.read_text() == before and rules.strange_form(LESSON) == []
+
+
 # In a copy of the repository
 
 
@@ -184,6 +204,9 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
         ("right.py", "return 1 / (seconds / nbytes)", "import os; return 1 / (seconds * nbytes)"),
         ("wrong.md", "+    return nbytes * seconds", "+    return nbytes / (seconds)"),
         (f"{LESSON}.ipynb", "· 17 points", "· 15 points"),
+        (f"{LESSON}.ipynb", "Here is statement. ", f"Here is statement. {'word ' * 200}"),
+        (f"checks/{FUNCTION}.py", "gives=close(expected, ", "gives=close(expected,  "),
+        ("wrong.md", "Here is hint: ", "Here is hint:  \n"),
     ]
     for name, old, new in planted:
         replace(root, name, old, new)
@@ -192,11 +215,49 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
     assert re.search(r"^  solutions/02_costs/right\.py:\d+:\d+: E702", said, re.MULTILINE), said
     assert said.count(f"wrong answer {FUNCTION}_multiplies") == 2 and said.count("keeps its marks") == 1, said
     assert "the exercises have 17 points in all: write `· 17 points` into the title" in said, said
+    assert re.search(r"ipynb:\d+: the statement of 02-ex7 has 2\d\d words, its hints left out: at most ", said), said
+    checks = f"solutions/{LESSON}/checks/{FUNCTION}.py"
+    assert f"\n  {checks}: not in the usual form: ruff format {checks}\n" in said, said
+    assert re.search(r"\n  solutions/02_costs/wrong\.md:\d+: the line ends with a blank: remove it\n", said), said
     for name, old, new in planted:
         replace(root, name, new, old)
     replace(root, "verdicts.txt", f"  {FUNCTION}_multiplies: core\n", "")
     status, said = run(root, "try", "02-ex7", "--record")
     assert status == 0 and f"+  {FUNCTION}_multiplies: core" in said, said
+
+
+@pytest.mark.slow
+@pytest.mark.jail
+def test_the_worked_exercise_of_the_guide_is_good(made):
+    """Its parts in the place of those that `new-exercise` has made; nothing else is written."""
+    root, solution = made[0], made[0] / "solutions" / LESSON
+    guide = (notebook.ROOT / "CONTRIBUTING.md").read_text()
+    worked = guide.partition("## An exercise, from nothing to green")[2].partition("\n## ")[0]
+    answer, visible, checks, right = re.findall(r"^```python\n(.*?)^```$", worked, re.MULTILINE | re.DOTALL)
+    mistakes = re.search(r"^````text\n(.*?)^````$", worked, re.MULTILINE | re.DOTALL)[1]
+    nb = nbformat.read(solution / f"{LESSON}.ipynb", as_version=4)
+    cells = {cell.id: cell for cell in nb.cells}
+    cells["02-ex7"].source = "### Exercise 7 · `bus_bandwidth(nbytes, n, seconds)` (2 points)\n\nReturn what it says."
+    cells[CELL].source = answer.rstrip()
+    cells["02-ex7-try"].source = "print(bus_bandwidth(3000, 4, 1.5))"
+    hidden = cells[f"{CELL}-test"].source.partition("### BEGIN")[2].partition("### END HIDDEN TESTS")[0]
+    text, _, code = visible.rstrip().partition("\n")
+    cells[f"{CELL}-test"].source = f"{text}\n### BEGIN{hidden}### END HIDDEN TESTS\n{code}"
+    nbformat.write(nb, solution / f"{LESSON}.ipynb")
+    module = solution / "checks" / f"{FUNCTION}.py"
+    head = module.read_text().partition("@check(")[0].replace("Replace this", "A test")
+    module.write_text(head.replace("import Call, close", "import Call, close, refused") + checks)
+    for name, start, part in (("wrong.md", f"## {CELL}\n\n", mistakes), ("right.py", f'@answer_to("{CELL}")', right)):
+        before = (solution / name).read_text().partition(start)[0]
+        (solution / name).write_text(before + (start if name == "wrong.md" else "") + part)
+    said = run(root, "try", "02-ex7")[1]
+    assert "\n  forgets_the_second_half is not recorded: make audit LESSONS=02-ex7 RECORD=1\n" in worked
+    assert "\n  forgets_the_second_half is not recorded: make audit LESSONS=02-ex7 RECORD=1\n" in said, said
+    status, said = run(root, "audit", "02-ex7", "--record")
+    recorded = re.search(r"^solutions/\S+verdicts\.txt:\n(  .*\n)+", worked, re.MULTILINE)[0]
+    assert status == 0 and recorded.splitlines()[-2:] == [line for line in said.splitlines() if line.startswith("  +")]
+    status, said = run(root, "try", "02-ex7")
+    assert status == 0 and "style: good\naudited: good\njailed: good\n" in said, said
 
 
 def test_an_exercise_that_does_not_exist_is_named_in_one_line(capsys):

@@ -40,7 +40,8 @@ def state(*paths: Path) -> tuple[tuple[Path, int], ...]:
 
 
 def solutions(lesson: str) -> dict[str, str]:
-    """The answer cells of a lesson, by id, with the solution in them."""
+    """The answer cells of a lesson, by id, with the solution in them. ValueError for a cell that is no Python."""
+    notebook.refuse_what_is_no_python(lesson)
     return _answer_cells(state(notebook.solution_path(lesson)))
 
 

@@ -29,7 +29,10 @@ from autograder.lessons import notebook
 
 
 def of_lesson(lesson: str) -> list[Answer]:
-    """The right answers of a lesson, in the order in which they are written; none if there is no such file."""
+    """The right answers of a lesson, in the order in which they are written; none if there is no such file.
+
+    ValueError, in one line with file and line, for a file that cannot be read.
+    """
     return _load(answer.state(answer.folder(lesson) / "right.py"))
 
 
@@ -38,7 +41,7 @@ def answer_to(cell: str) -> Callable[[Callable], Answer]:
 
     def read(function: Callable) -> Answer:
         if not function.__doc__:
-            raise ValueError(f"the right answer {function.__name__} has no docstring: say how it differs")
+            raise ValueError(f"the right answer {function.__name__} has no docstring that says how it differs")
         hint = " ".join(function.__doc__.split())
         return Answer(function.__name__, notebook.lesson_of(cell), cell, _body(function), hint)
 
@@ -47,7 +50,10 @@ def answer_to(cell: str) -> Callable[[Callable], Answer]:
 
 @functools.cache
 def _load(files: tuple[tuple[Path, int], ...]) -> list[Answer]:
-    modules = [runpy.run_path(str(path)) for path, changed in files if changed]
+    try:
+        modules = [runpy.run_path(str(path)) for path, changed in files if changed]
+    except Exception as error:
+        raise ValueError(notebook.fault_of(error, files[0][0])) from None
     return [value for module in modules for value in module.values() if isinstance(value, Answer)]
 
 

@@ -6,7 +6,8 @@ exercises that lose marks with it::
     08-ex2-gradient
       every_call_reduces: gradient_is_reduced_once > 08-ex4-clip
 
-When a check changes, this file shows in a diff what it catches now. `make audit RECORD=1` writes it.
+When a check changes, this file shows in a diff what it catches now. `make audit LESSONS=08-ex2 RECORD=1` writes what is
+said of an exercise, `LESSONS=08` of a lesson.
 """
 
 from __future__ import annotations
@@ -46,8 +47,15 @@ def read(lesson: str) -> dict[tuple[str, str], Losses]:
         elif re.fullmatch(r"[\w-]+", line):
             cell = line
         else:
-            raise ValueError(f"{path.relative_to(notebook.ROOT)}:{number}: {line!r} is no verdict: record them anew")
+            place = f"{path.relative_to(notebook.ROOT)}:{number}"
+            raise ValueError(f"{place}: {line!r} is no verdict: remove the line; then {to_record(cell or lesson)}")
     return found
+
+
+def to_record(cell: str) -> str:
+    """The command that records what the wrong answers to the exercise of a cell fail, or all those to a lesson."""
+    exercise = re.match(r"\d\d(-ex\d+)?", cell)
+    return f"make audit LESSONS={exercise[0] if exercise else cell} RECORD=1"
 
 
 def text(verdicts: Verdicts) -> str:

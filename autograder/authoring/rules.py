@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from autograder import checks
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
-from autograder.authoring import new_lesson
+from autograder.authoring import drafts, new_lesson
 from autograder.checking.check import Check
 from autograder.lessons import notebook
 from autograder.lessons.names import UNPARSABLE
@@ -40,12 +40,19 @@ _TEST = {"grade": True, "locked": True, "schema_version": 3, "solution": False, 
 
 
 def of_lesson(lesson: str) -> list[str]:
-    """Every line on a lesson: on its cells, its points, its checks, its known answers and its chapter."""
+    """Every line on a lesson: on its cells, its points, its checks, its known answers and its chapter.
+
+    ValueError, in one line, for a file of the lesson that cannot be read.
+    """
+    checks.refuse_checks_of_nothing(lesson)
     cells = notebook.read(lesson).cells
     own = [one for cell in cells if _role(cell) == "solution" for one in checks.of_exercise(cell.id)]
     mistakes = wrong.of_lesson(lesson)
     chapter = notebook.ROOT / "book" / f"{lesson}.md"
     return [
+        *strange_form(lesson),
+        *strange_markup(cells),
+        *wrong_sizes(lesson),
         *strange_cells(lesson, cells),
         *strange_regions(cells),
         *long_cells(cells),
@@ -54,13 +61,60 @@ def of_lesson(lesson: str) -> list[str]:
         *wrong_totals(lesson, cells, chapter.read_text(encoding="utf-8") if chapter.is_file() else ""),
         *without_example(cells),
         *missing_parts(lesson, cells, own, mistakes, right.of_lesson(lesson)),
-        *unlike_the_record(lesson, mistakes, verdicts.read(lesson)),
+        *unlike_the_record(mistakes, verdicts.read(lesson)),
         *strange_answers(own, mistakes),
         *not_replaced(notebook.SOLUTIONS / lesson),
     ]
 
 
+# ---- files ----
+
+
+def strange_form(lesson: str) -> list[str]:
+    """A notebook that is not stored as all are: it has outputs, or what an editor writes besides the cells."""
+    path = notebook.solution_path(lesson)
+    text, nb = path.read_text(encoding="utf-8"), notebook.read(lesson)
+    found = [
+        f"{notebook.place(cell.id)}: {cell.id} is empty: remove it" for cell in nb.cells if not cell.source.strip()
+    ]
+    if text != notebook.stored(nb):
+        having = [cell.id for cell in nb.cells if cell.get("outputs") or cell.get("execution_count")]
+        what = f"{having[0]} has outputs" if having else "it is not in the form in which solutions are stored"
+        found.append(f"{path.relative_to(notebook.ROOT)}: {what}: close it in the editor and run make notebooks")
+    return found
+
+
+def wrong_sizes(lesson: str) -> list[str]:
+    """What the lesson has too little or too much of, unless it is a draft."""
+    if drafts.is_draft(lesson):
+        return []
+    return [f"{lesson} has not the size of a lesson: {size}" for size in drafts.sizes(lesson) if not size.fits]
+
+
+def stray_spaces(path: Path) -> list[str]:
+    """The lines of a text that end with a blank, and a last line without a line break."""
+    text = path.read_text(encoding="utf-8")
+    name = path.relative_to(notebook.ROOT) if path.is_relative_to(notebook.ROOT) else path
+    found = [n for n, line in enumerate(text.split("\n"), start=1) if line.endswith((" ", "\t"))]
+    lines = [f"{name}:{n}: the line ends with a blank: remove it" for n in found]
+    return lines + ([f"{name}: the last line has no line break: add one"] if text and not text.endswith("\n") else [])
+
+
 # ---- cells ----
+
+
+def strange_markup(cells: Iterable[NotebookNode]) -> list[str]:
+    """Cells whose markup JupyterLab shows raw, and a lesson without its one cell of parameters."""
+    cells = list(cells)
+    found = [
+        f"{notebook.place(cell.id)}: JupyterLab shows the ::: or ```{{…}} of {cell.id} raw: write plain Markdown"
+        for cell in cells
+        if re.search(r"^:::|^```{", cell.source, flags=re.MULTILINE)
+    ]
+    tagged = [cell.id for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        found.append(f"one cell of a lesson has the tag parameters, here: {', '.join(tagged) or 'none'}")
+    return found
 
 
 def strange_cells(lesson: str, cells: Iterable[NotebookNode]) -> list[str]:
@@ -252,19 +306,6 @@ def missing_parts(
     ]
 
 
-def checks_of_nothing(cells: dict[str, Iterable[NotebookNode]], declared: Iterable[Check]) -> list[str]:
-    """The checks of an exercise that their lesson does not have. cells: of each lesson."""
-    exercises = {
-        (lesson.split("_", 1)[1], one.id) for lesson, some in cells.items() for one in some if _role(one) == "solution"
-    }
-    return [
-        f"{one.place}: {one.name} is a check of {one.exercise}, which is no exercise of its lesson: "
-        "correct its @check, or add the exercise to the notebook"
-        for one in declared
-        if (one.topic, one.exercise) not in exercises
-    ]
-
-
 def strange_answers(own: Iterable[Check], answers: list[Answer]) -> list[str]:
     """The known answers that are recorded to fail a check which their exercise lacks."""
     found, own = [], list(own)
@@ -276,12 +317,12 @@ def strange_answers(own: Iterable[Check], answers: list[Answer]) -> list[str]:
     return found
 
 
-def unlike_the_record(lesson: str, answers: list[Answer], recorded: Iterable[tuple[str, str]]) -> list[str]:
+def unlike_the_record(answers: list[Answer], recorded: Iterable[tuple[str, str]]) -> list[str]:
     """The wrong answers of which nothing is recorded, and what is recorded of answers that are no more."""
     known, there = {(one.cell, one.name) for one in answers}, set(recorded)
     todo = [(cell, name, "is not recorded") for cell, name in known - there]
     todo += [(cell, name, "is recorded, but no wrong answer") for cell, name in there - known]
-    return [f"{name} {what}: make audit LESSONS={lesson[:2]} RECORD=1" for cell, name, what in sorted(todo)]
+    return [f"{name} {what}: {verdicts.to_record(cell)}" for cell, name, what in sorted(todo)]
 
 
 def not_replaced(folder: Path) -> list[str]:

@@ -20,8 +20,8 @@ from typing import Any
 
 import nbformat
 
-from autograder import properties
-from autograder.answers import answer, wrong
+from autograder import checks, properties
+from autograder.answers import answer, right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
@@ -44,6 +44,9 @@ def add_parser(subparsers: Any) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
     exercise = where.find(arguments.exercise)
+    # What cannot be read, and a check that nothing calls, is a ValueError.
+    wrong.of_lesson(exercise.lesson), right.of_lesson(exercise.lesson)
+    checks.refuse_checks_of_nothing(exercise.lesson)
     properties.command(argparse.Namespace(lessons=[exercise.lesson]))
     for line in release.release([exercise.lesson]):
         print(line)
@@ -67,18 +70,22 @@ def command(arguments: argparse.Namespace) -> int:
 
 def style(exercise: Exercise) -> Iterator[str]:
     """What ruff says of the lesson's files, and the rules of all lessons that concern the exercise."""
-    paths = [notebook.solution_path(exercise.lesson), answer.folder(exercise.lesson) / "right.py"]
-    places = [str(path.relative_to(notebook.ROOT)) for path in [*paths, *notebook.checks_of(exercise.lesson)]]
-    for how in (["check", "--output-format", "concise"], ["format", "--check"]):
-        command = [str(Path(sys.executable).with_name("ruff")), *how, *places]
-        done = subprocess.run(command, cwd=notebook.ROOT, capture_output=True, text=True)
-        if done.returncode == 2:
-            raise ValueError(f"ruff does not run: {done.stderr.strip().splitlines()[-1]}")
-        for line in done.stdout.splitlines():
-            if line.startswith("Would reformat: "):
-                yield f"{line.removeprefix('Would reformat: ')}: not in the usual form: run ruff format on it"
-            elif re.match(r"\S+:\d+:|\S+:cell", line):
-                yield line
+    folder = answer.folder(exercise.lesson)
+    paths = [notebook.solution_path(exercise.lesson), folder / "right.py", *notebook.checks_of(exercise.lesson)]
+    places = [str(path.relative_to(notebook.ROOT)) for path in paths]
+    for how in (["check"], ["format", "--check", "--force-exclude"]):
+        ruff = [str(Path(sys.executable).with_name("ruff")), *how, "--output-format", "concise", *places]
+        done = subprocess.run(ruff, cwd=notebook.ROOT, capture_output=True, text=True)
+        found = [line for line in done.stdout.splitlines() if re.match(r"\S+?:(\d+:|cell)", line)]
+        if done.returncode == 2 and not found:
+            raise ValueError(f"ruff does not run: {(done.stderr or done.stdout).strip()}")
+        yield from (
+            re.sub(r"(\S+?):\d+:\d+: unformatted:.*", r"\1: not in the usual form: ruff format \1", one)
+            for one in found
+        )
+    chapter = notebook.ROOT / "book" / f"{exercise.lesson}.md"
+    for path in [*paths[1:], folder / "wrong.md", *([chapter] if chapter.is_file() else [])]:
+        yield from rules.stray_spaces(path)
     yield from (line for line in rules.of_lesson(exercise.lesson) if concerns(line, exercise))
 
 
@@ -91,7 +98,11 @@ def concerns(line: str, exercise: Exercise) -> bool:
 def audited(exercise: Exercise) -> Iterator[str]:
     """What is wrong with the grading of its known answers, and the checks that no wrong answer fails alone."""
     share_inputs()
-    for verdict in audit.try_batch(exercise.lesson, exercise.cell):
+    verdicts = audit.try_batch(exercise.lesson, exercise.cell)
+    if faults := dict.fromkeys(fault for verdict in verdicts for fault in verdict.faults):
+        yield from faults  # all else may follow from these
+        return
+    for verdict in verdicts:
         yield from (f"{verdict.case.kind} answer {verdict.case.name}: {said}" for said in verdict.complaints)
     own = {row.check for row in _rows(exercise)}
     yield from (line for line in matrix.complaints(exercise.lesson) if line.split(":")[0] in own)

@@ -78,6 +78,7 @@ def find(name: str) -> Exercise:
     if match["number"] not in there:
         raise ValueError(f"no lesson {match['number']}; there are: {', '.join(there.values())}")
     lesson = there[match["number"]]
+    notebook.refuse_what_is_no_python(lesson)
     answers = [cell for cell in notebook.read(lesson).cells if notebook.nbgrader_role(cell) == "solution"]
     exercises = [Exercise(lesson, cell.id, tuple(_defined_in(cell.source))) for cell in answers]
     whole = name.removesuffix("-test")

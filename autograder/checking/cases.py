@@ -287,7 +287,9 @@ def _launch(cases: list[Any]) -> None:
         text = "\n".join([f"{first} (case: {cases[0].name})", *more])
         # The message is long, so its first line names the case.
         compared = (cases[0].name, error.got)
-        raise CheckFailed(text, "", error.got, (), error.kind, error.error, compared) from error.__cause__
+        failure = CheckFailed(text, "", error.got, (), error.kind, error.error, compared)
+        failure.fault = error.fault
+        raise failure from error.__cause__
     of_ranks = [results.ledger.of(rank).between_barriers() for rank in range(cases[0].ranks)]
     barriers = sum(case.parts for case in cases) + 1
     if any(len(parts) != barriers + 1 for parts in of_ranks):
@@ -308,7 +310,7 @@ def _run(cases: list[Case]) -> Any:
     for case in cases:
         preload(case.run)
     todo = [(case.run, case.args) for case in cases]
-    return run_ranks(_in_each_rank, cases[0].ranks, (todo,), timeout=20.0 + len(cases) - 1)
+    return run_ranks(_in_each_rank, cases[0].ranks, (todo,), timeout=20.0 + len(cases) - 1, driver=cases[0].run)
 
 
 def _in_each_rank(rank: int, world_size: int, todo: list[tuple[Callable, tuple]]) -> list[Any]:

@@ -34,9 +34,9 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking import hints
+from autograder.checking import faults, hints
 from autograder.checking.cases import Call, Case, CaseError, play
-from autograder.checking.expect import DIED, HANG, RAISED, UNWRITTEN, CheckFailed
+from autograder.checking.expect import DIED, HANG, RAISED, UNWRITTEN, WRONG, CheckFailed
 from autograder.checking.stage import Launches, LaunchesExceeded, counted
 from autograder.lessons import notebook
 
@@ -45,6 +45,12 @@ SEED = "AUTOGRADER_SEED"
 
 #: What a check says of a stub.
 NOT_WRITTEN_YET = "This exercise is not written yet."
+
+#: What a student reads where the check itself stopped, perhaps because of what the student's code gave.
+CANNOT_JUDGE = (
+    "The test could not judge what your code gave, and stopped with {}; if this has the form that the statement asks "
+    "for, tell your instructor"
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,8 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable
                 failure.message, failure.case, failure.got, (), failure.kind, failure.error, failure.compared
             )
             told.check, told.ledger, told.seed = body.__name__, failure.ledger, seed
-            if told.kind != UNWRITTEN:
+            told.fault = failure.fault
+            if told.kind != UNWRITTEN and not told.fault:  # a check's own mistake fails all answers alike
                 search = functools.partial(hints.matching, exercise, body, seed, told.compared, attempt, launches.count)
                 told.find_hints = search
             if not hints.grading().later:
@@ -140,8 +147,11 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable
 
 
 def _refuse(one: Check) -> None:
-    """ValueError for a check whose points make no sense."""
+    """ValueError for a check whose points make no sense, or that does not take `rng`."""
     start = f"{one.place}: {one.name}"
+    rng = inspect.signature(one.run).parameters.get("rng")
+    if rng is None or rng.kind is not rng.KEYWORD_ONLY:
+        raise ValueError(f"{start} does not take rng by keyword, from which all inputs come: write `*, rng` at the end")
     if not isinstance(one.points, (int, float)) or one.points < 0:
         raise ValueError(f"{start} has points={one.points!r}: write a number above 0, in quarters of a point")
     if one.core and one.points:
@@ -183,7 +193,8 @@ def share_inputs() -> None:
 def attempt(body: Callable, subjects: tuple, seed: int, launches: Launches | None = None) -> CheckFailed | None:
     """Run a check's body; how it failed, or None. A student's prints and warnings stay out of the feedback.
 
-    launches: bounds and counts them. CaseError if the check's own cases are wrong.
+    launches: bounds and counts them. CaseError if the check's own cases are wrong. A failure by an error of the check's
+    own code has a `fault`.
     """
     launches = launches or Launches()
     quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
@@ -210,9 +221,11 @@ def attempt(body: Callable, subjects: tuple, seed: int, launches: Launches | Non
         # `evidence` is set by ranks' own errors: what happened on each rank, without times and paths.
         got = getattr(error, "evidence", (kind, str(error)))
         # An error is the same mistake in whatever case it comes.
-        text, compared = f"Your code raised {kind}: {error}", ("raised", got)
-        failure = CheckFailed(text, _case_of(error), got, (), *_what_became_of(error), compared)
-        failure.__cause__ = error
+        text, became = f"Your code raised {kind}: {error}", _what_became_of(error)
+        if fault := faults.of_check(error, body, subjects):
+            text, became = CANNOT_JUDGE.format(f"{kind}: {error}"), (WRONG, "")
+        failure = CheckFailed(text, _case_of(error), got, (), *became, ("raised", got))
+        failure.fault, failure.__cause__ = fault, error
         return failure
     return None
 

@@ -53,6 +53,8 @@ class CheckFailed(AssertionError):
         self.compared = (case, got) if compared is None else compared
         #: The check that failed.
         self.check = ""
+        #: The check's own mistake that showed here, if it is one: `path:line: error` (`faults`).
+        self.fault = ""
         #: The messages of the ranks that failed, if any: for a picture of them.
         self.ledger: Any = None
         #: The seed of the inputs on which it failed; it repeats the failure (`check.AUTOGRADER_SEED`).
@@ -68,7 +70,7 @@ class CheckFailed(AssertionError):
         """The failure as plain data, for the notebook in which it is kept."""
         hints = [hint._asdict() for hint in self.hints]
         return {"check": self.check, "kind": self.kind, "error": self.error, "message": self.message,
-                "case": self.case, "hints": hints}  # fmt: skip
+                "case": self.case, "hints": hints, **({"fault": self.fault} if self.fault else {})}  # fmt: skip
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> CheckFailed:
@@ -76,7 +78,8 @@ class CheckFailed(AssertionError):
         hints = tuple(Hint(str(one["name"]), str(one["text"])) for one in record["hints"])
         texts = {key: str(record[key]) for key in ("message", "case", "kind", "error")}
         failure = cls(**texts, hints=hints)
-        failure.check, failure.find_hints = str(record["check"]), lambda: hints
+        failure.check, failure.fault = str(record["check"]), str(record.get("fault", ""))
+        failure.find_hints = lambda: hints
         return failure
 
 

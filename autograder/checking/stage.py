@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autograder.checking import faults
 from autograder.checking.expect import DIED, HANG, RAISED, CheckFailed, count_of_ranks, fail
 
 
@@ -151,12 +152,20 @@ def preload(driver: Callable) -> None:
         processes.PRELOAD.add(module)
 
 
-def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 20.0, recorded: bool = False) -> Any:
+def run_ranks(
+    worker: Callable,
+    world_size: int,
+    args: tuple,
+    timeout: float = 20.0,
+    recorded: bool = False,
+    driver: Callable | None = None,
+) -> Any:
     """`ranks.run` for a check: a hang or a failing rank is a failed property whose message says how many ranks ran.
 
     recorded: all that the ranks have to tell each other goes through sends and receives, so that the ledger has it.
     Where a jail has measured what their network carried, the two are compared: a rank can write anything into its
-    ledger, but it cannot lower the system's count.
+    ledger, but it cannot lower the system's count. driver: the check's function that the worker runs, if it is not the
+    worker itself.
     """
     import ranks
     from ranks import source
@@ -183,7 +192,9 @@ def run_ranks(worker: Callable, world_size: int, args: tuple, timeout: float = 2
         where = "" if where in ("", OURS) else f" ({where})"
         text, kind = f"With {case}, {error.headline}{where}", RAISED if error.type_name else DIED
         compared = (case, error.evidence)
-        raise CheckFailed(text, "", error.evidence, (), kind, error.type_name, compared) from error
+        failure = CheckFailed(text, "", error.evidence, (), kind, error.type_name, compared)
+        failure.fault = "" if where else faults.of_driver(error, driver or worker)
+        raise failure from error
     except ranks.HangError as error:
         text, compared = f"With {case}, {without_our_lines(str(error))}", (case, error.evidence)
         raise CheckFailed(text, "", error.evidence, kind=HANG, compared=compared) from error

@@ -10,6 +10,7 @@ A test cell tries the checks of its exercise with one line, which is made from t
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 import sys
@@ -18,6 +19,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from autograder.answers import answer
 from autograder.checking.check import REGISTERED, Check
 from autograder.lessons import notebook
 
@@ -43,7 +45,7 @@ sys.meta_path.append(_Finder)
 def of_exercise(exercise: str) -> list[Check]:
     """The checks of an exercise in the order in which they stand in their file; of several files, the first by name.
 
-    Imports all checks of its lesson.
+    Imports all checks of its lesson. ValueError, in one line with file and line, for checks that cannot be imported.
     """
     try:
         topic = notebook.lesson_of(exercise).split("_", 1)[1]
@@ -52,6 +54,17 @@ def of_exercise(exercise: str) -> list[Check]:
     _load(topic)
     own = [one for one in REGISTERED.values() if one.exercise == exercise and one.topic == topic]
     return sorted(own, key=lambda one: one.position)
+
+
+def refuse_checks_of_nothing(lesson: str) -> None:
+    """ValueError, in one line with file and line, for a check of no exercise of its lesson: nothing would call it."""
+    exercises, topic = answer.solutions(lesson), lesson.split("_", 1)[1]
+    _load(topic)
+    for one in REGISTERED.values():
+        if one.topic == topic and one.exercise not in exercises:
+            near = difflib.get_close_matches(one.exercise, exercises, n=1, cutoff=0)
+            meant = f"did you mean {near[0]}?" if near else "it has none"
+            raise ValueError(f"{one.place}: {one.name} is a check of {one.exercise}, no exercise of {lesson}: {meant}")
 
 
 def try_exercise(exercise: str, only: str = "", /, **functions: Any) -> None:
@@ -75,9 +88,9 @@ def _load(topic: str) -> None:
     name = f"{__name__}.{topic}"
     try:
         package = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return  # a lesson without checks
-    for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
-        importlib.import_module(f"{name}.{module.name}")
+        for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
+            importlib.import_module(f"{name}.{module.name}")
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            return  # a lesson without checks
+        raise ValueError(notebook.fault_of(error, _SOLUTIONS)) from error

@@ -2,8 +2,8 @@
 
 myst-nb keeps a chapter's outputs in a cache as long as the chapter's own cells are the same, and runs all other
 chapters one after another while the book is built. This command runs them before the build, each in a process of its
-own, and stores their outputs in that cache. The outputs also depend on what the cells import, the runtime and the
-solutions whose functions they use (`keys.of_chapter`); where these have changed, the cached outputs are removed first.
+own, and stores their outputs in that cache. The outputs also depend on what the cells use: the runtime, functions of
+solutions, checks and known answers (`keys.of_chapter`). Where these have changed, the cached outputs are removed first.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the subcommand; its exit status. A chapter that fails is reported by the build, which runs it again."""
+    """Run the subcommand; its exit status. A chapter that fails is a line; the build runs it again, and reports it."""
+    from tqdm import tqdm
+
     forget_stale(CACHE)
     wanted = notebook.pick(arguments.lessons)
     todo = [path for path in uncached(CACHE) if not arguments.lessons or path.stem in wanted]
     for number, result in at_once(execute, [(path,) for path in todo], arguments.jobs, "chapters", begin=_mute):
+        if isinstance(result, Exception):
+            result = f"the process that ran it ended: {_in_a_line(result)}"
         if isinstance(result, str):
-            print(f"{todo[number].relative_to(notebook.ROOT)}: {result}", file=sys.stderr)
+            tqdm.write(f"{todo[number].relative_to(notebook.ROOT)}: {result}", file=sys.stderr)  # above the bar
         else:
             _store(CACHE, todo[number], *result)
     return 0
@@ -92,15 +96,21 @@ def execute(path: Path) -> tuple[Any, float] | str:
         nbformat.write(nb, source)
         try:
             executing.execute(source, output, path.parent)
+            executed = nbformat.read(output, as_version=4)
         except executing.CellFailedError as error:
             return str(error)
-        executed = nbformat.read(output, as_version=4)
+        except Exception as error:  # of papermill, of the kernel or of the disk: it must not cost the other chapters
+            return f"its kernel failed: {_in_a_line(error)}"
     # Without what papermill adds.
     nb.metadata.update({key: executed.metadata[key] for key in ("kernelspec", "language_info")})
     for cell, done in zip(nb.cells, executed.cells, strict=True):
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = done.outputs, done.execution_count
     return nb, time.monotonic() - began
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {executing.first_line(error)}".removesuffix(": ")
 
 
 def _store(cache: Path, path: Path, nb: Any, seconds: float) -> None:

@@ -75,7 +75,8 @@ def at_once(
 ) -> Iterator[tuple[int, Any]]:
     """`function(*arguments)` for each of `todo`, in `jobs` processes that share one import of torch.
 
-    (number, result) of each, as they end; they begin in their order. show: with a bar of this `label`. begin: called
+    (number, result) of each, as they end; they begin in their order. What `function` raises is its result, and so is
+    the end of its process, which loses only what had not ended by then. show: with a bar of this `label`. begin: called
     once in each process.
     """
     from tqdm import tqdm
@@ -89,7 +90,7 @@ def at_once(
         running = {pool.submit(function, *arguments): number for number, arguments in enumerate(todo)}
         done = concurrent.futures.as_completed(running)
         for future in tqdm(done, total=len(todo), desc=label, unit="notebook", disable=not show):
-            yield running[future], future.result()
+            yield running[future], future.exception() or future.result()
 
 
 def _prepare() -> None:

@@ -33,6 +33,10 @@ SOUNDNESS = ("autograder/soundness", "autograder/grading")
 
 #: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
+#: A file of the repository, as in `notebook.ROOT / "book" / "traces" / "ddp_gloo.json"`.
+_FILE = re.compile(r"""notebook\.ROOT((?: / ["'][\w.-]+["'])+)""")
+#: What cells import of the grader besides `autograder.lessons`, and the topic of a lesson whose checks they take.
+_GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lessons\b)(?:checks\.(?P<topic>\w+))?", re.MULTILINE)
 _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -47,11 +51,20 @@ def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = 
 
 
 def of_chapter(chapter: Path) -> str:
-    """The key of a chapter's outputs: the runtime, and the solutions that its cells take functions from."""
+    """The key of a chapter's outputs: the runtime, the files that its cells name, and the solutions of their functions.
+
+    If cells import checks or known answers, also those of these lessons, and the code that all lessons share.
+    """
     cells = "".join(_CELL.findall(chapter.read_text(encoding="utf-8")))
-    used = sorted(set(_LESSON.findall(cells)) & set(notebook.lessons()))
-    solutions = [place for lesson in used for place in _solution(lesson)]
-    return digest([notebook.ROOT / "ranks", notebook.ROOT / "autograder" / "lessons" / "notebook.py", *solutions])
+    topics = {match["topic"] for match in _GRADER.finditer(cells)}
+    named = set(_LESSON.findall(cells))
+    used = [one for one in notebook.lessons() if one in named or one.partition("_")[2] in topics]
+    places = [place for lesson in used for place in _solution(lesson)]
+    places += [notebook.ROOT.joinpath(*re.findall(r"[\w.-]+", path)) for path in _FILE.findall(cells)]
+    if topics:
+        places += [notebook.ROOT / name for name in SHARED]
+        places += [place for lesson in used for place in _own_code(lesson, verdicts=True)]
+    return digest([notebook.ROOT / "ranks", notebook.ROOT / "autograder" / "lessons" / "notebook.py", *places])
 
 
 def digest(places: Iterable[Path]) -> str:

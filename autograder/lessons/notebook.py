@@ -8,7 +8,9 @@ cells; the others demonstrate, ask or test.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import copy
 import functools
 import io
 import linecache
@@ -25,6 +27,8 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
+#: The kernel that a solution notebook names.
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 class UnknownLessonError(ValueError):
@@ -74,6 +78,54 @@ def place(cell: str) -> str:
             if f'"id": "{cell}"' in line:
                 return f"{path.relative_to(ROOT)}:{number}"
     return cell
+
+
+def stored(nb: nbformat.NotebookNode) -> str:
+    """The text of a solution notebook as it is stored: without outputs, and without what editors write into it."""
+    nb = copy.deepcopy(nb)
+    kernel = nb.metadata.get("kernelspec", {})
+    known = set(kernel.items()) <= set(KERNEL.items()) and {"name", "display_name"} <= set(kernel)
+    nb.metadata = {"kernelspec": kernel if known else KERNEL, "language_info": {"name": "python"}}
+    nb.nbformat_minor = 5
+    for cell in nb.cells:
+        cell.metadata = {key: cell.metadata[key] for key in ("tags", "nbgrader") if key in cell.metadata}
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return nbformat.writes(nb) + "\n"
+
+
+def refuse_what_is_no_python(lesson: str) -> None:
+    """ValueError, in one line, for the first code cell of a solution notebook that is no Python."""
+    _refuse_what_is_no_python(solution_path(lesson), solution_path(lesson).stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _refuse_what_is_no_python(path: Path, _changed: int) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            try:
+                ast.parse(cell.source)
+            except SyntaxError as error:
+                line = f"{place(cell.id)}: line {error.lineno} of {cell.id} is no Python"
+                raise ValueError(f"{line}: {_why(error)}: correct it in the notebook") from None
+
+
+def fault_of(error: Exception, folder: Path) -> str:
+    """What is wrong in a module of this folder that could not be imported, in a line that begins with file and line."""
+    if isinstance(error, SyntaxError):
+        file, line, text = error.filename or "", error.lineno, f"no Python: {_why(error)}: correct it"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        last = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)][-1:]
+        file, line = (last[0].filename, last[0].lineno) if last else (str(folder), 0)
+        text = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}: correct it"
+    name = str(Path(file).relative_to(ROOT)) if Path(file).is_relative_to(ROOT) else file
+    return text if text.startswith(f"{name}:") else f"{name}:{line}: {text}"
+
+
+def _why(error: SyntaxError) -> str:
+    line = (error.text or "").strip()
+    return f"{error.msg}: {line!r}" if line else error.msg
 
 
 def read(lesson: str, swap: dict[str, str] | None = None) -> nbformat.NotebookNode:

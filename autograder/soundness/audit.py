@@ -8,8 +8,8 @@ grade cell that does not depend on the cell that an answer replaces is not run a
 shown its outcome. Each process of an audit draws its inputs once, and every audit draws new ones
 (`check.share_inputs`).
 
-`audit --record` records what wrong answers fail. An answer that differs from its record is tried a second time, on
-other inputs, and recorded only if it fails the same again.
+It can also record what wrong answers fail: `make audit LESSONS=08-ex2 RECORD=1`. An answer that differs from its record
+is tried a second time, on other inputs, and recorded only if it fails the same again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import nbformat
 
-from autograder import properties
+from autograder import checks, properties
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
+from autograder.checking.cases import CaseError
 from autograder.checking.check import SEED, share_inputs
 from autograder.grading import jail
 from autograder.grading.nbgrader import scoring
@@ -68,12 +69,13 @@ class Case:
 class Verdict:
     """What is wrong with the grading of a case, in one sentence each; a case without complaints holds.
 
-    losses: what a known wrong answer was seen to lose.
+    losses: what a known wrong answer was seen to lose. faults: those complaints that name a check's own mistake.
     """
 
     case: Case
     complaints: tuple[str, ...]
     losses: Losses = NOT_RECORDED
+    faults: tuple[str, ...] = ()
 
 
 def cases(lesson: str) -> list[Case]:
@@ -99,17 +101,17 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
         lost = [test for test in tests if not scoring.passed(test)]
         if case.kind == "unedited":
             return Verdict(case, tuple(f"{test.id} kept its marks" for test in tests if test not in lost))
-        return Verdict(case, tuple(map(_lost, lost)))
+        return _verdict(case, map(_lost, lost), lost)
     own_test = f"{known.cell}-test"
     only = {own_test} | (names.dependents(nb, known.cell) if thorough else set())
     tests, failures = tested(nb, case.lesson, only, jailed)
     lost = [test for test in tests if not scoring.passed(test)]
     if case.kind == "right":
-        return Verdict(case, tuple(map(_lost, lost)))
+        return _verdict(case, map(_lost, lost), lost)
     own = next(test for test in tests if test.id == own_test)
     if not matrix.failing(own).keys() - {properties.VISIBLE}:
         seen = f"only the visible part of {own_test} fails" if own in lost else f"{own_test} kept its marks"
-        return Verdict(case, (f"{seen}: no check fails for this answer, so one is missing",))
+        return _verdict(case, [f"{seen}: no check fails for this answer, so one is missing"], lost)
     losses = matrix.losses(nb, known, lost)
     complaints = _unlike_its_record(known, losses, lost, thorough)
     outcomes = scoring.outcomes_of(own)
@@ -117,7 +119,19 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
         run_cells.add_hints([failure for failure in failures if any(failure[0] is one for one in outcomes)], math.inf)
     if known.name not in {hint.name for one in outcomes if scoring.is_lost(one) for hint in one.failure.hints}:
         complaints.append(f"{own_test} does not show the hint, it says: {scoring.comment(own, None)}")
-    return Verdict(case, tuple(complaints), losses)
+    return _verdict(case, complaints, lost, losses)
+
+
+def _verdict(
+    case: Case, complaints: Iterable[str], lost: list[nbformat.NotebookNode], losses: Losses = NOT_RECORDED
+) -> Verdict:
+    """The verdict on a case. lost: the tests without full marks, in which a check's own mistake can have shown."""
+    said: dict[str, None] = {}
+    for one in (one for test in lost for one in scoring.outcomes_of(test) if scoring.is_lost(one)):
+        if fault := one.failure.get("fault") or (one.failure.error == CaseError.__name__ and one.failure.message):
+            said[f"{fault}: a mistake of the check {one.failure.check or one.name} itself: correct it"] = None
+    faults = tuple(said)
+    return Verdict(case, (*complaints, *faults), losses, faults)
 
 
 #: Seconds for a cell, a test and a notebook.
@@ -157,13 +171,13 @@ def _unlike_its_record(known: Answer, losses: Losses, lost: list[nbformat.Notebo
         return []
     seen = f"+{verdicts.line(known.cell, known.name, losses)}"
     if recorded == NOT_RECORDED:
-        return [f"what it fails is not recorded: make audit LESSONS={known.cell} RECORD=1", seen]
+        return [f"what it fails is not recorded: {verdicts.to_record(known.cell)}", seen]
     own, *others = sorted(lost, key=lambda test: test.id != f"{known.cell}-test")
     why = [f"{name} fails: {text}" for name, text in matrix.failing(own).items() if name and name not in recorded.fails]
     if losses.fails == recorded.fails:
         why = [_lost(test) for test in sorted(others, key=lambda test: test.id) if test.id not in recorded.breaks]
     return [
-        "what it fails has changed; if that is right, make audit RECORD=1 records it",
+        f"what it fails has changed; if that is right: {verdicts.to_record(known.cell)}",
         f"-{verdicts.line(known.cell, known.name, recorded)}",
         *([seen] if thorough else [f"+  {known.name}: {' '.join(losses.fails) or 'core'}"]),
         *why,
@@ -319,6 +333,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def _main(arguments: argparse.Namespace) -> int:
     todo = named(arguments.names)
+    for lesson in sorted({lesson for lesson, _ in todo}):
+        checks.refuse_checks_of_nothing(lesson)
     if arguments.jail and jail.missing():
         raise ValueError(jail.MISSING)
     examined = audit(todo, arguments.jobs, force=arguments.force, jailed=arguments.jail)
@@ -347,7 +363,8 @@ def record(todo: list[tuple[str, str]], first: list[Verdict], jobs: int = 2) -> 
     if os.environ.get(SEED) is not None:
         raise ValueError(f"what is recorded must be seen on two draws of inputs: unset {SEED}")
     new = {verdict.case: verdict.losses for verdict in first if verdict.losses != _recorded(verdict.case)}
-    new = {case: losses for case, losses in new.items() if losses != NOT_RECORDED}
+    broken = {verdict.case for verdict in first if verdict.faults}
+    new = {case: losses for case, losses in new.items() if losses != NOT_RECORDED and case not in broken}
     batch_of = {case: (lesson, name) for lesson, name in todo for case in batches(lesson)[name]}
     changed = list(dict.fromkeys(batch_of[case] for case in new))
     for again in audit(changed, jobs) if new else []:  # other processes, so other inputs
