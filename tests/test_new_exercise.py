@@ -191,7 +191,7 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
     assert status == 1 and re.search(rf"right answer {FUNCTION}_by\w+: 02-ex7\S+ lost its marks: ", said), said
     assert re.search(r"^  solutions/02_costs/right\.py:\d+:\d+: E702", said, re.MULTILINE), said
     assert said.count(f"wrong answer {FUNCTION}_multiplies") == 2 and said.count("keeps its marks") == 1, said
-    assert "the exercises have 17 points in all: write `· 18 points` into the title" in said, said
+    assert "the exercises have 18 points in all: write `· 18 points` into the title" in said, said
     for name, old, new in planted:
         replace(root, name, new, old)
     replace(root, "verdicts.txt", f"  {FUNCTION}_multiplies: core\n", "")
