@@ -40,30 +40,56 @@ def computation_takes_six_flops(compute_time, *, rng):
         yield Call(compute_time, parameters, tokens, flops, share, gives=expected, what="it", because=because)
 
 
-def _tokens(function, rng, total: float, active: float):
-    """So many tokens, thousands, that their backward pass takes as long as the gradients; rounding does not matter."""
-    sent, bandwidth = float(rng.choice([2, 4, 8])), float(rng.uniform(1e9, 5e10))
-    flops, share = float(rng.uniform(3e14, 3e15)), float(rng.uniform(0.2, 0.8))
-    rate, backward = Fraction(flops) * Fraction(share), 4 * Fraction(active)  # FLOP/s, FLOPs per token
-    communicating = Fraction(total) * Fraction(sent) / Fraction(bandwidth)
-    because = f"the gradients take {float(communicating):.6g} s, a token's backward pass {float(backward / rate):.6g} s"
-    arguments = (total, active, sent, bandwidth, flops, share)
-    expected = close(float(communicating * rate / backward), rtol=1e-9, atol=1)
-    return Call(function, *arguments, gives=expected, what="the number of tokens", because=because)
+def _machine(rng) -> tuple[float, float, float, float]:
+    """sent, bandwidth, flops, share of a machine that is drawn, on which gradients need thousands of tokens."""
+    sent, bandwidth = float(rng.choice([2, 4, 8])), float(rng.uniform(1e9, 1.5e10))
+    return sent, bandwidth, float(rng.uniform(3e14, 3e15)), float(rng.uniform(0.2, 0.8))
 
 
-@check(TOKENS, points=1.5)
-def tokens_are_those_whose_backward_takes_as_long(tokens_to_hide, *, rng):
-    """The backward pass of so many tokens of a dense model takes as long as its gradients."""
-    for parameters in (1e9, 70e9, float(rng.uniform(1e8, 1e12))):
-        yield _tokens(tokens_to_hide, rng, parameters, parameters)
+def _times_as_many(tokens_to_hide, first: tuple, second: tuple) -> float:
+    """How many times as many tokens the second arguments take."""
+    return tokens_to_hide(*second) / tokens_to_hide(*first)
+
+
+def _compared(function, first: tuple, second: tuple, expected: float, because: str) -> Call:
+    """The second arguments take `expected` times as many tokens as the first, give or take a rounded token."""
+    name = f"tokens_to_hide{second}, compared with tokens_to_hide{first}"
+    how = {"what": "the factor between the tokens", "because": because, "name": name}
+    return Call(_times_as_many, function, first, second, gives=close(expected, rtol=2e-3), **how)
+
+
+@check(TOKENS, points=1)
+def tokens_follow_the_machine(tokens_to_hide, *, rng):
+    """More bytes or FLOP/s take more tokens, more bandwidth fewer, in proportion; the size of a dense model none."""
+    because = "what the gradients take grows with it as much as what a token computes, or the other way round"
+    for place, power in ((0, 1), (1, -1), (2, 1), (3, 1), (None, 0)):
+        size, machine, factor = float(rng.uniform(1e9, 1e11)), list(_machine(rng)), float(rng.uniform(1.1, 1.25))
+        other, larger = list(machine), size * (1 if place is not None else factor)
+        if place is not None:
+            other[place] *= factor
+        yield _compared(tokens_to_hide, (size, size, *machine), (larger, larger, *other), factor**power, because)
+
+
+@check(TOKENS, points=0.5)
+def the_backward_pass_hides(tokens_to_hide, *, rng):
+    """The backward pass of so many tokens of a dense model takes as long as its gradients; rounding does not matter."""
+    for size in (1e9, 70e9, float(rng.uniform(1e8, 1e12))):
+        sent, bandwidth, flops, share = _machine(rng)
+        backward = 4 * Fraction(size) / (Fraction(flops) * Fraction(share))  # seconds per token
+        communicating = Fraction(size) * Fraction(sent) / Fraction(bandwidth)
+        because = f"the gradients take {float(communicating):.6g} s, a token's backward pass {float(backward):.6g} s"
+        expected = close(float(communicating / backward), rtol=1e-9, atol=1)
+        arguments = (size, size, sent, bandwidth, flops, share)
+        yield Call(tokens_to_hide, *arguments, gives=expected, what="the number of tokens", because=because)
 
 
 @check(TOKENS, points=0.5)
 def experts_travel_but_do_not_compute(tokens_to_hide, *, rng):
     """With experts, all gradients travel, and only the active parameters compute."""
+    because = "gradients of all parameters travel, and a token computes with the active ones"
     for total, active in ((671e9, 37e9), (30e9, 3e9), (float(rng.uniform(5e10, 1e12)), float(rng.uniform(1e9, 4e10)))):
-        yield _tokens(tokens_to_hide, rng, total, active)
+        machine = _machine(rng)
+        yield _compared(tokens_to_hide, (active, active, *machine), (total, active, *machine), total / active, because)
 
 
 def _sizes(rng) -> tuple[int, int, int, float, float]:
