@@ -6,8 +6,9 @@ import re
 import sys
 
 import pytest
+from docutils import nodes, utils
 
-from autograder.lessons import notebook
+from autograder.lessons import chapter, notebook
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 collected, effort = importlib.import_module("collected"), importlib.import_module("effort")
@@ -82,6 +83,30 @@ def test_nothing_of_a_lesson_is_left_out(lesson):
     assert collected._hours(released) != "–", "the title cell says nothing like `About 2 hours`"
 
 
-@pytest.mark.parametrize(("words", "minutes"), [(0, 5), (750, 5), (751, 10), (4200, 30)])
-def test_minutes_are_rounded_up_to_fives(words, minutes):
-    assert effort.minutes(words) == minutes
+def page(marked):
+    """A chapter with 1,200 words of core and 1,200 that are folded, which say so if `marked`."""
+    paragraph = nodes.paragraph("", "word " * 1200)
+    folded = nodes.container("", paragraph.deepcopy(), design_component="dropdown")
+    document = utils.new_document("")
+    document += nodes.section("", nodes.title("", "A title"), paragraph, nodes.math_block(), folded)
+    for name in [*(["Optional sections"] * marked), "Quiz"]:
+        document[0] += nodes.section("", nodes.title("", name), nodes.literal_block("", "line\n" * 12))
+    return document
+
+
+def test_a_chapter_with_optional_sections_says_the_minutes_of_its_core_and_of_all():
+    assert effort.reading(page(marked=True)) == [15, 25]  # 10 + 1/2; 20 + 1/2 + 1 + 1
+    assert effort.reading(page(marked=False)) == [25]
+    assert effort.reading(utils.new_document("")) == [5]
+
+
+def test_the_words_of_a_core_are_counted_without_what_is_optional(tmp_path, monkeypatch):
+    (tmp_path / "book").mkdir()
+    text = CHAPTER.replace(
+        "## Key terms", ":::{dropdown} Optional: more\nA b c.\n:::\n\n## Optional sections\n\nD e f.\n\n## Key terms"
+    )
+    (tmp_path / "book" / "01_one.md").write_text(text)
+    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    assert chapter.core_words("01_one") == 7  # A title. One is one: formula. Nothing.
+    (tmp_path / "book" / "01_one.md").write_text(CHAPTER)
+    assert chapter.core_words("01_one") == 0 < chapter.words("01_one")

@@ -235,20 +235,20 @@ def test_a_sample_cannot_be_negative(capsys):
 
 # Processes
 
-ASSUMPTIONS = ("02_costs", "02-ex3-assumptions")
+TOKENS = ("02_costs", "02-ex5-tokens")
 
 
 @pytest.mark.slow
 @pytest.mark.apart
 def test_a_mutant_without_a_result_is_ended_and_the_next_one_is_graded():
-    solution = answer.solutions(ASSUMPTIONS[0])[ASSUMPTIONS[1]]
-    grader = mutants._Grader(*ASSUMPTIONS, solution)
+    solution = answer.solutions(TOKENS[0])[TOKENS[1]]
+    grader = mutants._Grader(*TOKENS, solution)
     try:
-        stub = "def failed_assumptions(*times):\n    {}"
+        stub = "def tokens_to_hide(*given):\n    {}"
         assert grader.failed_checks(stub.format("import os; os._exit(3)")) == [mutants.DIED]
-        assert grader.failed_checks(stub.format("return []")) == ["each_change_is_judged_by_itself"]
-        greedy = "import mmap; mmap.mmap(-1, 7 * 2**30).close()\n    return right(*times)"
-        assert grader.failed_checks(f"{solution}\nright = failed_assumptions\n{stub.format(greedy)}")
+        assert grader.failed_checks(stub.format("return []")) == ["tokens_follow_the_machine"]
+        greedy = "import mmap; mmap.mmap(-1, 7 * 2**30).close()\n    return right(*given)"
+        assert grader.failed_checks(f"{solution}\nright = tokens_to_hide\n{stub.format(greedy)}")
         first = grader._process.pid
         assert grader.failed_checks(stub.format("\n    while True: pass")) == [mutants.HUNG]
         assert grader._process.pid != first and grader.failed_checks(solution) == []
@@ -260,15 +260,15 @@ def test_a_mutant_without_a_result_is_ended_and_the_next_one_is_graded():
 @pytest.mark.slow
 @pytest.mark.apart
 def test_a_solution_that_fails_is_one_line():
-    with pytest.raises(ValueError, match=r"02-ex3-assumptions: the solution fails.*not written yet") as raised:
-        mutants._Grader(*ASSUMPTIONS, "def failed_assumptions(*times):\n    raise NotImplementedError")
+    with pytest.raises(ValueError, match=r"02-ex5-tokens: the solution fails.*not written yet") as raised:
+        mutants._Grader(*TOKENS, "def tokens_to_hide(*given):\n    raise NotImplementedError")
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.slow
 @pytest.mark.apart
 def test_mutants_of_an_exercise_are_graded_in_processes(capsys):
-    assert main(["mutants", ASSUMPTIONS[1], "--most", "3", "--seed", "4"]) == 0
+    assert main(["mutants", TOKENS[1], "--most", "3", "--seed", "4"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("at most 3 mutants of each exercise, drawn with --seed 4\n")
-    assert "02-ex3-assumptions: 3 of " in said and "\n3 mutants of 1 exercises: 3 killed, 0 survive\n" in said
+    assert "02-ex5-tokens: 3 of " in said and "\n3 mutants of 1 exercises: 3 killed, 0 survive\n" in said

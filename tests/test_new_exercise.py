@@ -27,7 +27,7 @@ def root(tmp_path, monkeypatch):
     for lesson in (LESSON, "01_collectives"):
         shutil.copytree(notebook.SOLUTIONS / lesson, tmp_path / "solutions" / lesson)
     (tmp_path / "book").mkdir()
-    (tmp_path / "book" / f"{LESSON}.md").write_text("# Costs\n\n## Exercises\n\nA text, 15 points in six exercises.\n")
+    (tmp_path / "book" / f"{LESSON}.md").write_text("# Costs\n\n## Exercises\n\nA text, 16 points in six exercises.\n")
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path / "notebooks")
@@ -71,7 +71,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_written(root, caps
 
 def test_a_name_that_a_known_answer_begins_with_is_refused(root, capsys):
     path = root / "solutions" / LESSON / "right.py"
-    path.write_text(path.read_text().replace("def rate_by_interpolation", f"def {FUNCTION}_by_interpolation"))
+    path.write_text(path.read_text().replace("def roofline_by_intensity", f"def {FUNCTION}_by_intensity"))
     assert main(["new-exercise", "02", FUNCTION]) == 2
     assert f"a known answer of {LESSON} is named {FUNCTION}_… already" in capsys.readouterr().err
 
@@ -106,13 +106,13 @@ def test_the_exercise_has_all_its_parts_and_the_totals_are_right(root):
     ids = [cell.id for cell in nb.cells]
     at = ids.index("02-ex7")
     assert ids[at - 1 : at + 5] == [
-        "02-ex6-scaled-lr-test", "02-ex7", CELL, "02-ex7-try", f"{CELL}-test", "02-takeaways",
+        "02-ex6-predict", "02-ex7", CELL, "02-ex7-try", f"{CELL}-test", "02-takeaways",
     ]  # fmt: skip
-    assert "\nAbout 2 hours · 15.5 points" in nb.cells[0].source
+    assert "\nAbout 2 hours · 16.5 points" in nb.cells[0].source
     assert nb.cells[at].source.startswith("### Exercise 7 · `bus_bandwidth(nbytes, seconds)` (0.5 points)\n\nReplace")
     assert not [line for rule in (rules.strange_cells, rules.wrong_points) for line in rule(LESSON, nb.cells)]
     assert not rules.long_cells(nb.cells) and not rules.without_example(nb.cells)
-    assert texts[f"book/{LESSON}.md"] == "# Costs\n\n## Exercises\n\nA text, 15.5 points in seven exercises.\n"
+    assert texts[f"book/{LESSON}.md"] == "# Costs\n\n## Exercises\n\nA text, 16.5 points in seven exercises.\n"
 
 
 def test_a_module_of_checks_gets_the_imports_that_it_lacks_and_no_other(root, monkeypatch):
@@ -203,7 +203,7 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
     planted = [
         ("right.py", "return 1 / (seconds / nbytes)", "import os; return 1 / (seconds * nbytes)"),
         ("wrong.md", "+    return nbytes * seconds", "+    return nbytes / (seconds)"),
-        (f"{LESSON}.ipynb", "· 17 points", "· 15 points"),
+        (f"{LESSON}.ipynb", "· 18 points", "· 16 points"),
         (f"{LESSON}.ipynb", "Here is statement. ", f"Here is statement. {'word ' * 200}"),
         (f"checks/{FUNCTION}.py", "gives=close(expected, ", "gives=close(expected,  "),
         ("wrong.md", "Here is hint: ", "Here is hint:  \n"),
@@ -214,7 +214,7 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
     assert status == 1 and re.search(rf"right answer {FUNCTION}_by\w+: 02-ex7\S+ lost its marks: ", said), said
     assert re.search(r"^  solutions/02_costs/right\.py:\d+:\d+: E702", said, re.MULTILINE), said
     assert said.count(f"wrong answer {FUNCTION}_multiplies") == 2 and said.count("keeps its marks") == 1, said
-    assert "the exercises have 17 points in all: write `· 17 points` into the title" in said, said
+    assert "the exercises have 18 points in all: write `· 18 points` into the title" in said, said
     assert re.search(r"ipynb:\d+: the statement of 02-ex7 has 2\d\d words, its hints left out: at most ", said), said
     checks = f"solutions/{LESSON}/checks/{FUNCTION}.py"
     assert f"\n  {checks}: not in the usual form: ruff format {checks}\n" in said, said
@@ -264,4 +264,4 @@ def test_an_exercise_that_does_not_exist_is_named_in_one_line(capsys):
     assert main(["try", "02-ex9"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("autograder: 02_costs has no exercise 02-ex9; it has: ") and error.count("\n") == 1
-    assert where.find("02-ex6").cell == "02-ex6-scaled-lr"
+    assert where.find("02-ex6").cell == "02-ex6-roofline"

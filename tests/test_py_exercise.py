@@ -33,7 +33,7 @@ py_exercise, program = importlib.import_module("py_exercise"), importlib.import_
 
 LESSON, ADAM = "03_step", "03-ex3-adam-update"
 #: An exercise that needs no package at all, so that it runs in a Pyodide without numpy.
-PURE_LESSON, PURE = "02_costs", "02-ex6-scaled-lr"
+PURE_LESSON, PURE = "02_costs", "02-ex6-roofline"
 
 
 def released(lesson: str = LESSON) -> Path:

@@ -7,12 +7,11 @@ other rule. `make check` prints one line for each draft.
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from autograder.answers import right, wrong
-from autograder.lessons import notebook
+from autograder.lessons import chapter, notebook
 
 #: The tag of a draft's first cell.
 DRAFT = "draft"
@@ -49,19 +48,11 @@ def sizes(lesson: str) -> list[Size]:
     return [
         Size("cells", len(cells), 35, 60),
         Size("exercises", exercises, 3, 8 if lesson == "17_capstone" else 7),  # its extensions are exercises too
-        Size("words in the chapter", words(lesson), 1800, 4200),
+        Size("words in the chapter", chapter.words(lesson), 1800, 4200),
+        Size("words in its core", chapter.core_words(lesson), 0, 2500),
         Size("known wrong answers", len(wrong.of_lesson(lesson)), 10),
         Size("other right answers", len(right.of_lesson(lesson)), 3),
     ]
-
-
-def words(lesson: str) -> int:
-    """The words of a lesson's chapter, its cells left out; 0 if it has none."""
-    chapter = notebook.ROOT / "book" / f"{lesson}.md"
-    if not chapter.is_file():
-        return 0
-    text = chapter.read_text(encoding="utf-8")
-    return len(re.sub(r"^---\n.*?^---\n|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).split())
 
 
 def lines() -> list[str]:

@@ -11,8 +11,8 @@
 
 The body is a table with a row for each part and for each lesson. `:needs:` says on which lessons a lesson builds.
 While a reader points at a card, the cards that it needs stand out. The minutes of reading on each card are those that
-stand under the title of the chapter (`effort.py`). A lesson that `:needs:` names and the table lacks causes a warning,
-which stops the build.
+stand first under the title of the chapter (`effort.py`). A lesson that `:needs:` names and the table lacks causes a
+warning, which stops the build.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from effort import effort_of, minutes, words
+from effort import effort_of, said
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -79,7 +79,7 @@ def _rule(number: str, needs: str) -> str:
 def _fill(app: Any, doctree: nodes.document, docname: str) -> None:
     """Put the minutes in the place of what stands for them."""
     for node in list(doctree.findall(effort_of)):
-        text = f"{minutes(words(app.env.get_doctree(node['chapter'])))} min"
+        text = f"{said(app.env.get_doctree(node['chapter']))} min"
         node.replace_self(nodes.Text(text))
 
 

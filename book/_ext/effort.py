@@ -1,7 +1,11 @@
 """Adds a line under the title of each chapter: how long it takes to read, and what there is to do.
 
-The minutes are counted from the words of its paragraphs, lists and tables, and rounded up to whole fives. Code,
-formulas and figures take time as well: the speed is set low for that.
+A chapter may have a core and optional parts. Optional is what is folded (`{dropdown}`), wherever it stands, and what
+stands under the heading `## Optional sections`. The core is the rest, without the sections that one looks things up in
+or works through (`chapter.APPARATUS`). A chapter with that heading says the minutes of its core and those of the whole
+page; any other chapter those of the whole page.
+
+The minutes are counted from words, lines of code, displayed formulas and figures, and rounded up to whole fives.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
-#: Words that a reader of technical text takes in within a minute, with formulas and code between them.
-WORDS_A_MINUTE = 150
+from autograder.lessons.chapter import APPARATUS, OPTIONAL
+
+#: Minutes that a reader of technical text needs for a word, a line of code or output, a displayed formula, a figure.
+WORD, LINE, FORMULA, FIGURE = 1 / 120, 1 / 12, 1 / 2, 1
 
 
 class effort_of(nodes.inline):  # noqa: N801, as docutils calls its nodes
@@ -35,14 +41,37 @@ def exercises(notebook: dict) -> list[tuple[int, str, int]]:
     return found
 
 
-def minutes(words: int) -> int:
-    """Minutes to read so many words, in whole fives."""
-    return max(5, 5 * math.ceil(words / WORDS_A_MINUTE / 5))
+def is_optional(node: nodes.Node) -> bool:
+    """Is this a part of a chapter that its core leaves out?"""
+    if isinstance(node, nodes.section):
+        return node[0].astext() in (OPTIONAL, *APPARATUS)
+    return isinstance(node, nodes.container) and node.get("design_component") == "dropdown"
 
 
-def words(document: nodes.document) -> int:
-    """The words of a chapter's paragraphs, lists and tables."""
-    return sum(len(node.astext().split()) for node in document.findall(nodes.paragraph))
+def minutes_of(node: nodes.Node, core: bool = False) -> float:
+    """Minutes to read a node and what is in it. core: leave out what is optional."""
+    if (core and is_optional(node)) or getattr(node, "attributes", {}).get("mime_type") == "text/plain":
+        return 0.0
+    if isinstance(node, nodes.paragraph):
+        return WORD * len(node.astext().split())
+    if isinstance(node, nodes.literal_block):
+        return LINE * len(node.astext().splitlines())
+    if isinstance(node, nodes.math_block):
+        return FORMULA
+    if isinstance(node, nodes.image) or (isinstance(node, nodes.raw) and re.search("<(img|svg)", node.astext())):
+        return FIGURE
+    return sum(minutes_of(child, core) for child in node.children)
+
+
+def said(document: nodes.document) -> int:
+    """The minutes that stand first under the title of a chapter that has been read."""
+    return next(node["minutes"] for node in document.findall(nodes.paragraph) if "effort" in node["classes"])
+
+
+def reading(document: nodes.document) -> list[int]:
+    """Minutes to read a chapter, in whole fives: of its core and of all of it, or only of all of it."""
+    marked = any(section[0].astext() == OPTIONAL for section in document.findall(nodes.section))
+    return [max(5, 5 * math.ceil(minutes_of(document, core) / 5)) for core in ((True, False) if marked else (False,))]
 
 
 class Effort(SphinxTransform):
@@ -71,7 +100,9 @@ class Effort(SphinxTransform):
             refwarn=True,
         )
         line = nodes.paragraph("", "", classes=["effort"])
-        line += [nodes.Text(f"About {minutes(words(self.document))} minutes to read · "), link]
+        line["minutes"], *whole = reading(self.document)
+        both = "".join(f", {minutes} with everything optional" for minutes in whole)
+        line += [nodes.Text(f"About {line['minutes']} minutes to read{both} · "), link]
         title.parent.insert(title.parent.index(title) + 1, line)
 
 

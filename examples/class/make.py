@@ -230,7 +230,7 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
         "03_step": mistakes("sums_the_micro_batches"),
     },
     "student-04": {
-        "02_costs": mistakes("ring_with_n_rounds", "warms_up_from_zero"),
+        "02_costs": mistakes("ring_with_n_rounds", "every_backward_hides"),
         "05_ddp": mistakes("buckets_count_elements"),
         "07_bandwidth": mistakes("feedback_keeps_what_was_sent"),
         "03_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon"),

@@ -1,209 +1,141 @@
-"""Lesson 02, exercises 4 to 6: the time of a step, the tokens that hide communication, the learning rate."""
+"""Exercises 4 to 6: the time of a step, the tokens that hide its gradients, the roofline of a multiplication."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
-import numpy as np
-
+from autograder.checking.cases import Call, close
 from autograder.checking.check import check
-from autograder.checking.expect import expect_type, fail
-from autograder.checks.costs.common import expect_number, expect_value_error, result_of
+from autograder.checks.costs.common import near
+
+STEP, TOKENS, ROOFLINE = "02-ex4-step", "02-ex5-tokens", "02-ex6-roofline"
 
 
-@check("02-ex4-step", points=0.5)
-def computation_takes_six_operations(compute_time: Callable, *, rng: np.random.Generator) -> None:
-    """The seconds, a float, are those of 6 operations per parameter and token at the fraction `mfu` of the peak."""
-    because = "2 operations per parameter and token forward, 4 backward, at mfu times the peak"
-    for case, parameters, tokens, flops, mfu in (
-        ("an H100", 1e9, 8192, 989e12, 0.4),
-        ("small numbers", int(rng.integers(2, 99)), int(rng.integers(2, 99)), float(rng.uniform(10, 99)), 0.25),
-        ("mfu = 1", 7e9, int(rng.integers(100, 9999)), 312e12, 1),
-        ("no tokens", 7e9, 0, 312e12, 0.5),
-        ("whole numbers", 3, 5, 30, 1),
-        ("tokens that are no whole number", 1e8, float(rng.uniform(1, 1e4)), 1e14, float(rng.uniform(0.1, 0.9))),
+@check(STEP, points=1.5)
+def only_the_last_backward_hides(step_time, *, rng):
+    """A step takes its computation and what the last micro-batch's backward pass does not hide of the gradients."""
+    for micro_batches in (1, 4, 1, 2, 16, int(rng.integers(3, 40))):
+        for ratio in (0.3, 1.0, 3.0):  # of the gradients' time to what hides them
+            compute = float(rng.uniform(0.1, 10))
+            backwards = [Fraction(compute) / micro_batches * Fraction(2, 3)] * micro_batches
+            communication = float(backwards[-1]) * ratio * float(rng.uniform(0.8, 0.95))
+            exposed = max(Fraction(0), Fraction(communication) - backwards[-1])
+            because = f"{float(backwards[-1]):.6g} s of backward pass come last"
+            expected = near(Fraction(compute) + exposed)
+            yield Call(step_time, compute, communication, micro_batches, gives=expected, what="it", because=because)
+
+
+@check(STEP, points=0.5)
+def computation_takes_six_flops(compute_time, *, rng):
+    """The computation takes 6 FLOPs per parameter and token, at the share of the peak that is reached."""
+    because = "2 FLOPs per parameter and token forward, 4 backward, at this share of the peak"
+    for parameters, tokens, flops, share in (
+        (1e9, 8192, 989e12, 0.4),
+        (int(rng.integers(2, 99)), int(rng.integers(2, 99)), float(rng.uniform(10, 99)), 0.25),
+        (7e9, int(rng.integers(100, 9999)), 312e12, 1),
     ):
-        call = f"compute_time({parameters:g}, {tokens:g}, {flops:g}, {mfu:g})"
-        got = result_of(case, call, compute_time, parameters, tokens, flops, mfu)
         forward = 2 * Fraction(parameters) * Fraction(tokens)
-        seconds = (forward + 2 * forward) / (Fraction(flops) * Fraction(mfu))
-        expect_number(case, got, seconds, call, because)
+        expected = near((forward + 2 * forward) / (Fraction(flops) * Fraction(share)))
+        yield Call(compute_time, parameters, tokens, flops, share, gives=expected, what="it", because=because)
 
 
-@check("02-ex4-step", points=1)
-def step_shows_what_sticks_out(step_time: Callable, *, rng: np.random.Generator) -> None:
-    """A step takes, as a float, its computation and the part of the all-reduce that the overlap does not hide."""
-    for case, compute, ratio, overlap in (
-        ("the all-reduce sticks out", rng.uniform(0.1, 1), rng.uniform(0.8, 1.5), 0.4),
-        ("the all-reduce is hidden", rng.uniform(0.1, 1), rng.uniform(0.1, 0.3), 0.4),
-        ("it sticks out of a long backward pass", rng.uniform(0.1, 1), rng.uniform(1.2, 2), 2 / 3),
-        ("overlap 0", rng.uniform(0.1, 1), rng.uniform(0.3, 2), 0),
-        ("overlap 1, the all-reduce is longer", rng.uniform(0.1, 1), rng.uniform(1.2, 2), 1),
-        ("overlap 1, the all-reduce is shorter", rng.uniform(0.1, 1), rng.uniform(0.3, 0.8), 1),
-        ("no communication", rng.uniform(0.1, 1), 0.0, 0.2),
-    ):
-        _expect_step(step_time, case, float(compute), float(ratio * compute), overlap)
-    for compute in (0, 3, 0.5):
-        for communication in (0, 2, 0.7):
-            for overlap in (0, 0.5, 1):
-                case = f"compute = {compute}, communication = {communication}, overlap = {overlap}"
-                _expect_step(step_time, case, compute, communication, overlap)
+def _machine(rng) -> tuple[float, float, float, float]:
+    """sent, bandwidth, flops, share of a machine that is drawn, on which gradients need thousands of tokens."""
+    sent, bandwidth = float(rng.choice([2, 4, 8])), float(rng.uniform(1e9, 1.5e10))
+    return sent, bandwidth, float(rng.uniform(3e14, 3e15)), float(rng.uniform(0.2, 0.8))
 
 
-def _expect_step(step_time: Callable, case: str, compute: float, communication: float, overlap: float) -> None:
-    hidden = min(Fraction(communication), Fraction(overlap) * Fraction(compute))
-    call = f"step_time({compute:.6g}, {communication:.6g}, {overlap:.3g})"
-    got = result_of(case, call, step_time, compute, communication, overlap)
-    because = f"{float(hidden):.6g} s of the all-reduce are hidden"
-    expect_number(case, got, Fraction(compute) + Fraction(communication) - hidden, call, because)
+def _times_as_many(tokens_to_hide, first: tuple, second: tuple) -> float:
+    """How many times as many tokens the second arguments take."""
+    return tokens_to_hide(*second) / tokens_to_hide(*first)
 
 
-@check("02-ex4-step", points=0.5)
-def shares_outside_their_range_are_refused(
-    compute_time: Callable, step_time: Callable, *, rng: np.random.Generator
-) -> None:
-    """An mfu outside (0, 1] and an overlap outside [0, 1] raise a ValueError that names the argument."""
-    for mfu in (0, 1.01, -0.4):
-        expect_value_error(f"mfu = {mfu}", "mfu", compute_time, 1e9, 1000, 1e15, mfu)
-    call = "compute_time(1e9, 1000, 1e15, 0.5)"
-    expect_type("mfu = 0.5", result_of("mfu = 0.5", call, compute_time, 1e9, 1000, 1e15, 0.5), float, what=call)
-    expect_value_error("mfu = 0, no tokens", "mfu", compute_time, 1e9, 0, 1e15, 0)
-    for overlap in (1.01, -0.01, 2):
-        expect_value_error(f"overlap = {overlap}", "overlap", step_time, 0.1, 0.2, overlap)
-    for overlap in (0, 1):
-        _expect_step(step_time, f"overlap = {overlap}", 0.1, 0.2, overlap)
-    expect_value_error("overlap = 2, no communication", "overlap", step_time, 0.1, 0, 2)
+def _compared(function, first: tuple, second: tuple, expected: float, because: str) -> Call:
+    """The second arguments take `expected` times as many tokens as the first, give or take a rounded token."""
+    name = f"tokens_to_hide{second}, compared with tokens_to_hide{first}"
+    how = {"what": "the factor between the tokens", "because": because, "name": name}
+    return Call(_times_as_many, function, first, second, gives=close(expected, rtol=2e-3), **how)
 
 
-@check("02-ex5-tokens", points=3)
-def tokens_are_the_fewest_that_hide(tokens_to_hide: Callable, *, rng: np.random.Generator) -> None:
-    """The number, an int, hides the all-reduce, and one token fewer does not; math.inf if nothing can overlap."""
-    for case, parameters, flops, mfu, overlap in (
-        ("a billion parameters", 1e9, 989e12, 0.4, 2 / 3),
-        ("seventy billion parameters", 70e9, 989e12, 0.4, 2 / 3),
-        ("everything overlaps", 1e9, 312e12, 0.5, 1),
-        ("little overlaps", 8e9, 312e12, float(rng.uniform(0.2, 0.6)), float(rng.uniform(0.05, 0.2))),
-    ):
-        per_token = _hidden_by_one_token(parameters, flops, mfu, overlap)
-        for tokens, spare in ((int(rng.integers(7, 30)), 0.3), (int(rng.integers(1000, 9000)), 0.7), (1, 0.6)):
-            # Far from whole numbers of tokens, so that no right formula rounds to the wrong side.
-            communication = float(per_token * (tokens - Fraction(spare)))
-            _expect_tokens(
-                tokens_to_hide,
-                f"{case}, {spare} of a token to spare",
-                tokens,
-                parameters,
-                communication,
-                flops,
-                mfu,
-                overlap,
-            )
-    # Powers of two, with which no right formula rounds: exactly this many tokens hide the all-reduce.
-    for tokens in (1, 2, 5, 4096, 4097):
-        case = f"exactly what {tokens} tokens hide" if tokens > 1 else "exactly what one token hides"
-        _expect_tokens(tokens_to_hide, case, tokens, 2**10, 3.0 * tokens, 2**11, 0.5, 0.5)
-    # Hardly more communication, which no right formula rounds to a whole number of tokens.
-    more = 3.0 * 5 * (1 + 2.0**-14)
-    _expect_tokens(tokens_to_hide, "hardly more than what 5 tokens hide", 6, 2**10, more, 2**11, 0.5, 0.5)
-    many = 3.0 * 200_000
-    _expect_tokens(tokens_to_hide, "what 200,000 tokens hide", 200_000, 2**10, many, 2**11, 0.5, 0.5)
-    for overlap in (0, 0.5):
-        _expect_tokens(tokens_to_hide, f"no communication, overlap {overlap}", 0, 1e9, 0, 989e12, 0.4, overlap)
-    _expect_tokens(tokens_to_hide, "no overlap", math.inf, 1e9, 0.01, 989e12, 0.4, 0)
+@check(TOKENS, points=1)
+def tokens_follow_the_machine(tokens_to_hide, *, rng):
+    """More bytes or FLOP/s take more tokens, more bandwidth fewer, in proportion; the size of a dense model none."""
+    because = "what the gradients take grows with it as much as what a token computes, or the other way round"
+    for place, power in ((0, 1), (1, -1), (2, 1), (3, 1), (None, 0)):
+        size, machine, factor = float(rng.uniform(1e9, 1e11)), list(_machine(rng)), float(rng.uniform(1.1, 1.25))
+        other, larger = list(machine), size * (1 if place is not None else factor)
+        if place is not None:
+            other[place] *= factor
+        yield _compared(tokens_to_hide, (size, size, *machine), (larger, larger, *other), factor**power, because)
 
 
-def _hidden_by_one_token(parameters: float, flops: float, mfu: float, overlap: float) -> Fraction:
-    """The seconds of an all-reduce that the computation for one token can hide."""
-    return 6 * Fraction(parameters) / (Fraction(flops) * Fraction(mfu)) * Fraction(overlap)
+@check(TOKENS, points=0.5)
+def the_backward_pass_hides(tokens_to_hide, *, rng):
+    """The backward pass of so many tokens of a dense model takes as long as its gradients; rounding does not matter."""
+    for size in (1e9, 70e9, float(rng.uniform(1e8, 1e12))):
+        sent, bandwidth, flops, share = _machine(rng)
+        backward = 4 * Fraction(size) / (Fraction(flops) * Fraction(share))  # seconds per token
+        communicating = Fraction(size) * Fraction(sent) / Fraction(bandwidth)
+        because = f"the gradients take {float(communicating):.6g} s, a token's backward pass {float(backward):.6g} s"
+        expected = close(float(communicating / backward), rtol=1e-9, atol=1)
+        arguments = (size, size, sent, bandwidth, flops, share)
+        yield Call(tokens_to_hide, *arguments, gives=expected, what="the number of tokens", because=because)
 
 
-def _expect_tokens(
-    function: Callable,
-    case: str,
-    expected: float,
-    parameters: float,
-    communication: float,
-    flops: float,
-    mfu: float,
-    overlap: float,
-) -> None:
-    call = f"tokens_to_hide({parameters:g}, {communication:.6g}, {flops:g}, {mfu:.4g}, {overlap:.4g})"
-    got = result_of(case, call, function, parameters, communication, flops, mfu, overlap)
-    if got != expected:
-        fail(f"{call}: got {got!r}, expected {expected}", case, [got])
-    if expected != math.inf:
-        expect_type(case, got, (int, np.integer), what=call)
+@check(TOKENS, points=0.5)
+def experts_travel_but_do_not_compute(tokens_to_hide, *, rng):
+    """With experts, all gradients travel, and only the active parameters compute."""
+    because = "gradients of all parameters travel, and a token computes with the active ones"
+    for total, active in ((671e9, 37e9), (30e9, 3e9), (float(rng.uniform(5e10, 1e12)), float(rng.uniform(1e9, 4e10)))):
+        machine = _machine(rng)
+        yield _compared(tokens_to_hide, (active, active, *machine), (total, active, *machine), total / active, because)
 
 
-@check("02-ex6-scaled-lr", points=1)
-def rate_climbs_in_a_straight_line(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
-    """The rate, a float, goes from base_lr in equal steps to k times base_lr, and then stays there."""
-    for case, base_batch, batch, warmup, steps in (
-        ("a batch 8 times as large", 64, 512, 7, (3, 0, 1, 6, 7, 8, 100)),
-        ("k is no whole number", 256, 384, 10, (4, 0, 9, 10, 11)),
-        ("a smaller batch", 512, 64, 7, (3, 0, 6, 7, 8)),
-        ("no warm-up", 64, 512, 0, (0, 1, 50)),
-        ("one warm-up step", 64, 512, 1, (0, 1, 2)),
-        ("the same batch", 64, 64, 5, (0, 3, 5, 9)),
-        ("a batch of one example", 4, 1, 5, (3, 5)),
-        ("batches of one example before", 1, 4, 5, (3, 5)),
-        ("Goyal et al., 5 warm-up steps", 256, 8192, 5, tuple(range(8))),
-    ):
-        base_lr = 0.1 if "Goyal" in case else float(rng.uniform(0.01, 1))
-        for step in steps:
-            _expect_rate(scaled_lr, case, (base_lr, base_batch, batch, step, warmup), Fraction(batch, base_batch))
-        last = (base_lr, base_batch, batch, steps[0], warmup, "linear")
-        _expect_rate(scaled_lr, f"{case}, the rule given", last, Fraction(batch, base_batch))
-    for step, warmup in ((0, 5), (2, 5), (5, 5), (0, 0)):
-        _expect_rate(scaled_lr, "base_lr a whole number", (2, 64, 128, step, warmup), Fraction(2))
+def _sizes(rng) -> tuple[int, int, int, float, float]:
+    """rows, inner, outer, FLOP/s and bytes per second of a multiplication; of 1 to 2,000 FLOPs per byte."""
+    rows, inner, outer = (int(10 ** rng.uniform(0, 4)) + 1 for _ in range(3))
+    bandwidth = float(rng.uniform(1e12, 9e12))
+    return rows, inner, outer, bandwidth * float(10 ** rng.uniform(0, 3.3)), bandwidth
 
 
-@check("02-ex6-scaled-lr", points=0.5)
-def square_root_rule_scales_by_the_root(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
-    """With the rule "sqrt" the target is the square root of k times base_lr; warm-up is the same."""
-    for case, base_batch, batch, root in (
-        ("a batch 4 times as large", 64, 256, Fraction(2)),
-        ("a batch 2.25 times as large", 256, 576, Fraction(3, 2)),
-        ("a quarter of the batch", 512, 128, Fraction(1, 2)),
-        ("twice the batch", 64, 128, Fraction(math.isqrt(2 * 10**40), 10**20)),
-        ("the same batch", 64, 64, Fraction(1)),
-    ):
-        base_lr = float(rng.uniform(0.01, 1))
-        for step, warmup in ((3, 7), (0, 7), (7, 7), (50, 7), (0, 0)):
-            _expect_rate(scaled_lr, case, (base_lr, base_batch, batch, step, warmup, "sqrt"), root)
+def _work(rows: float, inner: float, outer: float) -> tuple[Fraction, Fraction]:
+    """(FLOPs, bytes) of a multiplication in bf16: an addition and a product for each term, each matrix moved once."""
+    moved = [Fraction(a) * Fraction(b) for a, b in ((rows, inner), (inner, outer), (rows, outer))]
+    return 2 * Fraction(rows) * inner * outer, 2 * sum(moved, Fraction(0))
 
 
-def _expect_rate(scaled_lr: Callable, case: str, arguments: tuple, factor: Fraction) -> None:
-    """The rate is found by adding up the warm-up's increments, one for each step."""
-    base_lr, _, _, step, warmup = arguments[:5]
-    target = Fraction(base_lr) * factor
-    rate = Fraction(base_lr) if warmup else target
-    for _ in range(min(step, warmup)):
-        rate += (target - Fraction(base_lr)) / warmup
-    call = f"scaled_lr({base_lr:.6g}, {', '.join(map(repr, arguments[1:]))})"
-    got = result_of(case, call, scaled_lr, *arguments)
-    because = f"the rate goes in a straight line from base_lr in step 0 to the target in step {warmup}"
-    expect_number(f"{case}, step {step}", got, rate, call, because)
+@check(ROOFLINE, points=1.5)
+def slower_of_computing_and_moving_decides(matmul_time, *, rng):
+    """matmul_time is the time of computing or of moving all three matrices in bf16, whichever is longer."""
+    calls = [(rows, 4096, 14336, 989e12, 3.35e12) for rows in (1, 64, 4096)]
+    for rows, inner, outer, flops, bandwidth in [*calls, *(_sizes(rng) for _ in range(12))]:
+        counted, moved = _work(rows, inner, outer)
+        computing, moving = counted / Fraction(flops), moved / Fraction(bandwidth)
+        because = f"computing takes {float(computing):.6g} s, moving {float(moving):.6g} s"
+        arguments = (rows, inner, outer, flops, bandwidth)
+        expected = near(max(computing, moving))
+        yield Call(matmul_time, *arguments, gives=expected, what="the time", because=because)
 
 
-@check("02-ex6-scaled-lr", points=0.5)
-def rate_refuses_nonsense(scaled_lr: Callable, *, rng: np.random.Generator) -> None:
-    """Batch sizes below 1, negative steps and another rule raise a ValueError that names the argument."""
-    wrong = (("base_batch", 0), ("batch", 0), ("step", -1), ("warmup_steps", -1), ("batch", -64), ("rule", "cubic"),
-             ("rule", "Linear"), ("rule", "sqrt2"))  # fmt: skip
-    right = {"base_lr": 0.1, "base_batch": 64, "batch": 128, "step": 3, "warmup_steps": 5, "rule": "linear"}
-    for name, value in wrong:
-        expect_value_error(f"{name} = {value}", name, scaled_lr, *(right | {name: value}).values())
-    for steps in ({}, {"step": 0, "warmup_steps": 0}):
-        _expect_rate(scaled_lr, "nothing wrong", tuple((right | steps).values()), Fraction(2))
-    for case, others in (
-        ("no warm-up", {"warmup_steps": 0, "step": 0}),
-        ("after warm-up", {"step": 9}),
-        ("the same batch", {"batch": 64}),
-        ("the square-root rule", {"rule": "sqrt"}),
-    ):
-        for name, value in wrong:
-            arguments = right | others | {name: value}
-            expect_value_error(f"{name} = {value}, {case}", name, scaled_lr, *arguments.values())
+@check(ROOFLINE, points=1)
+def computing_takes_as_long_as_moving(compute_bound_rows, *, rng):
+    """With compute_bound_rows rows, computing takes as long as moving; rounding does not matter."""
+    for inner, outer, least in ((4096, 14336, 300), (7168, 2048, 300), (1024, 1024, 1000)):
+        rows, bandwidth = least * float(rng.uniform(1, 2)), float(rng.uniform(1e12, 9e12))
+        counted, moved = _work(rows, inner, outer)
+        arguments = (inner, outer, float(counted / moved * Fraction(bandwidth)), bandwidth)
+        how = {"what": "the number of rows", "because": "with so many rows, computing takes as long as moving"}
+        yield Call(compute_bound_rows, *arguments, gives=close(rows, rtol=1e-9, atol=1), **how)
+
+
+@check(ROOFLINE, points=0.5)
+def narrow_matrices_are_never_compute_bound(compute_bound_rows, *, rng):
+    """If a row takes longer to move than to compute, no number of rows is enough: math.inf."""
+    for inner, outer in ((128, 4096), (4096, 128), (64, 64), (int(rng.integers(1, 200)), 1000)):
+        intensity = inner * outer / (inner + outer)  # FLOPs per byte with infinitely many rows
+        flops = 1e12 * intensity * float(rng.uniform(1.1, 3))
+        because = f"a row has {intensity:.4g} FLOPs per byte, and the GPU does more"
+        call = (inner, outer, flops, 1e12)
+        how = {"sees": lambda rows, *_: float(rows), "what": "the number of rows", "because": because}
+        yield Call(compute_bound_rows, *call, gives=math.inf, **how)

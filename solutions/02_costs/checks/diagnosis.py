@@ -1,0 +1,108 @@
+"""Exercise 3: the fault of a cluster on which any experiment may be run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from autograder.checking.cases import Call, clue, fact
+from autograder.checking.check import check
+
+DIAGNOSIS = "02-ex3-diagnosis"
+#: Seconds to start a message, and bytes per second of a healthy port.
+START, PORT = 14e-6, 50e9
+#: A measurement is up to this much too long.
+NOISE = 0.05
+
+
+@dataclass
+class Diagnosed:
+    """What diagnose returned, and which experiments it made: that tells mistakes apart."""
+
+    said: Any = fact("the diagnosis")
+    long: bool = clue()  # some message was so long that its start-up did not matter
+    crowded: bool = clue()  # once, more than half of the nodes sent
+    alone: int = clue()  # so many nodes sent alone, up to two
+
+
+def _ask(diagnose, nodes: int, fault: object, factor: float, noise: float, seed: int) -> Diagnosed:
+    """What `diagnose` says of a cluster with this fault; a whole number as one of Python's, to compare it."""
+    random, longest, senders = Random(seed), [0.0], [frozenset()]
+
+    def bytes_per_second(port: tuple, node: int, messages: int) -> float:
+        """What each of so many messages through a port gets."""
+        slower = factor if fault == "cards" or (fault == node and type(fault) is int) else 1
+        return PORT / slower / messages
+
+    def ports_of(pair: tuple) -> list[tuple]:
+        """(direction, port) at both ends: a GPU's number, or its node's if the node has one port."""
+        return [(way, gpu // 8 if fault == "ports" else gpu) for way, gpu in zip(("out", "in"), pair, strict=True)]
+
+    def seconds(messages, nbytes):
+        crossing = [(int(a), int(b)) for a, b in messages if int(a) // 8 != int(b) // 8]
+        if not crossing:
+            return 3.4e-6 + nbytes / 450e9
+        if bad := [gpu for pair in crossing for gpu in pair if not 0 <= gpu < 8 * nodes]:
+            raise ValueError(f"there is no GPU {bad[0]}: the cluster has {8 * nodes}, numbered from 0")
+        longest.append(nbytes)
+        senders.append(frozenset(pair[0] // 8 for pair in crossing))
+        through = Counter(port for pair in crossing for port in ports_of(pair))
+        rates = [
+            bytes_per_second(port, gpu // 8, through[port])
+            for pair in crossing
+            for port, gpu in zip(ports_of(pair), pair, strict=True)
+        ]
+        if fault == "switches":
+            rates.append(8 * nodes * PORT / factor / len(crossing))
+        return (START + nbytes / min(rates)) * random.uniform(1, 1 + noise)
+
+    said = diagnose(seconds, nodes)
+    alone = len({sent for sent in senders if len(sent) == 1})
+    return Diagnosed(
+        int(said) if hasattr(said, "__index__") and not isinstance(said, bool) else said,
+        max(longest) > 1e7,
+        max(map(len, senders)) > nodes / 2,
+        min(alone, 2),
+    )
+
+
+def _case(diagnose, rng, fault, nodes, factor=None, noise=0.0):
+    """A cluster with this fault: a word, None, or the number of the bad node. factor: drawn, if not given."""
+    factor = float(rng.uniform(3, 4 if fault == "switches" else 10)) if factor is None else factor
+    kind = f"node {fault} is bad" if type(fault) is int else f"{fault}" if fault else "nothing is wrong"
+    slower = "" if fault in (None, "ports") else f", {factor:.3g} times slower"
+    name, seed = f"a cluster of {nodes} nodes: {kind}{slower}", int(rng.integers(2**32))
+    return Call(_ask, diagnose, nodes, fault, factor, noise, seed, gives=Diagnosed(fault), name=name)
+
+
+@check(DIAGNOSIS, points=2)
+def slow_cards_and_a_shared_port_are_told_apart(diagnose, *, rng):
+    """Slow cards and a port that a node's GPUs share are told apart, on clusters of any size."""
+    for nodes in (8, 4, int(rng.integers(5, 33))):
+        for fault in ("cards", "ports"):
+            yield _case(diagnose, rng, fault, nodes)
+
+
+@check(DIAGNOSIS, points=0.75)
+def slow_switches_are_found(diagnose, *, rng):
+    """Switches that carry less than all ports send are found, on clusters of any size."""
+    for nodes in (8, 4, int(rng.integers(5, 33))):
+        yield _case(diagnose, rng, "switches", nodes)
+
+
+@check(DIAGNOSIS, points=0.75)
+def a_bad_node_is_found(diagnose, *, rng):
+    """A single bad node is found, wherever it is: the first and the last one, too."""
+    for nodes in (4, 8, int(rng.integers(9, 24))):
+        for node in (0, 1, nodes - 1, int(rng.integers(2, nodes - 1))):
+            yield _case(diagnose, rng, node, nodes)
+
+
+@check(DIAGNOSIS, points=0.5)
+def noise_is_no_fault_and_twice_the_time_is_one(diagnose, *, rng):
+    """If all is well, None is returned, although measurements vary; a fault that just doubles the time is found."""
+    for nodes in (4, 8, int(rng.integers(9, 33))):
+        yield _case(diagnose, rng, None, nodes, noise=NOISE)
+        yield _case(diagnose, rng, "cards", nodes, factor=2.0)
