@@ -5,8 +5,8 @@ from __future__ import annotations
 CAPTION = "Two trees over eight ranks, and the vectors that each rank sends"
 RANKS = 8
 #: In units of the picture: a column, a level, and where the numbers below the trees stand.
-COLUMN, LEVEL, BELOW = 42, 38, 190
-LEFT = 92
+COLUMN, LEVEL, BELOW = 34, 38, 190
+LEFT = 78
 
 
 def parents(n: int) -> dict[int, int | None]:
