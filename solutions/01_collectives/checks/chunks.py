@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from autograder.checking.check import check
@@ -9,6 +11,7 @@ from autograder.checks.collectives.common import (
     OTHERS,
     POWERS,
     Try,
+    anything,
     cases,
     chunk_bytes,
     equal_lengths,
@@ -81,16 +84,14 @@ def reduce_scatter_sums_for_the_bytes_of_chunks(reduce_scatter, *, rng):
 def reduce_scatter_leaves_chunk_r_on_rank_r(reduce_scatter, *, rng):
     """The chunk that rank r returns is chunk r."""
     for n in (2, 3, 4):
-        one = _scatter(rng, n, equal_lengths(rng, n)[1])
-        yield Try(one.name, one.given, one.wanted).case(reduce_scatter)
+        yield replace(_scatter(rng, n, equal_lengths(rng, n)[1]), budget=anything).case(reduce_scatter)
 
 
 @check("01-ex2-reduce-scatter", points=0.75)
 def reduce_scatter_stays_on_the_ring(reduce_scatter, *, rng):
     """Each rank sends to and receives from its neighbors only, in at most N − 1 messages."""
     for n in (4, 5):
-        numel = equal_lengths(rng, n)[1]
-        yield Try(f"{numel} elements", vectors(rng, n, numel), None, ring(n - 1)).case(reduce_scatter)
+        run_tries(reduce_scatter, [replace(_scatter(rng, n, equal_lengths(rng, n)[1]), budget=ring(n - 1))])
 
 
 @check("01-ex2-reduce-scatter", points=0.5)
@@ -126,8 +127,7 @@ def all_gather_joins_for_the_bytes_of_chunks(all_gather, *, rng):
 def all_gather_stays_on_the_ring(all_gather, *, rng):
     """Each rank sends to and receives from its neighbors only, in at most N − 1 messages."""
     for n in (4, 5):
-        one = _gather(rng, n, equal_lengths(rng, n)[1])
-        yield Try(one.name, one.given, None, ring(n - 1), one.extra).case(all_gather)
+        yield replace(_gather(rng, n, equal_lengths(rng, n)[1]), budget=ring(n - 1)).case(all_gather)
 
 
 @check("01-ex3-all-gather", points=0.75)
@@ -135,8 +135,7 @@ def all_gather_joins_unequal_chunks(all_gather, *, rng):
     """`numel` need not be a multiple of N, and may be less than N."""
     for n in (2, 3, 4):
         for numel in uneven_lengths(rng, n):
-            one = _gather(rng, n, numel)
-            yield Try(one.name, one.given, one.wanted, extra=one.extra).case(all_gather)
+            yield replace(_gather(rng, n, numel), budget=anything).case(all_gather)
 
 
 @check("01-ex3-all-gather", core=True)
@@ -166,8 +165,7 @@ def all_to_all_delivers_in_the_order_of_the_ranks(all_to_all, *, rng):
 def all_to_all_takes_n_minus_1_rounds(all_to_all, *, rng):
     """No rank waits while others queue at one rank: at most N − 1 rounds."""
     for n in (3, 4, 8):
-        numel = equal_lengths(rng, n)[1]
-        yield Try(f"{numel} elements", vectors(rng, n, numel), None, rounds(n - 1)).case(all_to_all)
+        yield replace(_exchange(rng, n, equal_lengths(rng, n)[1]), budget=rounds(n - 1)).case(all_to_all)
 
 
 @check("01-ex7-all-to-all", points=0.5)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.expect import count_of_ranks, expect_close, fail
 from autograder.checking.replay import Recording, Sent, expect_same_alone, run_recorded
 from autograder.checking.stage import apart
@@ -33,15 +33,15 @@ class Held:
 class Try:
     """One call on all ranks: rank r passes `given[r]` and then `extra`, and must end with `wanted[r]`.
 
-    wanted: None where only messages count. budget: the messages of all ranks → what is wrong with them, or "".
+    budget: the messages of all ranks → what is wrong with them, or "".
     in_place: a rank must end there in the tensor that it passed; else it returns a tensor. turns: `wanted` may be dealt
     out one rank further, or any number of ranks.
     """
 
     name: str
     given: list[np.ndarray]
-    wanted: list[np.ndarray] | None
-    budget: Callable[[Ledger], str] = lambda ledger: ""
+    wanted: list[np.ndarray]
+    budget: Callable[[Ledger], str]
     extra: tuple = ()
     in_place: bool = False
     turns: bool = False
@@ -49,13 +49,11 @@ class Try:
     def case(self, function: Any) -> Case:
         """The case that tries a student's function in this way, unless it `turns`."""
         n, args = len(self.given), (function, self.given, self.extra, self.in_place)
-        wanted = [ANYTHING] * n if self.wanted is None else [close(one, dtype="float32") for one in self.wanted]
-        expect = [Held("", one) for one in wanted]
+        expect = [Held("", close(wanted, dtype="float32")) for wanted in self.wanted]
         return Case(self.name, n, call, args, expect=expect, judge=_Messages(n, self.budget))
 
     def judge(self, held: list[Held], messages: Ledger) -> None:
         """As the case does, of a run that was recorded."""
-        assert self.wanted is not None
         n, name = len(self.given), f"{count_of_ranks(len(self.given))}, {self.name}"
         for by in range(n) if self.turns else ():
             if all(np.array_equal(h.result, self.wanted[(rank + by) % n]) for rank, h in enumerate(held)):
@@ -130,6 +128,11 @@ def turned(sizes: list[int], by: int) -> list[int]:
 
 
 # ---- budgets ----
+
+
+def anything(ledger: Ledger) -> str:
+    """Whatever the ranks send."""
+    return ""
 
 
 def all_of(*budgets: Callable[[Ledger], str]) -> Callable[[Ledger], str]:
