@@ -75,7 +75,7 @@ def _scatter(rng: np.random.Generator, n: int, numel: int) -> Try:
 
 @check("01-ex2-reduce-scatter", points=2)
 def reduce_scatter_sums_for_the_bytes_of_chunks(reduce_scatter, *, rng):
-    """With equal chunks, the ranks return the N chunks of the sum, one each, and each sends all but one: T − c bytes."""
+    """With equal chunks, the ranks return the N chunks of the sum, one each, and send all but one: T − c bytes."""
     for n in (1, 2, 3, 4, 8):
         run_tries(reduce_scatter, [_scatter(rng, n, numel) for numel in equal_lengths(rng, n)])
 
