@@ -70,7 +70,9 @@ def shown(name: str) -> tuple[str, str]:
         text = (ROOT / "book" / f"{lesson}.md").read_text(encoding="utf-8")
         if found := re.search(rf"^(:::+){{live-figure}} {re.escape(name)}\n.*?^\1$", text, re.MULTILINE | re.DOTALL):
             return lesson, found[0]
-    names = ", ".join(sorted(path.stem for path in (ROOT / "book" / "figures").glob("*.py")))
+    names = ", ".join(
+        sorted(path.stem for path in (ROOT / "book" / "figures").glob("*.py") if path.with_suffix(".js").is_file())
+    )
     raise ValueError(f"no chapter shows a figure {name!r}: there are {names}")
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 import ranks
-from autograder.answers import right
+from autograder.answers import wrong
 from autograder.checks.costs import common, diagnosis
 from autograder.lessons import notebook
 from tests.helpers import right_answers
@@ -69,15 +69,15 @@ def _all_reduce_ones(rank, world_size, all_reduce):
     ("name", "answer", "vectors"),
     [
         ("all_reduce", None, 2 * 7 / 8),
-        ("halving_all_reduce", None, 4 * 2 * 1 / 2),
-        ("halving_all_reduce", "halving_with_near_partners_first", 2 * 1 / 2),
+        ("halving_all_reduce", "halving_begins_with_far_partners", 4 * 2 * 1 / 2),
+        ("halving_all_reduce", None, 2 * 1 / 2),
     ],
 )
 def test_what_leaves_a_node_depends_on_the_order_of_the_partners(name, answer, vectors):
     """Two nodes of four, as lesson 01 counts them: a ring 2(N−1)/N · T, far partners first 2g(n−1)/n · T, near ones
     2(n−1)/n · T."""
     pytest.importorskip("torch")
-    swap = {v.cell: v.source for v in right.of_lesson("01_collectives") if v.name == answer}
+    swap = {v.cell: v.source for v in wrong.of_lesson("01_collectives") if v.name == answer}
     assert bool(swap) == bool(answer)
     function = notebook.functions("01_collectives", swap)[name]
     sends = ranks.run(_all_reduce_ones, 8, (function,)).ledger.sends()

@@ -297,10 +297,10 @@ def test_the_partners_of_the_race_are_those_of_lesson_01(chapter_02):
     lesson = notebook.functions("01_collectives")
     rounds = {
         (name, order, n): chapter_02.evaluate(f"figures.race.logic.{name}Rounds({n}, '{order}')")
-        for name, order, n in (("halving", "far", 8), ("tree", "near", 6), ("tree", "far", 6))
+        for name, order, n in (("halving", "near", 8), ("tree", "near", 6), ("tree", "far", 6))
     }
     sends = [(m.rank, m.peer, m.bytes) for m in ranks.run(_add_up, 8, (lesson["halving_all_reduce"],)).ledger.sends()]
-    up = [(a, b, 2048 // 2 ** (k + 1)) for k, messages in enumerate(rounds["halving", "far", 8]) for a, b in messages]
+    up = [(a, b, 2048 // 2 ** (k + 1)) for k, messages in enumerate(rounds["halving", "near", 8]) for a, b in messages]
     assert sorted(sends) == sorted([*up, *((b, a, nbytes) for a, b, nbytes in up)])
     # Its tree adds up with near partners first, and spreads the sum with near ones first, too.
     sends = [(m.rank, m.peer) for m in ranks.run(_add_up, 6, (lesson["tree_all_reduce"],)).ledger.sends()]

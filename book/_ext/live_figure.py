@@ -18,6 +18,12 @@ should ask themselves before they play; the body is what there is to discover af
 `:settings:` are the settings that the figure starts with. With `:alone:` a figure needs neither question nor body, and
 runs once by itself.
 
+A picture that never moves needs only `NAME.py`, and the arguments that its `still` takes::
+
+    :::{drawn-figure} two_nodes group=3,11
+    :caption: In the place of the module's.
+    :::
+
 A page loads only the scripts of its own figures. A picture that carries the ledger of its run, as
 `results.timeline()` does, gets the player of `ledger.js` below it. A figure without a question or a body, or whose
 files are missing, causes a warning, which stops the build.
@@ -75,6 +81,30 @@ class LiveFigure(Directive):
         return [nodes.container("", question, element, found, classes=["live-figure"]), *messages]
 
 
+class DrawnFigure(Directive):
+    """See the module's docstring."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    option_spec: ClassVar = {"caption": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        """The picture, with the caption that `figure_numbers` writes below it."""
+        name, *settings = self.arguments[0].split()
+        try:
+            picture, alt = module(name).still(**dict(pair.split("=", 1) for pair in settings))
+        except (OSError, TypeError, ValueError) as error:
+            return [self.state_machine.reporter.warning(f"drawn-figure {name}: {error}", line=self.lineno)]
+        drawn = nodes.raw("", f'<div class="live-still">{_described(picture, alt)}</div>', format="html")
+        drawn["caption"] = self.options.get("caption", module(name).CAPTION)
+        return [drawn]
+
+
+def _described(picture: str, alt: str) -> str:
+    """A picture with its text alternative."""
+    return picture.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" ', 1)
+
+
 def _element(name: str, settings: str) -> str:
     """The figure's element, with its data if it has some, and its still."""
     figure = module(name)
@@ -83,8 +113,7 @@ def _element(name: str, settings: str) -> str:
     if hasattr(figure, "data"):
         given["data-recorded"] = figure.data()
     attributes = "".join(f' {key}="{html.escape(value)}"' for key, value in given.items())
-    described = picture.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" ', 1)
-    return f'<figure-{name}{attributes}></figure-{name}>\n<div class="live-still">{described}</div>'
+    return f'<figure-{name}{attributes}></figure-{name}>\n<div class="live-still">{_described(picture, alt)}</div>'
 
 
 @functools.cache
@@ -110,16 +139,18 @@ def _load(app: Any, pagename: str, templatename: str, context: dict[str, Any], d
     body = context.get("body") or ""
     names = [path.stem for path in sorted(FIGURES.glob("*.js")) if f"<figure-{path.stem}" in body]
     names += ["ledger"] if LEDGER in body else []
-    if names:
+    if names or "live-still" in body:
         for style in ("figures.css", *(f"{name}.css" for name in names)):
             app.add_css_file(f"figures/{style}")
+    if names:
         for script in (*BASE, *(f"{name}.js" for name in names)):
             app.add_js_file(f"figures/{script}", loading_method="defer")
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Register the directive, and what puts its scripts into pages."""
+    """Register the directives, and what puts their scripts into pages."""
     app.add_directive("live-figure", LiveFigure)
+    app.add_directive("drawn-figure", DrawnFigure)
     app.connect("builder-inited", _copy)
     app.connect("html-page-context", _load)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

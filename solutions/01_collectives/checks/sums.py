@@ -2,136 +2,158 @@
 
 from __future__ import annotations
 
-from math import ceil, log2
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, fail
 from autograder.checks.collectives.common import (
-    WORLD_SIZES,
-    Case,
-    Trial,
-    cases_of_4,
+    OTHERS,
+    POWERS,
+    Try,
+    all_of,
+    cases,
     chunk_bytes,
-    expect_neighbors,
-    expect_refusals,
-    expect_rounds,
-    expect_sent,
-    expect_values,
-    large_case,
-    megabytes,
-    run_cases,
-    run_cases_alone,
-    shaped_cases,
-    sum_of,
+    equal_lengths,
+    expect_alone,
+    log2_up,
+    rounds,
+    sent,
     turned,
-    vector_cases,
+    uneven_lengths,
     vectors,
 )
+from ranks.ledger import Ledger
 
 
-def _expect_sums(trials: list[Trial]) -> None:
-    """On every rank the tensor itself has become the sum."""
-    for trial in trials:
-        total = sum_of(trial.case)
-        expect_values(trial, lambda rank, total=total: total, in_place=True)
+def _sum(rng: np.random.Generator, n: int, shape: Any, budget: Callable[[int, int], Callable[[Ledger], str]]) -> Try:
+    """Every rank's tensor must become the sum. budget: (number of ranks, of elements) → what may be sent."""
+    given = vectors(rng, n, shape)
+    name = f"{shape} elements" if isinstance(shape, int) else f"shape {shape}"
+    return Try(name, given, [np.asarray(sum(given))] * n, budget(n, given[0].size), in_place=True)
 
 
 # ---- 4 · all_reduce ----
 
 
-@check("01-ex4-all-reduce", points=2)
+def _two_rings(n: int, numel: int) -> Callable[[Ledger], str]:
+    """The bytes of a ring's reduce-scatter and of its all-gather, which may turn either way."""
+    sizes = chunk_bytes(numel, n)
+    return sent(*([8 * numel - a - b for a, b in zip(sizes, turned(sizes, by), strict=True)] for by in (1, -1)))
+
+
+@check("01-ex4-all-reduce", points=1.5)
 def all_reduce_sums_at_the_price_of_a_ring(all_reduce, *, rng):
-    """Every rank's tensor becomes the sum, for the bytes of a ring's reduce-scatter and its all-gather."""
-    for world_size in WORLD_SIZES:
-        cases = vector_cases(rng, world_size) + shaped_cases(rng, world_size) + large_case(rng, world_size)
-        _expect_all_reduces(run_cases(all_reduce, cases))
+    """Every rank's tensor becomes the sum, and with equal chunks each rank sends 2 (N − 1)/N · T bytes."""
+    for n in (1, 2, 3, 4, 8):
+        yield from cases(all_reduce, (_sum(rng, n, numel, _two_rings) for numel in equal_lengths(rng, n)))
 
 
-def _expect_all_reduces(trials: list[Trial]) -> None:
-    _expect_sums(trials)
-    for trial in trials:
-        sizes = chunk_bytes(trial.case)
-        expect_neighbors(trial, 2 * (trial.case.world_size - 1))
-        both = ([2 * sum(sizes) - a - b for a, b in zip(sizes, turned(sizes, by), strict=True)] for by in (1, -1))
-        expect_sent(trial, *both)
+@check("01-ex4-all-reduce", points=0.5)
+def all_reduce_takes_any_shape(all_reduce, *, rng):
+    """A matrix, a single number of shape (), and lengths that are no multiple of N."""
+    for n in (2, 3, 4):
+        shapes = ((), (n, int(rng.integers(2, 6)), 3), *uneven_lengths(rng, n))
+        yield from cases(all_reduce, (_sum(rng, n, shape, _two_rings) for shape in shapes))
 
 
 @check("01-ex4-all-reduce", core=True)
 def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
-    _expect_all_reduces(run_cases_alone(all_reduce, cases_of_4(rng), rng))
+    """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
+    expect_alone(all_reduce, [_sum(rng, 4, 1004, _two_rings) for _ in range(4)], rng)
 
 
 # ---- 5 · tree_all_reduce ----
 
 
-@check("01-ex5-tree-all-reduce", points=2)
-def tree_all_reduce_sums_within_its_budget(tree_all_reduce, *, rng):
-    """Every rank's tensor becomes the sum, in at most 2⌈log2 N⌉ rounds, 2(N−1) messages and 2(N−1)·T bytes."""
-    for world_size in WORLD_SIZES:
-        cases = vector_cases(rng, world_size) + shaped_cases(rng, world_size) + megabytes(rng, world_size)
-        _expect_trees(run_cases(tree_all_reduce, cases))
+def _tree(n: int, numel: int) -> Callable[[Ledger], str]:
+    """2 ⌈log2 N⌉ rounds, and 2 (N − 1) messages of T bytes in all."""
+
+    def judge(ledger: Ledger) -> str:
+        got, count, most = sum(ledger.bytes_sent()), len(ledger.sends()), 2 * (n - 1)
+        if count != most:
+            return f"the ranks sent {count} messages in all, expected {most}"
+        size = most * 4 * numel
+        return f"the ranks sent {got} bytes in all, expected {size}" if got != size else ""
+
+    return all_of(judge, rounds(2 * log2_up(n)))
 
 
-def _expect_trees(trials: list[Trial]) -> None:
-    _expect_sums(trials)
-    for trial in (trial for trial in trials if trial.case.inputs[0].size):
-        world_size, sent, count = trial.case.world_size, trial.ledger.bytes_sent(), len(trial.ledger.sends())
-        expected = 2 * (world_size - 1)
-        if count != expected:
-            fail(f"the ranks sent {count} messages in all, expected {expected}", trial.case.name, (count, sent))
-        size = expected * trial.case.inputs[0].nbytes
-        if sum(sent) != size:
-            fail(f"the ranks sent {sum(sent)} bytes in all, expected {size}", trial.case.name, sent)
-        expect_rounds(trial, 2 * ceil(log2(world_size)))
+@check("01-ex5-tree-all-reduce", points=1.5)
+def tree_sums_within_its_budget(tree_all_reduce, *, rng):
+    """Every rank's tensor becomes the sum in 2 log2 N rounds and 2 (N − 1) messages of T bytes, for N = 1, 2, 4, 8."""
+    for n in POWERS:
+        yield from cases(tree_all_reduce, (_sum(rng, n, s, _tree) for s in (int(rng.integers(2, 40)), (3, 2))))
+
+
+@check("01-ex5-tree-all-reduce", points=0.5)
+def tree_reaches_any_number_of_ranks(tree_all_reduce, *, rng):
+    """N need not be a power of two: 2 ⌈log2 N⌉ rounds for N = 3, 5 and 6."""
+    for n in OTHERS:
+        yield _sum(rng, n, int(rng.integers(2, 40)), _tree).case(tree_all_reduce)
 
 
 @check("01-ex5-tree-all-reduce", core=True)
 def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
-    _expect_trees(run_cases_alone(tree_all_reduce, cases_of_4(rng), rng))
+    """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
+    expect_alone(tree_all_reduce, [_sum(rng, 4, 1004, _tree) for _ in range(4)], rng)
 
 
 # ---- 6 · halving_all_reduce ----
 
 
-@check("01-ex6-halving-all-reduce", points=3.5)
+def _halves(n: int, numel: int) -> Callable[[Ledger], str]:
+    """2 log2 N rounds, as many messages per rank, and the bytes of a ring with the largest chunk."""
+
+    def judge(ledger: Ledger) -> str:
+        got, count = max(ledger.bytes_sent()), max(ledger.messages_sent())
+        most = 2 * (n - 1) * max(chunk_bytes(numel, n))
+        if got > most:
+            return f"a rank sent {got} bytes, at most {most} are needed (all ranks: {ledger.bytes_sent()})"
+        turns = 2 * log2_up(n)
+        return f"a rank sent {count} messages, expected at most {turns}" if count > turns else ""
+
+    return all_of(judge, rounds(2 * log2_up(n)))
+
+
+@check("01-ex6-halving-all-reduce", points=2)
 def halving_sums_within_its_budget(halving_all_reduce, *, rng):
-    """Every rank's tensor becomes the sum, in at most 2 log2 N rounds, for the bytes of a ring of equal chunks."""
-    # A rank that exchanges the wrong halves crashes if they differ in length: equal halves first show what is wrong.
-    _expect_halvings(run_cases(halving_all_reduce, [Case("4 ranks, 8 numbers", vectors(rng, 4, 8, "float64"))]))
-    for world_size in (size for size in WORLD_SIZES if size & (size - 1) == 0):
-        cases = vector_cases(rng, world_size) + shaped_cases(rng, world_size) + large_case(rng, world_size)
-        _expect_halvings(run_cases(halving_all_reduce, cases))
+    """Every rank's tensor becomes the sum, in 2 log2 N rounds, for the bytes of a ring, if N divides its length."""
+    for n in POWERS:
+        yield from cases(halving_all_reduce, (_sum(rng, n, numel, _halves) for numel in equal_lengths(rng, n)))
 
 
-def _expect_halvings(trials: list[Trial]) -> None:
-    _expect_sums(trials)
-    for trial in trials:
-        world_size, sent, counts = trial.case.world_size, trial.ledger.bytes_sent(), trial.ledger.messages_sent()
-        most = 2 * (world_size - 1) * max(chunk_bytes(trial.case))
-        for rank, got in enumerate(sent):
-            if got > most:
-                text = f"rank {rank} sent {got} bytes, at most {most} are needed (all ranks: {sent})"
-                fail(text, trial.case.name, sent)
-        rounds = 2 * round(log2(world_size))
-        expect_rounds(trial, rounds)
-        if max(counts) > rounds:
-            fail(f"a rank sent {max(counts)} messages, expected at most {rounds}", trial.case.name, counts)
+@check("01-ex6-halving-all-reduce", points=1)
+def halving_takes_any_length_and_shape(halving_all_reduce, *, rng):
+    """The length need not be a multiple of N, and the tensor may be a matrix."""
+    for n in (2, 4, 8):
+        shapes = ((2, n, 3), *uneven_lengths(rng, n)[:2])
+        yield from cases(halving_all_reduce, (_sum(rng, n, shape, _halves) for shape in shapes))
+
+
+def _out_of_node(n: int, numel: int) -> Callable[[Ledger], str]:
+    """No more than T bytes leave each half of the ranks."""
+
+    def judge(ledger: Ledger) -> str:
+        for node in (0, 1):
+            crossing = [m for m in ledger.sends() if 2 * m.rank // n == node != 2 * m.peer // n]
+            if (got := sum(m.bytes for m in crossing)) > 4 * numel:
+                ranks = f"{node * n // 2} to {(node + 1) * n // 2 - 1}"
+                return f"{got / 4 / numel:g} T leave the node of ranks {ranks}, 1 T is enough"
+        return ""
+
+    return judge
+
+
+@check("01-ex6-halving-all-reduce", points=1)
+def halving_keeps_bytes_in_the_node(halving_all_reduce, *, rng):
+    """If the ranks of each half form a node, at most T bytes leave it."""
+    for n in (4, 8):
+        yield from cases(halving_all_reduce, (_sum(rng, n, s, _out_of_node) for s in equal_lengths(rng, n)))
 
 
 @check("01-ex6-halving-all-reduce", core=True)
 def halving_needs_nothing_but_its_messages(halving_all_reduce, *, rng):
-    """A rank that works alone, from its input and the messages that it was sent, sends and ends with the same."""
-    _expect_halvings(run_cases_alone(halving_all_reduce, cases_of_4(rng), rng))
-
-
-@check("01-ex6-halving-all-reduce", points=0.5)
-def halving_refuses_other_numbers_of_ranks(halving_all_reduce, *, rng):
-    """If `world_size` is not a power of two, every rank raises a ValueError that names it, before any message."""
-    for world_size in (3, 4, 6):
-        case = Case(count_of_ranks(world_size), vectors(rng, world_size, 12, "float32"))
-        if world_size == 4:
-            _expect_halvings(run_cases(halving_all_reduce, [case]))
-        else:
-            expect_refusals(halving_all_reduce, [case], "world_size")
+    """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
+    expect_alone(halving_all_reduce, [_sum(rng, 4, 1004, _halves) for _ in range(4)], rng)

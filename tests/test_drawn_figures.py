@@ -1,0 +1,68 @@
+"""The figures that never move: what they show, and the directive that puts them on a page."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
+from docutils.parsers.rst import directives
+
+from autograder.lessons import notebook
+from ranks.cluster import GB, find
+
+sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
+
+import live_figure
+
+nodes_of, trees_of = live_figure.module("two_nodes"), live_figure.module("two_trees")
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The doctree of a page with a figure: its directive's argument and options → the page."""
+    directives.register_directive("drawn-figure", live_figure.DrawnFigure)
+    yield lambda text: publish_doctree(f".. drawn-figure:: {text}\n", settings_overrides={"report_level": 5})
+    directives._directives.pop("drawn-figure")
+
+
+@pytest.mark.parametrize("machine", ["H100", "B200"])
+def test_two_nodes_have_the_machines_bandwidths(machine):
+    cluster = find(machine)
+    picture, alt = nodes_of.still(machine=machine)
+    for rate in (cluster.nvlink, cluster.port):
+        assert f"{rate / GB:.0f} GB/s" in picture and f"{rate / GB:.0f} GB/s" in alt
+    assert re.findall(r">(\d+)</text>", picture) == [str(gpu) for gpu in range(16)]
+
+
+def test_a_group_stands_out_with_its_ports():
+    assert nodes_of.members("3,11") == {3, 11} and nodes_of.members("0-7,12") == {*range(8), 12}
+    picture, alt = nodes_of.still(group="3,11")
+    assert picture.count('class="node-gpu"') == picture.count('class="node-port"') == 2
+    assert picture.count('class="node-gpu node-faint"') == 14 and "3, 11" in alt
+
+
+@pytest.mark.parametrize("n", [2, 6, 8, 14, 16])
+def test_no_rank_of_two_trees_sends_more_than_two_vectors(n):
+    first = trees_of.parents(n)
+    second = trees_of.mirrored(first)
+    both = [(trees_of.sends(first, rank) + trees_of.sends(second, rank)) / 2 for rank in range(n)]
+    assert sum(both) == 2 * (n - 1) and max(both) <= 2
+    assert n < 8 or max(trees_of.sends(first, rank) for rank in range(n)) == 3
+
+
+def test_a_page_gets_the_picture_its_alternative_and_its_caption(shown):
+    (raw,) = shown("two_nodes group=0-7\n   :caption: The first node").findall(nodes.raw)
+    assert raw["caption"] == "The first node" and 'role="img" aria-label="Two nodes' in raw.astext()
+    (raw,) = shown("two_nodes").findall(nodes.raw)
+    assert raw["caption"] == nodes_of.CAPTION
+
+
+@pytest.mark.parametrize("wrong", ["two_nods", "two_nodes grup=3", "two_nodes group=x", "two_nodes machine=H1"])
+def test_a_figure_that_cannot_be_drawn_is_a_warning(shown, wrong):
+    page = shown(wrong)
+    assert not list(page.findall(nodes.raw))
+    (message,) = page.findall(nodes.system_message)
+    assert message.astext().split("drawn-figure", 1)[1].startswith(f" {wrong.split()[0]}: ")
