@@ -206,15 +206,16 @@ def _unmatched(records: list[Record], states: dict[int, str]) -> str:
 
 def _never_waited(records: list[Record], states: dict[int, str]) -> str:
     """An isend that its rank never waited for: the message may never leave."""
+    unmatched = blocked(records, set(states))
     for rank, record in enumerate(records):
         waiting = record.waiting
-        if rank in states or waiting is None or not waiting.is_receive or waiting.peer is None:
-            continue
+        if rank in states or rank in unmatched or waiting is None or not waiting.is_receive or waiting.peer is None:
+            continue  # else its message was handed over, and has not come
         for m in records[waiting.peer].messages:
-            if m.call == "isend" and m.peer == rank and m.completed is None and waiting.peer in states:
+            if m.call == "isend" and m.peer == rank and m.tag == waiting.tag and m.completed is None:
                 return (
                     f"Rank {waiting.peer}'s isend to rank {rank} {_at(m.file, m.line)} was never waited for, so its "
-                    "message may never leave: call wait() on the object that isend returns."
+                    "message may never leave: keep the object that isend returns, and call its wait()."
                 )
     return ""
 
