@@ -112,7 +112,7 @@
           ${lists[rank].map((call, k) => html`<td><code class=${state(rank, k)}>${name(call)} ${call === "send" ? "→" : "←"} ${whom(rank, ranks, call)}</code></td>`)}
           <td>${doing(rank)}</td></tr>`)}</tbody></table>
       </div>
-      <p class="figure-key">An arrow leads from a rank to the one it waits for. Struck out: over.</p>`;
+      <p class="figure-key">An arrow leads from a rank to the one it waits for. Struck out: done.</p>`;
   }
 
   window.figures.define("deadlock", {

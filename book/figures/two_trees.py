@@ -6,7 +6,7 @@ CAPTION = "Two trees over eight ranks, and the vectors that each rank sends"
 RANKS = 8
 #: In units of the picture: a column, a level, and where the numbers below the trees stand.
 COLUMN, LEVEL, BELOW = 34, 38, 190
-LEFT = 78
+LEFT = 92
 
 
 def parents(n: int) -> dict[int, int | None]:
@@ -48,7 +48,7 @@ def still() -> tuple[str, str]:
         y = top + 20 * row
         marks.append(f'<text class="still-title" x="0" y="{y}">{name}</text>')
         marks += [
-            f'<text class="still-label" x="{LEFT + COLUMN * rank}" y="{y}" text-anchor="middle">{count:g} T</text>'
+            f'<text class="still-label" x="{LEFT + COLUMN * rank}" y="{y}" text-anchor="middle">{count:g}</text>'
             for rank, count in enumerate(counts)
         ]
     alt = (
