@@ -20,9 +20,9 @@ import pytest
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
+import planner
 import ranks
 from autograder.lessons import notebook
-import planner
 from planner import Layout, communication, memory
 from planner.arithmetic import Step
 from planner.software import MEGATRON, META

@@ -72,7 +72,8 @@ def fields(text: str) -> dict[str, Any]:
 
 def named(layout: Layout) -> str:
     """A layout in the words of lesson 15: "dp 32, tp 4, pp 2", broken only between axes; what is 1 is left out."""
-    axes = ", ".join(f"{axis}{BLANK}{size}" for axis in ("dp", "tp", "pp", "cp", "ep") if (size := getattr(layout, axis)) > 1)
+    sizes = {axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp", "ep")}
+    axes = ", ".join(f"{axis}{BLANK}{size}" for axis, size in sizes.items() if size > 1)
     again = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
     return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{again}"
 
