@@ -101,7 +101,7 @@ def test_the_page_has_the_box_of_every_chapter_that_has_one(tmp_path):
     )
     tables = [[cells(row) for row in table.select("tbody tr")] for table in pages["one_run"].select("table")]
     for number, (chapter, layout) in enumerate(
-        [("12_tensor", "tp 8, ZeRO‑1"), ("98_new", "ep 64, ZeRO‑2; DeepSeek‑V3")]
+        [("12_tensor", "tp\xa08, ZeRO‑1"), ("98_new", "ep\xa064, ZeRO‑2; DeepSeek‑V3")]
     ):
         box = [cells(row) for row in pages[chapter].select(".running-model tbody tr")]
         for column, table in enumerate(tables[:3], 1):

@@ -35,6 +35,7 @@ import planner
 from planner import Layout, Prediction, communication, predict
 from planner.arithmetic import Step
 from planner.layout import check
+from planner.search import FILLED
 from planner.software import MEGATRON
 from ranks.cluster import GB, find
 from ranks.model import MODELS, Model
@@ -70,8 +71,9 @@ def fields(text: str) -> dict[str, Any]:
 
 
 def named(layout: Layout) -> str:
-    """A layout in the words of lesson 15: "dp 32, tp 4, pp 2"; what is 1 is left out."""
-    axes = ", ".join(f"{axis} {size}" for axis in ("dp", "tp", "pp", "cp", "ep") if (size := getattr(layout, axis)) > 1)
+    """A layout in the words of lesson 15: "dp 32, tp 4, pp 2", broken only between axes; what is 1 is left out."""
+    sizes = {axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp", "ep")}
+    axes = ", ".join(f"{axis}{BLANK}{size}" for axis, size in sizes.items() if size > 1)
     again = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
     return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{again}"
 
@@ -175,7 +177,9 @@ class RunningModel(SphinxDirective):
         lines += [[link, *cells[1:]] for link, cells in zip(links, table, strict=True)]
         text = [f"| {' | '.join(line)} |" for line in lines]
         layout = (
-            "" if given is None else f"Every row has {named(Layout(**given))}, and data parallelism over the rest. "
+            f"Each row has the fastest layout that leaves {100 - 100 * FILLED:.0f} percent of the memory free. "
+            if given is None
+            else f"Every row has {named(Layout(**given))}, and data parallelism over the rest. "
         )
         note = (
             f"A step has {batch:,} sequences of {model.sequence:,} tokens. {layout}Weights and activations are "
