@@ -16,6 +16,7 @@ import sys
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
@@ -251,6 +252,13 @@ def test_gradients_hide_behind_as_many_tokens_in_every_lesson(nodes):
         "the planner": Answer(seconds * rate / 4, 1, 1.5),
     }
     assert not disagreements(right, answers)
+
+
+def test_lesson_02_leaves_the_diagonal_where_its_tokens_no_longer_hide_gradients():
+    cell = chapter("02_costs", "counts, counts / 8")
+    diagonal, overlap, _ = (line.get_ydata() for line in cell["ax"].lines)
+    enough = cell["batch"] / cell["counts"] >= int(cell["glued"]["knee"].replace(",", ""))
+    assert [bool(on) for on in np.isclose(overlap, diagonal)] == enough.tolist()
 
 
 # Nobody types a machine's numbers
