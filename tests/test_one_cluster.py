@@ -142,7 +142,7 @@ def test_lesson_02_says_how_short_vectors_travel():
     glued = chapter("02_costs", "steps_{name}")["glued"]
     simple = 112 * NVLINK_STEP.simple + 14 * NETWORK_STEP.simple
     assert glued["steps_simple"] == f"{simple * 1e6:.0f}" == "577"
-    assert live_figure.module("race")._times(0)["ring"] == pytest.approx(simple)
+    assert live_figure.module("race")._times(0)["one ring"] == pytest.approx(simple)
 
 
 def seventy(lesson: dict[str, Any], machine: Cluster, tp: int) -> float:

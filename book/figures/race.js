@@ -69,7 +69,7 @@
     return ringTime(bytes, gpus, ...inside) + ringTime(bytes / gpus, nodes, alpha, beta * Math.max(1, gpus / ports));
   }
 
-  const NAMES = ["ring", "tree", "halving and doubling", "two levels"];
+  const NAMES = ["one ring", "tree", "halving and doubling", "two levels"];
 
   /** For each of SIZES, the seconds of the four in the order of NAMES; null for halving where n is no power of two. */
   function times({ nodes, gpus, ports, order }) {

@@ -26,7 +26,7 @@ def _times(nbytes: float) -> dict[str, float]:
     between = 2 * (NODES - 1)
     start_ups = (2 * (n - 1) - between) * INSIDE[0] + between * NETWORK[0]
     return {
-        "ring": start_ups + lesson["ring_time"](nbytes, n, 0, NETWORK[1]),
+        "one ring": start_ups + lesson["ring_time"](nbytes, n, 0, NETWORK[1]),
         "tree": tree(nbytes, NODES, *NETWORK) + tree(nbytes, GPUS, *INSIDE),
         "halving and doubling": halving(nbytes, NODES, *NETWORK) + halving(nbytes / NODES, GPUS, *INSIDE),
         "two levels": lesson["two_level_time"](nbytes, NODES, GPUS, PORTS, INSIDE, NETWORK),
