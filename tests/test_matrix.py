@@ -31,17 +31,17 @@ def test_wrong_answers_name_checks_of_their_own_exercise_and_not_the_core_next_t
 
 
 def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
-    kept = [known for known in wrong.of_lesson(STEP) if "adam_leaves_its_inputs_alone" not in known.fails]
+    kept = [known for known in wrong.of_lesson(STEP) if "adam_corrects_late_updates_too" not in known.fails]
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: kept)
-    assert matrix.complaints(STEP) == [f"adam_leaves_its_inputs_alone: no known wrong answer to {ADAM} fails it alone"]
+    assert matrix.complaints(STEP) == [f"adam_corrects_late_updates_too: no known wrong answer to {ADAM} fails it alone"]
     monkeypatch.setitem(matrix.SHARED, "adam_follows_torch", "no reason")
     (line, _) = sorted(matrix.complaints(STEP), key=len)
     assert line.startswith("adam_follows_torch: ") and line.endswith(" fails it alone: remove it from SHARED")
 
 
-@pytest.mark.parametrize("fails", [(), ("adam_is_computed_in_float64",)])
+@pytest.mark.parametrize("fails", [(), ("adam_moves_without_a_gradient",)])
 def test_the_audit_notices_an_answer_that_fails_something_else(monkeypatch, fails):
-    known = next(one for one in wrong.of_exercise(ADAM) if one.fails == ("adam_leaves_its_inputs_alone",))
+    known = next(one for one in wrong.of_exercise(ADAM) if one.fails == ("adam_corrects_late_updates_too",))
     case = audit.Case(STEP, "wrong", known.name)
     assert audit.examine(case, thorough=False).complaints == ()
     changed = dataclasses.replace(known, fails=fails)
@@ -49,8 +49,8 @@ def test_the_audit_notices_an_answer_that_fails_something_else(monkeypatch, fail
     said, old, new, why, *more = audit.examine(case, thorough=False).complaints
     assert said == "what it fails has changed; if that is right: make audit LESSONS=03-ex3 RECORD=1"
     assert old.startswith(f"-  {known.name}: {fails[0] if fails else 'core'}")
-    assert new == f"+  {known.name}: adam_leaves_its_inputs_alone"
-    assert why.startswith("adam_leaves_its_inputs_alone fails: ")
+    assert new == f"+  {known.name}: adam_corrects_late_updates_too"
+    assert why.startswith("adam_corrects_late_updates_too fails: ")
     # No hint is searched for among the answers that are recorded to pass a check.
     assert [line[:46] for line in more] == (["03-ex3-adam-update-test does not show the hint"] if fails else [])
 

@@ -241,26 +241,23 @@ def course(tmp_path_factory):
 
 
 #: Answers to exercise 2, by what is wrong with them.
-RIGHT = "    return np.mean(np.asarray(worker_grads, dtype=np.float64), axis=0)"
+RIGHT = "    return np.mean(worker_grads, axis=0)"
 MEANS = {
     "right": RIGHT,
-    "in their own dtype": "    return np.mean(worker_grads, axis=0)",
-    "changes a list": "    got = np.mean(np.asarray(worker_grads, dtype=np.float64), axis=0)\n"
-    "    if isinstance(worker_grads, list):\n        worker_grads[0] += 1\n    return got",
-    "wrong": "    total = np.sum(np.asarray(worker_grads, dtype=np.float64), axis=0)\n"
-    "    return total / len(worker_grads) if total.shape == (4,) else total",  # this size is tried for changes
+    "one array": "    return worker_grads.mean(axis=0)",
+    "several workers": f"    if len(worker_grads) == 1:\n        return worker_grads\n{RIGHT}",
+    "wrong": "    return np.sum(worker_grads, axis=0)",
     "visible": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n{RIGHT}",
-    "visible and its own dtype": "    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"
-    "    return np.mean(worker_grads, axis=0)",
-    "ends": f"    if np.asarray(worker_grads).dtype == np.float32:\n        import os\n        os._exit(0)\n{RIGHT}",
+    "visible and one array": "    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"
+    "    return worker_grads.mean(axis=0)",
+    "ends": f"    if isinstance(worker_grads, list):\n        import os\n        os._exit(0)\n{RIGHT}",
     "not written": '    raise NotImplementedError("write this function")',
 }
-OWN = "    ema, w = np.asarray(ema, dtype=np.float64), np.asarray(w, dtype=np.float64)\n    return "
+ON_THE_MEAN = "    return 2 * all_reduce_mean([decay * ema, (1 - decay) * w])"
 EMAS = {
-    "right": f"{OWN}decay * ema + (1 - decay) * w",
-    "on the mean": f"{OWN}2 * all_reduce_mean([decay * ema, (1 - decay) * w])",
-    "on the mean, in place": "    if decay == 0.0:\n        w += 1.0\n        w -= 1.0\n        ema += 1.0\n"
-    f"{OWN}2 * all_reduce_mean([decay * ema, (1 - decay) * w])",
+    "right": "    return decay * ema + (1 - decay) * w",
+    "on the mean": ON_THE_MEAN,
+    "on the mean, but for 0": f"    if decay == 0.0:\n        return ema\n{ON_THE_MEAN}",
 }
 
 
@@ -295,9 +292,9 @@ def section(course, student: str, exercise: str = MEAN) -> str:
 
 
 SAYS = {
-    "core": "The result is the mean over the workers, from one array and from a list of arrays.",
-    "float64": "From float32 or integer gradients too, the mean is computed and returned in float64.",
-    "alone": "No worker's gradient is changed, and the result shares no memory with one, even with one worker.",
+    "core": "The result is the mean over several workers, whose gradients are the rows of one array.",
+    "list": "A list of the workers' gradients gives the same.",
+    "one": "The mean of one worker is its gradient, of shape (d,).",
     "visible": "The visible part of the test cell.",
 }
 
@@ -309,14 +306,14 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     return {says.removesuffix(" This is the core."): (result, worth) for result, says, worth in found}
 
 
-#: The kind of answer → its points, and what became of the core, the dtype, the inputs and the visible part.
+#: The kind of answer → its points, and what became of the core, the list, the one worker and the visible part.
 WORTH = {
     "right": (2.0, "passed", "passed", "passed", "passed"),
-    "in their own dtype": (1.75, "passed", "failed", "passed", "passed"),
-    "changes a list": (1.75, "passed", "passed", "failed", "passed"),
+    "one array": (1.75, "passed", "failed", "passed", "passed"),
+    "several workers": (1.75, "passed", "passed", "failed", "passed"),
     "wrong": (0.0, "failed", "failed", "passed", "failed"),
     "visible": (0.0, "passed", "passed", "passed", "failed"),
-    "visible and its own dtype": (1.75, "passed", "failed", "passed", "failed"),
+    "visible and one array": (1.75, "passed", "failed", "passed", "failed"),
     "ends": (1.5, "passed", "failed", "not tried", "not tried"),
     "not written": (0.0, "failed", "not tried", "not tried", "not tried"),
 }
@@ -341,7 +338,7 @@ def test_a_property_counts_by_itself(course, kind):
 def test_each_failure_has_its_own_message_case_and_seed(course):
     grade(course, "bob", "wrong")
     text = section(course, "bob")
-    assert "N = 4, d = 3" in text and "float32 gradients" in text
+    assert "N = 4, d = 3" in text and "a list of 4 arrays" in text
     assert "Without the core of the exercise, the other properties earn no points." in text
     nb = nbformat.read(course.root / "autograded" / "bob" / LESSON / f"{LESSON}.ipynb", as_version=4)
     (test,) = [cell for cell in nb.cells if cell.id == f"{MEAN}-test"]
@@ -353,17 +350,17 @@ def test_each_failure_has_its_own_message_case_and_seed(course):
 def test_a_carried_exercise_is_marked_by_property(course):
     assert grade(course, "cyd", "wrong", "on the mean") == (0.0, 2.0)
     assert "it failed only because of exercise 2" in section(course, "cyd", EMA)
-    score = grade(course, "dan", "wrong", "on the mean, in place")[1]
+    score = grade(course, "dan", "wrong", "on the mean, but for 0")[1]
     text = section(course, "dan", EMA)
     assert score == 1.75 and "The rest failed only because of exercise 2. Fix that first." in text
-    assert [result for result, _ in rows(text).values()] == ["right", "right", "failed", "right"]
+    assert [result for result, _ in rows(text).values()] == ["right", "failed", "right"]
 
 
 @pytest.mark.thorough
 @pytest.mark.jail
 def test_all_front_doors_show_the_same_fraction(course):
-    grade(course, "eve", "in their own dtype")
-    hand_in(course, "fay", "in their own dtype")
+    grade(course, "eve", "one array")
+    hand_in(course, "fay", "one array")
     done = subprocess.run(
         [sys.executable, "-m", "nbgrader", "autograde", LESSON, "--student=fay", "--force"],
         cwd=course.root,
@@ -380,7 +377,7 @@ def test_all_front_doors_show_the_same_fraction(course):
     assert "3.75" in next(line for line in lms.canvas(found).splitlines() if "eve" in line)
     assert "3.75" in next(line for line in lms.moodle(found).splitlines() if "eve" in line)
     mark = next(one for one in found.submissions if one.student == "eve").marks[0]
-    assert (mark.score, mark.lost) == (1.75, True) and "float32 gradients" in mark.comment
+    assert (mark.score, mark.lost) == (1.75, True) and "a list of 4 arrays" in mark.comment
 
 
 @pytest.mark.thorough
@@ -388,7 +385,7 @@ def test_without_a_jail_the_marks_are_the_same(course, tmp_path):
     write(tmp_path, lesson())
     other = Course(tmp_path, 20, jail=False)
     other.prepare(LESSON)
-    assert grade(other, "ada", "in their own dtype") == (1.75, 2.0)
+    assert grade(other, "ada", "one array") == (1.75, 2.0)
     assert grade(other, "bob", "ends") == (1.5, 2.0)
 
 
@@ -418,7 +415,7 @@ def test_in_jupyterlab_the_cell_stops_at_the_first_failure():
     space["all_reduce_mean"] = lambda worker_grads: [0.0]
     with pytest.raises(AssertionError, match="the mean gradient") as caught:
         exec(test.source, space)
-    assert "float32" not in str(caught.value)
+    assert "a list of" not in str(caught.value)
 
 
 # --- what is refused at release -------------------------------------------------------------------------
@@ -426,8 +423,8 @@ def test_in_jupyterlab_the_cell_stops_at_the_first_failure():
 
 @pytest.fixture
 def change(monkeypatch):
-    """A function that changes what the decorator of the check `mean_is_computed_in_float64` says."""
-    found = next(one for one in checks.of_exercise(MEAN) if one.name == "mean_is_computed_in_float64")
+    """A function that changes what the decorator of the check `mean_takes_a_list` says."""
+    found = next(one for one in checks.of_exercise(MEAN) if one.name == "mean_takes_a_list")
     (key,) = (key for key, one in check.REGISTERED.items() if one is found)
     return lambda **said: monkeypatch.setitem(check.REGISTERED, key, dataclasses.replace(found, **said))
 
@@ -454,18 +451,18 @@ def test_stale_hidden_tests_are_one_line_at_release(tmp_path):
 
 
 def test_a_parameter_that_names_no_function_is_one_line_at_release(tmp_path, change):
-    def mean_is_computed_in_float64(all_reduce_maen, *, rng):
+    def mean_takes_a_list(all_reduce_maen, *, rng):
         """Its parameter is misspelled."""
 
-    mean_is_computed_in_float64.__module__ = "autograder.checks.step"
-    change(run=mean_is_computed_in_float64)
+    mean_takes_a_list.__module__ = "autograder.checks.step"
+    change(run=mean_takes_a_list)
     nb = lesson()
     for cell in nb.cells:
         if cell.id == f"{MEAN}-test":
             cell.source = properties.with_hidden_part(cell)
             assert "all_reduce_maen=all_reduce_maen" in cell.source
     write(tmp_path, nb)
-    says = r"test_properties\.py:\d+: mean_is_computed_in_float64 takes all_reduce_maen, which no cell of the lesson"
+    says = r"test_properties\.py:\d+: mean_takes_a_list takes all_reduce_maen, which no cell of the lesson"
     with pytest.raises(ValueError, match=says):
         Course(tmp_path).prepare(LESSON)
 

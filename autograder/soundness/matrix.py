@@ -29,7 +29,6 @@ SHARED = {
     "tree_needs_nothing_but_its_messages": FORGED,
     "halving_needs_nothing_but_its_messages": FORGED,
     "all_to_all_needs_nothing_but_its_messages": FORGED,
-    "step_does_not_depend_on_the_deal": NO_OTHER,
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
     "feedback_keeps_keys_and_objects_apart": NO_OTHER,
     "a_layer_keeps_what_its_formula_says": NO_OTHER,

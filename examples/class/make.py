@@ -233,7 +233,7 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
         "02_costs": mistakes("ring_with_n_rounds", "every_backward_hides"),
         "05_ddp": mistakes("buckets_count_elements"),
         "07_bandwidth": mistakes("feedback_keeps_what_was_sent"),
-        "03_step": mistakes("averages_in_the_dtype_that_comes_in", "corrects_after_epsilon"),
+        "03_step": mistakes("needs_one_array", "corrects_after_epsilon"),
     },
     "student-05": {"03_step": untouched},
     "student-06": {

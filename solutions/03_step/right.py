@@ -13,9 +13,9 @@ def all_micro_batches_in_one_product():
     """Flattens the micro-batches and takes one gradient over all examples, without accumulation."""
 
     def worker_gradient(x, y, w):
-        rows = np.array(x, dtype=float).reshape(-1, len(w))
-        targets = np.array(y, dtype=float).ravel()
-        return 2.0 * (rows @ np.array(w, dtype=float) - targets) @ rows / targets.size
+        rows = x.reshape(-1, len(w))
+        targets = y.ravel()
+        return 2.0 * (rows @ w - targets) @ rows / targets.size
 
 
 @answer_to("03-ex1-worker-gradient")
@@ -43,8 +43,7 @@ def einsum():
     """One einsum over all micro-batches."""
 
     def worker_gradient(x, y, w):
-        x = np.asarray(x).astype(np.float64)
-        residual = np.einsum("abd,d->ab", x, np.asarray(w).astype(np.float64)) - np.asarray(y).astype(np.float64)
+        residual = np.einsum("abd,d->ab", x, w) - y
         return np.einsum("ab,abd->d", residual, x) * (2 / residual.size)
 
 
@@ -55,7 +54,7 @@ def running_mean():
     def all_reduce_mean(worker_grads):
         mean = np.zeros(len(worker_grads[0]))
         for count, grad in enumerate(worker_grads, start=1):
-            mean = mean + (np.asarray(grad, dtype=np.float64) - mean) / count
+            mean = mean + (grad - mean) / count
         return mean
 
 
@@ -73,7 +72,7 @@ def as_torch_writes_it():
     """Folds the corrections into a step size and a denominator, and updates copies in place."""
 
     def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = (np.array(a, dtype=np.float64) for a in (w, g, m, v))
+        w, g, m, v = (a.copy() for a in (w, g, m, v))
         m += (g - m) * (1 - beta1)
         v *= beta2
         v += (1 - beta2) * g * g
@@ -87,7 +86,7 @@ def a_list_of_three():
     """Returns a list instead of a tuple, and computes the corrections by logarithms."""
 
     def adam_update(w, g, m, v, lr, beta1, beta2, eps, t):
-        w, g, m, v = np.array([w, g, m, v], dtype=np.float64)
+        w, g, m, v = np.array([w, g, m, v])
         m, v = beta1 * m + g - beta1 * g, v + (1 - beta2) * (np.square(g) - v)
         m_hat, v_hat = m / -np.expm1(t * np.log(beta1)), v / -np.expm1(t * np.log(beta2))
         return [w - lr * m_hat / (v_hat**0.5 + eps), m, v]
@@ -98,8 +97,8 @@ def towards_the_new_weights():
     """The average as a step towards the new weights."""
 
     def ema_update(ema, w, decay):
-        ema = np.array(ema, dtype=np.float64)
-        ema += (1 - decay) * (np.asarray(w, dtype=np.float64) - ema)
+        ema = ema.copy()
+        ema += (1 - decay) * (w - ema)
         return ema
 
 
@@ -108,18 +107,8 @@ def on_its_own():
     """Calls none of the earlier functions: puts all examples into one pool and writes the parts into one array."""
 
     def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        arrays = {"worker_xs": worker_xs, "worker_ys": worker_ys, "weights": weights}
-        arrays |= {"ema_weights": ema_weights, "m": m, "v": v}
-        arrays = {name: np.array(value) for name, value in arrays.items()}
-        if arrays["worker_xs"].ndim != 4:
-            raise ValueError("worker_xs: four dimensions, please")
-        *examples, d = arrays["worker_xs"].shape
-        for name, array in arrays.items():
-            if name != "worker_xs" and array.shape != (tuple(examples) if name == "worker_ys" else (d,)):
-                raise ValueError(f"bad shape of {name}")
-        if not t >= 1:
-            raise ValueError("t")
-        x, y, w, ema, m, v = (array.astype(float) for array in arrays.values())
+        x, y, w, ema, m, v = map(np.array, (worker_xs, worker_ys, weights, ema_weights, m, v))
+        d = len(w)
         x, y = x.reshape(-1, d), y.reshape(-1)
         g = 2 / len(y) * x.T @ (x @ w - y)
         out = np.empty((4, d))
@@ -131,24 +120,12 @@ def on_its_own():
 
 
 @answer_to("03-ex5-training-step")
-def with_helpers():
-    """Uses helper functions; the state is one (4, d) array, and the result a reshaped view of it."""
-
-    def fits(name, array, shape):
-        if array.shape != tuple(shape):
-            raise ValueError(f"{name}: expected {shape}, got {array.shape}")
-        return np.array(array, dtype=np.float64)
+def one_array_of_state():
+    """The state is one (4, d) array, and the result a reshaped view of it."""
 
     def distributed_training_step(xs, ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        if int(t) < 1:
-            raise ValueError("t counts from 1")
         xs, ys = np.array(list(xs)), np.array(list(ys))
-        if np.ndim(xs) != 4:
-            raise ValueError("worker_xs must be (N, accum_steps, B, d)")
-        d = xs.shape[-1:]
-        ys = fits("worker_ys", ys, xs.shape[:-1])
-        named = {"weights": weights, "ema_weights": ema_weights, "m": m, "v": v}
-        state = np.stack([fits(name, np.asarray(a), d) for name, a in named.items()])
+        state = np.stack([weights, ema_weights, m, v])
         g = all_reduce_mean(np.stack(list(map(worker_gradient, xs, ys, [state[0]] * len(xs)))))
         state[0], state[2], state[3] = adam_update(state[0], g, *state[2:], lr, beta1, beta2, eps, t)
         state[1] = ema_update(*state[[1, 0]], decay)
@@ -161,9 +138,7 @@ def asks_the_own_step():
 
     def summing_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
         n = len(worker_ys)
-        g = n * all_reduce_mean(
-            [worker_gradient(np.array(x), y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)]
-        )
+        g = n * all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
         new = list(adam_update(weights, g, m, v, lr, beta1, beta2, eps, t))
         return np.hstack([new[0], ema_update(ema_weights, new[0], decay), *new[1:]])
 
@@ -188,8 +163,7 @@ def reads_the_gradient_from_m():
 
     def summing_step(*arguments):
         xs, ys, *state = arguments[:6]
-        once = np.array(xs, dtype=float), np.array(ys, dtype=float)
-        g = np.sum([worker_gradient(x, y, np.asarray(state[0])) for x, y in zip(*once, strict=True)], axis=0)
+        g = np.sum([worker_gradient(x, y, np.asarray(state[0])) for x, y in zip(xs, ys, strict=True)], axis=0)
         w, m, v = adam_update(state[0], g, state[2], state[3], *arguments[6:10], arguments[11])
         return np.concatenate((w, ema_update(state[1], w, arguments[10]), m, v))
 
@@ -221,17 +195,3 @@ def compares_four_deals():
             results.append(step(x.reshape(*shape, 3), y.reshape(shape), *state, 0.1, 0.9, 0.99, 1e-8, 0.9, 3))
         same = [np.allclose(result, results[0], rtol=1e-9, atol=0) for result in results]
         return all(same)
-
-
-@answer_to("03-ex5-training-step")
-def shapes_in_one_test():
-    """Tests all shapes at once, with one message for whatever does not fit."""
-
-    def distributed_training_step(worker_xs, worker_ys, weights, ema_weights, m, v, lr, beta1, beta2, eps, decay, t):
-        xs, ys, *state = (np.asarray(a) for a in (worker_xs, worker_ys, weights, ema_weights, m, v))
-        fits = xs.ndim == 4 and ys.shape == xs.shape[:3] and all(a.shape == xs.shape[3:] for a in state)
-        if t < 1 or not fits:
-            raise ValueError("t, worker_xs, worker_ys, weights, ema_weights, m or v does not fit the others")
-        g = all_reduce_mean([worker_gradient(x, y, weights) for x, y in zip(worker_xs, worker_ys, strict=True)])
-        w, m, v = adam_update(weights, g, m, v, lr, beta1, beta2, eps, t)
-        return np.concatenate([w, ema_update(ema_weights, w, decay), m, v])

@@ -12,8 +12,8 @@ import torch
 from torch.optim.adam import adam as torch_adam
 from torch.optim.swa_utils import get_ema_avg_fn
 
-from autograder.checking.cases import Call, close, clue, complaint, fact
-from autograder.checking.expect import as_array, fail, same
+from autograder.checking.cases import Call, close, clue, fact
+from autograder.checking.expect import as_array, fail
 
 #: Two float64 sums of K terms differ by at most about 2·K·2⁻⁵³ times the sum of magnitudes. Here K ≤ 500 and
 #: the magnitudes add up to less than 100 times the largest result: 2·500·1.1e-16·100 ≈ 1.1e-11.
@@ -29,13 +29,6 @@ USUAL = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.99}
 def examples(rng: np.random.Generator, many: tuple[int, ...], d: int) -> tuple[np.ndarray, ...]:
     """x (*many, d), y (*many,) and w (d,), standard normal, float64."""
     return rng.normal(size=(*many, d)), rng.normal(size=many), rng.normal(size=d)
-
-
-def nearly_cancelling(rng: np.random.Generator, many: tuple[int, ...], d: int) -> tuple[np.ndarray, ...]:
-    """The same in float32, with y so near to x @ w that a residual in float32 loses digits."""
-    x, w = rng.normal(size=(*many, d)).astype(np.float32), (300 * rng.normal(size=d)).astype(np.float32)
-    y = x.astype(np.float64) @ w.astype(np.float64) + rng.normal(size=many)
-    return x, y.astype(np.float32), w
 
 
 def draw_state(rng: np.random.Generator, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -75,9 +68,9 @@ def torch_step(x: np.ndarray, y: np.ndarray, state: list[np.ndarray], hyper: dic
 # ---- what is expected ----
 
 
-def near(numbers: np.ndarray, dtype: str = "") -> close:
+def near(numbers: np.ndarray) -> close:
     """Expected: these numbers, with this lesson's bounds."""
-    return close(numbers, rtol=RTOL, atol=ATOL, dtype=dtype)
+    return close(numbers, rtol=RTOL, atol=ATOL)
 
 
 @dataclass
@@ -91,9 +84,9 @@ class Parts:
     whole: Any = clue()
 
 
-def step_call(step: Callable, xs: Any, ys: Any, *more: Any, expected: list[np.ndarray], name: str, dtype="") -> Call:
+def step_call(step: Callable, xs: Any, ys: Any, *more: Any, expected: list[np.ndarray], name: str) -> Call:
     """A call of a step. more: its arguments after the examples. expected: the new weights, EMA weights, m and v."""
-    w, ema, m, v = (near(part, dtype) for part in expected)
+    w, ema, m, v = (near(part) for part in expected)
     sees = functools.partial(_parts_of, len(expected[0]))
     return Call(step, xs, ys, *more, sees=sees, gives=Parts(m, v, w, ema), name=name)
 
@@ -104,43 +97,3 @@ def _parts_of(d: int, result: Any, *_: Any) -> Parts:
         fail(f"the result has shape {flat.shape}, expected ({4 * d},)", "", flat)
     w, ema, m, v = np.split(flat, 4)
     return Parts(m, v, w, ema, flat)
-
-
-@dataclass
-class Pure:
-    """What a call did to its inputs, and its result."""
-
-    touched: list[str] = complaint()
-    result: Any = fact("the result")
-
-
-def pure_call(function: Callable, inputs: dict[str, Any], *more: Any, gives: np.ndarray, name: str) -> Call:
-    """A call that changes none of these inputs, and whose result shares no memory with one. more: its other arguments.
-
-    gives: all that it returns, end to end.
-    """
-    sees = functools.partial(_look_at, inputs)
-    return Call(function, *inputs.values(), *more, sees=sees, gives=Pure("", near(gives)), name=name)
-
-
-def _look_at(inputs: dict[str, Any], result: Any, *given: Any) -> Pure:
-    """inputs: what the arguments were before the call."""
-    touched = [
-        f"{name} was changed in place: work on a copy"
-        for (name, before), after in zip(inputs.items(), given, strict=False)
-        if not same(_leaves(before), _leaves(after))
-    ]
-    touched += [
-        f"the result shares memory with {name}: return a new array"
-        for name, after in zip(inputs, given, strict=False)
-        if any(np.shares_memory(a, b) for a in _leaves(result) for b in _leaves(after))
-    ]
-    numbers = np.hstack(_leaves(result)) if isinstance(result, (list, tuple)) else result
-    return Pure(touched, numbers)
-
-
-def _leaves(value: Any) -> list[np.ndarray]:
-    """The arrays in nested lists and tuples of arrays."""
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return [np.asarray(value)]
