@@ -33,7 +33,8 @@ def test_wrong_answers_name_checks_of_their_own_exercise_and_not_the_core_next_t
 def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
     kept = [known for known in wrong.of_lesson(STEP) if "adam_corrects_late_updates_too" not in known.fails]
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: kept)
-    assert matrix.complaints(STEP) == [f"adam_corrects_late_updates_too: no known wrong answer to {ADAM} fails it alone"]
+    said = f"adam_corrects_late_updates_too: no known wrong answer to {ADAM} fails it alone"
+    assert matrix.complaints(STEP) == [said]
     monkeypatch.setitem(matrix.SHARED, "adam_follows_torch", "no reason")
     (line, _) = sorted(matrix.complaints(STEP), key=len)
     assert line.startswith("adam_follows_torch: ") and line.endswith(" fails it alone: remove it from SHARED")
