@@ -26,7 +26,7 @@ from tests.helpers.patience import PATIENCE
 
 LESSON = "03_step"
 #: A student → how the exercises begin that this student solves, and the points for them.
-STUDENTS = {"ada": ("03-ex", 24), "ben": ("03-ex1-", 4), "cyd": ("none", 0)}
+STUDENTS = {"ada": ("03-ex", 27), "ben": ("03-ex1-", 4), "cyd": ("none", 0)}
 
 
 @pytest.fixture

@@ -195,3 +195,35 @@ def compares_four_deals():
             results.append(step(x.reshape(*shape, 3), y.reshape(shape), *state, 0.1, 0.9, 0.99, 1e-8, 0.9, 3))
         same = [np.allclose(result, results[0], rtol=1e-9, atol=0) for result in results]
         return all(same)
+
+
+@answer_to("03-ex7-clip-and-decay")
+def all_layers_in_one_array():
+    """Joins the layers to one array, decays first, and cuts the results apart at the end."""
+
+    def clipped_adamw(worker_grads, weights, m, v, lr, beta1, beta2, eps, t, max_norm, weight_decay):
+        g = np.mean([np.concatenate(grads) for grads in worker_grads], axis=0)
+        norm = np.linalg.norm(g)
+        if norm > max_norm:
+            g = g / norm * max_norm
+        w, first, second = (np.concatenate(layers) for layers in (weights, m, v))
+        new = adam_update((1 - lr * weight_decay) * w, g, first, second, lr, beta1, beta2, eps, t)
+        cuts = np.cumsum([len(layer) for layer in weights])[:-1]
+        return norm, *(np.split(part, cuts) for part in new)
+
+
+@answer_to("03-ex7-clip-and-decay")
+def norm_of_norms():
+    """The norm of the layers' norms; three loops over layers; a list in place of a tuple."""
+
+    def clipped_adamw(worker_grads, weights, m, v, lr, beta1, beta2, eps, t, max_norm, weight_decay):
+        layers = range(len(weights))
+        mean = [sum(grads[i] for grads in worker_grads) / len(worker_grads) for i in layers]
+        norm = float(np.hypot.reduce([np.linalg.norm(g) for g in mean]))
+        mean = [g / max(1.0, norm / max_norm) for g in mean]
+        new = [adam_update(weights[i], mean[i], m[i], v[i], lr, beta1, beta2, eps, t) for i in layers]
+        return [
+            norm,
+            [new[i][0] - lr * weight_decay * weights[i] for i in layers],
+            *([n[k] for n in new] for k in (1, 2)),
+        ]
