@@ -67,7 +67,7 @@ def test_a_class_from_release_to_feedback(hub):
 
         hub.run("nbgrader", "release_feedback", LESSON)
         page = feedback(tabs["ben"])
-        assert re.search(r"Total\s+4 / 24", page), page[:1000]
+        assert re.search(r"Total\s+4 / 27", page), page[:1000]
         answer = tabs["ben"].page.goto(f"{hub.url}/user/ada/lab")
         assert answer.status == 403, "a student does not get into another one's server"
 
