@@ -345,7 +345,10 @@ def test_ctrl_c_is_one_line_and_the_next_run_goes_on(toy):
         toy.hand_in(f"s{number}", submission(ex1="import time\ndef double(x):\n    time.sleep(3600)\n"))
     command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "2"]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([*command, "--timeout", "3000"], **pipes, start_new_session=True)
+    # What runs in the background of a shell ignores Ctrl-C, and so do its children.
+    heeds = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", heeds, *map(str, command), "--timeout", "3000"]
+    process = subprocess.Popen(command, **pipes, start_new_session=True)
     while len(family(process.pid)) < 6:  # the server of the workers, the workers, and their kernels
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
