@@ -156,7 +156,7 @@ def calls_a_lambda_badly(double, *, rng):
 
 
 def calls_the_lessons_helper_badly(double, *, rng):
-    return common.result_of(double, 1, 2, 3, 4, 5, 6, no_such=7)
+    return common.ring_seconds(double, 1, 2, 3, 4, 5, 6, no_such=7)
 
 
 def asks_numpy_for_nothing(double, *, rng):
@@ -206,7 +206,7 @@ DOUBLE = "def double(x):\n    return 2 * x"
         (adds_a_text, DOUBLE, "TypeError: unsupported operand type"),
         (calls_a_helper_badly, DOUBLE, "TypeError: calls_a_helper_badly.<locals>.helper() takes 1 positional"),
         (calls_a_lambda_badly, DOUBLE, "TypeError: calls_a_lambda_badly.<locals>.<lambda>() takes 1 positional"),
-        (calls_the_lessons_helper_badly, DOUBLE, "TypeError: result_of() "),
+        (calls_the_lessons_helper_badly, DOUBLE, "TypeError: ring_seconds() "),
         (asks_numpy_for_nothing, DOUBLE, "AttributeError: module 'numpy' has no attribute 'no_such'"),
         (misspells_rng, DOUBLE, "AttributeError: 'numpy.random._generator.Generator' object has no attribute"),
         (stacks_scalars, DOUBLE, "TypeError: "),
