@@ -61,7 +61,7 @@ class File(NamedTuple):
         """Sorts the newest last: by time, then by the number at the end of the file's name, as in `x (2)` and `x-2`."""
         stem = re.sub(r"(\.ipynb)?(\.\w+)?$", "", self.place.rsplit("/", 1)[-1], flags=re.IGNORECASE)
         copy = re.search(r"[ _-]*\(?(\d{1,3})\)?$", stem)
-        return (self.time or datetime.datetime.min, int(copy[1]) if copy else 0, self.place)
+        return (self.time.timestamp() if self.time else 0.0, int(copy[1]) if copy else 0, self.place)
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

@@ -34,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     target, count = Path(arguments.folder).expanduser(), 0
     for lesson in sorted({lesson for _, lesson in course.jobs(arguments.lessons)}):
         shutil.rmtree(target / lesson, ignore_errors=True)
-        students = [student for student, other in course.jobs([lesson]) if other == lesson]
+        students = [student for student, _ in course.jobs([lesson])]
         found = {student: answers for student in students if (answers := answers_of(course, student, lesson))}
         if found:
             write(target / lesson / "base", given(course, lesson))
@@ -53,7 +53,7 @@ def answers_of(course: Course, student: str, lesson: str) -> dict[str, str]:
         nb = nbformat.read(course.root / "autograded" / student / lesson / f"{lesson}.ipynb", as_version=4)
     except (OSError, ValueError):
         return {}
-    return {cell.id: cell.source for cell in nb.cells if notebook.nbgrader_role(cell) == "solution"}
+    return notebook.answers(nb)
 
 
 def given(course: Course, lesson: str) -> dict[str, str]:

@@ -188,6 +188,11 @@ def nbgrader_role(cell: nbformat.NotebookNode) -> str:
     return "grade" if meta.get("grade") else ""
 
 
+def answers(nb: nbformat.NotebookNode) -> dict[str, str]:
+    """The answers in a notebook: cell id → source."""
+    return {cell.id: cell.source for cell in nb.cells if nbgrader_role(cell) == "solution"}
+
+
 def answer_of(test: str) -> str:
     """The answer cell that a test cell belongs to: `03-ex1-worker-gradient-test` tests `03-ex1-worker-gradient`."""
     return test.removesuffix("-test")

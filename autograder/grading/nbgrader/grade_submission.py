@@ -94,13 +94,8 @@ def follow_gradebook(config: Config, course: CourseDirectory | None = None) -> l
 
 def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.NotebookNode) -> list[str]:
     """The tests of those answers that are not what they were when the submission was graded before."""
-
-    def answers(nb: nbformat.NotebookNode | None) -> dict[str, str]:
-        cells = nb.cells if nb is not None else []
-        return {cell.id: cell.source for cell in cells if notebook.nbgrader_role(cell) == "solution"}
-
-    old = answers(before)
-    return [f"{name}-test" for name, source in answers(now).items() if old.get(name) != source]
+    old = notebook.answers(before) if before is not None else {}
+    return [f"{name}-test" for name, source in notebook.answers(now).items() if old.get(name) != source]
 
 
 def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:

@@ -50,12 +50,19 @@ def read_rows(gradebook: Any) -> list[Row]:
         )
         .select_from(api.Grade)
         .join(api.SubmittedNotebook, api.Grade.notebook_id == api.SubmittedNotebook.id)
-        .join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id)
-        .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
         .join(api.GradeCell, api.Grade.cell_id == api.GradeCell.id)
-        .all()
     )
-    return [Row(student, lesson, test.removesuffix("-test"), *rest) for student, lesson, test, *rest in found]
+    rows = _with_lesson(found)
+    return [Row(student, lesson, test.removesuffix("-test"), *rest) for student, lesson, test, *rest in rows]
+
+
+def _with_lesson(query: Any) -> Any:
+    """A query over submitted notebooks, joined with their submissions and lessons."""
+    from nbgrader import api
+
+    return query.join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id).join(
+        api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id
+    )
 
 
 def read_comments(gradebook: Any) -> dict[tuple[str, str, str], str]:
@@ -68,12 +75,9 @@ def read_comments(gradebook: Any) -> dict[tuple[str, str, str], str]:
         )
         .select_from(api.Comment)
         .join(api.SubmittedNotebook, api.Comment.notebook_id == api.SubmittedNotebook.id)
-        .join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id)
-        .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
         .join(api.SolutionCell, api.Comment.cell_id == api.SolutionCell.id)
-        .all()
     )
-    return {(student, lesson, cell): text or "" for student, lesson, cell, text in found}
+    return {(student, lesson, cell): text or "" for student, lesson, cell, text in _with_lesson(found)}
 
 
 def entered(gradebook: Any, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:
@@ -99,13 +103,12 @@ def entered(gradebook: Any, job: tuple[str, str] | None = None) -> dict[tuple[st
             query = query.join(api.BaseCell, kind.cell_id == api.BaseCell.id).join(
                 notebook, kind.notebook_id == notebook.id
             )
-        query = query.join(submission, notebook.assignment_id == submission.id)
-        query = query.join(api.Assignment, submission.assignment_id == api.Assignment.id)
+        query = _with_lesson(query)
         if job is not None:
             query = query.filter(submission.student_id == job[0], api.Assignment.name == job[1])
         for student, lesson, *values in query:
             found.setdefault((student, lesson), []).append(repr(values))
-    return {job: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest() for job, lines in found.items()}
+    return {one: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest() for one, lines in found.items()}
 
 
 def scores_of(rows: list[Row]) -> dict[tuple[str, str, str], tuple[float, float]]:

@@ -97,7 +97,7 @@ def _folders_in(folder: Path) -> list[Path]:
 def read_submission(content: bytes | str, remarks: list[str] | None = None) -> nbformat.NotebookNode:
     """A notebook of well-formed cells without outputs; `metadata.autograder.problem` if it cannot be read.
 
-    remarks: what there is to say about how it was found; what was mended is added.
+    remarks: what there is to say about how it was found; what was repaired is added.
     """
     remarks = list(remarks or [])
     try:
@@ -151,8 +151,8 @@ def _parsed(text: str, remarks: list[str], bounded: bool) -> dict[str, Any]:
         if _parts(text) > limits.PARTS:
             raise UnreadableError("is too large: clear the outputs, save, and hand it in again")
     broken = 0
-    for mended in (str, lambda text: "".join(_without_outputs(text)), lambda text: _TRAILING_COMMA.sub(r"\1", text)):
-        attempt = mended(text)
+    for repair in (str, lambda text: "".join(_without_outputs(text)), lambda text: _TRAILING_COMMA.sub(r"\1", text)):
+        attempt = repair(text)
         try:
             nb, end = json.JSONDecoder(strict=False).raw_decode(attempt)
         except json.JSONDecodeError as error:
