@@ -27,9 +27,16 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNS = json.loads(calibrate.ROWS.read_text(encoding="utf-8"))
 H100 = find("H100")
 
-spec = importlib.util.spec_from_file_location("benchmarks_planner", ROOT / "benchmarks" / "planner.py")
-program = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(program)
+
+def benchmark(name):
+    """The module of a benchmark; one is called planner like the package."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+program, measured = benchmark("planner"), benchmark("measured")
 
 
 @pytest.fixture(scope="module")
@@ -463,3 +470,22 @@ def test_importing_ranks_does_not_load_the_descriptions():
     environment = {**os.environ, "RANKS_INSIDE": "test"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
     assert done.stdout == "[]\n", done.stderr
+
+
+# Against one GPU.
+
+
+@pytest.mark.parametrize("card", ["h100", "h200"])
+def test_what_the_book_counts_is_what_a_gpu_did(card):
+    found = measured.results(measured.HERE / "measured" / f"{card}.json")
+    ratio = {what: gpu / book for what, book, gpu in measured.compared(found)}
+    exact = [value for what, value in ratio.items() if "SiLU" in what or "logits" in what]
+    assert len(exact) == 2 and all(abs(value - 1) < 1e-5 for value in exact)
+    judged = [value for what, value in ratio.items() if "attention" in what or "memory" in what or "Adam" in what]
+    assert len(judged) == 7 and all(0.84 < value < 1.1 for value in judged)
+    assert 0.94 < ratio["time with full recomputation over time without (10)"] <= 1
+
+
+def test_the_table_in_the_readme_is_the_one_that_is_computed():
+    readme = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert measured.table(measured.HERE / "measured" / "h100.json") in readme
