@@ -1,13 +1,17 @@
 """What Moodle, Canvas and Brightspace deliver lands where it is graded, or is named."""
 
 import json
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from autograder.__main__ import main
 from tests.helpers.toy_course import LESSON, Toy, submission
 
+ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
     "Moodle": "First name,Last name,Username,Email address\nEva,Sánchez Ruiz,evasr,e@x.org\nBen,O'Neill,ben,b@x.org\n",
     "Canvas": 'Student,ID,SIS Login ID\n"Sánchez Ruiz, Eva",678,evasr\n"O\'Neill, Ben",679,ben\n',
@@ -148,3 +152,15 @@ def test_moodle_gets_the_pages_back_under_its_own_names(course, tmp_path, capsys
             "Eva Sánchez Ruiz_12345_assignsubmission_file_/07_toy.html",
         ]
         assert b"6 of 6 points" in archive.read(archive.namelist()[0])
+
+
+@pytest.mark.thorough
+@pytest.mark.apart
+def test_a_made_up_class_loses_nothing_on_its_way_through_an_assignment():
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "term.py", "--students", "10", "--lesson", "03"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("(killed)") == 3, done.stdout

@@ -1,0 +1,343 @@
+"""A made-up class through one assignment, as an instructor takes it: is anything lost, and how long does it take?
+
+    .venv/bin/python benchmarks/term.py [--students 120] [--lesson 03] [--seed 1] [--jobs 2]
+
+Every student hands in right answers, other right answers, known mistakes or half of it, drawn by the seed, in one of
+ten kinds of files. They come as Moodle's zip. Then: `import`; `grade`, killed three times on the way; points and
+comments by hand, a due date and extensions; other notebooks from some, also from graded by hand; `grade`; a test whose
+text changes; `regrade`; the exports. After each step all scores are compared with the expected ones. Prints seconds
+and the memory of the largest process of each step, and everything that differs; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import datetime
+import io
+import os
+import random
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat.v4 import new_output
+
+from autograder.answers import right, wrong
+from autograder.grading import course, example_class
+from autograder.grading.course import Course
+from autograder.lessons import nbgrader_api, notebook
+
+MAKE = runpy.run_path(str(example_class.EXAMPLE / "make.py"))
+DUE = datetime.datetime(2026, 10, 1, 12)
+BY_HAND, EXTENDED, AGAIN = 12, 5, 10
+REMARK = "Read: ★ well argued"
+
+
+def _plain(nb: nbformat.NotebookNode) -> bytes:
+    return nbformat.writes(nb, version=nbformat.NO_CONVERT).encode()
+
+
+def _without_marks(nb: nbformat.NotebookNode) -> bytes:
+    for cell in nb.cells:
+        cell.metadata.pop("nbgrader", None)
+    return _plain(nb)
+
+
+def _with_outputs(nb: nbformat.NotebookNode) -> bytes:
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [new_output("stream", name="stdout", text="step 1, loss 0.5\n" * 5_000)]
+    return _plain(nb)
+
+
+def _with_a_drive(nb: nbformat.NotebookNode) -> bytes:
+    next(
+        cell for cell in nb.cells if cell.cell_type == "code"
+    ).source = "from google.colab import drive\n\ndrive.mount('/content/drive')"
+    return _plain(nb)
+
+
+#: Kind of file → (path below the student's folder, bytes of a notebook). What nobody can read comes last.
+KINDS: dict[str, tuple[str, Callable[[nbformat.NotebookNode], bytes]]] = {
+    "as it should be": ("{lesson}.ipynb", _plain),
+    "byte order mark": ("{lesson}.ipynb", lambda nb: b"\xef\xbb\xbf" + _plain(nb)),
+    "UTF-16": ("{lesson}.ipynb", lambda nb: _plain(nb).decode().encode("utf-16")),
+    "downloaded twice": ("{lesson} (1).ipynb", _plain),
+    "renamed": ("my final solution.ipynb", _plain),
+    "a folder too deep": ("homework/{lesson}.ipynb", _plain),
+    "without nbgrader's metadata": ("{lesson}.ipynb", _without_marks),
+    "large outputs": ("{lesson}.ipynb", _with_outputs),
+    "Colab's drive in the setup cell": ("{lesson}.ipynb", _with_a_drive),
+    "cut off": ("{lesson}.ipynb", lambda nb: _plain(nb)[: len(_plain(nb)) // 2]),
+}
+UNREADABLE = "cut off"
+
+
+@dataclass
+class Student:
+    """One student: a name with an accent, a login, the kind of file, and the points expected for each exercise."""
+
+    number: int
+    kind: str
+    expected: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def login(self) -> str:
+        """What the course calls the student."""
+        return f"s{self.number:03d}"
+
+    @property
+    def name(self) -> str:
+        """What Moodle calls the student."""
+        return f"Zoë Ñandú{self.number}"
+
+
+@dataclass
+class Term:
+    """The course, its class, and what has gone wrong so far. draw: decides who does what."""
+
+    root: Path
+    lesson: str
+    students: list[Student]
+    draw: random.Random
+    jobs: int
+    wrong: list[str] = field(default_factory=list)
+
+    def run(self, *command: str, kill_after: int | None = None) -> str:
+        """One command of the grader; stdout and stderr. kill_after: kill it when so many notebooks were graded."""
+        whole = [sys.executable, "-m", "autograder", *command, "--course", str(self.root)]
+        with open(self.root.parent / "said.txt", "w+", encoding="utf-8") as said:
+            started = time.perf_counter()
+            process = subprocess.Popen(whole, stdout=said, stderr=said, start_new_session=True)
+            if kill_after is not None:
+                threading.Thread(target=self.kill, args=(process.pid, kill_after), daemon=True).start()
+            _, status, used = os.wait4(process.pid, 0)
+            code, seconds = os.waitstatus_to_exitcode(status), time.perf_counter() - started
+            said.seek(0)
+            text = said.read()
+        peak = used.ru_maxrss / 2**10
+        end = " (killed)" if code == -signal.SIGKILL else ""
+        print(f"{' '.join(command[:1]):14}{seconds:8.1f} s{peak:8.0f} MiB{end}", flush=True)
+        if "Traceback" in text or code not in (0, 1, -signal.SIGKILL):
+            self.wrong.append(f"{command[0]} ended with {code}: {text.strip().splitlines()[-1:]}")
+        return text
+
+    def kill(self, pid: int, after: int) -> None:
+        """Kill a command, with everything that it has started, when so many notebooks are graded."""
+        while self.graded() < after:
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def grade(self) -> str:
+        """`grade`, and once more if the machine was too busy for a submission, as the grader asks for."""
+        text = self.run("grade", self.lesson, "--jobs", str(self.jobs))
+        return self.run("grade", self.lesson, "--jobs", str(self.jobs)) if course.STARVED in text else text
+
+    def graded(self) -> int:
+        """How many notebooks are graded."""
+        return len(list(self.root.glob(f"autograded/*/{self.lesson}/{self.lesson}.ipynb")))
+
+    def compare(self, after: str) -> None:
+        """Say which scores are not the expected ones, and who is missing in grades.csv."""
+        rows = {(row.student, row.exercise.removesuffix("-test")): row.score for row in Course(self.root).rows()}
+        for student in self.students:
+            for exercise, points in student.expected.items():
+                score = rows.get((student.login, exercise), 0.0 if student.kind == UNREADABLE else None)
+                if score is None or abs(score - points) > 1e-9:
+                    self.wrong.append(f"{after}: {student.login} ({student.kind}) {exercise}: {score}, not {points:g}")
+
+    def paper(self) -> Any:
+        """A released notebook with answers drawn by the seed."""
+        path = notebook.NOTEBOOKS / self.lesson / f"{self.lesson}.ipynb"
+        paper = MAKE["Paper"](self.lesson, nbformat.read(path, as_version=4), notebook.read(self.lesson))
+        paper.write(*paper.answers)
+        what = self.draw.choice(["right", "another", "mistake", "mistake", "half"])
+        if what == "half":
+            MAKE["half_done"](*paper.answers[: len(paper.answers) // 2])(paper := self.blank())
+        elif what == "another" and (others := right.of_lesson(self.lesson)):
+            answer = self.draw.choice(others)
+            paper.put(answer.cell, answer.source)
+        elif what == "mistake":
+            paper.mistake(self.draw.choice(wrong.of_lesson(self.lesson)).name)
+        return paper
+
+    def blank(self) -> Any:
+        """The released notebook."""
+        path = notebook.NOTEBOOKS / self.lesson / f"{self.lesson}.ipynb"
+        return MAKE["Paper"](self.lesson, nbformat.read(path, as_version=4), notebook.read(self.lesson))
+
+    def deliver(self) -> tuple[Path, Path]:
+        """Moodle's zip, and the table of names and logins."""
+        download, table = self.root.parent / "moodle.zip", self.root.parent / "names.csv"
+        with zipfile.ZipFile(download, "w", zipfile.ZIP_DEFLATED) as archive:
+            for student in self.students:
+                paper, (path, write) = self.paper(), KINDS[student.kind]
+                lost = student.kind == UNREADABLE
+                student.expected = {
+                    test.id.removesuffix("-test"): 0.0 if lost else paper.points(test) for test in paper.tests
+                }
+                folder = f"{student.name}_{student.number}_assignsubmission_file_"
+                info = zipfile.ZipInfo(f"{folder}/{path.format(lesson=self.lesson)}", (2026, 9, 30, 10, 0, 0))
+                archive.writestr(info, write(paper.nb))
+        with open(table, "w", encoding="utf-8-sig", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["First name", "Last name", "Username", "Email address"])
+            for student in self.students:
+                first, last = student.name.split()
+                writer.writerow([first, last, student.login, f"{student.login}@example.org"])
+        return download, table
+
+    def enter(self, students: list[Student]) -> None:
+        """Half a point more by hand for one exercise of each, with a remark; a due date, and extensions for some."""
+        with Course(self.root).gradebook() as gradebook:
+            for student in students:
+                exercise = self.draw.choice(sorted(student.expected))
+                student.expected[exercise] += 0.5
+                found = gradebook.find_grade(f"{exercise}-test", self.lesson, self.lesson, student.login)
+                found.manual_score, found.needs_manual_grade = student.expected[exercise], False
+                comment = gradebook.find_comment(exercise, self.lesson, self.lesson, student.login)
+                comment.manual_comment = REMARK
+            gradebook.update_or_create_assignment(self.lesson, duedate=DUE)
+            for student in students[:EXTENDED]:
+                gradebook.grant_extension(self.lesson, student.login, days=3)
+            gradebook.db.commit()
+
+    def kept(self, students: list[Student], after: str) -> None:
+        """Say whose remark is not on the page, and which dates are gone."""
+        for student in students:
+            page = self.root / "feedback" / student.login / self.lesson / f"{self.lesson}.html"
+            if REMARK not in page.read_text(encoding="utf-8"):
+                self.wrong.append(f"{after}: the remark for {student.login} is not on the page")
+        with Course(self.root).gradebook() as gradebook:
+            if gradebook.find_assignment(self.lesson).duedate != DUE:
+                self.wrong.append(f"{after}: the due date is gone")
+            for student in students[:EXTENDED]:
+                if gradebook.find_submission(self.lesson, student.login).extension != datetime.timedelta(days=3):
+                    self.wrong.append(f"{after}: the extension of {student.login} is gone")
+
+    def hand_in_again(self, students: list[Student], by_hand: list[Student]) -> None:
+        """All right now; a score by hand stays."""
+        paper = self.blank()
+        MAKE["all_right"](paper)
+        for student in students:
+            path = self.root / "submitted" / student.login / self.lesson / f"{self.lesson}.ipynb"
+            path.write_bytes(_plain(paper.nb))
+            old, student.kind = student.expected, "as it should be"
+            student.expected = {test.id.removesuffix("-test"): paper.points(test) for test in paper.tests}
+            if student in by_hand:
+                entered = [
+                    exercise
+                    for exercise, points in old.items()
+                    if points % 0.5 == 0 and self.entered(student, exercise)
+                ]
+                student.expected |= {exercise: old[exercise] for exercise in entered}
+
+    def entered(self, student: Student, exercise: str) -> bool:
+        """Whether somebody entered points for this."""
+        with Course(self.root).gradebook() as gradebook:
+            found = gradebook.find_grade(f"{exercise}-test", self.lesson, self.lesson, student.login)
+            return found.manual_score is not None
+
+    def change_a_test(self) -> None:
+        """One sentence more in a test cell, as upstream or an instructor changes it."""
+        path = self.root / "solutions" / self.lesson / f"{self.lesson}.ipynb"
+        nb = nbformat.read(path, as_version=4)
+        test = next(cell for cell in nb.cells if notebook.nbgrader_role(cell) == "grade")
+        test.source += "\n# A test of one case; the hidden ones try more."
+        nbformat.write(nb, path)
+
+
+def go(term: Term) -> None:
+    """The whole way; what went wrong is in `term.wrong`."""
+    download, table = term.deliver()
+    said = term.run("import", str(download), term.lesson, "--names", str(table))
+    for student in term.students:
+        if not (term.root / "submitted" / student.login).is_dir():
+            term.wrong.append(f"import: nothing of {student.login} ({student.kind}): {said[-300:]}")
+    readable = [student for student in term.students if student.kind != UNREADABLE]
+    for part in (4, 2, 4 / 3):
+        term.run("grade", term.lesson, "--jobs", str(term.jobs), kill_after=int(len(readable) / part))
+    said = term.grade()
+    term.wrong += [
+        f"grade: {one.login} ({one.kind}) is not named"
+        for one in term.students
+        if one.kind == UNREADABLE and one.login not in said
+    ]
+    term.compare("grade, killed three times")
+    if term.wrong:
+        return
+    by_hand = term.draw.sample(readable, min(BY_HAND, len(readable) // 3))
+    again = by_hand[: len(by_hand) // 3] + [one for one in term.students if one not in by_hand][: AGAIN - 3]
+    term.enter(by_hand)
+    term.grade()
+    term.compare("points by hand")
+    term.kept(by_hand, "points by hand")
+    term.hand_in_again(again, by_hand)
+    term.grade()
+    term.compare("handed in again")
+    term.kept(by_hand, "handed in again")
+    term.change_a_test()
+    term.run("regrade", term.lesson, "--jobs", str(term.jobs))
+    term.compare("regrade")
+    term.kept(by_hand, "regrade")
+    names = ["canvas.csv", "moodle.csv"]
+    term.run("report", *(f"--{name.split('.')[0]}={term.root / name}" for name in names))
+    zipped = term.root / "feedback.zip"
+    term.run("feedback-zip", term.lesson, str(zipped))
+    exports = {name: (term.root / name).read_text(encoding="utf-8-sig") for name in [*names, "grades.csv"]}
+    for student in term.students:
+        term.wrong += [
+            f"{name}: {student.login} is missing" for name, text in exports.items() if student.login not in text
+        ]
+        total = sum(student.expected.values())
+        line = next(
+            (row for row in csv.DictReader(io.StringIO(exports["grades.csv"])) if row["student_id"] == student.login),
+            None,
+        )
+        if line is not None and abs(float(line["score"]) - total) > 1e-6:
+            term.wrong.append(f"grades.csv: {student.login} has {line['score']}, not {total:g}")
+    with zipfile.ZipFile(zipped) as archive:
+        if len([name for name in archive.namelist() if name.endswith(".html")]) < len(readable):
+            term.wrong.append(f"feedback-zip: {len(archive.namelist())} pages for {len(readable)} readable notebooks")
+
+
+def main() -> int:
+    """Make the class and take it through; 1 if anything was lost."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--students", type=int, default=120)
+    parser.add_argument("--lesson", default="03")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)
+    lesson = notebook.pick([arguments.lesson])[0]
+    kinds = list(KINDS)
+    students = [Student(number, kinds[number % len(kinds)]) for number in range(arguments.students)]
+    with tempfile.TemporaryDirectory(prefix="term-") as folder:
+        root = Path(folder).resolve() / "course"
+        shutil.copytree(notebook.SOLUTIONS / lesson, root / "solutions" / lesson)
+        shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, root / nbgrader_api.CONFIG)
+        term = Term(root, lesson, students, draw, arguments.jobs)
+        go(term)
+    print(f"{len(students)} students, {len(term.wrong)} thing(s) wrong or lost")
+    for line in term.wrong:
+        print(f"  {line}")
+    return 1 if term.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
