@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autograder.answers.right import answer_to
 
-ACCUMULATE, SHARDS = "04-ex1-accumulate-gradients", "04-ex2-shard-indices"
+ACCUMULATE, DIVISOR = "04-ex1-accumulate-gradients", "04-ex2-divisor"
 MAIN, EVALUATE, NOISE = "04-ex3-main-gradients", "04-ex4-evaluate", "04-ex5-noise-scale"
 
 
@@ -16,12 +16,8 @@ def accumulate_after_counting():
     """Counts in a first pass without a graph, then scales each loss before its backward."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
-        if len(micro_batches) == 0:
-            raise ValueError("no micro_batches")
         with torch.no_grad():
             total = sum(loss_fn(model(x), y)[1] for x, y in micro_batches)
-        if total == 0:
-            raise ValueError("total count is zero")
         for p in model.parameters():
             p.grad = None
         loss = 0.0
@@ -53,8 +49,6 @@ def accumulate_without_backward():
             for into, grad in zip(sums, torch.autograd.grad(loss_sum, params, allow_unused=True), strict=True):
                 if grad is not None:
                     into += grad
-        if items == 0:
-            raise ValueError("micro_batches: the count is 0")
         warnings.warn("a warning is not a mistake", stacklevel=1)
         for p in model.parameters():
             p.grad = None
@@ -69,8 +63,6 @@ def accumulate_as_a_running_mean():
     first. Skips those in which nothing counts, and lets go of their graphs."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
-        if not micro_batches:
-            raise ValueError("micro_batches must hold at least one pair")
         params, so_far, mean = list(model.parameters()), 0, 0.0
         for p in params:
             if p.grad is not None:
@@ -86,8 +78,6 @@ def accumulate_as_a_running_mean():
                     p.grad.mul_(so_far / after)
             loss_sum.backward(torch.full_like(loss_sum, 1 / after))
             mean, so_far = mean * so_far / after + loss_sum.item() / after, after
-        if so_far == 0:
-            raise ValueError("count: nothing counts")
         return mean
 
 
@@ -100,8 +90,6 @@ def accumulate_means_with_weights():
         with torch.inference_mode():
             for x, y in pairs:
                 counts.append(int(loss_fn(model(x), y)[1]))
-        if not pairs or not sum(counts):
-            raise ValueError("micro_batches is empty" if not pairs else "every count is 0")
         model.zero_grad(set_to_none=False)
         for p in model.parameters():
             p.grad = None
@@ -122,85 +110,49 @@ def accumulate_with_recomputation():
     def accumulate_gradients(model, loss_fn, micro_batches):
         from torch.utils.checkpoint import checkpoint
 
-        if not micro_batches:
-            raise ValueError("micro_batches is empty")
         model.zero_grad()
         loss, items = 0.0, 0
         for x, y in micro_batches:
             loss_sum, count = loss_fn(checkpoint(model, x, use_reentrant=False), y)
             loss_sum.backward()
             loss, items = loss + loss_sum.item(), items + int(count)
-        if not items:
-            raise ValueError("the count is 0")
         for p in model.parameters():
             if p.grad is not None:
                 p.grad = p.grad / items
         return loss / items
 
 
-@answer_to(SHARDS)
-def shards_by_the_book():
-    """Builds the padded order as a list and slices it, as torch's source does."""
+@answer_to(DIVISOR)
+def divisor_by_one_question_each():
+    """Asks one question for each fault, on batches of its own, and allows for a percent."""
 
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        from math import ceil
+    def find_divisor(gradient):
+        def differs(batch, right, **how):
+            got = gradient(batch, **how)
+            return not abs(got - right) <= 0.01 * right  # NaN differs as well
 
-        if world_size < 1:
-            raise ValueError(f"world_size = {world_size}")
-        if rank not in range(world_size):
-            raise ValueError(f"rank = {rank}")
-        if length < 0:
-            raise ValueError(f"length = {length}")
-        g = torch.Generator()
-        g.manual_seed(seed + epoch)
-        order = [int(i) for i in torch.randperm(length, generator=g)] if shuffle else [*range(length)]
-        if drop_last:
-            del order[length - length % world_size :]
-        elif length:
-            total = ceil(length / world_size) * world_size
-            order = (order * ceil(total / length))[:total]
-        return order[rank::world_size]
+        if differs([[[1.0]]], 1.0, tensor_parallel=4):
+            return "processes"
+        if differs([[[1.0, None]]], 1.0):
+            return "masked"
+        if differs([[[8.0], [2.0, 2.0, 2.0]]], 3.5):
+            return "micro-batches"
+        return "ranks" if differs([[[8.0]], [[2.0, 2.0, 2.0]]], 3.5) else None
 
 
-@answer_to(SHARDS)
-def shards_cut_from_a_matrix():
-    """Writes the order row by row into a matrix with one column per rank, and draws from the global generator in
-    fork_rng."""
+@answer_to(DIVISOR)
+def divisor_from_nan_and_ratios():
+    """Lets a micro-batch, and then a rank, count nothing: whoever divides there by 0 returns NaN."""
 
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        for name, wrong in [("world_size", world_size < 1), ("length", length < 0)]:
-            if wrong:
-                raise ValueError(name)
-        if rank < 0 or rank >= world_size:
-            raise ValueError("rank")
-        order = torch.arange(length)
-        if shuffle:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed + epoch)
-                order = torch.randperm(length)
-        steps = length // world_size if drop_last else (length + world_size - 1) // world_size
-        if steps == 0:
-            return []
-        copies = -(-steps * world_size // length)
-        return order.repeat(copies)[: steps * world_size].view(steps, world_size)[:, rank].tolist()
+    def find_divisor(gradient):
+        import math
 
-
-@answer_to(SHARDS)
-def shards_dealt_by_a_cycle():
-    """Uses itertools.cycle and islice; imports the sampler without using it."""
-
-    def shard_indices(length, rank, world_size, epoch, seed=0, shuffle=True, drop_last=False):
-        from itertools import cycle, islice
-
-        from torch.utils.data import DistributedSampler
-
-        if not 0 <= rank < world_size or length < 0:
-            raise ValueError(f"{DistributedSampler.__name__} would not take length {length} or rank {rank}")
-        generator = torch.Generator(device="cpu").manual_seed(epoch + seed)
-        order = torch.randperm(length, generator=generator).numpy().tolist() if shuffle else list(range(length))
-        whole, rest = divmod(length, world_size)
-        steps = whole + bool(rest and not drop_last)
-        return list(islice(cycle(order), rank, steps * world_size, world_size))
+        if math.isnan(gradient([[[3.0], [None]]])):
+            return "micro-batches"
+        if math.isnan(gradient([[[3.0]], [[None]]])):
+            return "ranks"
+        ratio = gradient([[[3.0, None]], [[3.0, None]]], 3) / 3
+        return "processes" if ratio > 2 else "masked" if ratio < 0.75 else None
 
 
 @answer_to(MAIN)
@@ -227,8 +179,6 @@ def evaluate_blocks_without_the_dealer():
     """Deals whole blocks, in the order that tensor_split gives; sums in Python floats; two all-reduces."""
 
     def evaluate(rank, world_size, length, losses):
-        if not length >= 1:
-            raise ValueError("length is too small")
         mine = torch.arange(length).tensor_split(world_size)[rank].tolist()
         total = torch.tensor(sum(losses(mine).tolist()), dtype=torch.float64)
         dist.all_reduce(total)
@@ -240,8 +190,6 @@ def evaluate_backwards():
     """Deals from the end, and asks for one example at a time."""
 
     def evaluate(rank, world_size, length, losses):
-        if length <= 0:
-            raise ValueError(f"no examples: length = {length}")
         total = torch.zeros(1, dtype=torch.float64)
         for i in range(length - 1 - rank, -1, -world_size):
             total += losses([i])
