@@ -14,7 +14,7 @@ from autograder.checking.cases import Call, at_most, close, clue, fact
 from autograder.checking.check import check
 
 MAIN = "04-ex3-main-gradients"
-#: Of a gradient's largest entry. A float32 sum that is rounded to bfloat16 in the end is off by 0.4 percent; in bfloat16
+#: Of a gradient's largest entry. Rounding a float32 sum to bfloat16 in the end changes it by 0.4 percent; in bfloat16,
 #: the sum of `LONG` stops growing when a third of it is there.
 RTOL = 1e-2
 #: How many rows each micro-batch has, and how many of them count.
@@ -73,7 +73,7 @@ class Main:
     count: int = fact("the number of tensors")
     used: Any = fact("the gradient of parameter {}")
     unused: Any = fact("the gradient of parameter {}, which has none in .grad,")
-    dtypes: Any = fact("the dtype of gradient {}")
+    dtypes: Any = fact("the list of the gradients' dtypes")
     left: int = fact("the number of parameters with a .grad afterwards")
     alive: Any = fact("the number of micro-batches whose .grad are alive", "add each up before the next backward")
     carried: int = clue()
@@ -91,7 +91,7 @@ def _main(main_gradients: Any, seed: int, sizes: list, before: float | None) -> 
         len(got),
         used,
         {name: value for name, value in values.items() if name not in used},
-        [str(g.dtype).removeprefix("torch.") for g in got],
+        sorted({str(g.dtype).removeprefix("torch.") for g in got}),
         sum(p.grad is not None for p in model.parameters()),
         model.most_alive,
         model.carried,
@@ -119,7 +119,7 @@ def _case(main_gradients: Any, rng, name: str, sizes: list, before: float | None
     expected = {
         "used": Main(used=used),
         "unused": Main(len(near), unused={key: value for key, value in near.items() if key not in used}),
-        "dtypes": Main(dtypes=["float32"] * len(near)),
+        "dtypes": Main(dtypes=["float32"]),
         "grads": Main(left=0, alive=at_most(1)),
     }[what]
     return Call(_main, main_gradients, seed, sizes, before, gives=expected, name=name)
