@@ -53,6 +53,14 @@ def test_no_rank_of_two_trees_sends_more_than_two_vectors(n):
     assert n < 8 or max(trees_of.sends(first, rank) for rank in range(n)) == 3
 
 
+def test_a_gradient_is_added_in_two_places():
+    picture, alt = live_figure.module("two_dtypes").still()
+    assert picture.count("<rect") == 2 * 3 + 2 + 1 and ">1</text>" in picture and ">2</text>" in picture
+    boxes = re.findall(r'<rect[^>]* x="(\d+)"[^>]* width="(\d+)"', picture)
+    wide = int(re.search(r'viewBox="0 0 (\d+)', picture)[1])
+    assert all(int(x) + int(width) <= wide for x, width in boxes) and "accumulate" in alt and "reduce" in alt
+
+
 def test_a_page_gets_the_picture_its_alternative_and_its_caption(shown):
     (raw,) = shown("two_nodes group=0-7\n   :caption: The first node").findall(nodes.raw)
     assert raw["caption"] == "The first node" and 'role="img" aria-label="Two nodes' in raw.astext()

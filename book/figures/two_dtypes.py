@@ -5,14 +5,15 @@ from __future__ import annotations
 CAPTION = "Where gradients are added: over micro-batches on a rank, and over ranks. Each place has a dtype of its own"
 #: In units of the picture: a rank's row, and where its boxes stand.
 ROW, BATCHES = 96, 3
-MICRO, MAIN, WHOLE = 0, 128, 262
-WIDE = 372
+MICRO, MAIN, WHOLE = 0, 132, 266
+WIDE = 376
 
 
 def still() -> tuple[str, str]:
     """The picture and its text alternative."""
     marks = []
-    for x, number, name in ((MICRO + 84, 1, "accumulate"), (MAIN + 98, 2, "reduce")):
+    marks.append(_text(MICRO + 42, 26, "bf16 gradients"))
+    for x, number, name in ((MICRO + 102, 1, "accumulate"), (MAIN + 112, 2, "reduce")):
         marks += [_text(x + 6, 12, f"{number}", "still-title"), _text(x + 6, 26, name)]
     for rank in (0, 1):
         top = 36 + ROW * rank
@@ -20,7 +21,7 @@ def still() -> tuple[str, str]:
         for k in range(BATCHES):
             y = top + 28 * k
             marks.append(f'<rect class="node-gpu" x="{MICRO}" y="{y}" width="84" height="24" rx="3"/>')
-            marks.append(_text(MICRO + 42, y + 16, f"backward {k}: bf16"))
+            marks.append(_text(MICRO + 42, y + 16, f"backward {k}"))
             marks.append(f'<path class="node-pcie" d="M{MICRO + 84} {y + 12}L{MAIN} {middle}"/>')
         marks.append(f'<rect class="node-switch" x="{MAIN}" y="{middle - 30}" width="98" height="60" rx="3"/>')
         for line, text in enumerate((f"rank {rank}", "main gradient", "and count")):
