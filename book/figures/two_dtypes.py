@@ -33,7 +33,7 @@ def still() -> tuple[str, str]:
     for line, text in enumerate(("sum over ranks", "÷ all counts, once", "optimizer: float32")):
         marks.append(_text(WHOLE + 55, center - 16 + 20 * line, text))
     alt = (
-        f"Two ranks. On each, {BATCHES} backward passes leave bf16 gradients, which are added to the rank's main gradient: "
+        f"Two ranks. On each, {BATCHES} backward passes leave bf16 gradients, which are added to its main gradient: "
         "place 1, accumulate. The main gradients and the counts of both ranks are then summed over the ranks: place 2, "
         "reduce. The sum is divided once by all counts and goes to the optimizer, in float32."
     )
