@@ -68,11 +68,18 @@ def _case(find_divisor: Any, rng, fault: str | None, rounding: float = 0.0) -> C
 
 
 @check(DIVISOR, points=1.5)
-def means_of_means_are_told_apart(find_divisor, *, rng):
-    """A mean over micro-batches, a mean over ranks and the right division are told apart."""
+def means_of_micro_batches_are_found(find_divisor, *, rng):
+    """A mean over micro-batches and the right division are told apart."""
     # Where nothing is rounded, there is nothing to draw: the trainer is a function of the batch alone.
-    for fault in ("micro-batches", "ranks", None):
+    for fault in ("micro-batches", None):
         yield _case(find_divisor, rng, fault)
+
+
+@check(DIVISOR, points=0.5)
+def means_of_ranks_are_found(find_divisor, *, rng):
+    """A mean over ranks is told from a mean over micro-batches, and from the right division."""
+    # As above: nothing to draw.
+    yield _case(find_divisor, rng, "ranks")
 
 
 @check(DIVISOR, points=0.5)
@@ -82,15 +89,15 @@ def processes_are_found(find_divisor, *, rng):
     yield _case(find_divisor, rng, "processes")
 
 
-@check(DIVISOR, points=0.5)
+@check(DIVISOR, points=0.25)
 def masked_items_are_found(find_divisor, *, rng):
     """A division by all items, masked ones too, is found."""
     # As above: nothing to draw.
     yield _case(find_divisor, rng, "masked")
 
 
-@check(DIVISOR, points=0.5)
+@check(DIVISOR, points=0.25)
 def rounding_is_no_fault(find_divisor, *, rng):
-    """Means of means and the right division are told apart as well where every gradient is rounded to bfloat16."""
-    for fault in ("micro-batches", "ranks", None) * 6:
+    """A mean over micro-batches and the right division are told apart where every gradient is rounded to bfloat16."""
+    for fault in ("micro-batches", None) * 8:
         yield _case(find_divisor, rng, fault, ROUNDING)
