@@ -12,7 +12,7 @@ WIDE = 376
 def still() -> tuple[str, str]:
     """The picture and its text alternative."""
     marks = []
-    marks.append(_text(MICRO + 42, 26, "bf16 gradients"))
+    marks.append(_text(MICRO + 42, 26, "bf16"))
     for x, number, name in ((MICRO + 102, 1, "accumulate"), (MAIN + 112, 2, "reduce")):
         marks += [_text(x + 6, 12, f"{number}", "still-title"), _text(x + 6, 26, name)]
     for rank in (0, 1):
