@@ -7,75 +7,84 @@ from __future__ import annotations
 
 from autograder.answers.right import answer_to
 
-NAME, SETUP, INDICES = "06-ex1-fresh-name", "06-ex2-setup-ddp", "06-ex3-indices-of"
-SAVE, TRAIN, DIAGNOSE = "06-ex4-save-load", "06-ex5-train-until-told", "06-ex6-diagnose"
+DIAGNOSE, PREFLIGHT, INDICES = "06-ex1-diagnose", "06-ex2-preflight", "06-ex3-indices-of"
+SAVE, TRAIN = "06-ex4-save-load", "06-ex5-train-until-told"
 
 
-@answer_to(NAME)
-def tickets_as_questions():
-    """Draws its questions and names from a counter in the store, so that nothing is random, and polls throughout."""
+@answer_to(DIAGNOSE)
+def diagnose_in_three_passes():
+    """Sorts all calls by time, looks for a difference first, then walks from who waits to whom it waits for."""
 
-    def fresh_name(store, rank, world_size):
-        ticket = store.add("tickets", 1)
-        if rank:
-            store.set(f"ask/{rank}", str(ticket))
-            while not store.check([f"reply/{ticket}"]):
-                time.sleep(0.005)
-            name = store.get(f"reply/{ticket}").decode()
-            store.add(f"thanks/{name}", 1)
-            return name
-        while store.add(f"thanks/attempt-{ticket}", 0) < world_size - 1:
-            for other in range(1, world_size):
-                if store.check([f"ask/{other}"]):
-                    store.set("reply/" + store.get(f"ask/{other}").decode(), f"attempt-{ticket}")
-            time.sleep(0.005)
-        return f"attempt-{ticket}"
-
-
-@answer_to(NAME)
-def the_last_rank_leads():
-    """Lets the last rank choose the name, answers several questions in one text, and repeats its own."""
-    import json
-    import secrets
-
-    def fresh_name(store, rank, world_size):
-        me = secrets.token_hex(8)
-        if rank < world_size - 1:
-            store.set(f"{rank} is", me)
-            while True:
-                if store.check(["roll call"]):
-                    call = json.loads(store.get("roll call"))
-                    if me in call["present"]:
-                        store.set(call["name"] + f" {rank}", "")
-                        return call["name"]
-                time.sleep(0.01)
-        while not all(store.check([f"{me} {other}"]) for other in range(rank)):
-            there = [other for other in range(rank) if store.check([f"{other} is"])]
-            present = [store.get(f"{other} is").decode() for other in there]
-            store.set("roll call", json.dumps({"name": me, "present": present}))
-            time.sleep(0.01)
-        return me
+    def diagnose(dumps):
+        alive = {rank: dump for rank, dump in enumerate(dumps) if dump is not None}
+        groups = {n: json.loads(g["ranks"]) for dump in alive.values() for n, g in dump["pg_config"].items()}
+        calls = {}
+        for rank, dump in alive.items():
+            for call in dump["entries"]:
+                key = call["process_group"][0], call["collective_seq_id"]
+                calls.setdefault(key, []).append((call["time_created_ns"], rank, call))
+        open_ = {key: of for key, of in calls.items() if of[0][2]["state"] in ("scheduled", "started")}
+        first = sorted(open_, key=lambda key: min(open_[key])[0])
+        for key in first:
+            kinds = {}
+            for _, rank, call in open_[key]:
+                kinds.setdefault(str((call["profiling_name"], call["input_sizes"])), []).append(rank)
+            lone = [who for who in kinds.values() if len(who) == 1]
+            if len(kinds) == 2 and lone and len(open_[key]) > 2:
+                right = next(call for _, rank, call in open_[key] if rank != lone[0][0])
+                return "different", lone[0][0], (*key, right["profiling_name"])
+        waits_in = {rank: key for key in first for _, rank, _ in open_[key]}
+        rank = next(iter(waits_in))
+        while rank in waits_in:
+            key = waits_in[rank]
+            rank = next(one for one in groups[key[0]] if one not in {r for _, r, _ in open_[key]})
+        key = next(key for key in first if rank in groups[key[0]] and rank not in {r for _, r, _ in open_[key]})
+        operation = (*key, open_[key][0][2]["profiling_name"])
+        if rank not in alive:
+            return "dead", rank, operation
+        return "hung", rank, operation
 
 
-@answer_to(SETUP)
-def setup_in_two_branches():
-    """Asks torch's own rendezvous for the store, whoever opened it, and waits 30 s; warns on stderr."""
-    import warnings
+@answer_to(PREFLIGHT)
+def groups_of_three_and_halves():
+    """Begins with two halves of pairs, measures all nodes in both rounds, and returns a set."""
 
-    def setup_ddp(rank, world_size):
-        if dist.is_available() and dist.is_initialized():
-            return None
-        backend, wait = check_environment(rank, world_size), timedelta(seconds=30)
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "False") == "True":
-            warnings.warn("under torchrun", stacklevel=2)
-            store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=wait)
-        else:
-            try:
-                store = next(dist.rendezvous("env://", rank, world_size, timeout=wait))[0]
-            except RuntimeError as error:
-                raise RuntimeError("cannot open MASTER_PORT " + os.environ["MASTER_PORT"]) from error
-        store = dist.PrefixStore("job/" + fresh_name(store, rank, world_size), store)
-        dist.init_process_group(backend, None, wait, world_size, rank, store)
+    def slow_nodes(measure, n):
+        groups = [list(range(node, min(node + 2, n))) for node in range(0, n - n % 2, 2)]
+        if n % 2:
+            groups[-1].append(n - 1)
+        took = dict(zip(map(tuple, groups), measure(groups), strict=True))
+        best = min(took.values())
+        fine = [group for group in took if took[group] < 1.2 * best]
+        doubtful = [node for group in took if group not in fine for node in group]
+        partners = [node for group in fine for node in group]
+        slow = set()
+        while doubtful:
+            now = [[partner, doubtful.pop()] for partner in partners[: len(doubtful)]]
+            slow |= {pair[1] for pair, seconds in zip(now, measure(now), strict=True) if seconds / best > 1.3}
+        return slow
+
+
+@answer_to(PREFLIGHT)
+def longest_meets_shortest():
+    """Sorts all nodes by their time and pairs the slowest with the fastest, as DLRover does."""
+
+    def slow_nodes(measure, n):
+        seconds = {}
+        for first in range(0, n - 1, 2):
+            seconds |= dict.fromkeys((first, first + 1))
+        pairs = [[node, node + 1] for node in range(0, n - 1, 2)]
+        for pair, took in zip(pairs, measure(pairs), strict=True):
+            seconds |= dict.fromkeys(pair, took)
+        if n % 2:
+            [took] = measure([[n - 1, min(seconds, key=seconds.get)]])
+            seconds[n - 1] = took
+        shortest = min(seconds.values())
+        order = sorted(seconds, key=seconds.get)
+        again = [[order[i], order[-1 - i]] for i in range(n // 2)]
+        for (_, late), took in zip(again, measure(again), strict=True):
+            seconds[late] = min(seconds[late], took)
+        return [node for node, took in seconds.items() if took > 1.4 * shortest]
 
 
 @answer_to(INDICES)
@@ -143,38 +152,3 @@ def train_agrees_before_each_step():
         signal.signal(signal.SIGTERM, earlier)
         state = {name: value.clone() for name, value in ddp.module.state_dict().items()}
         return {"state_dict": state, "losses": history, "done": not len(history) < steps}
-
-
-@answer_to(DIAGNOSE)
-def diagnose_in_three_passes():
-    """Sorts all calls by time, looks for a difference first, then walks from who waits to whom it waits for."""
-
-    def diagnose(dumps, now):
-        alive = {rank: dump for rank, dump in enumerate(dumps) if dump is not None}
-        groups = {n: json.loads(g["ranks"]) for dump in alive.values() for n, g in dump["pg_config"].items()}
-        calls = {}
-        for rank, dump in alive.items():
-            for call in dump["entries"]:
-                key = call["process_group"][0], call["collective_seq_id"]
-                calls.setdefault(key, []).append((call["time_created_ns"], rank, call))
-        open_ = {key: of for key, of in calls.items() if of[0][2]["state"] in ("scheduled", "started")}
-        first = sorted(open_, key=lambda key: min(open_[key])[0])
-        for key in first:
-            kinds = {}
-            for _, rank, call in open_[key]:
-                kinds.setdefault(str((call["profiling_name"], call["input_sizes"])), []).append(rank)
-            lone = [who for who in kinds.values() if len(who) == 1]
-            if len(kinds) == 2 and lone and len(open_[key]) > 2:
-                right = next(call for _, rank, call in open_[key] if rank != lone[0][0])
-                return "different", lone[0][0], (*key, right["profiling_name"])
-        waits_in = {rank: key for key in first for _, rank, _ in open_[key]}
-        rank = next(iter(waits_in))
-        while rank in waits_in:
-            key = waits_in[rank]
-            rank = next(one for one in groups[key[0]] if one not in {r for _, r, _ in open_[key]})
-        key = next(key for key in first if rank in groups[key[0]] and rank not in {r for _, r, _ in open_[key]})
-        operation = (*key, open_[key][0][2]["profiling_name"])
-        if rank not in alive:
-            return "dead", rank, operation
-        waited = [t - min(of)[0] for of in calls.values() for t, r, _ in of if r == rank]
-        return "hung" if now - min(open_[key])[0] > 3 * max(waited, default=0) else "slow", rank, operation

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
+from autograder.checking.cases import Call, fact
 from autograder.checking.check import check
-from autograder.checking.expect import expect_equal, expect_type, fail
-from autograder.checking.stage import call_inside
+
+INDICES = "06-ex3-indices-of"
+
+
+@dataclass
+class Dealt:
+    """What the ranks read in one step."""
+
+    whole: Any = fact("what all ranks together read, sorted,", "the step determines the global batch")
+    hands: Any = fact("the ranks' indices", "a rank gets every N-th of the global batch")
+    when: str = ""
 
 
 def deal(steps: int, world_size: int, length: int, global_batch: int, seed: int) -> list[list[list[int]]]:
@@ -28,83 +38,50 @@ def deal(steps: int, world_size: int, length: int, global_batch: int, seed: int)
     return dealt[:steps]
 
 
-def _call(function: Callable, case: str, *arguments: int) -> list[int]:
-    try:
-        got = function(*arguments)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        kind = type(error).__name__
-        fail(f"indices_of{arguments} raised {kind}: {error}", case, f"raised {kind}", kind)
-    expect_type(case, got, list, what=f"indices_of{arguments}")
-    return got
+def _read(indices_of: Callable, sizes: list[int], length: int, global_batch: int, seed: int) -> list[Dealt]:
+    """What the ranks read in each step; sizes: how many ranks there are in it."""
+    hands = [
+        [[int(i) for i in indices_of(step, rank, n, length, global_batch, seed)] for rank in range(n)]
+        for step, n in enumerate(sizes)
+    ]
+    return _told(hands)
 
 
-@check("06-ex3-indices-of", points=1.5)
-def batches_follow_the_step(indices_of: Callable, *, rng: np.random.Generator) -> None:
-    """Each step has the global batch that its number says, dealt to any number of ranks; no example twice or never."""
+def _told(dealt: list[list[list[int]]]) -> list[Dealt]:
+    return [
+        Dealt(sorted(i for hand in hands for i in hand), hands, f"in step {step}") for step, hands in enumerate(dealt)
+    ]
+
+
+def _case(indices_of: Callable, rng: Any, length: int, batch: int, sizes: tuple[int, ...], epochs: int = 3) -> Call:
+    """The steps of a few epochs. sizes: the numbers of ranks, which take turns from step to step."""
     seed = int(rng.integers(1, 2**20)) | 3  # so that no seed + e is seed ^ e or seed | e
-    for length, batch, sizes in (
-        (12, 4, (2, 1, 4)),
-        (10, 4, (3, 2, 1)),
-        (7, 3, (4, 2)),
-        (101, 16, (4, 3, 5)),
-        (5, 8, (2, 6)),
-    ):
-        steps_per_epoch = -(length // -batch)
-        name = f"{length} examples, global batches of {batch}"
-        for n in sizes:
-            case = f"{name}, {n} rank{'s' * (n > 1)}"
-            for step, hands in enumerate(deal(3 * steps_per_epoch + 1, n, length, batch, seed)):
-                place = f"{case}, step {step}"
-                got = [_call(indices_of, place, step, rank, n, length, batch, seed) for rank in range(n)]
-                _expect_whole(place, [i for mine in got for i in mine], hands)
-                expect_equal(
-                    place, got, hands, what="the ranks' indices", because="a rank gets every N-th of the batch"
-                )
-        for epoch in range(2):
-            changing = [sizes[step % len(sizes)] for step in range(steps_per_epoch)]
-            case = f"{name}, epoch {epoch}, and after each step another number of ranks"
-            read = []
-            for step, n in enumerate(changing, start=epoch * steps_per_epoch):
-                read += [i for rank in range(n) for i in _call(indices_of, case, step, rank, n, length, batch, seed)]
-            expect_equal(case, sorted(read), list(range(length)), what="what the epoch reads, sorted,")
-    [hands] = deal(1, 1, 12, 4, seed + 4)
-    case = "12 examples, global batches of 4, 1 rank, a call with another seed"
-    expect_equal(case, _call(indices_of, case, 0, 0, 1, 12, 4, seed + 4), hands[0], what="the rank's indices")
+    steps = epochs * -(length // -batch) + 1
+    of_step = [sizes[step % len(sizes)] for step in range(steps)]
+    expected = [deal(steps, n, length, batch, seed)[step] for step, n in enumerate(of_step)]
+    ranks = f"{sizes[0]} rank{'s' * (sizes[0] > 1)}" if len(sizes) == 1 else "another number of ranks in each step"
+    name = f"{length} examples, global batches of {batch}, {ranks}"
+    return Call(_read, indices_of, of_step, length, batch, seed, gives=_told(expected), name=name)
 
 
-def _expect_whole(place: str, read: list, hands: list[list[int]]) -> None:
-    """All ranks together read the global batch, in any order."""
-    wanted = sorted(i for hand in hands for i in hand)
-    if not all(isinstance(i, int) and not isinstance(i, bool) for i in read):
-        fail("the indices are not Python ints", place, [type(i).__name__ for i in read[:1]])
-    if sorted(read) != wanted:
-        twice, missing = sorted({i for i in read if read.count(i) > 1}), sorted(set(wanted) - set(read))
-        text = f"all ranks together read {sorted(read)}, the global batch is {wanted}"
-        fail(text + (f"; twice: {twice}" if twice else ""), place, [read, twice, missing])
+@check(INDICES, points=1.25)
+def batches_follow_the_step(indices_of, *, rng) -> Iterator[Call]:
+    """Each step has the global batch that its number says, dealt to the ranks; where batches divide the epoch."""
+    for length, batch, sizes in ((12, 4, (2,)), (12, 4, (1,)), (64, 16, (4,)), (60, 12, (4, 3, 2))):
+        yield _case(indices_of, rng, length, batch, sizes)
+    n, steps = (int(rng.integers(2, 6)) for _ in range(2))
+    yield _case(indices_of, rng, 4 * n * steps, 4 * n, (n,))
 
 
-#: (step, rank, N, length, global batch)
-MID_EPOCH = (3, 0, 2, 10, 4)
+@check(INDICES, points=0.5)
+def the_last_step_takes_what_is_left(indices_of, *, rng) -> Iterator[Call]:
+    """The last step of an epoch has the examples that are left, and the next epoch begins with whole batches."""
+    for length, batch, sizes in ((10, 4, (1,)), (101, 16, (1,)), (5, 8, (1,)), (int(rng.integers(30, 90)), 7, (1,))):
+        yield _case(indices_of, rng, length, batch, sizes)
 
 
-def _state_around(indices_of: Callable, seed: int) -> dict[str, Any]:
-    """Next to the answer: torch's global generator before and after a call."""
-    torch.manual_seed(seed)
-    torch.rand(3)  # a model has been made since
-    before = torch.get_rng_state()
-    got = indices_of(*MID_EPOCH, seed)
-    return {"same": bool(torch.equal(before, torch.get_rng_state())), "got": got}
-
-
-@check("06-ex3-indices-of", points=0.5)
-def global_generator_stays(indices_of: Callable, *, rng: np.random.Generator) -> None:
-    """torch's global generator is as it was before the call."""
-    seed = int(rng.integers(1, 2**20))
-    seen = call_inside(_state_around, indices_of, seed)
-    if not seen["same"]:
-        text = "torch's global generator has moved on: dropout would draw other numbers on each rank"
-        fail(text, "a call in mid-epoch", "moved")
-    step, rank, *job = MID_EPOCH
-    expect_equal("a call in mid-epoch", seen["got"], deal(step + 1, *job, seed)[step][rank], what="the rank's indices")
+@check(INDICES, points=0.25)
+def ranks_may_get_fewer_or_none(indices_of, *, rng) -> Iterator[Call]:
+    """A global batch that the number of ranks does not divide is dealt all the same: some get less, or nothing."""
+    for length, batch, n in ((12, 4, 3), (12, 3, 4), (16, 2, 8), (35, 7, int(rng.integers(2, 6)))):
+        yield _case(indices_of, rng, length, batch, (n,))

@@ -1,0 +1,55 @@
+"""The time line of a hang under NCCL: from the call that one rank does not make to the next step after the restart."""
+
+from __future__ import annotations
+
+CAPTION = "A hang, from the missed call to the next step. Time is not to scale"
+#: In units of the picture: where the rows begin, a row, a bar, and the moments on the line.
+LEFT, ROW, BAR, TOP = 62, 30, 20, 44
+CALL, TIMEOUT, KILLED, STARTED, LOADED, END = 120, 262, 286, 348, 384, 432
+MINUTES = 10
+RANKS, HUNG = 4, 2
+
+
+def still(minutes: str = str(MINUTES)) -> tuple[str, str]:
+    """The picture and its text alternative. minutes: the timeout of the group."""
+    marks = []
+    bottom = TOP + (RANKS + 1) * ROW
+    moments = ((CALL, "0:00"), (TIMEOUT, f"{int(minutes)}:00"), (LOADED, ""))
+    for x, text in moments:
+        marks.append(f'<path class="still-box" d="M{x} {TOP - 12}V{bottom}"/>')
+        marks.append(_text(x, TOP - 18, text))
+    for rank in range(RANKS):
+        y = TOP + ROW * rank
+        marks.append(_text(LEFT - 8, y + 14, f"rank {rank}", "end", "still-title"))
+        marks += _bar(LEFT, CALL, y, "node-gpu", "step")
+        if rank == HUNG:
+            marks += _bar(CALL, KILLED, y, "still-box", "stuck in its data loader")
+        else:
+            marks += _bar(CALL, TIMEOUT, y, "node-switch", "all-reduce, GPU 100 % busy")
+        if rank != HUNG:
+            marks += _bar(TIMEOUT, KILLED, y, "node-port", "end")
+        marks += _bar(STARTED, LOADED, y, "node-gpu", "load")
+        marks += _bar(LOADED, END, y, "node-gpu", "step")
+    y = TOP + ROW * RANKS
+    marks.append(_text(LEFT - 8, y + 14, "agent", "end", "still-title"))
+    marks += _bar(LEFT, TIMEOUT, y, "still-box", "all processes live: nothing to do")
+    marks += _bar(TIMEOUT, STARTED, y, "node-port", "kill, start")
+    marks.append(_text(TIMEOUT + 4, 12, "watchdogs: dump, end"))
+    alt = (
+        f"Four ranks and the agent over time. At 0:00 ranks 0, 1 and 3 call an all-reduce and rank {HUNG} is stuck in its "
+        f"data loader. For {int(minutes)} minutes the GPUs of the others look busy and the agent sees four living "
+        "processes. Then their watchdogs write a dump and end their processes. The agent kills the rest and starts all "
+        "ranks again, which load the checkpoint and take the next step."
+    )
+    size = f"0 0 {END + 4} {bottom + 4}"
+    return f'<svg class="two-nodes" viewBox="{size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
+
+
+def _bar(start: float, end: float, y: float, kind: str, text: str) -> list[str]:
+    size = f'x="{start}" y="{y}" width="{end - start}" height="{BAR}" rx="2"'
+    return [f'<rect class="{kind}" {size}/>', _text((start + end) / 2, y + 14, text)]
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "still-label") -> str:
+    anchor = "start" if text.startswith("watchdogs") else anchor
+    return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>'

@@ -1,0 +1,99 @@
+"""Lesson 06, exercise 2: which nodes of a cluster are slow, from a test that the slowest member decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from autograder.checking.cases import Call, at_most, clue, fact
+from autograder.checking.check import check
+
+PREFLIGHT = "06-ex2-preflight"
+
+
+@dataclass
+class Found:
+    """What slow_nodes returned and what it asked for: that tells mistakes apart."""
+
+    nodes: Any = fact("the list of slow nodes")
+    rounds: Any = fact("the number of rounds")
+    alone: bool = clue()  # some node was tested in a group of its own
+    kinds: int = clue()  # how many sizes of groups there were, up to 3
+
+
+def _ask(slow_nodes: Callable, n: int, slow: list[int], factor: float, seed: int) -> Found:
+    """What `slow_nodes` finds on a cluster whose bad nodes are slow only where they talk to others."""
+    random, rounds, sizes = Random(seed), 0, set()
+    seconds = random.uniform(0.5, 20)
+
+    def measure(groups):
+        nonlocal rounds
+        groups = [[int(node) for node in group] for group in groups]
+        tested = [node for group in groups for node in group]
+        if wrong := [node for node in tested if not 0 <= node < n]:
+            raise ValueError(f"there is no node {wrong[0]}: the cluster has {n}, numbered from 0")
+        if twice := [node for node in tested if tested.count(node) > 1]:
+            raise ValueError(f"node {twice[0]} is in two groups of one round")
+        rounds += 1
+        sizes.update(map(len, groups))
+        hit = [len(group) > 1 and not set(slow).isdisjoint(group) for group in groups]
+        return [seconds * (factor if one else 1) * random.uniform(1, 1.05) for one in hit]
+
+    got = slow_nodes(measure, n)
+    nodes = sorted(int(node) for node in got) if isinstance(got, (list, tuple, set)) else got
+    return Found(nodes, rounds, 1 in sizes, min(len(sizes), 3))
+
+
+def _case(slow_nodes: Callable, rng: np.random.Generator, n: int, slow: list[int], **more: Any) -> Call:
+    """A cluster of n nodes with these slow ones, of which the right answer is expected, and `more` of the facts."""
+    factor, seed = float(rng.uniform(1.5, 6)), int(rng.integers(2**32))
+    kind = f"{', '.join(map(str, slow))} slow, {factor:.3g} times" if slow else "all healthy"
+    expected = Found(**{"nodes": sorted(slow), **more})
+    return Call(_ask, slow_nodes, n, slow, factor, seed, gives=expected, name=f"a cluster of {n} nodes, {kind}")
+
+
+def _some(rng: np.random.Generator, n: int, count: int) -> list[int]:
+    return sorted(int(node) for node in rng.choice(n, count, replace=False))
+
+
+@check(PREFLIGHT, points=2)
+def a_slow_node_is_found(slow_nodes, *, rng) -> Iterator[Call]:
+    """On a cluster with an even number of nodes, the one slow node is found, wherever it is."""
+    for n in (4, 8, 2 * int(rng.integers(5, 33))):
+        for node in (0, n - 1, 1, int(rng.integers(2, n - 1))):
+            yield _case(slow_nodes, rng, n, [node])
+
+
+@check(PREFLIGHT, points=0.5)
+def several_slow_nodes_are_found(slow_nodes, *, rng) -> Iterator[Call]:
+    """Of an even number of nodes, up to a quarter may be slow; neighbors, too."""
+    for n in (8, 16, 4 * int(rng.integers(3, 17))):
+        for slow in ([0, 1], [n - 3, n - 2], _some(rng, n, 2), _some(rng, n, n // 4), list(range(1, n // 2, 2))):
+            yield _case(slow_nodes, rng, n, slow)
+
+
+@check(PREFLIGHT, points=0.75)
+def two_rounds_are_enough(slow_nodes, *, rng) -> Iterator[Call]:
+    """However many nodes there are, one slow node is found in at most two rounds."""
+    for n in (8, 4 * int(rng.integers(3, 17)), 512):
+        for node in (0, n - 1, int(rng.integers(n))):
+            yield _case(slow_nodes, rng, n, [node], nodes=..., rounds=at_most(2))
+
+
+@check(PREFLIGHT, points=0.5)
+def odd_clusters_are_tested_whole(slow_nodes, *, rng) -> Iterator[Call]:
+    """Of an odd number of nodes, one slow node is found as well, the last and the first, too."""
+    for n in (5, 9, 2 * int(rng.integers(5, 33)) + 1):
+        for node in (n - 1, 0, int(rng.integers(n))):
+            yield _case(slow_nodes, rng, n, [node])
+
+
+@check(PREFLIGHT, points=0.25)
+def healthy_nodes_are_let_go(slow_nodes, *, rng) -> Iterator[Call]:
+    """If no node is slow, the list is empty, although measurements vary."""
+    for n in (4, 8, 2 * int(rng.integers(5, 33))):
+        yield _case(slow_nodes, rng, n, [])
