@@ -68,6 +68,19 @@ def test_a_page_gets_the_picture_its_alternative_and_its_caption(shown):
     assert raw["caption"] == nodes_of.CAPTION
 
 
+def test_only_the_hung_rank_of_a_hang_does_not_wait_in_the_all_reduce():
+    hang = live_figure.module("hang")
+    picture, alt = hang.still(minutes="7")
+    assert picture.count("waits, GPU at 100 %") == hang.RANKS - 1 and picture.count("stuck in its data loader") == 1
+    assert ">7:00<" in picture and "For 7 minutes" in alt
+
+
+def test_every_rank_of_a_job_has_a_watchdog_and_every_node_an_agent():
+    picture, alt = live_figure.module("launch_parts").still()
+    assert re.findall(r">rank (\d)<", picture) == list("01234567") and picture.count(">watch<") == 8
+    assert picture.count(">agent (torchrun)<") == 2 and picture.count(">store<") == 1 and "watchdog" in alt
+
+
 @pytest.mark.parametrize("wrong", ["two_nods", "two_nodes grup=3", "two_nodes group=x", "two_nodes machine=H1"])
 def test_a_figure_that_cannot_be_drawn_is_a_warning(shown, wrong):
     page = shown(wrong)

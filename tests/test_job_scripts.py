@@ -42,6 +42,7 @@ def test_nothing_of_a_job_script_is_cut_on_its_page():
 SRUN = """
 while [[ $1 == --* ]]; do shift; done
 echo "$CHECKPOINT_DIR ${RESUME_FROM:-}" > started
+echo "$* share=${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-0}" > command
 if [ "$SAVES" ]; then mkdir -p "$CHECKPOINT_DIR/step_00000010"; touch "$CHECKPOINT_DIR/checkpoint"; fi
 if [ "$FINISHES" ]; then touch "$CHECKPOINT_DIR/done"; fi
 exit "$STATUS"
@@ -114,6 +115,15 @@ def test_a_checkpoint_from_before_this_start_is_no_progress(submit, script):
 def test_the_last_step_counts_and_not_the_status_of_torchrun(submit):
     assert submit("train.sbatch", status=0, restarts=3) == (1, False)  # it left without an error, and is not done
     assert submit("train.sbatch", status=137, finishes=True) == (0, False)  # an agent was killed after the last step
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_an_agent_that_restarts_its_ranks_gets_a_new_store(submit, script):
+    """Otherwise they find the addresses of dead ranks in the old one (PyTorch 2.13)."""
+    submit(script, status=0, finishes=True)
+    command = (submit.folder / "command").read_text()
+    restarts = re.search(r"--max-restarts=(\d+)", command)
+    assert not (restarts and int(restarts[1])) or "share=1" in command
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

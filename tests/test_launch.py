@@ -30,7 +30,7 @@ def recorded(rank, world_size):
 
 
 def played(kind, seed=0):
-    """(dumps, now, what is to be found) of a job with this fault."""
+    """(dumps, what is to be found) of a job with this fault."""
     rng = np.random.default_rng(seed)
     return diagnosis._job(rng, kind, n=4).play(rng)
 
@@ -48,9 +48,9 @@ def test_a_played_dump_has_the_fields_of_a_real_one():
 
 
 def test_only_a_dead_rank_leaves_no_dump_and_only_the_culprit_is_missing():
-    for kind in ("dead", "hung", "slow"):
+    for kind in ("dead", "hung"):
         for seed in range(20):
-            dumps, now, (said, culprit, (group, number, _)) = played(kind, seed)
+            dumps, (said, culprit, (group, number, _)) = played(kind, seed)
             assert said == kind and [rank for rank, dump in enumerate(dumps) if dump is None] == [culprit] * (
                 kind == "dead"
             )
@@ -61,7 +61,6 @@ def test_only_a_dead_rank_leaves_no_dump_and_only_the_culprit_is_missing():
                 if (entry["process_group"][0], entry["collective_seq_id"]) == (group, number)
             ]
             assert called == [rank for rank in range(4) if rank != culprit]
-            assert all(entry["time_created_ns"] < now for dump in dumps if dump for entry in dump["entries"])
 
 
 # The loops that call train_until_told

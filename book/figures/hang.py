@@ -14,8 +14,7 @@ def still(minutes: str = str(MINUTES)) -> tuple[str, str]:
     """The picture and its text alternative. minutes: the timeout of the group."""
     marks = []
     bottom = TOP + (RANKS + 1) * ROW
-    moments = ((CALL, "0:00"), (TIMEOUT, f"{int(minutes)}:00"), (LOADED, ""))
-    for x, text in moments:
+    for x, text in ((CALL, "0:00"), (TIMEOUT, f"{int(minutes)}:00")):
         marks.append(f'<path class="still-box" d="M{x} {TOP - 12}V{bottom}"/>')
         marks.append(_text(x, TOP - 18, text))
     for rank in range(RANKS):
@@ -25,7 +24,7 @@ def still(minutes: str = str(MINUTES)) -> tuple[str, str]:
         if rank == HUNG:
             marks += _bar(CALL, KILLED, y, "still-box", "stuck in its data loader")
         else:
-            marks += _bar(CALL, TIMEOUT, y, "node-switch", "all-reduce, GPU 100 % busy")
+            marks += _bar(CALL, TIMEOUT, y, "node-switch", "waits, GPU at 100 %")
         if rank != HUNG:
             marks += _bar(TIMEOUT, KILLED, y, "node-port", "end")
         marks += _bar(STARTED, LOADED, y, "node-gpu", "load")
@@ -36,10 +35,10 @@ def still(minutes: str = str(MINUTES)) -> tuple[str, str]:
     marks += _bar(TIMEOUT, STARTED, y, "node-port", "kill, start")
     marks.append(_text(TIMEOUT + 4, 12, "watchdogs: dump, end"))
     alt = (
-        f"Four ranks and the agent over time. At 0:00 ranks 0, 1 and 3 call an all-reduce and rank {HUNG} is stuck in its "
-        f"data loader. For {int(minutes)} minutes the GPUs of the others look busy and the agent sees four living "
-        "processes. Then their watchdogs write a dump and end their processes. The agent kills the rest and starts all "
-        "ranks again, which load the checkpoint and take the next step."
+        f"Four ranks and the agent over time. At 0:00 ranks 0, 1 and 3 call an all-reduce and rank {HUNG} is stuck in "
+        f"its data loader. For {int(minutes)} minutes the GPUs of the others wait, at 100 percent, and the agent sees "
+        "four living processes. Then their watchdogs write a dump and end their processes. The agent kills the rest "
+        "and starts all ranks again, which load the checkpoint and take the next step."
     )
     size = f"0 0 {END + 4} {bottom + 4}"
     return f'<svg class="two-nodes" viewBox="{size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt

@@ -40,10 +40,10 @@ def still() -> tuple[str, str]:
         middle = node * (NODE + GAP) + NODE / 2
         marks += _arrow(middle, RANK_ROW + 50, middle, DISK)
     alt = (
-        "The scheduler starts an agent, torchrun, on each of two nodes and sends it SIGTERM. Each agent starts the four "
-        "ranks of its node, looks at them ten times a second and kills them. Inside each rank a watchdog thread looks at "
-        "its operations. The agents meet at a store, which is on the first node. All ranks write to a shared disk: the "
-        "checkpoint, logs, error files and dumps."
+        "The scheduler starts an agent, torchrun, on each of two nodes and sends it SIGTERM. Each agent starts the "
+        "four ranks of its node, looks at them ten times a second and kills them. Inside each rank a watchdog thread "
+        "looks at its operations. The agents meet at a store, which is on the first node. All ranks write to a shared "
+        "disk: the checkpoint, logs, error files and dumps."
     )
     size = f"0 0 {WIDE} {DISK + 32}"
     return f'<svg class="two-nodes" viewBox="{size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt

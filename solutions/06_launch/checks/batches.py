@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,11 +16,10 @@ INDICES = "06-ex3-indices-of"
 
 @dataclass
 class Dealt:
-    """What the ranks read in one step."""
+    """What the ranks read in each step."""
 
-    whole: Any = fact("what all ranks together read, sorted,", "the step determines the global batch")
-    hands: Any = fact("the ranks' indices", "a rank gets every N-th of the global batch")
-    when: str = ""
+    whole: Any = fact("what all ranks together read in step {}, sorted,", "the step determines the global batch")
+    hands: Any = fact("the list of the ranks' indices in step {}", "a rank gets every N-th of the global batch")
 
 
 def deal(steps: int, world_size: int, length: int, global_batch: int, seed: int) -> list[list[list[int]]]:
@@ -38,7 +37,7 @@ def deal(steps: int, world_size: int, length: int, global_batch: int, seed: int)
     return dealt[:steps]
 
 
-def _read(indices_of: Callable, sizes: list[int], length: int, global_batch: int, seed: int) -> list[Dealt]:
+def _read(indices_of: Callable, sizes: list[int], length: int, global_batch: int, seed: int) -> Dealt:
     """What the ranks read in each step; sizes: how many ranks there are in it."""
     hands = [
         [[int(i) for i in indices_of(step, rank, n, length, global_batch, seed)] for rank in range(n)]
@@ -47,26 +46,25 @@ def _read(indices_of: Callable, sizes: list[int], length: int, global_batch: int
     return _told(hands)
 
 
-def _told(dealt: list[list[list[int]]]) -> list[Dealt]:
-    return [
-        Dealt(sorted(i for hand in hands for i in hand), hands, f"in step {step}") for step, hands in enumerate(dealt)
-    ]
+def _told(dealt: list[list[list[int]]]) -> Dealt:
+    return Dealt([sorted(i for hand in hands for i in hand) for hands in dealt], dealt)
 
 
-def _case(indices_of: Callable, rng: Any, length: int, batch: int, sizes: tuple[int, ...], epochs: int = 3) -> Call:
-    """The steps of a few epochs. sizes: the numbers of ranks, which take turns from step to step."""
+def _case(indices_of: Callable, rng: Any, length: int, batch: int, sizes: tuple[int, ...], dealt: bool = False) -> Call:
+    """Three epochs. sizes: the numbers of ranks, which take turns. dealt: does it matter who reads what?"""
     seed = int(rng.integers(1, 2**20)) | 3  # so that no seed + e is seed ^ e or seed | e
-    steps = epochs * -(length // -batch) + 1
+    steps = 3 * -(length // -batch) + 1
     of_step = [sizes[step % len(sizes)] for step in range(steps)]
     expected = [deal(steps, n, length, batch, seed)[step] for step, n in enumerate(of_step)]
     ranks = f"{sizes[0]} rank{'s' * (sizes[0] > 1)}" if len(sizes) == 1 else "another number of ranks in each step"
     name = f"{length} examples, global batches of {batch}, {ranks}"
-    return Call(_read, indices_of, of_step, length, batch, seed, gives=_told(expected), name=name)
+    gives = _told(expected) if dealt else replace(_told(expected), hands=...)
+    return Call(_read, indices_of, of_step, length, batch, seed, gives=gives, name=name)
 
 
-@check(INDICES, points=1.25)
+@check(INDICES, points=1)
 def batches_follow_the_step(indices_of, *, rng) -> Iterator[Call]:
-    """Each step has the global batch that its number says, dealt to the ranks; where batches divide the epoch."""
+    """In each step all ranks together read the global batch that its number says; where batches divide the epoch."""
     for length, batch, sizes in ((12, 4, (2,)), (12, 4, (1,)), (64, 16, (4,)), (60, 12, (4, 3, 2))):
         yield _case(indices_of, rng, length, batch, sizes)
     n, steps = (int(rng.integers(2, 6)) for _ in range(2))
@@ -80,8 +78,8 @@ def the_last_step_takes_what_is_left(indices_of, *, rng) -> Iterator[Call]:
         yield _case(indices_of, rng, length, batch, sizes)
 
 
-@check(INDICES, points=0.25)
-def ranks_may_get_fewer_or_none(indices_of, *, rng) -> Iterator[Call]:
-    """A global batch that the number of ranks does not divide is dealt all the same: some get less, or nothing."""
+@check(INDICES, points=0.5)
+def each_rank_gets_every_nth(indices_of, *, rng) -> Iterator[Call]:
+    """A rank gets every N-th example of the global batch; some may get less than others, or nothing."""
     for length, batch, n in ((12, 4, 3), (12, 3, 4), (16, 2, 8), (35, 7, int(rng.integers(2, 6)))):
-        yield _case(indices_of, rng, length, batch, (n,))
+        yield _case(indices_of, rng, length, batch, (n,), dealt=True)
