@@ -55,8 +55,11 @@ TREE_NVLINK, TREE_NETWORK, POSTING = 4.0 * US, 14.0 * US, 1.0 * US
 #: AWS's network delivers out of order, so NCCL cannot use LL or LL128. Both numbers reproduce the 378 µs of 1 MiB on 4
 #: nodes of 8 × B200 (ml-engineering, as above), whichever algorithm ran.
 EFA_STEP, EFA_TREE = StartUp(math.inf, math.inf, 26 * US), 72 * US
-#: What LL and LL128 keep of the bandwidth (same file of NCCL).
-LL_SHARE, LL128_SHARE, TREE_SHARE = 0.4, 0.92, 0.92
+#: What LL, LL128 and a tree keep of the bandwidth (same file of NCCL, lines 327 to 331).
+LL_SHARE, LL128_SHARE, TREE_SHARE = 0.5, 0.92, 0.92
+#: Bytes per second that LL reaches at most on two nodes and on more: `llMaxBws` of the same file, with Intel's CPUs. With
+#: AMD's, 22.5 and 19 GB/s.
+LL_TWO_NODES, LL_NODES = 39.0 * GB, 20.4 * GB
 
 
 def pipelined(seconds: float) -> float:
@@ -77,7 +80,8 @@ class Cluster:
     to others of its domain. ports: network ports per domain. port: bytes per second of one. host_link: bytes per second
     between a GPU and its host. switch_share: the part of `NVLINK_SHARE` that a vector added up by the switch itself
     reaches (NCCL's `nvlsEfficiency`); 0 where the switch cannot add. network_step: seconds per step of a ring over the
-    network. network_level: seconds per level of a tree over it. source: where the numbers come from.
+    network. network_level: seconds per level of a tree over it. ll: bytes per second that LL reaches at most inside a
+    domain (NCCL's `llMaxBws`). source: where the numbers come from.
     """
 
     name: str
@@ -93,6 +97,7 @@ class Cluster:
     source: str
     network_step: StartUp = field(default=NETWORK_STEP)
     network_level: float = TREE_NETWORK
+    ll: float = 141 * GB
 
     def together(self, group_size: int, stride: int = 1) -> int:
         """How many ranks of a group share an NVLink domain: the group's ranks are `stride` apart in the numbering.
@@ -177,6 +182,8 @@ class Cluster:
         """Seconds of a ring by each protocol; moving: what its bytes alone take."""
         domains = math.ceil(group_size / self.together(group_size, stride))
         between = round(steps * (domains - 1) / (group_size - 1))
+        speed = self.effective_bandwidth(group_size, stride)
+        ll = min(LL_SHARE * speed, (self.ll, LL_TWO_NODES, LL_NODES)[min(domains, 3) - 1])
 
         def start(base: float, inside: float, network: float) -> float:
             inside = inside if domains == 1 else max(inside, POSTING)
@@ -184,7 +191,7 @@ class Cluster:
 
         net = self.network_step
         return [
-            start(BASE.ll, NVLINK_STEP.ll, net.ll) + moving / LL_SHARE,
+            start(BASE.ll, NVLINK_STEP.ll, net.ll) + moving * speed / ll,
             start(BASE.ll128, NVLINK_STEP.ll128, net.ll128) + moving / LL128_SHARE,
             start(BASE.simple, NVLINK_STEP.simple, net.simple) + pipelined(moving),
         ]
@@ -201,7 +208,7 @@ CLUSTERS = {
     for cluster in (
         Cluster(
             "A100", {"bf16": 312e12}, 80 * GIB, 2000 * GB, 8, 300 * GB, 8, 25 * GB, 31 * GB, 0.0,
-            f"DGX A100. {ACCELERATORS}; {LINKS}; 8 ports of 200 Gb/s: not reopened",
+            f"DGX A100. {ACCELERATORS}; {LINKS}; 8 ports of 200 Gb/s: not reopened", ll=87.7 * GB,
         ),
         Cluster(
             "H100", HOPPER, 80 * GIB, 3350 * GB, 8, 450 * GB, 8, 50 * GB, 63 * GB, 0.85,
@@ -217,17 +224,17 @@ CLUSTERS = {
         ),
         Cluster(
             "B200", {"bf16": 2250e12, "fp8": 4500e12, "nvfp4": 9000e12}, 180 * GIB, 8000 * GB, 8, 900 * GB, 8, 50 * GB,
-            63 * GB, 0.74, f"DGX B200. {ACCELERATORS}; {LINKS}",
+            63 * GB, 0.74, f"DGX B200. {ACCELERATORS}; {LINKS}", ll=282 * GB,
         ),
         Cluster(
             "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GIB, 8000 * GB, 72, 900 * GB, 72, 50 * GB,
             450 * GB, 0.74,
-            f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs",
+            f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs", ll=282 * GB,
         ),
         Cluster(
             "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 288 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB,
             450 * GB, 0.74,
-            f"One of 72 GPUs of a rack. {ACCELERATORS} (memory: its row for B300); {LINKS}; 800 Gb/s: not reopened",
+            f"One of 72 GPUs of a rack. {ACCELERATORS} (memory: its row for B300); {LINKS}; 800 Gb/s: not reopened", ll=282 * GB,
         ),
         Cluster(
             "25 Gb/s", HOPPER, 80 * GIB, 3350 * GB, 8, 450 * GB, 1, 3.125 * GB, 63 * GB, 0.85,

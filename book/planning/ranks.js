@@ -37,8 +37,10 @@ window.ranksInTheBrowser = ({ cluster: C }) => {
     const start = (base, inside, network) =>
       C.LAUNCH + base + (steps - between) * (domains === 1 ? inside : max(inside, C.POSTING)) + (between ? between * network : 0);
     const net = cluster.network_step;
+    const speed = effective_bandwidth(cluster, group_size, stride);
+    const ll = min(C.LL_SHARE * speed, domains === 1 ? cluster.ll : domains === 2 ? C.LL_TWO_NODES : C.LL_NODES);
     return [
-      start(C.BASE.ll, C.NVLINK_STEP.ll, net.ll) + moving / C.LL_SHARE,
+      start(C.BASE.ll, C.NVLINK_STEP.ll, net.ll) + (moving * speed) / ll,
       start(C.BASE.ll128, C.NVLINK_STEP.ll128, net.ll128) + moving / C.LL128_SHARE,
       start(C.BASE.simple, C.NVLINK_STEP.simple, net.simple) + pipelined(moving),
     ];

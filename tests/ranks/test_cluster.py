@@ -115,6 +115,12 @@ def test_long_vectors_by_hand():
     assert H100.all_to_all_seconds(terabyte, 16) == pytest.approx(terabyte / 2 / (50e9 * NETWORK_SHARE), 0.01)
 
 
+def test_low_latency_moves_few_bytes_between_nodes():
+    # 126 steps, 14 of them between 8 nodes; 10 kB pass each rank nearly twice at 20.4 GB/s.
+    start_ups = 25e-6 + 6.6e-6 + 112 * 1e-6 + 14 * 2.7e-6
+    assert H100.all_reduce_seconds(1e4, 64) == pytest.approx(start_ups + 2 * 63 / 64 * 1e4 / 20.4e9, rel=1e-6)
+
+
 def test_short_vectors_by_hand():
     """One byte: launch, base and 14 steps of LL over NVLink; over the network 126 steps, 14 of them between nodes."""
     assert H100.all_reduce_seconds(1, 8, switch=False) == pytest.approx(25e-6 + 6.6e-6 + 14 * 0.6e-6, 1e-3)
