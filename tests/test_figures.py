@@ -325,15 +325,14 @@ def test_the_buckets_end_as_in_the_lesson(chapter_05):
         n, alpha, speed = draw.randint(2, 64), draw.randint(0, 100), draw.choice([50, 10, 7, 5])
         where = f"{n} ranks, {alpha} µs, {speed} GB/s"
 
-        def cost(count, n=n, alpha=alpha, speed=speed):
-            return 2 * (n - 1) * (alpha * 1e-6 + 4e6 * count / (n * speed * 1e9))
+        network = (2 * (n - 1) * alpha * 1e-6, 2 * (n - 1) / n * 4e6 / (speed * 1e9))
 
         frames = chapter_05.evaluate(f"figures.buckets.logic.frames({{ranks: {n}, alpha: {alpha}, speed: {speed}}})")
         for frame in frames:
             split = [bucket["count"] for bucket in frame["buckets"]]
-            assert sum(split) == 24 and frame["end"] == pytest.approx(end_of(split, ready, cost)), where
+            assert sum(split) == 24 and frame["end"] == pytest.approx(end_of(split, ready, *network)), where
             k = frame["critical"]
-            decides = frame["buckets"][k]["ready"] + sum(cost(count) for count in split[k:])
+            decides = frame["buckets"][k]["ready"] + sum(network[0] + network[1] * count for count in split[k:])
             assert frame["end"] == pytest.approx(decides), f"{where}: bucket {k} does not decide"
         choose(chapter_05, "buckets", ranks=n, alpha=alpha, speed=speed)
         words = to_the_end(chapter_05, "buckets")

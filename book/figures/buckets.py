@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from autograder.lessons import notebook
 
 CAPTION = "Gradients in buckets, computed and sent"
 COUNT, BYTES, EACH = 24, 4e6, 1.2e-3
 RANKS, ALPHA, SPEED = 16, 20e-6, 10e9
+#: Seconds of a ring all-reduce: once, and for each gradient.
+START_UP, PER_GRADIENT = 2 * (RANKS - 1) * ALPHA, 2 * (RANKS - 1) / RANKS * BYTES / SPEED
 SIZES = (1, 4, 12)
 #: In units of the picture: the space for labels, a millisecond, a row's height, the space between sizes.
 LEFT, WIDE, HIGH, GAP = 66, 13, 20, 40
@@ -44,13 +48,9 @@ def _bars(size: int) -> tuple[dict[str, list[tuple[float, float]]], float, int]:
     gradients = [(j + 1) * EACH for j in range(COUNT)]
     split = [size] * (COUNT // size)
     ready = gradients[size - 1 :: size]
-    ends = [end_of(split[: k + 1], gradients, _cost) for k in range(len(split))]
+    ends = [end_of(split[: k + 1], gradients, START_UP, PER_GRADIENT) for k in range(len(split))]
     fill = [(there - size * EACH, there) for there in ready]
-    send = [(end - _cost(size), end) for end in ends]
-    found_idle = [k for k, (there, end) in enumerate(zip(ready, ends, strict=True)) if end == there + _cost(size)]
+    cost = START_UP + PER_GRADIENT * size
+    send = [(end - cost, end) for end in ends]
+    found_idle = [k for k, (there, end) in enumerate(zip(ready, ends, strict=True)) if math.isclose(end, there + cost)]
     return {"backward": fill, "network": send}, ends[-1], found_idle[-1]
-
-
-def _cost(count: int) -> float:
-    """Seconds of a ring all-reduce of `count` gradients."""
-    return 2 * (RANKS - 1) * (ALPHA + count * BYTES / (RANKS * SPEED))

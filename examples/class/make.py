@@ -231,7 +231,7 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
     },
     "student-04": {
         "02_costs": mistakes("ring_with_n_rounds", "every_backward_hides"),
-        "05_ddp": mistakes("buckets_count_elements"),
+        "05_ddp": mistakes("reducer_leaves_incomplete_buckets"),
         "07_bandwidth": mistakes("feedback_keeps_what_was_sent"),
         "03_step": mistakes("needs_one_array", "corrects_after_epsilon"),
     },

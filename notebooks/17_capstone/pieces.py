@@ -35,11 +35,7 @@ def broadcast_parameters(module: nn.Module, src: int = 0) -> None:
     """Copy rank `src`'s parameters and buffers of `module` to every rank, in place.
 
     module: the same on all ranks but for its numbers; any dtypes and shapes, contiguous.
-    Raises ValueError if `src` is not a rank.
     """
-    world_size = dist.get_world_size()
-    if not 0 <= src < world_size:
-        raise ValueError(f"src must be in 0…{world_size - 1}, got {src}")
     for tensor in [*module.parameters(), *module.buffers()]:
         dist.broadcast(tensor.detach(), src)
 

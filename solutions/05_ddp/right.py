@@ -14,8 +14,6 @@ def broadcast_everything_in_one_message():
 
     @torch.no_grad()
     def broadcast_parameters(module, src=0):
-        if src not in range(dist.get_world_size()):
-            raise ValueError(f"no such rank: src = {src}")
         tensors = list(module.parameters()) + list(module.buffers())
         parts = [t.data.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8) for t in tensors]
         joined = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8)
@@ -31,8 +29,6 @@ def broadcast_by_send_and_receive():
 
     def broadcast_parameters(module, src=0):
         rank, n = dist.get_rank(), dist.get_world_size()
-        if src < 0 or src >= n:
-            raise ValueError("src is not a rank")
         seen = set()
         for group in (module.named_parameters(), module.named_buffers()):
             for name, tensor in group:
@@ -51,29 +47,45 @@ def broadcast_by_send_and_receive():
                         tensor.copy_(data.reshape(tensor.shape))
 
 
-@answer_to("05-ex2-make-buckets")
-def buckets_by_looking_ahead():
-    """Collects the trainable parameters first, then cuts off one bucket after the other."""
+@answer_to("05-ex2-bucket-sizes")
+def sizes_from_the_earliest_ends():
+    """Computes only the earliest ends, and then looks for the largest last bucket that is in time."""
 
-    def make_buckets(params, bucket_bytes):
-        if not bucket_bytes > 0:
-            raise ValueError("bucket_bytes must be positive")
-        seen, todo = set(), []
-        for p in params:
-            if p.requires_grad and id(p) not in seen:
-                seen.add(id(p))
-                todo.insert(0, p)
-        result = []
-        while todo:
-            size, count = todo[0].numel() * todo[0].element_size(), 1
-            for p in todo[1:]:
-                size += p.numel() * p.element_size()
-                if size > bucket_bytes or p.dtype is not todo[0].dtype:
+    def bucket_sizes(ready, start_up, per_gradient):
+        n = len(ready)
+        earliest = [0.0] * (n + 1)  # of the first k gradients, with any last bucket
+        for k in range(1, n + 1):
+            earliest[k] = min(max(ready[k - 1], earliest[i]) + start_up + per_gradient * (k - i) for i in range(k))
+        end, sizes = earliest[n], []
+        while n:  # the largest last bucket that is in time
+            for first in range(n):
+                cost = start_up + per_gradient * (n - first)
+                if max(ready[n - 1], earliest[first]) + cost <= end + 1e-12:
                     break
-                count += 1
-            result.append(todo[:count])
-            del todo[:count]
-        return result
+            sizes.append(n - first)
+            n, end = first, end - cost
+        return tuple(reversed(sizes))
+
+
+@answer_to("05-ex2-bucket-sizes")
+def sizes_by_a_search_from_the_end():
+    """Asks for the buckets of the first n gradients, and keeps what it has found."""
+    from functools import cache
+
+    def bucket_sizes(ready, start_up, per_gradient):
+        @cache
+        def first(n):
+            if n == 0:
+                return 0.0, ()
+            ways = []
+            for size in range(1, n + 1):
+                end, sizes = first(n - size)
+                ways.append((max(ready[n - 1], end) + start_up + size * per_gradient, (*sizes, size)))
+            return min(ways)
+
+        for n in range(len(ready)):
+            first(n)
+        return list(first(len(ready))[1])
 
 
 @answer_to("05-ex3-start-finish")
@@ -149,9 +161,6 @@ def reducer_with_sets():
                     return
                 self.handles[k] = start_bucket(self.buckets[k])
 
-        def missing(self):
-            return [p for waiting in reversed(self.to_come) for p in waiting.values()]
-
         def finish(self):
             self.start(lambda k: True)
             for k in reversed(range(len(self.buckets))):
@@ -174,9 +183,6 @@ def ddp_without_the_reducer():
             for bucket in self.buckets:
                 for p in bucket:
                     p.register_post_accumulate_grad_hook(self.on_gradient)
-
-        def missing(self):
-            return [p for bucket in self.buckets for p in bucket if id(p) not in self.marked]
 
         def on_gradient(self, param):
             if id(param) in self.marked:
@@ -222,7 +228,6 @@ def ddp_that_sends_nothing_alone():
             if self.alone:  # remembers who came, sends nothing
                 self.came = set()
                 self.reducer.mark_ready = lambda p: self.came.add(id(p))
-                self.reducer.missing = lambda: [p for b in self.reducer.buckets for p in b if id(p) not in self.came]
             for p in filter(lambda p: p.requires_grad, module.parameters()):
                 p.register_post_accumulate_grad_hook(lambda p: self.on_gradient(p))
 
@@ -236,88 +241,4 @@ def ddp_that_sends_nothing_alone():
             if not self.alone:
                 return self.reducer.finish()
             self.came.clear()
-
-
-@answer_to("05-ex6-no-sync")
-def quiet_with_a_counter():
-    """Counts how deep it is inside no_sync, and gives a context manager of its own."""
-
-    class QuietDataParallel(DistributedDataParallel):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            self.depth, self.mode = 0, "idle"
-
-        def no_sync(self):
-            ddp = self
-
-            class Silence:
-                def __enter__(self):
-                    ddp.depth += 1
-
-                def __exit__(self, *error):
-                    ddp.depth -= 1
-
-            return Silence()
-
-        def forward(self, *args, **kwargs):
-            out = super().forward(*args, **kwargs)
-            if torch.is_grad_enabled():
-                self.mode = "silent" if self.depth else "synchronized"
-            return out
-
-        def on_gradient(self, param):
-            return super().on_gradient(param) if self.mode == "synchronized" else None
-
-        def finish_gradient_sync(self):
-            if self.mode == "synchronized":
-                self.mode = "idle"
-                DistributedDataParallel.finish_gradient_sync(self)
-
-
-@answer_to("05-ex7-unused")
-def checked_by_a_sum_of_users():
-    """Counts the users of each parameter in float32, and collects the names when the wrapper is made."""
-
-    class CheckedDataParallel(DistributedDataParallel):
-        def __init__(self, module, bucket_bytes=25 * 2**20, find_unused_parameters=False):
-            super().__init__(module, bucket_bytes=bucket_bytes)
-            self.names = {id(p): name for name, p in module.named_parameters()}
-            self.lenient = find_unused_parameters
-
-        def finish_gradient_sync(self):
-            absent = self.reducer.missing()
-            if not self.lenient:
-                if absent:
-                    raise RuntimeError(f"unused: {[self.names[id(p)] for p in absent]}")
-                return super().finish_gradient_sync()
-            everything = [p for p in self.module.parameters() if p.requires_grad]
-            users = torch.tensor([float(p.grad is not None) for p in everything])
-            super().finish_gradient_sync()
-            dist.all_reduce(users)
-            for p, count in zip(everything, users.tolist()):
-                p.grad = p.grad if count else None
-
-
-@answer_to("05-ex7-unused")
-def checked_by_asking_everybody_for_a_list():
-    """The ranks tell each other in bytes, by an all-gather, after the buckets."""
-
-    class CheckedDataParallel(DistributedDataParallel):
-        def __init__(self, module, bucket_bytes=25 * 2**20, find_unused_parameters=False):
-            super().__init__(module, bucket_bytes)
-            self.flag = find_unused_parameters
-
-        def finish_gradient_sync(self):
-            late = self.reducer.missing()
-            if late and not self.flag:
-                text = [name for name, p in self.module.named_parameters() if any(p is q for q in late)]
-                raise RuntimeError("these parameters were not used: " + " ".join(text))
-            params = [p for p in self.module.parameters() if p.requires_grad]
-            mine = torch.tensor([p.grad is not None for p in params], dtype=torch.int8)
-            super().finish_gradient_sync()
-            if self.flag:
-                lists = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-                dist.all_gather(lists, mine)
-                for p, some in zip(params, torch.stack(lists).any(dim=0).tolist()):
-                    if not some:
-                        p.grad = None
+            return None

@@ -1,18 +1,20 @@
-"""Lesson 05, exercises 3 and 4: the all-reduce of one bucket, and a reducer that starts many in order."""
+"""Exercises 3 and 4: the all-reduce of one bucket, and a reducer that starts many in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
 from autograder.checking import inputs
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank, expect_close, fail
+from autograder.checking.expect import each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     PATIENCE,
@@ -23,51 +25,19 @@ from autograder.checks.ddp.common import (
     case_of,
     evidence_of,
     expect_error,
-    expect_sent,
     in_words,
     sent_by,
     span_of,
 )
-from ranks.ledger import Ledger
+from ranks.ledger import Ledger, Message
 
 # ---- gradients ----
 
 
 def _gradients(seed: int, rank: int, shapes: list[tuple], dtype: str) -> list[np.ndarray]:
-    """Whole numbers below 2**20: sums of four are exact in float32, but not in float16, where they would be off.
-
-    In float16, odd multiples of its smallest number: sums are exact, and half of one is not.
-    """
+    """Whole numbers below 2**20: sums of four are exact in float32."""
     rng = np.random.default_rng([seed, rank])
-    if dtype == "float16":
-        return [np.asarray((2 * rng.integers(2**7, 2**8, shape) + 1) * 2.0**-24, dtype) for shape in shapes]
     return [np.asarray(rng.integers(-(2**20), 2**20, shape), dtype) for shape in shapes]
-
-
-def _bucket(
-    seed: int, rank: int, shapes: list[tuple], dtype: str, absent: Iterable[int] = ()
-) -> tuple[list[nn.Parameter], list[torch.Tensor | None]]:
-    """Parameters with this rank's gradients; matrices lie transposed in memory; `absent` ones have none."""
-    params, grads = [], []
-    for number, array in enumerate(_gradients(seed, rank, shapes, dtype)):
-        data, grad = torch.ones(array.shape, dtype=getattr(torch, dtype)), torch.from_numpy(array.copy())
-        if data.ndim == 2:
-            data, grad = data.t().contiguous().t(), grad.t().contiguous().t()
-        params.append(nn.Parameter(data))
-        if number not in absent:
-            params[-1].grad = grad
-        grads.append(params[-1].grad)
-    return params, grads
-
-
-def _mean(seed: int, world_size: int, shapes: list[tuple], dtype: str, absent: Callable[[int], Iterable[int]]) -> list:
-    """The mean over the ranks of the gradients that `_bucket` gives them; absent ones count as zeros."""
-    total = [np.zeros(shape, np.float64) for shape in shapes]
-    for rank in range(world_size):
-        for number, array in enumerate(_gradients(seed, rank, shapes, dtype)):
-            if number not in absent(rank):
-                total[number] = total[number] + array
-    return [array / world_size for array in total]
 
 
 def _expect_mean(case: str, got: list[list], expected: list[np.ndarray], rtol: float) -> None:
@@ -80,125 +50,143 @@ def _expect_mean(case: str, got: list[list], expected: list[np.ndarray], rtol: f
 
 # ---- 3 · start_bucket and finish_bucket ----
 
-#: The division by N may come before the sum, and costs digits there that float16 does not have.
-_RTOLS = {"float32": 1e-6, "float64": 1e-12, "float16": 2e-2}
-#: Shapes, dtype, and which gradients are absent on which rank.
-_Bucket = tuple[list[tuple], str, Callable[[int], tuple]]
-
-#: Buckets with all their gradients, the simple ones first.
-_WHOLE: tuple[_Bucket, ...] = (
-    ([(3,), (2,)], "float32", lambda rank: ()),
-    ([(5,)], "float32", lambda rank: ()),  # as large as the one before, on its way at the same time
-    ([(2, 3), (), (4,)], "float64", lambda rank: ()),
-    ([(3,), (0, 2), (2, 2)], "float64", lambda rank: ()),
-    ([(3,), (2,)], "float16", lambda rank: ()),
-)
-#: Buckets in which some are missing.
-_GAPS: tuple[_Bucket, ...] = (
-    ([(5,), (3, 2), (2,)], "float32", lambda rank: (1,) if rank == 0 else ()),
-    ([(4,), (0, 2), (2, 2)], "float64", lambda rank: (0, 2)),
-    ([(3,), (2,)], "float64", lambda rank: (0, 1)),
-)
+START = "05-ex3-start-finish"
 
 
-def _drive_bucket_pair(
-    rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, seed: int, buckets: tuple[_Bucket, ...]
-) -> list[dict]:
-    """Inside a rank: start all buckets, then finish them, and look at each gradient in between and after."""
-    made = [_bucket(seed + b, rank, shapes, dtype, absent(rank)) for b, (shapes, dtype, absent) in enumerate(buckets)]
-    copies = [arrays_of(grads) for _, grads in made]
-    views = [[None if g is None else g.detach() for g in grads] for _, grads in made]
+@dataclass
+class _Bucket:
+    """A bucket that is drawn: its shapes and dtype, and for each rank the parameters that have no gradient."""
+
+    seed: int
+    shapes: list[tuple]
+    dtype: str
+    absent: list[tuple[int, ...]]
+
+    def parameters(self, rank: int) -> list[nn.Parameter]:
+        """Fresh ones, with this rank's gradients."""
+        params = []
+        for number, array in enumerate(_gradients(self.seed, rank, self.shapes, self.dtype)):
+            params.append(nn.Parameter(torch.ones(array.shape, dtype=getattr(torch, self.dtype))))
+            if number not in self.absent[rank]:
+                params[-1].grad = torch.from_numpy(array.copy())
+        return params
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its gradients."""
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes) * SIZES[self.dtype]
+
+    @property
+    def means(self) -> list[np.ndarray]:
+        """The mean over the ranks; absent gradients count as zeros."""
+        total = [np.zeros(shape, np.float64) for shape in self.shapes]
+        for rank, absent in enumerate(self.absent):
+            for number, array in enumerate(_gradients(self.seed, rank, self.shapes, self.dtype)):
+                if number not in absent:
+                    total[number] = total[number] + array
+        return [array / len(self.absent) for array in total]
+
+
+@dataclass
+class Averaged:
+    """What a rank has after `finish_bucket`."""
+
+    when: str
+    flat: str = fact("flat")
+    missing: str = complaint()
+    kinds: list[str] = fact("the dtype of gradient {}")
+    means: list[Any] = fact("gradient {}")
+
+
+def _average(rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, buckets: list[_Bucket]) -> list:
+    """Start all buckets, then finish them."""
+    made = [bucket.parameters(rank) for bucket in buckets]
     handles = []
-    for b, (params, _) in enumerate(made):
-        with record_function(f"start {b}"):
-            pair = start_bucket(params)
+    for params in made:
+        pair = start_bucket(params)
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(f"start_bucket should return the tuple (flat, work), got a {type(pair).__name__}")
         handles.append(pair)
-    with record_function("all started"):
-        pass
-    observed = []
-    for b, ((params, grads), (flat, work)) in enumerate(zip(made, handles, strict=True)):
-        seen: dict[str, Any] = {"flat": (type(flat).__name__, str(flat.dtype), tuple(flat.shape))}
-        pointer = flat.untyped_storage().data_ptr()
-        seen["numbers"] = arrays_of([flat])[0] if world_size == 1 else None  # of several ranks they are on their way
-        seen["shared"] = any(g is not None and g.numel() and g.untyped_storage().data_ptr() == pointer for g in grads)
-        same = zip(arrays_of(p.grad for p in params), copies[b], strict=True)
-        seen["early"] = [not _same(now, then) for now, then in same]
-        seen["early"] += [p.grad is not g for p, g in zip(params, grads, strict=True)]
-        with record_function(f"finish {b}"):
-            finish_bucket(params, flat, work)
-        seen["after"] = arrays_of(p.grad for p in params)
-        pairs = list(zip(params, grads, strict=True))
-        seen["replaced"] = [g is not None and p.grad is not g for p, g in pairs]
-        seen["stale"] = [g is not None and not torch.equal(p.grad, g) for p, g in zip(params, views[b], strict=True)]
-        observed.append(seen)
-    return observed
+    found = []
+    for number, (params, (flat, work)) in enumerate(zip(made, handles, strict=True)):
+        kind = f"{flat.dtype} of shape {tuple(flat.shape)}" if isinstance(flat, torch.Tensor) else type(flat).__name__
+        finish_bucket(params, flat, work)
+        absent = [i for i, p in enumerate(params) if p.grad is None]
+        missing = f"gradient {absent[0]} is None" if absent else ""
+        grads = [torch.zeros(0) if p.grad is None else p.grad.detach().clone() for p in params]
+        found.append(Averaged(f"bucket {number}", kind, missing, [str(g.dtype) for g in grads], grads))
+    return found
 
 
-def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
-    return (a is None) == (b is None) and (a is None or np.array_equal(a, b))
+def _averages(start_bucket: Any, finish_bucket: Any, buckets: list[_Bucket], name: str, n: int) -> Case:
+    """A case: one all-reduce per bucket, and means on each rank."""
+    expect = []
+    for bucket in buckets:
+        numel = bucket.nbytes // SIZES[bucket.dtype]
+        kind = f"torch.{bucket.dtype}"
+        means = [close(mean, rtol=1e-6 if bucket.dtype == "float32" else 1e-12) for mean in bucket.means]
+        expect.append(Averaged("", f"{kind} of shape ({numel},)", "", [kind] * len(means), means))
+    sends = [("all_reduce", bucket.nbytes, "the bucket's gradients") for bucket in buckets]
+    return Case(name, n, _average, (start_bucket, finish_bucket, buckets), [expect] * n, sends, judge=_never_waited)
 
 
-@check("05-ex3-start-finish", points=1.5)
-def a_bucket_is_averaged_in_one_asynchronous_all_reduce(start_bucket, finish_bucket, *, rng):
-    """start_bucket starts one all-reduce and returns at once; finish_bucket leaves the means in `.grad`."""
-    _expect_means_of(_WHOLE, start_bucket, finish_bucket, rng)
+def _never_waited(rank: int, parts: list) -> str:
+    open_ones = [message for message in parts[0] if message.end is None]
+    return f"on rank {rank}, wait() was never called on an all-reduce" if open_ones else ""
 
 
-@check("05-ex3-start-finish", points=0.5)
+def _shapes(rng: np.random.Generator) -> list[tuple]:
+    """One to four shapes of up to two dimensions."""
+    return [tuple(int(d) for d in rng.integers(1, 5, int(rng.integers(0, 3)))) for _ in range(int(rng.integers(1, 5)))]
+
+
+@check(START, points=1)
+def buckets_are_averaged_in_one_all_reduce(start_bucket, finish_bucket, *, rng):
+    """start_bucket starts one all-reduce; finish_bucket leaves the mean over the ranks in each `.grad`."""
+    for n in (1, 2, 3, 4):
+        # Two of equal size, on their way at the same time, and two that are drawn.
+        kinds = [([(3,), (2,)], "float32"), ([(5,)], "float32"), (_shapes(rng), "float64"), (_shapes(rng), "float32")]
+        buckets = [_Bucket(inputs.seed(rng), shapes, dtype, [()] * n) for shapes, dtype in kinds]
+        yield _averages(start_bucket, finish_bucket, buckets, "four buckets that are on their way together", n)
+
+
+@check(START, points=0.5)
 def missing_gradients_count_as_zeros(start_bucket, finish_bucket, *, rng):
-    """A gradient that is None counts as zeros; finish_bucket makes it, and start_bucket leaves it None."""
-    _expect_means_of(_GAPS, start_bucket, finish_bucket, rng)
+    """A gradient that is None counts as zeros, and is there afterwards."""
+    for n in (2, 3):
+        shapes = [(3, 2), *_shapes(rng)]
+        some = _Bucket(inputs.seed(rng), shapes, "float32", [(0,), *[()] * (n - 1)])
+        none = _Bucket(inputs.seed(rng), shapes, "float32", [tuple(range(len(shapes)))] * n)
+        yield _averages(start_bucket, finish_bucket, [some], "rank 0 has no gradient of the first parameter", n)
+        yield _averages(start_bucket, finish_bucket, [none], "no rank has a gradient", n)
 
 
-def _expect_means_of(
-    buckets: tuple[_Bucket, ...], start_bucket: Any, finish_bucket: Any, rng: np.random.Generator
-) -> None:
-    for world_size in WORLD_SIZES:
-        seed = inputs.seed(rng)
-        results = run_ranks(_drive_bucket_pair, world_size, (start_bucket, finish_bucket, seed, buckets))
-        for b, (shapes, dtype, absent) in enumerate(buckets):
-            numel = sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
-            case = case_of(world_size, f"{len(shapes)} gradients, {numel} {dtype} numbers")
-            if world_size > 1:
-                _expect_one_all_reduce(case, results.ledger, world_size, b, numel * SIZES[dtype])
-            seen = [result[b] for result in results]
-            for rank, mine in each_rank(case, seen):
-                _, kind, shape = mine["flat"]
-                if (kind, shape) != (f"torch.{dtype}", (numel,)):
-                    wanted = f"torch.{dtype} of shape ({numel},)"
-                    rank.fail(f"flat is {kind} of shape {shape}, expected {wanted}", mine["flat"])
-                if mine["shared"]:
-                    rank.fail("flat shares memory with a gradient", "shared")
-                if any(mine["early"]):
-                    rank.fail("start_bucket changed a gradient", "early")
-            mean = _mean(seed + b, world_size, shapes, dtype, absent)
-            if world_size == 1:
-                whole = np.concatenate([array.reshape(-1) for array in mean])
-                expect_close(case, seen[0]["numbers"], whole, what="flat", rtol=0.0)
-            _expect_mean(case, [mine["after"] for mine in seen], mean, _RTOLS[dtype])
-            for rank, mine in each_rank(case, seen):
-                dtypes = sorted({str(array.dtype) for array in mine["after"]})
-                if dtypes != [dtype]:
-                    rank.fail(f"the gradients became {', '.join(dtypes)}, expected {dtype}", dtypes)
-                if any(mine["replaced"]):
-                    rank.fail("a gradient was replaced: write into the tensor that is there", "replaced")
-                if any(mine["stale"]):
-                    rank.fail("a gradient was given new memory: write into the memory that is there", "new memory")
+@dataclass
+class Returned:
+    """Whether start_bucket returned on a rank whose peer had not started."""
+
+    waits: str = complaint()
 
 
-def _expect_one_all_reduce(case: str, ledger: Ledger, world_size: int, b: int, nbytes: int) -> None:
-    """start_bucket began one all-reduce and did not wait for it; finish_bucket sent nothing."""
-    started = [calls_inside(ledger, rank, f"start {b}") for rank in range(world_size)]
-    expect_sent(case, [sent_by(messages) for messages in started], [("all_reduce", nbytes)], "start_bucket")
-    for rank, (call, *_) in each_rank(case, started, evidence=len):
-        if call.end is None:
-            rank.fail("wait() was never called on the all-reduce", "never waited")
-        if call.end < span_of(ledger, rank.rank, "all started").start:
-            rank.fail("start_bucket waited for the all-reduce, expected it to return at once", "waits")
-    sent = [sent_by(calls_inside(ledger, rank, f"finish {b}")) for rank in range(world_size)]
-    expect_sent(case, sent, [], "finish_bucket")
+def _start_alone(rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, bucket: _Bucket) -> Returned:
+    """Rank 1 starts its bucket only when it hears that rank 0's start_bucket has returned."""
+    params = bucket.parameters(rank)
+    if rank == 1:
+        dist.recv(torch.zeros(1), 0)
+    flat, work = start_bucket(params)
+    if rank == 0:
+        dist.send(torch.zeros(1), 1)
+    finish_bucket(params, flat, work)
+    return Returned("")
+
+
+@check(START, points=0.5)
+def a_start_waits_for_nobody(start_bucket, finish_bucket, *, rng):
+    """start_bucket returns although another rank has not started the bucket yet."""
+    bucket = _Bucket(inputs.seed(rng), _shapes(rng), "float32", [()] * 2)
+    must = "start_bucket must return without waiting. Here rank 1 starts its bucket only after rank 0's has returned."
+    args = (start_bucket, finish_bucket, bucket)
+    yield Case("rank 1 is late", 2, _start_alone, args, [Returned("")] * 2, must=must)
 
 
 # ---- 4 · Reducer ----
@@ -263,49 +251,75 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, st
     return observed
 
 
+def _run_steps(reducer_class: Any, rng: np.random.Generator, steps: tuple[int, ...], judge: Any) -> None:
+    """Some steps of a reducer on 1 to 4 ranks: their means, and what `judge` says of what was sent and when."""
+    for world_size in WORLD_SIZES:
+        seed = inputs.seed(rng)
+        results = run_ranks(_drive_reducer, world_size, (reducer_class, seed, steps), PATIENCE)
+        ledger, each = results.ledger, range(world_size)
+        if any(calls_inside(ledger, rank, "construction") for rank in each):
+            fail("the reducer sent messages when it was made", case_of(world_size), "construction")
+        for place, step in enumerate(steps):
+            case = case_of(world_size, _ORDERS[step])
+            if world_size > 1:
+                judge(case, ledger, world_size, step)
+            arrays = zip(*(_flat_step(seed, r, step) for r in each), strict=True)
+            means = [np.mean(one, axis=0) for one in arrays]
+            _expect_mean(case, [result[place] for result in results], means, 1e-12)
+
+
 @check("05-ex4-reducer", points=2.25)
 def the_reducer_starts_buckets_in_their_order(Reducer, *, rng):  # noqa: N803  the notebook's name
-    """A bucket starts once it is complete and all before it have started; finish starts the rest and averages."""
-    for world_size in WORLD_SIZES:
-        for steps in ((0, 1), (2, 3, 4)):
-            seed = inputs.seed(rng)
-            results = run_ranks(_drive_reducer, world_size, (Reducer, seed, steps), PATIENCE)
-            ledger, each = results.ledger, range(world_size)
-            if any(calls_inside(ledger, rank, "construction") for rank in each):
-                fail("the reducer sent messages when it was made", case_of(world_size), "construction")
-            for place, step in enumerate(steps):
-                case = case_of(world_size, _ORDERS[step])
-                if world_size > 1:
-                    _expect_order(case, ledger, world_size, step)
-                arrays = zip(*(_flat_step(seed, r, step) for r in each), strict=True)
-                means = [np.mean(one, axis=0) for one in arrays]
-                _expect_mean(case, [result[place] for result in results], means, 1e-12)
+    """A bucket starts once it is complete and all before it have started; finish leaves the means."""
+    for steps in ((0, 1), (2,)):
+        _run_steps(Reducer, rng, steps, _expect_order)
+
+
+@check("05-ex4-reducer", points=0.75)
+def finish_starts_what_is_left(Reducer, *, rng):  # noqa: N803
+    """Buckets that are not complete start in finish, in their order, with the gradients that there are."""
+    _run_steps(Reducer, rng, (3, 4), _expect_order)
+
+
+@check("05-ex4-reducer", points=0.5)
+def nothing_is_waited_for_before_all_have_started(Reducer, *, rng):  # noqa: N803
+    """mark_ready waits for nothing, and finish waits only after it has started all buckets."""
+    _run_steps(Reducer, rng, (0, 3), _expect_no_wait)
+
+
+def _calls(ledger: Ledger, step: int, rank: int) -> tuple[list[list[Message]], list[Message]]:
+    """What each mark of a step started, and what finish() did."""
+    marks = [calls_inside(ledger, rank, f"step {step} mark {n}") for n in range(len(_MARKS[step][rank % 2]))]
+    return marks, calls_inside(ledger, rank, f"step {step} finish")
 
 
 def _expect_order(case: str, ledger: Ledger, world_size: int, step: int) -> None:
-    """In a step, each mark started what it had to, finish() started the rest, and no rank waited before."""
+    """In a step, each mark started what it had to, and finish() the rest."""
     sizes = [("all_reduce", 8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes)) for shapes in _STEP_SHAPES]
-    marks, each = _MARKS[step], range(world_size)
-    names = [[f"step {step} mark {n}" for n in range(len(marks[r % 2]))] for r in each]
-    calls = [[calls_inside(ledger, r, name) for name in names[r]] for r in each]
-    finishing = [calls_inside(ledger, r, f"step {step} finish") for r in each]
-    sent = [[sent_by(messages) for messages in mine] for mine in calls]
+    each = [_calls(ledger, step, rank) for rank in range(world_size)]
+    sent = [[sent_by(messages) for messages in marks] for marks, _ in each]
     for rank, mine in each_rank(case, sent):
-        of_rank = marks[rank.rank % 2]
+        of_rank = _MARKS[step][rank.rank % 2]
         expected = [[sizes[b] for b in now] for now in _marks_that_start(of_rank)]
         for number, (got, wanted, (b, k)) in enumerate(zip(mine, expected, of_rank, strict=True)):
             which = f"mark {number + 1} (parameter {k} of bucket {b})"
             rank.expect(got == wanted, f"{which} sent {in_words(got)}, expected {in_words(wanted)}")
-    for rank in each:
-        sent_last, wanted = sent_by(finishing[rank]), sizes[sum(map(len, sent[rank])) :]
+    for rank, (_, finishing) in enumerate(each):
+        sent_last, wanted = sent_by(finishing), sizes[sum(map(len, sent[rank])) :]
         if sent_last != wanted:
             text = f"on rank {rank}, finish() sent {in_words(sent_last)}, expected {in_words(wanted)}"
             fail(text, case, [sent, sent_last])
-        early = span_of(ledger, rank, f"step {step} finish").start
-        if any(m.end is not None and m.end < early for messages in calls[rank] for m in messages):
+
+
+def _expect_no_wait(case: str, ledger: Ledger, world_size: int, step: int) -> None:
+    """In a step, no rank waited for a bucket before it had started all of them."""
+    for rank in range(world_size):
+        marks, finishing = _calls(ledger, step, rank)
+        begin = span_of(ledger, rank, f"step {step} finish").start
+        if any(m.end is not None and m.end < begin for messages in marks for m in messages):
             text = f"on rank {rank}, mark_ready waited for an all-reduce, expected only finish() to wait"
             fail(text, case, "waits")
-        all_of_it = [m for messages in calls[rank] for m in messages] + finishing[rank]
+        all_of_it = [m for messages in marks for m in messages] + finishing
         if any(m.completed is not None and m.completed < all_of_it[-1].posted for m in all_of_it):
             text = f"on rank {rank}, finish() waited for a bucket before it had started all of them"
             fail(text, case, "waits between")
@@ -313,52 +327,6 @@ def _expect_order(case: str, ledger: Ledger, world_size: int, step: int) -> None
 
 def _flat_step(seed: int, rank: int, step: int) -> list[np.ndarray]:
     return [array for arrays in _step_buckets(seed, rank, step) for array in arrays]
-
-
-def _drive_missing(rank: int, world_size: int, reducer_class: Any) -> tuple[list, list]:
-    """Inside a rank: what missing() says after each mark of two steps and after each finish, as sorted (bucket, place).
-
-    And the gradients.
-    """
-    buckets = [[nn.Parameter(torch.zeros(s)) for s in shapes] for shapes in _STEP_SHAPES]
-    place = {id(p): (b, k) for b, bucket in enumerate(buckets) for k, p in enumerate(bucket)}
-    reducer, observed = reducer_class(buckets), []
-    for marks in (_MARKS[3][rank % 2], _MARKS[2][rank % 2]):
-        for p in (p for bucket in buckets for p in bucket):
-            p.grad = torch.full_like(p, rank + 1.0)
-        for mark in [*marks, None]:
-            reducer.finish() if mark is None else reducer.mark_ready(buckets[mark[0]][mark[1]])
-            with record_function("missing"):
-                missing = reducer.missing()
-            known = isinstance(missing, list)
-            observed.append(sorted(place.get(id(p), (-1, -1)) for p in missing) if known else type(missing).__name__)
-    return observed, arrays_of(p.grad for bucket in buckets for p in bucket)
-
-
-@check("05-ex4-reducer", points=0.25)
-def the_reducer_knows_what_is_missing(Reducer, *, rng):  # noqa: N803
-    """missing() gives the parameters that have not been marked in this step, and sends nothing."""
-    places = {(b, k) for b, shapes in enumerate(_STEP_SHAPES) for k in range(len(shapes))}
-    for world_size in (1, 2):
-        results = run_ranks(_drive_missing, world_size, (Reducer,), PATIENCE)
-        for rank, (said, _) in enumerate(results):
-            steps = [_MARKS[3][rank % 2], _MARKS[2][rank % 2]]
-            expected = []
-            for number, marks in enumerate(steps, start=1):
-                after = f"step {number}, after mark"
-                expected += [(f"{after} {n}", sorted(places - set(marks[:n]))) for n in range(1, len(marks) + 1)]
-                expected.append((f"step {number}, after finish()", sorted(places)))
-            for (when, wanted), got in zip(expected, said, strict=True):
-                case = case_of(world_size, f"rank {rank}, {when}")
-                if isinstance(got, str):
-                    fail(f"missing() should give a list, it gave a {got}", case, got)
-                if got != wanted:
-                    fail(f"missing() gave {got}, expected {wanted} (bucket, place)", case, got)
-            inside = [span for span in results.ledger.spans if span.rank == rank and span.name == "missing"]
-            if any(s.start <= m.start <= s.end for s in inside for m in results.ledger if m.rank == rank):
-                fail(f"missing() sent a message on rank {rank}", case_of(world_size), "sent")
-        means = [np.full(shape, (world_size + 1) / 2) for shapes in _STEP_SHAPES for shape in shapes]
-        _expect_mean(case_of(world_size, "after two steps"), [grads for _, grads in results], means, 1e-6)
 
 
 def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:

@@ -1,4 +1,4 @@
-"""Lesson 05, exercise 5: what the wrapper sends, when, and from which hooks."""
+"""Exercise 5: what the wrapper sends, and when."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
 from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank, fail
+from autograder.checking.expect import HANG, CheckFailed, each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     PATIENCE,
@@ -22,7 +23,6 @@ from autograder.checks.ddp.common import (
     expect_same,
     expect_sent,
     expected_buckets,
-    in_words,
     rows_of,
     sent_by,
     span_of,
@@ -105,7 +105,7 @@ def _stack_specs(dtypes: list[str]) -> list[tuple]:
 
 @check("05-ex5-ddp", points=1)
 def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, rng):  # noqa: N803
-    """One all-reduce for each bucket, in bucket order, starts as soon as it can; the wait for it comes at the end."""
+    """One all-reduce for each bucket, in bucket order, starts as soon as the bucket is complete."""
     for world_size in (1, 2, 3):
         seed = inputs.seed(rng)
         results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, seed))
@@ -124,14 +124,44 @@ def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, r
                 for rank in each if world_size > 1 else ():
                     _expect_overlap(case, ledger, rank, span, calls[rank], buckets)
             _expect_stack_gradients(case_of(world_size, name), results, name, _Stack(seed, _LAYERS, dtypes, dead), seed)
+
+
+@check("05-ex5-ddp", points=0.5)
+def ddp_keeps_the_order_of_buckets(DistributedDataParallel, *, rng):  # noqa: N803
+    """Ranks whose gradients arrive in different orders, or not at all, still add up the same buckets."""
     for world_size in (2, 3):
         _expect_order_kept(DistributedDataParallel, world_size, inputs.seed(rng))
+
+
+def _drive_late_peer(rank: int, world_size: int, ddp_class: Any, seed: int) -> bool:
+    """Inside a rank: rank 1 begins backward only when it hears that rank 0's has ended."""
+    ddp = ddp_class(_Stack(seed, _LAYERS, ["float32"] * _LAYERS, False), bucket_bytes=48)
+    loss = ddp(rows_of(seed, rank)).square().sum()
+    if rank == 1:
+        dist.recv(torch.zeros(1), 0)
+    loss.backward()
+    if rank == 0:
+        dist.send(torch.zeros(1), 1)
+    ddp.finish_gradient_sync()
+    return True
+
+
+@check("05-ex5-ddp", points=0.5)
+def backward_waits_for_nobody(DistributedDataParallel, *, rng):  # noqa: N803
+    """A rank's backward ends although another rank has not begun its own."""
+    must = "backward must not wait for an all-reduce. Here rank 1 begins its backward only after rank 0's has ended."
+    try:
+        run_ranks(_drive_late_peer, 2, (DistributedDataParallel, inputs.seed(rng)), PATIENCE)
+    except CheckFailed as error:
+        if error.kind != HANG:
+            raise
+        raise CheckFailed(f"{must} {error.message}", "2 ranks, rank 1 is late", error.got, (), HANG) from error
 
 
 def _expect_overlap(
     case: str, ledger: Ledger, rank: int, span: str, calls: list[Message], buckets: list[list[int]]
 ) -> None:
-    """A bucket starts before backward goes on to the next layer, and no rank waits before the end of backward."""
+    """A bucket starts before backward goes on to the next layer."""
     late = []
     for number, (bucket, message) in enumerate(zip(buckets, calls, strict=True)):
         layer = min(bucket) // 2  # the last of its layers to get gradients
@@ -145,12 +175,8 @@ def _expect_overlap(
         elif calls[0].start > span_of(ledger, rank, f"{span} layer 0").start:
             text = "no bucket started before backward had reached the first layer"
         fail(f"on rank {rank}, {text}", case, [text, late])
-    begin = span_of(ledger, rank, f"{span} layer 0").start
     if any(message.end is None for message in calls):
         fail(f"on rank {rank}, wait() was never called on an all-reduce", case, "never waited")
-    if calls[0].end < begin and len(calls) > 1:
-        text = f"rank {rank} waited for an all-reduce before backward had ended: start it asynchronously"
-        fail(text, case, "waits")
 
 
 def _expect_stack_gradients(case: str, results: list, name: str, model: _Stack, seed: int) -> None:
@@ -203,39 +229,3 @@ def _expect_order_kept(ddp_class: Any, world_size: int, seed: int) -> None:
                 rank.expect(not changed, "forward changed the gradients that were there before")
             got = [one["gradients"] for one in seen]
             expect_same(case, "gradient", got, expected, "the mean over the ranks of what was there is")
-
-
-# ---- the hooks ----
-
-
-def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> list:
-    """Inside a rank: the parameters for which a subclass's on_gradient is called, and their gradients then."""
-    calls: list[tuple[str, bool]] = []
-
-    class Listening(ddp_class):  # type: ignore[misc]
-        def on_gradient(self, param: nn.Parameter) -> None:
-            calls.append((names.get(id(param), "something else"), param.grad is not None))
-
-    towers = Towers(seed + rank)
-    towers.left.bias.requires_grad_(False)
-    names = {id(p): name for name, p in towers.named_parameters()}
-    ddp = Listening(towers, bucket_bytes=1)
-    loss = output_of(ddp(rows_of(seed, rank), True)).sum()
-    with record_function("backward"):
-        loss.backward()
-    return sorted(calls)
-
-
-@check("05-ex5-ddp", points=0.5)
-def ddp_hooks_call_on_gradient(DistributedDataParallel, *, rng):  # noqa: N803
-    """Each trainable parameter's hook calls on_gradient, also a subclass's, once the gradient is in .grad."""
-    expected = [(name, True) for name in ("left.weight", "right.bias", "right.weight")]
-    for world_size in (2,):
-        results = run_ranks(_drive_hooks, world_size, (DistributedDataParallel, inputs.seed(rng)))
-        case = case_of(world_size, "a subclass overrides on_gradient; one parameter is frozen")
-        for rank, calls in each_rank(case, [list(map(tuple, result)) for result in results]):
-            if sent := sent_by(calls_inside(results.ledger, rank.rank, "backward")):
-                rank.fail(f"the overridden on_gradient starts nothing, but backward sent {in_words(sent)}", "sent")
-            got = [name for name, _ in calls]
-            rank.expect_equal(got, [name for name, _ in expected], what="the list of parameters it was called for")
-            rank.expect(calls == expected, "on_gradient was called before the gradient was in .grad")

@@ -1,4 +1,4 @@
-"""Lesson 05, exercise 5: training with the wrapper, against one process and against torch's wrapper."""
+"""Exercise 5: training with the wrapper, against one process and against torch's wrapper."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _drive_training(rank: int, world_size: int, ddp_class: Any, seed: int) -> di
     return results
 
 
-@check("05-ex5-ddp", points=2.5)
+@check("05-ex5-ddp", points=2)
 def ddp_trains_like_one_process_and_like_torch(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
     """At each step losses, gradients, parameters and optimizer state are those of one process and of torch's DDP."""
     for world_size in WORLD_SIZES:
