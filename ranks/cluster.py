@@ -57,8 +57,8 @@ TREE_NVLINK, TREE_NETWORK, POSTING = 4.0 * US, 14.0 * US, 1.0 * US
 EFA_STEP, EFA_TREE = StartUp(math.inf, math.inf, 26 * US), 72 * US
 #: What LL, LL128 and a tree keep of the bandwidth (same file of NCCL, lines 327 to 331).
 LL_SHARE, LL128_SHARE, TREE_SHARE = 0.5, 0.92, 0.92
-#: Bytes per second that LL reaches at most on two nodes and on more: `llMaxBws` of the same file, with Intel's CPUs. With
-#: AMD's, 22.5 and 19 GB/s.
+#: Bytes per second that LL reaches at most on two nodes and on more: `llMaxBws` of the same file, with Intel's CPUs.
+#: With AMD's, 22.5 and 19 GB/s.
 LL_TWO_NODES, LL_NODES = 39.0 * GB, 20.4 * GB
 
 
@@ -229,12 +229,14 @@ CLUSTERS = {
         Cluster(
             "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GIB, 8000 * GB, 72, 900 * GB, 72, 50 * GB,
             450 * GB, 0.74,
-            f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs", ll=282 * GB,
+            f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs",
+            ll=282 * GB,
         ),
         Cluster(
             "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 288 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB,
             450 * GB, 0.74,
-            f"One of 72 GPUs of a rack. {ACCELERATORS} (memory: its row for B300); {LINKS}; 800 Gb/s: not reopened", ll=282 * GB,
+            f"One of 72 GPUs of a rack. {ACCELERATORS} (memory: its row for B300); {LINKS}; 800 Gb/s: not reopened",
+            ll=282 * GB,
         ),
         Cluster(
             "25 Gb/s", HOPPER, 80 * GIB, 3350 * GB, 8, 450 * GB, 1, 3.125 * GB, 63 * GB, 0.85,

@@ -48,7 +48,7 @@ class _Kinds(nn.Module):
         super().__init__()
         g = torch.Generator().manual_seed(seed)
         self.brain = nn.Parameter(torch.randn(6, generator=g).bfloat16())
-        self.double = nn.Parameter(torch.randn(4, generator=g, dtype=torch.float64))
+        self.wide = nn.Parameter(torch.randn(4, generator=g, dtype=torch.float64))
         self.register_buffer("count", torch.randint(-(2**60), 2**60, (4,), generator=g))  # more digits than float64 has
         self.register_buffer("mask", torch.rand(9, generator=g) < 0.5)
         self.register_buffer("bounds", torch.randn(2, generator=g).sign() * torch.inf)  # 0 * inf is no number

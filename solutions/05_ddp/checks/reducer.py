@@ -199,6 +199,7 @@ _ORDERS = (
     "all arrive out of order",
     "some are missing",
     "none arrives on even ranks",
+    "one of the first bucket is missing",
 )
 #: For each step and parity of the rank, the parameters that are marked, as (bucket, place), in order. In the second
 #: step buckets of equal size complete in different orders: who starts them at once gets wrong sums. In the third the
@@ -209,6 +210,7 @@ _MARKS = (
     {0: [(2, 1), (1, 0), (2, 0), (0, 1), (3, 0), (0, 0)], 1: [(1, 0), (3, 0), (0, 0), (2, 0), (0, 1), (2, 1)]},
     {0: [(1, 0), (0, 0), (0, 1), (3, 0), (2, 0)], 1: [(0, 0), (0, 1), (2, 1), (2, 0)]},
     {0: [], 1: [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0)]},
+    {0: [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0)], 1: [(0, 0), (1, 0), (2, 1), (2, 0), (3, 0)]},
 )
 
 
@@ -252,7 +254,7 @@ def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, st
 
 
 def _run_steps(reducer_class: Any, rng: np.random.Generator, steps: tuple[int, ...], judge: Any) -> None:
-    """Some steps of a reducer on 1 to 4 ranks: their means, and what `judge` says of what was sent and when."""
+    """Steps of a reducer on 1 to 4 ranks: what `judge` says of what was sent and when, and the means for the order."""
     for world_size in WORLD_SIZES:
         seed = inputs.seed(rng)
         results = run_ranks(_drive_reducer, world_size, (reducer_class, seed, steps), PATIENCE)
@@ -263,6 +265,8 @@ def _run_steps(reducer_class: Any, rng: np.random.Generator, steps: tuple[int, .
             case = case_of(world_size, _ORDERS[step])
             if world_size > 1:
                 judge(case, ledger, world_size, step)
+            if judge is not _expect_order:
+                continue
             arrays = zip(*(_flat_step(seed, r, step) for r in each), strict=True)
             means = [np.mean(one, axis=0) for one in arrays]
             _expect_mean(case, [result[place] for result in results], means, 1e-12)
@@ -284,7 +288,7 @@ def finish_starts_what_is_left(Reducer, *, rng):  # noqa: N803
 @check("05-ex4-reducer", points=0.5)
 def nothing_is_waited_for_before_all_have_started(Reducer, *, rng):  # noqa: N803
     """mark_ready waits for nothing, and finish waits only after it has started all buckets."""
-    _run_steps(Reducer, rng, (0, 3), _expect_no_wait)
+    _run_steps(Reducer, rng, (0, 5), _expect_no_wait)
 
 
 def _calls(ledger: Ledger, step: int, rank: int) -> tuple[list[list[Message]], list[Message]]:
@@ -320,7 +324,7 @@ def _expect_no_wait(case: str, ledger: Ledger, world_size: int, step: int) -> No
             text = f"on rank {rank}, mark_ready waited for an all-reduce, expected only finish() to wait"
             fail(text, case, "waits")
         all_of_it = [m for messages in marks for m in messages] + finishing
-        if any(m.completed is not None and m.completed < all_of_it[-1].posted for m in all_of_it):
+        if all_of_it and any(m.completed is not None and m.completed < all_of_it[-1].posted for m in all_of_it):
             text = f"on rank {rank}, finish() waited for a bucket before it had started all of them"
             fail(text, case, "waits between")
 
