@@ -49,9 +49,13 @@ class _Kinds(nn.Module):
         g = torch.Generator().manual_seed(seed)
         self.brain = nn.Parameter(torch.randn(6, generator=g).bfloat16())
         self.wide = nn.Parameter(torch.randn(4, generator=g, dtype=torch.float64))
-        self.register_buffer("count", torch.randint(-(2**60), 2**60, (4,), generator=g))  # more digits than float64 has
-        self.register_buffer("mask", torch.rand(9, generator=g) < 0.5)
-        self.register_buffer("bounds", torch.randn(2, generator=g).sign() * torch.inf)  # 0 * inf is no number
+        numbers = {
+            "count": torch.randint(-(2**60), 2**60, (4,), generator=g),  # more digits than float64 has
+            "mask": torch.rand(9, generator=g) < 0.5,
+            "bounds": torch.randn(2, generator=g).sign() * torch.inf,  # 0 * inf is no number
+        }
+        for name, tensor in numbers.items():
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
 
 
 _MODULES: dict[str, type[nn.Module]] = {

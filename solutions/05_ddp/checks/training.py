@@ -41,7 +41,7 @@ class _Zoo(nn.Module):
         self.again = nn.Linear(6, 4, bias=False)
         self.again.weight = self.tied.weight
         self.out = nn.Linear(4, 6)
-        self.register_buffer("shift", torch.randn(6))
+        self.register_buffer("shift", torch.linspace(-1.0, 1.0, 6))  # the same on all ranks
         self.frozen.requires_grad_(False)
         with torch.no_grad():  # LayerNorm starts with ones and zeros everywhere
             for p in self.norm.parameters():
