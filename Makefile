@@ -83,7 +83,7 @@ notebooks: .venv/.ready ## regenerate notebooks/ from solutions/
 	@$(BIN)/python -m autograder hidden-tests $(LESSONS)
 	@$(BIN)/python -m autograder release $(LESSONS)
 
-handout: .venv/.ready ## write the folder and the zip for students: _build/handout.zip
+handout: .venv/.ready ## write the folder and the zip for students, by course.toml: _build/handout.zip
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder handout $(LESSONS)
 
