@@ -18,7 +18,7 @@ from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
 from autograder.insight import marks, report
-from autograder.lessons import adapted, course_settings, notebook
+from autograder.lessons import adapted, course_settings, names, notebook
 from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.apart
@@ -112,6 +112,14 @@ def test_an_exercise_that_others_need_is_not_dropped_but_given(tmp_path):
     assert "11-ex3-peaks-test" not in ours and "nbgrader" not in ours["11-ex3-peaks"].metadata
     assert "### " not in ours["11-ex3-peaks"].source and "(its answer is given)" in ours["11-ex3"].source
     assert "· 17 points" in ours["11-title"].source
+
+
+def test_a_demonstration_that_needs_a_removed_exercise_is_found():
+    """Somebody removes the cells by hand, in the notebook."""
+    nb = notebook.read("11_pipeline")
+    assert names.undefined_names(nb) == []
+    nb.cells = [one for one in nb.cells if not one.id.startswith("11-ex3-")]
+    assert ("11-ex4-try", "peak_activations") in names.undefined_names(nb)
 
 
 # --- what students get ------------------------------------------------------------------------------------
