@@ -87,12 +87,13 @@ def _head(nb: nbformat.NotebookNode, exercise: str, worth: str) -> None:
 def _refuse_what_needs_them(nb: nbformat.NotebookNode, whole: nbformat.NotebookNode, lesson: str, own: Lesson) -> None:
     ours, all_cells = names.Names(nb.cells), names.Names(whole.cells)
     known = set[str]().union(*ours.defines.values())
-    for cell, reads in ours.reads.items():
-        for name in sorted(reads - known):
-            for other in (one for one, defines in all_cells.defines.items() if name in defines):
-                short, too = short_name(other), f", or drop {short_name(cell)}, too" if "-ex" in cell else ""
-                remedy = f'write given = ["{short}"] instead, which shows its answer{too}'
-                raise ValueError(f"{FILE}: lessons.{lesson}.drop: {cell} needs {name} of {short}: {remedy}")
+    for other in (cell for cell in all_cells.defines if cell not in ours.defines):
+        gone = all_cells.defines[other] - known
+        if needing := list(dict.fromkeys(short_name(cell) for cell, reads in ours.reads.items() if reads & gone)):
+            what = ", ".join(sorted(gone & set[str]().union(*ours.reads.values())))
+            remedy = f'write given = ["{short_name(other)}"] instead, which shows its answer, or drop these, too'
+            by = f"{what} of {short_name(other)} is needed by {', '.join(needing)}"
+            raise ValueError(f"{FILE}: lessons.{lesson}.drop: {by}: {remedy}")
 
 
 def _name(cell: nbformat.NotebookNode) -> str:

@@ -48,7 +48,10 @@ class Late:
 
 @dataclass(frozen=True)
 class Lesson:
-    """The settings of one lesson. Times are in UTC. points: test cell → its points. drop, given: `03-ex4`, …"""
+    """The settings of one lesson. Times are in UTC.
+
+    points: test cell → its points. drop, given: exercises, such as `03-ex4`. drop also has cells of no exercise.
+    """
 
     release: datetime.datetime | None = None
     due: datetime.datetime | None = None
@@ -187,7 +190,7 @@ class _Reader:
 
     def _lesson(self, lesson: str, table: dict[str, Any], place: str) -> Lesson:
         self._only(table, place, ("release", "due", "text", "points", "drop", "given"))
-        exercises = _exercises(self.solutions / lesson / f"{lesson}.ipynb")
+        exercises, others = _parts(self.solutions / lesson / f"{lesson}.ipynb")
         points: dict[str, float] = {}
         for name, worth in self._table(table, "points", place).items():
             tests = exercises[self._exercise(name, exercises, f"{place}.points")]
@@ -196,13 +199,13 @@ class _Reader:
                 self._refuse(f"{place}.points.{name}", "an exercise has points above 0; to leave it out, use drop")
             points[tests[0]] = number
         drop, given = (
-            tuple(self._exercise(name, exercises, f"{place}.{key}") for name in self._names(table, key, place))
-            for key in ("drop", "given")
+            tuple(self._exercise(name, known, f"{place}.{key}") for name in self._names(table, key, place))
+            for key, known in (("drop", {**exercises, **{name: [] for name in others}}), ("given", exercises))
         )
         for name in (*drop, *given):
-            if (*drop, *given).count(name) > 1 or any(test in points for test in exercises[name]):
+            if (*drop, *given).count(name) > 1 or any(test in points for test in exercises.get(name, ())):
                 self._refuse(place, f"{name} is in more than one of points, drop and given: leave it in one")
-        if set(drop) | set(given) == set(exercises):
+        if set(drop) | set(given) >= set(exercises):
             self._refuse(place, "no exercise is left: leave the whole lesson out instead")
         return Lesson(
             self._time(table["release"], f"{place}.release", datetime.time()) if "release" in table else None,
@@ -298,11 +301,14 @@ def short_name(cell: str) -> str:
     return match[1] if match else cell.removesuffix("-test")
 
 
-def _exercises(path: Path) -> dict[str, list[str]]:
-    """Exercise → the cells with its points, in the order of a lesson's notebook."""
+def _parts(path: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """Exercise → the cells with its points, in the order of a lesson's notebook; and the cells of no exercise."""
     found: dict[str, list[str]] = {}
-    for cell in nbformat.read(path, as_version=4).cells:
+    cells = nbformat.read(path, as_version=4).cells
+    for cell in cells:
         role = cell.metadata.get("nbgrader", {})
         if role.get("grade") or role.get("task"):
             found.setdefault(short_name(role.grade_id), []).append(role.grade_id)
-    return found
+    return found, [
+        cell.id for cell in cells[1:] if short_name(cell.id) not in found and "nbgrader" not in cell.metadata
+    ]
