@@ -18,7 +18,8 @@ from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
 from autograder.insight import marks, report
-from autograder.lessons import adapted, course_settings, names, notebook
+from autograder.lessons import adapted, course_settings, names, notebook, release
+from autograder.soundness import audit
 from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.apart
@@ -109,7 +110,7 @@ def test_an_exercise_that_others_need_is_not_dropped_but_given(tmp_path):
     with pytest.raises(ValueError, match=f"peak_activations of 11-ex3 is {needed}"):
         adapted.adapted(nb, "11_pipeline", own)
     own = settings(tmp_path, "[lessons.11]\ndrop = ['ex3', 'ex4']")
-    with pytest.raises(ValueError, match=r"interleaved_schedule of 11-ex4 is needed by 11-"):
+    with pytest.raises(ValueError, match="peak_activations of 11-ex3 is needed by 11-zero-bubble-run, 11-ex5: "):
         adapted.adapted(nb, "11_pipeline", own)
     own = settings(tmp_path, "[lessons.11]\ngiven = ['ex3']")
     ours = {one.id: one for one in adapted.adapted(nb, "11_pipeline", own).cells}
@@ -184,6 +185,16 @@ def test_a_lesson_is_handed_out_from_its_date_on(tmp_path, capsys):
     assert "nothing to hand out yet: 03_step is left out" in capsys.readouterr().err
     assert main(["handout", "04", "--course", str(tmp_path)]) == 2
     assert "course.toml does not have 04_accumulation; it has 02_costs, 03_step" in capsys.readouterr().err
+
+
+def test_the_repositorys_own_checks_and_audit_do_not_follow_the_file(tmp_path, monkeypatch):
+    """`make check` finds no stale notebook, and the audit tries an exercise that the course has dropped."""
+    own, of = settings(tmp_path, "[lessons.02]\ndrop = ['ex6']\npoints.ex2 = 6"), course_settings.of
+    monkeypatch.setattr(course_settings, "of", lambda root: own if Path(root).resolve() == notebook.ROOT else of(root))
+    assert release.stale(["02"]) == []
+    ((lesson, batch),) = audit.named(["02-ex6"])
+    known = audit.batches(lesson)[batch]
+    assert known and not audit.examine(known[0], thorough=False).complaints
 
 
 # --- grades -----------------------------------------------------------------------------------------------

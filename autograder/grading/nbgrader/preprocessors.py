@@ -47,10 +47,11 @@ class ListChecks(NbGraderPreprocessor):
             found = properties.of_test(test)
             statement = statements.get(checklist.statement_of(test.id))
             sentences = {one.name: one.sentence for one in checks.of_exercise(notebook.answer_of(test.id))}
-            test.metadata.pop(adapted.SHARED, None)
             if statement is not None and sentences:
                 lines = checklist.lines_of(sentences, found, adds_up)
                 statement.source = f"{statement.source.rstrip()}\n\n{checklist.folded(lines)}"
+        for cell in nb.cells:
+            cell.metadata.pop(adapted.SHARED, None)
         return nb, resources
 
 
