@@ -28,7 +28,7 @@ NOTEBOOKS := $(patsubst solutions/%,notebooks/%,$(subst /files/,/,$(SOURCES)))
 RANKS := $(call files,ranks)
 AUTOGRADER := $(call files,autograder)
 PLANNER := $(call files,planner) benchmarks/published_runs.json benchmarks/measured/h100.json
-BOOK := $(call files,book) _config.yml _toc.yml
+BOOK := $(call files,book) _config.yml _toc.yml course.example.toml
 CLASS := $(call files,examples)
 # A list of files, so that a removed file counts as a change too.
 INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(PLANNER) $(BOOK) $(CLASS)
@@ -83,7 +83,7 @@ notebooks: .venv/.ready ## regenerate notebooks/ from solutions/
 	@$(BIN)/python -m autograder hidden-tests $(LESSONS)
 	@$(BIN)/python -m autograder release $(LESSONS)
 
-handout: .venv/.ready ## write the folder and the zip for students: _build/handout.zip
+handout: .venv/.ready ## write the folder and the zip for students, by course.toml: _build/handout.zip
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder handout $(LESSONS)
 

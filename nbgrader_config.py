@@ -6,22 +6,25 @@ import sys
 from pathlib import Path
 
 from nbgrader.converters import GenerateAssignment
-from nbgrader.preprocessors import AssignLatePenalties, LimitOutput
+from nbgrader.preprocessors import LimitOutput
 
 from autograder.grading.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
 from autograder.grading.nbgrader.exchange import Collect, ReleaseFeedback
-from autograder.grading.nbgrader.preprocessors import ListChecks, RunCells
+from autograder.grading.nbgrader.late import LatePenalties
+from autograder.grading.nbgrader.preprocessors import AdaptLesson, ListChecks, RunCells
 from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
 from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grading.pages.feedback import FeedbackExporter
 from autograder.grading.pages.safe_html import SafeCells
+from autograder.lessons import course_settings
 
 c = get_config()  # noqa: F821 (nbgrader defines it)
 
 c.CourseDirectory.root = str(Path(__file__).resolve().parent)
 c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.source_directory = "solutions"
-c.CourseDirectory.release_directory = "notebooks"
+# A course with settings of its own (course.toml) leaves `notebooks/` as it is: updates meet no changes there.
+c.CourseDirectory.release_directory = course_settings.released_to(c.CourseDirectory.root)
 
 # solutions/NN_topic also holds checks and answers. Students get its notebook and what is in its files/.
 copy_only_what_is_listed()
@@ -32,14 +35,18 @@ one_at_a_time()
 # The stub of an answer. Checks read its error as "not written yet".
 c.ClearSolutions.code_stub = {"python": 'raise NotImplementedError("write this function")'}
 
-# Under each statement stands what its checks try. nbgrader's own steps follow.
-c.GenerateAssignment.preprocessors = [ListChecks, *GenerateAssignment.class_traits()["preprocessors"].default()]
+# The course's own points and exercises. Under each statement stands what its checks try. nbgrader's own steps follow.
+c.GenerateAssignment.preprocessors = [
+    AdaptLesson,
+    ListChecks,
+    *GenerateAssignment.class_traits()["preprocessors"].default(),
+]
 
 # Grading. A test cell gets the points of the properties that hold. Whatever state a submission is in, every exercise
 # gets a score and a reason.
 c.Autograde.exporter_class = SubmissionExporter
 c.Autograde.sanitize_preprocessors = [RestoreCells]
-c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, AssignLatePenalties]
+c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, LatePenalties]
 # Submissions run in a jail (c.RunCells.jail = False: with your own rights). Of the other files in a submission's
 # folder, only those are used whose names match a pattern in the list c.RunCells.data_files.
 c.RunCells.timeout = 60  # seconds for a cell

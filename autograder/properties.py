@@ -28,7 +28,7 @@ import nbformat
 
 from autograder import checks
 from autograder.checking.check import Check
-from autograder.lessons import notebook
+from autograder.lessons import adapted, notebook
 from autograder.lessons.files import write_whole
 from autograder.lessons.notebook import answer_of
 
@@ -57,6 +57,7 @@ class Property:
 def of_test(test: nbformat.NotebookNode) -> list[Property]:
     """The properties of an exercise, its core first and its visible part last, with no points of its own.
 
+    Where a course gives the exercise other points (`adapted`), the properties share these in the same proportions.
     ValueError, in one line, for points that do not add up, and for a hidden part that is not the one that the checks
     need.
     """
@@ -69,11 +70,13 @@ def of_test(test: nbformat.NotebookNode) -> list[Property]:
     alone = {one.name: f"{_IMPORT}\n{_call(one.parameters, exercise, one.name)}" for one in found}
     joined = {one.name: alone[one.name] for one in found if one.core or one is core}
     others = [one for one in found if one.name not in joined]
+    worth = _of_course([float(one.points) for one in (core, *others)], test)
     return [
-        Property(core.name, float(core.points), "\n".join(joined.values()), joined),
-        *(Property(one.name, float(one.points), alone[one.name], {one.name: alone[one.name]}) for one in others),
+        Property(core.name, worth[0], "\n".join(joined.values()), joined),
+        *(Property(one.name, more, alone[one.name], {one.name: alone[one.name]})
+          for one, more in zip(others, worth[1:], strict=True)),
         *([Property(VISIBLE, 0.0, rest_of(test), {})] if _has_visible_part(test) else []),
-    ]
+    ]  # fmt: skip
 
 
 def with_hidden_part(test: nbformat.NotebookNode) -> str:
@@ -93,15 +96,15 @@ def rest_of(test: nbformat.NotebookNode) -> str:
     return _HIDDEN.sub(lambda match: "\n" * match[0].count("\n"), test.source)
 
 
-def earned(tried: Sequence[tuple[str, float, bool]]) -> float:
+def earned(tried: Sequence[tuple[str, float, bool]], adds_up: bool = False) -> float:
     """The points for the properties that hold. tried: (name, points, whether it holds) of each, the core first.
 
-    None without the core, and none if only the visible part does not hold.
+    None without the core, unless `adds_up`, and none if only the visible part does not hold.
     """
     failed = [name for name, _, holds in tried if not holds]
-    if failed == [VISIBLE] or (tried and tried[0][0] in failed):
+    if failed == [VISIBLE] or (tried and tried[0][0] in failed and not adds_up):
         return 0.0
-    return sum(points for _, points, holds in tried if holds)
+    return round(sum(points for _, points, holds in tried if holds), 6)
 
 
 def strange_parameter(cell: str, name: str) -> str:
@@ -121,7 +124,8 @@ def _call(functions: Iterable[str], *names: str) -> str:
 
 def _core(found: list[Check], test: nbformat.NotebookNode) -> Check:
     """The check with the most points. ValueError for points that do not add up, and for a core with too few."""
-    exercise, points, total = found[0].exercise, test.metadata.nbgrader.points, sum(one.points for one in found)
+    exercise, total = found[0].exercise, sum(one.points for one in found)
+    points = test.metadata.get(adapted.SHARED, test.metadata.nbgrader.points)
     core = max(found, key=lambda one: one.points)
     if total != points:
         where = f"in all, but {notebook.place(test.id)}, its test cell, has {points:g}"
@@ -130,6 +134,15 @@ def _core(found: list[Check], test: nbformat.NotebookNode) -> Check:
         most = f"{core.points:g} of {points:g} points"
         raise ValueError(f"{core.place}: the core, {core.name}, has {most}: give it at least half")
     return core
+
+
+def _of_course(points: list[float], test: nbformat.NotebookNode) -> list[float]:
+    """The points of the properties, the core's first, with the sum that the test cell has, in hundredths of a point."""
+    shared, most = test.metadata.get(adapted.SHARED), float(test.metadata.nbgrader.points)
+    if not shared:
+        return points
+    others = [round(one * most / shared, 2) for one in points[1:]]
+    return [round(most - sum(others), 6), *others]
 
 
 def _has_visible_part(test: nbformat.NotebookNode) -> bool:

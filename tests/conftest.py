@@ -13,6 +13,7 @@ import pytest
 from autograder.checking import check
 from autograder.grading.jail import missing
 from autograder.grading.running import workers
+from autograder.lessons import course_settings, notebook
 from tests.helpers import browser, epubcheck, firefox, hub, website
 from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
 
@@ -29,6 +30,20 @@ NEEDS = {
     "hub": ("npm", hub.INSTALL),
     "jail": ("bubblewrap", "install bubblewrap (Debian: apt-get install bubblewrap)"),
 }
+
+
+@pytest.fixture(autouse=True, scope="session")
+def without_the_course_of_whoever_runs_this():
+    """The tests judge the repository: a `course.toml` that an instructor has in it does not count in this process."""
+    of = course_settings.of
+
+    def of_others(root):
+        here = Path(root).resolve() == notebook.ROOT
+        return course_settings.Settings(solutions=notebook.SOLUTIONS) if here else of(root)
+
+    course_settings.of = of_others
+    yield
+    course_settings.of = of
 
 
 #: The files whose tests take longest. They begin first, so that both processes end at about the same time.

@@ -442,7 +442,7 @@ def test_one_student_is_graded_again_by_name(toy, capsys):
     assert main([*arguments, "--student", "ben", "--force"]) == 0
     assert toy.page("ada") == before and row(toy, "ada")["score"] == "6", "she waits for the next run"
     assert main([*arguments, "--student", "bob"]) == 2
-    assert "there is no folder submitted/bob: check the name" in capsys.readouterr().err
+    assert "there is no folder submitted/bob: did you mean ben?" in capsys.readouterr().err
 
 
 def test_answers_are_written_as_files_with_what_was_given(toy, tmp_path, capsys):

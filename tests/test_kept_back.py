@@ -94,7 +94,7 @@ def test_students_get_the_notebook_and_its_files(released, lesson):
 def test_the_zip_holds_them_and_no_others(planted, released, tmp_path, monkeypatch):
     (released / "01_collectives" / "left-there.py").touch()
     made = [(lesson, released / lesson) for lesson in notebook.lessons()]
-    monkeypatch.setattr(release, "generated", lambda lessons: contextlib.nullcontext(made))
+    monkeypatch.setattr(release, "generated", lambda lessons, own: contextlib.nullcontext(made))
     handout.write(tmp_path / "handout", notebook.lessons())
     (released / "01_collectives" / "left-there.py").unlink()
     expected = {lesson: {f"{lesson}.ipynb", "AGENTS.md", *FILES.get(lesson, ())} for lesson in notebook.lessons()}

@@ -457,7 +457,7 @@ def test_rank_correlation_by_hand():
 
 def test_students_do_not_get_the_planner(tmp_path, monkeypatch):
     """It answers lesson 15. That the jail does not have it either is tested in test_jail.py."""
-    monkeypatch.setattr(release, "generated", lambda lessons: contextlib.nullcontext([]))
+    monkeypatch.setattr(release, "generated", lambda lessons, own: contextlib.nullcontext([]))
     handout.write(tmp_path / "handout", ["15"])
     found = {path.name for path in (tmp_path / "handout").rglob("*")}
     assert {"cluster.py", "model.py"} <= found and "planner" not in found and "search.py" not in found

@@ -183,7 +183,8 @@ def _source(lesson: str, entry: Entry) -> str:
     """The cell with the mistake in it."""
     cells = answer.solutions(lesson)
     if entry.cell not in cells:
-        raise BadLineError(entry.line, f"{lesson} has no answer cell {entry.cell}; it has {', '.join(cells)}")
+        there = f"it has {', '.join(cells)} (a course leaves an exercise out in course.toml)"
+        raise BadLineError(entry.line, f"{lesson} has no answer cell {entry.cell}; {there}")
     if entry.kind == "python":
         return "\n".join(entry.block) + "\n"
     if not entry.base:

@@ -2,7 +2,8 @@
 
 Everything in them is listed here, is made from what is listed here, or is in a lesson's `files/`: what somebody leaves
 elsewhere in the repository cannot slip in. The notebooks are made anew from the solutions, so that nobody's own work in
-`notebooks/` is handed out.
+`notebooks/` is handed out. A course with settings of its own (`course_settings`) hands out its lessons, those that
+are released, as it wants them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from autograder.lessons import notebook, release
+from autograder.lessons import course_settings, notebook, release
+from autograder.lessons.course_settings import Settings
 
 #: Where the folder goes; the zip is next to it.
 FOLDER = notebook.ROOT / "_build" / "handout"
@@ -38,34 +40,44 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand `handout`."""
     parser = subparsers.add_parser("handout", help="write the folder and the zip that students get")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson but the capstone")
+    parser.add_argument("--course", metavar="DIR", help="the folder with course.toml (default: the repository)")
     parser.set_defaults(run=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
-    for line in write(FOLDER, arguments.lessons):
+    course = Path(arguments.course).expanduser() if arguments.course else notebook.ROOT
+    for line in write(course / FOLDER.relative_to(notebook.ROOT), arguments.lessons, course):
         print(line)
     return 0
 
 
-def write(folder: Path, lessons: list[str] | None = None) -> list[str]:
+def write(folder: Path, lessons: list[str] | None = None, course: Path = notebook.ROOT) -> list[str]:
     """Write the folder for these lessons and its zip, in the place of older ones; what to print about it.
 
-    No lessons: all but those in `LATER`. UnknownLessonError for a lesson that does not exist.
+    No lessons: all that the course has released, but those in `LATER` that it gives no date. UnknownLessonError for a
+    lesson that does not belong to the course; ValueError if none is released.
     """
-    picked = notebook.pick(lessons)
-    held_back = [] if lessons else [name for name in picked if name in LATER]
-    picked = [name for name in picked if name not in held_back]
+    own = course_settings.of(course)
+    notes, picked = list[str](), list[str]()
+    for name in own.pick(lessons):
+        if line := release.waits(own, name):
+            notes.append(line)
+        elif name in LATER and not lessons and own.of(name).release is None:
+            notes.append(f"{name} is left out: {LATER[name]}")
+        else:
+            picked.append(name)
+    if not picked:
+        raise ValueError(f"there is nothing to hand out yet: {notes[0]}")
     made = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(made, ignore_errors=True)
-    notes = [f"{name} is left out: {LATER[name]}" for name in held_back]
-    _write_notebooks(made, picked)
+    _write_notebooks(made, picked, own)
     for path in (path for pattern in RANKS for path in sorted((notebook.ROOT / "ranks").glob(pattern))):
         _copy(path, made / "ranks" / path.name)
     for name in COPIED:
         _copy(notebook.ROOT / name, made / name)
     (made / "pyproject.toml").write_text(_project(), encoding="utf-8")
-    (made / "README.md").write_text(_readme(picked), encoding="utf-8")
+    (made / "README.md").write_text(_readme(picked, own), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)
     packed = folder.with_suffix(".zip")
@@ -75,11 +87,11 @@ def write(folder: Path, lessons: list[str] | None = None) -> list[str]:
     return [*notes, f"Hand out {packed} ({len(picked)} lessons), which is the folder {folder}."]
 
 
-def _write_notebooks(made: Path, lessons: list[str]) -> None:
+def _write_notebooks(made: Path, lessons: list[str], own: Settings) -> None:
     """Make the notebooks of these lessons below a folder, with the files that they find beside themselves."""
-    with release.generated(lessons) as generated:
+    with release.generated(lessons, own) as generated:
         for lesson, source in generated:
-            for name in (f"{lesson}.ipynb", release.AGENTS.name, *notebook.companions(notebook.SOLUTIONS / lesson)):
+            for name in (f"{lesson}.ipynb", release.AGENTS.name, *notebook.companions(own.solutions / lesson)):
                 _copy(source / name, made / "notebooks" / lesson / name)
 
 
@@ -93,13 +105,18 @@ def _project() -> str:
     return (notebook.ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[tool.ruff]\n")[0]
 
 
-def _readme(lessons: list[str]) -> str:
+def _readme(lessons: list[str], own: Settings) -> str:
     """What students read first."""
     config = yaml.safe_load((notebook.ROOT / "_config.yml").read_text(encoding="utf-8"))
     address = config["sphinx"]["config"].get("html_baseurl")
-    named = ", ".join(f"`{lesson}`" for lesson in lessons)
+    named = ", ".join(f"`{lesson}`{_until(lesson, own)}" for lesson in lessons)
     return (
         README.read_text(encoding="utf-8")
         .replace("{lessons}", f"The assignments of these lessons are in `notebooks/`: {named}.")
         .replace("{book}", f"The book: {address}" if address else "Your instructor says where you can read the book.")
     )
+
+
+def _until(lesson: str, own: Settings) -> str:
+    due = own.of(lesson).due
+    return f" (due {own.local(due):%Y-%m-%d, %H:%M})" if due else ""

@@ -25,7 +25,7 @@ import nbformat
 from autograder import properties
 from autograder.answers import answer, right, wrong
 from autograder.authoring import drafts, new_lesson, rules, where
-from autograder.lessons import names, notebook, release
+from autograder.lessons import adapted, names, notebook, release
 
 TEMPLATES = new_lesson.TEMPLATES / "exercise"
 #: Characters of a function's name: the template's lines hold so many.
@@ -149,7 +149,7 @@ def with_cells(lesson: str, text: str, points: float) -> nbformat.NotebookNode:
     nb.cells[last + 1 : last + 1] = new
     total = sum(cell.metadata.nbgrader.points for cell in nb.cells if notebook.nbgrader_role(cell) == "grade")
     title = nb.cells[0]
-    title.source = re.sub(r"· [\d.]+ points?", f"· {total:g} point{'' if total == 1 else 's'}", title.source)
+    title.source = adapted.with_total(title.source, total)
     return nb
 
 

@@ -1,6 +1,7 @@
 """A class, and how it is graded.
 
-A course is a folder with `submitted/STUDENT/LESSON/LESSON.ipynb`. Grading it fills `gradebook.db`, `autograded/`,
+A course is a folder with `submitted/STUDENT/LESSON/LESSON.ipynb`, and `course.toml` if it has settings of its own
+(`course_settings`). Grading it fills `gradebook.db`, `autograded/`,
 `feedback/` and `grades.csv` next to it, through nbgrader with the settings of `nbgrader_config.py`. What did not
 change since it was graded is not graded again.
 """
@@ -13,7 +14,6 @@ import functools
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
@@ -27,7 +27,7 @@ from autograder.grading import handed_in, limits
 from autograder.grading.bar import Bar
 from autograder.grading.nbgrader import by_hand, lock
 from autograder.grading.nbgrader.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
-from autograder.lessons import keys, nbgrader_api, notebook
+from autograder.lessons import adapted, course_settings, keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from traitlets.config import Config
 
     from autograder.grading.running.workers import Task, Workers
+    from autograder.lessons.course_settings import Settings
 
 
 #: Said of a submission that is not remembered as graded.
@@ -61,21 +62,30 @@ class Course:
 
     def __init__(self, root: Path, timeout: int | None = None, jail: bool = True, only: Collection[str] = ()):
         self.root = Path(root).resolve()  # nbgrader compares paths as text
-        own = self.root / "solutions"
-        self.solutions = own if own.is_dir() else notebook.SOLUTIONS
+        self.solutions = course_settings.solutions_of(self.root)
         self.timeout, self.jail, self.only = timeout, jail, only
         for student in only:
             if not (self.root / "submitted" / student).is_dir():
-                raise UnknownStudentError(f"there is no folder submitted/{student}: check the name after --student")
+                near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
+                raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
         self.graded = self.root / "autograded" / ".graded.json"
+
+    @property
+    def own(self) -> Settings:
+        """The course's own settings, as `course.toml` has them now."""
+        return course_settings.of(self.root)
 
     def lessons(self) -> list[str]:
         """The lessons that can be graded here."""
-        return notebook.lessons(self.solutions)
+        return self.own.names()
+
+    def students(self) -> list[str]:
+        """The students who have a folder in `submitted/`."""
+        return sorted(path.name for path in (self.root / "submitted").glob("[!.]*") if path.is_dir())
 
     def whole_names(self, lessons: list[str]) -> list[str]:
         """The lessons that these names or beginnings of names mean; UnknownLessonError for one that is none here."""
-        return notebook.pick(lessons, self.solutions) if lessons else []
+        return self.own.pick(lessons) if lessons else []
 
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
         """(student, lesson) of everything handed in."""
@@ -159,7 +169,7 @@ class Course:
         from autograder.grading.jail import shown_files
 
         handed_in.use_usual_accents(self.root)
-        for line in handed_in.complaints(self.root, self.lessons()):
+        for line in (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students()):
             print(line, file=sys.stderr)
         if (length := len(tempfile.gettempdir())) > LONGEST_TMPDIR:
             why = "too many for the sockets below it: set TMPDIR to a shorter one, such as /tmp"
@@ -171,6 +181,16 @@ class Course:
         else:
             shown_files.refuse(self.root)
             shown_files.refuse(self.solutions)
+
+    def _unknown_students(self) -> Iterator[str]:
+        """A line for each extension of somebody who has handed in nothing and is not in the gradebook."""
+        known = set(self.students())
+        if (others := {student for student, _ in self.own.extensions} - known) and self.has_gradebook():
+            with self.gradebook() as gradebook:
+                known |= {student.id for student in gradebook.students}
+        for student in sorted(others - known):
+            near = course_settings.did_you_mean(student, known)
+            yield limits.printable(f"{course_settings.FILE}: extensions: no work of a student {student!r} yet{near}")
 
     def _has_newer(self, lessons: list[str] | None) -> bool:
         """Has a notebook been put there since the last grading? A quick guess by the time that no copy keeps."""
@@ -218,7 +238,7 @@ class Course:
         from autograder.grading.running import workers
 
         run, source = preprocessors.RunCells(config=self._config()), self.solutions / lesson
-        instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb")
+        instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb", self.own)
         files, nb = notebook.companions(source), reading.notebook_of(instructor.cells, "")
         if student:
             folder = self.root / "submitted" / student / lesson
@@ -237,8 +257,8 @@ class Course:
         from nbgrader.api import MissingEntry
         from nbgrader.converters import GenerateAssignment
 
-        source = self.solutions / lesson
-        state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes()).hexdigest()
+        source, own = self.solutions / lesson, self.own
+        state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes() + own.marks(lesson).encode()).hexdigest()
         done = self._read_graded()
         with self.gradebook() as gradebook:
             try:
@@ -247,7 +267,7 @@ class Course:
                 cells = None
             if cells is not None and done.get(lesson) == state:
                 return
-            nb = nbformat.read(source / f"{lesson}.ipynb", as_version=4)
+            nb = adapted.adapted(nbformat.read(source / f"{lesson}.ipynb", as_version=4), lesson, own)
             roles = [cell.metadata.nbgrader for cell in nb.cells if notebook.nbgrader_role(cell)]
             if cells is not None and cells != {role.grade_id for role in roles}:
                 # nbgrader cannot change the exercises of a graded lesson.
@@ -256,7 +276,7 @@ class Course:
             # In a scratch folder: only `make notebooks` writes released notebooks.
             scratch = Path(folder).resolve()
             (scratch / "solutions" / lesson).mkdir(parents=True)
-            shutil.copy(source / f"{lesson}.ipynb", scratch / "solutions" / lesson)
+            adapted.copy(self.solutions, scratch / "solutions", lesson, own)
             config = self._config(assignment_id=lesson, root=str(scratch))
             log = self._convert(GenerateAssignment, config)
         if log:
@@ -405,7 +425,8 @@ class Course:
         from autograder.grading.nbgrader import submission_files
 
         submission = submission_files.digest(self.root / "submitted" / student / lesson) if student else ""
-        parts = (self.timeout, self.jail, keys.of_lesson(lesson, self.solutions, keys.GRADING), submission)
+        key = keys.of_lesson(lesson, self.solutions, keys.GRADING) + self.own.marks(lesson)
+        parts = (self.timeout, self.jail, key, submission)
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
 
 

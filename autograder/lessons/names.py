@@ -153,7 +153,7 @@ def builds_on(
 
 
 def undefined_names(nb: nbformat.NotebookNode) -> list[tuple[str, str]]:
-    """(cell, name) for each name that an answer or a test reads and that no cell of the notebook defines.
+    """(cell, name) for each name that a code cell reads and that no cell of the notebook defines.
 
     None is found where it cannot be known: next to `import *` and to a cell that is not Python.
     """
@@ -161,8 +161,7 @@ def undefined_names(nb: nbformat.NotebookNode) -> list[tuple[str, str]]:
     if names.unknown or any("import *" in cell.source for cell in nb.cells if cell.cell_type == "code"):
         return []
     known = {*vars(builtins), *IPYTHON}.union(*names.defines.values())
-    graded = [cell.id for cell in nb.cells if nbgrader_role(cell) and cell.cell_type == "code"]
-    return [(cell, name) for cell in graded for name in sorted(names.reads[cell] - known)]
+    return [(cell, name) for cell, reads in names.reads.items() for name in sorted(reads - known)]
 
 
 def defined_by_answers(lesson: nbformat.NotebookNode) -> set[str]:

@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autograder.lessons import nbgrader_api, notebook
+from autograder.lessons import adapted, course_settings, nbgrader_api, notebook
+from autograder.lessons.course_settings import Settings
 from autograder.lessons.files import write_whole
 
 #: What each lesson's folder contains for students' assistants.
@@ -30,6 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("release", help="regenerate notebooks/ from solutions/")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="default: every lesson")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 and name what is stale")
+    parser.add_argument("--course", metavar="DIR", help="the folder with course.toml (default: the repository)")
     parser.set_defaults(run=command)
 
 
@@ -40,7 +42,10 @@ def command(arguments: argparse.Namespace) -> int:
         for problem in problems:
             print(f"{problem}: run `make notebooks`")
         return 1 if problems else 0
-    for line in release(arguments.lessons):
+    for line in release(arguments.lessons) if arguments.course is None else []:
+        print(line)
+    course = Path(arguments.course or notebook.ROOT).expanduser()
+    for line in release_to_course(course, arguments.lessons):
         print(line)
     return 0
 
@@ -65,18 +70,8 @@ def release(lessons: list[str] | None = None) -> list[str]:
     A notebook that holds answers is never lost: it is kept next to the new one as `….mine.ipynb`.
     UnknownLessonError for a lesson that does not exist; ValueError for a solution that nbgrader refuses.
     """
-    lines = []
     with generated(lessons) as made:
-        for lesson, folder in made:
-            for path in _files(folder):
-                target = notebook.NOTEBOOKS / lesson / path.relative_to(folder)
-                if target.is_file() and target.read_bytes() == path.read_bytes():
-                    continue
-                if target.is_file() and _holds_answers(target):
-                    kept = _keep(target)
-                    lines.append(f"notebooks/{lesson}: your answers are kept in {kept.name}")
-                write_whole(target, path.read_bytes())
-                lines.append(f"notebooks/{lesson}/{target.name} written")
+        lines = _write_what_differs(made, notebook.NOTEBOOKS)
     for name in [] if lessons else _orphans():
         if any(_holds_answers(path) for path in (notebook.NOTEBOOKS / name).glob("*.ipynb")):
             lines.append(f"notebooks/{name} has no solution any more; it holds answers and stays")
@@ -86,18 +81,60 @@ def release(lessons: list[str] | None = None) -> list[str]:
     return lines
 
 
+def release_to_course(course: Path, lessons: list[str] | None = None) -> list[str]:
+    """Make the notebooks of a course with settings of its own, in its folder `release`; a line for each change.
+
+    `notebooks/` stays as it is, so that an update of the repository meets no changes there. Lessons that are not
+    released yet are left out, each with a line. BadSettingError for a mistake in `course.toml`.
+    """
+    own = course_settings.of(course)
+    if not own.exists:
+        return []
+    asked = notebook.pick(lessons, own.solutions)
+    picked = [name for name in own.names() if name in asked]
+    lines = [line for name in picked if (line := waits(own, name))]
+    with generated([name for name in picked if not own.not_yet(name)], own) as made:
+        return lines + _write_what_differs(made, course / course_settings.RELEASE)
+
+
+def waits(own: Settings, lesson: str) -> str:
+    """A line on a lesson that is not released yet, or ''."""
+    when = own.not_yet(lesson)
+    return f"{lesson} is left out: {course_settings.FILE} releases it on {when:%Y-%m-%d at %H:%M}" if when else ""
+
+
+def _write_what_differs(made: list[tuple[str, Path]], to: Path) -> list[str]:
+    """Bring the folders of these lessons up to date; a line for each file that is written."""
+    lines = []
+    for lesson, folder in made:
+        for path in _files(folder):
+            target = to / lesson / path.relative_to(folder)
+            if target.is_file() and target.read_bytes() == path.read_bytes():
+                continue
+            if target.is_file() and _holds_answers(target):
+                kept = _keep(target)
+                lines.append(f"{to.name}/{lesson}: your answers are kept in {kept.name}")
+            write_whole(target, path.read_bytes())
+            lines.append(f"{to.name}/{lesson}/{target.name} written")
+    return lines
+
+
 @contextlib.contextmanager
-def generated(lessons: list[str] | None) -> Iterator[list[tuple[str, Path]]]:
-    """What nbgrader makes of these lessons now: (lesson, folder) pairs in a scratch folder."""
-    names = notebook.pick(lessons)
+def generated(lessons: list[str] | None, own: Settings | None = None) -> Iterator[list[tuple[str, Path]]]:
+    """What nbgrader makes of these lessons now: (lesson, folder) pairs in a scratch folder.
+
+    own: the settings of the course that they are for. Without, all is as in the repository, and no lessons means all.
+    """
+    names = list(lessons or ()) if own else notebook.pick(lessons)
+    solutions = own.solutions if own else notebook.SOLUTIONS
     # Resolved, because nbgrader compares paths as text and a temporary folder may be a link.
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         course = Path(folder).resolve()
         _empty_gradebook(course / "gradebook.db")
         for name in names:
-            notebook.copy_companions(notebook.SOLUTIONS / name, course / "source" / name / "files")
+            notebook.copy_companions(solutions / name, course / "source" / name / "files")
             (course / "source" / name).mkdir(parents=True, exist_ok=True)
-            shutil.copy(notebook.solution_path(name), course / "source" / name)
+            adapted.copy(solutions, course / "source", name, own)
             _generate_assignment(course, name)
             shutil.copy(AGENTS, course / "release" / name)
         yield [(name, course / "release" / name) for name in names]

@@ -18,12 +18,11 @@ from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.grading.nbgrader import gradebook as grades
-from autograder.grading.nbgrader import reading, restore, scoring, submission_files
+from autograder.grading.nbgrader import late, reading, restore, scoring, submission_files
 from autograder.grading.nbgrader.preprocessors import RunCells
-from autograder.lessons import notebook
+from autograder.lessons import course_settings, notebook
 
 if TYPE_CHECKING:
     from traitlets.config import Config
@@ -85,8 +84,8 @@ def follow_gradebook(config: Config, course: CourseDirectory | None = None) -> l
         page = Path(course.format_path(course.feedback_directory, student, lesson), f"{lesson}.html")
         nb = _autograded(course, student, lesson) if page.is_file() and _based_on(page) != state else None
         if nb is not None:
-            if AssignLatePenalties in config.Autograde.autograde_preprocessors:
-                _taken([AssignLatePenalties], config, nb, _names(course, student, lesson))
+            if late.LatePenalties in config.Autograde.autograde_preprocessors:
+                _taken([late.LatePenalties], config, nb, _names(course, student, lesson))
             write_page(course, config, student, lesson, nb)
             rewritten.append((student, lesson))
     return rewritten
@@ -100,10 +99,13 @@ def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.Notebook
 
 def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:
     """(student, lesson) → a digest of all on which its page depends beside the notebook. job: of this one only."""
-    policy = repr((config.LateSubmissionPlugin, config.AssignLatePenalties))
+    policy, own = repr((config.LateSubmissionPlugin, config.AssignLatePenalties)), course_settings.of(course.root)
     with Gradebook(course.db_url, course.course_id) as gradebook:
         found = grades.entered(gradebook, job)
-    return {one: hashlib.sha256(f"{policy} {state}".encode()).hexdigest() for one, state in found.items()}
+        delays = late.of_students(gradebook, own, job[0] if job else "") if own.has_dates() else {}
+    said = "" if own.hints else "without hints"
+    texts = {one: f"{policy} {state}{said}{delays.get(one, '')}{own.late or ''}" for one, state in found.items()}
+    return {one: hashlib.sha256(text.encode()).hexdigest() for one, text in texts.items()}
 
 
 def _based_on(page: Path) -> str:

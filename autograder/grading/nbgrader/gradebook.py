@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, NamedTuple
 
 from autograder.grading.limits import csv_cell, csv_text, printable
@@ -127,15 +128,26 @@ def totals_of(rows: list[Row]) -> dict[tuple[str, str], tuple[float, float]]:
 
 def csv_of(rows: list[Row]) -> str:
     """grades.csv: a row for each student and lesson, with a column for each exercise's points."""
-    exercises: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    scores: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for row in rows:
-        exercises.setdefault((row.student, row.lesson), []).append((row.exercise, row.score))
+        scores.setdefault((row.student, row.lesson), []).append((row.exercise, row.score))
+    exercises = {job: _by_number(found) for job, found in scores.items()}
     width = max(map(len, exercises.values()), default=0)
     lines = [["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))]]
     for (student, lesson), (score, most) in sorted(totals_of(rows).items()):
-        points = [f"{value:g}" for _, value in sorted(exercises[student, lesson])]
+        points = [f"{value:g}" if value is not None else "" for value in exercises[student, lesson]]
         lines.append([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
     return csv_text(lines)
+
+
+def _by_number(found: list[tuple[str, float]]) -> list[float | None]:
+    """The points of a submission's exercises in the columns of their numbers; None for one that the course left out."""
+    numbers = [re.match(r"\d+-ex(\d+)-", exercise) for exercise, _ in sorted(found)]
+    values = [value for _, value in sorted(found)]
+    if not all(numbers) or len({match[1] for match in numbers if match}) < len(values):
+        return list(values)
+    by_number = {int(match[1]): value for match, value in zip(numbers, values, strict=True) if match}
+    return [by_number.get(number + 1) for number in range(max(by_number))]
 
 
 def table_of(rows: list[Row]) -> str:

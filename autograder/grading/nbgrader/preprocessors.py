@@ -14,7 +14,16 @@ from autograder.grading.nbgrader import checklist
 from autograder.grading.nbgrader.submission_files import lesson_notebook, submitted_files
 from autograder.grading.running import submission
 from autograder.grading.running.run_cells import Limits
-from autograder.lessons import names, notebook
+from autograder.lessons import adapted, course_settings, names, notebook
+
+
+class AdaptLesson(NbGraderPreprocessor):
+    """Makes the course's own version of a lesson: its points, its exercises, its own text."""
+
+    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
+        """The lesson's notebook with the settings of `course.toml`."""
+        own = course_settings.of(CourseDirectory(config=self.config).root)
+        return adapted.adapted(notebook.named(nb), resources["nbgrader"]["assignment"], own), resources
 
 
 class ListChecks(NbGraderPreprocessor):
@@ -30,6 +39,7 @@ class ListChecks(NbGraderPreprocessor):
         for cell, name in names.undefined_names(nb):
             strange = properties.strange_parameter(cell, name)
             raise ValueError(strange or f"{cell} builds on {name}, which no cell of the lesson defines")
+        adds_up = nb.metadata.pop(adapted.ADDS_UP, False)
         statements = {cell.id: cell for cell in nb.cells if cell.cell_type == "markdown"}
         for test in nb.cells:
             if notebook.nbgrader_role(test) != "grade":
@@ -38,8 +48,10 @@ class ListChecks(NbGraderPreprocessor):
             statement = statements.get(checklist.statement_of(test.id))
             sentences = {one.name: one.sentence for one in checks.of_exercise(notebook.answer_of(test.id))}
             if statement is not None and sentences:
-                lines = checklist.lines_of(sentences, found)
+                lines = checklist.lines_of(sentences, found, adds_up)
                 statement.source = f"{statement.source.rstrip()}\n\n{checklist.folded(lines)}"
+        for cell in nb.cells:
+            cell.metadata.pop(adapted.SHARED, None)
         return nb, resources
 
 
@@ -69,7 +81,7 @@ class RunCells(NbGraderPreprocessor):
         handed_in = Path(course.format_path(course.submitted_directory, where["student"], where["assignment"]))
         files, left_out = submitted_files(handed_in, self.data_files)
         source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
-        lesson = lesson_notebook(source / f"{where['notebook']}.ipynb")
+        lesson = lesson_notebook(source / f"{where['notebook']}.ipynb", course_settings.of(course.root))
         submission.run_submission(nb.cells, lesson, {**files, **notebook.companions(source)}, self)
         nb.metadata.autograder.left_out = left_out
         return nb, resources

@@ -24,6 +24,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from autograder.grading.nbgrader import setup_cells
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
+from autograder.lessons import adapted, course_settings
 from autograder.lessons.notebook import answer_of, natural
 
 
@@ -224,7 +225,7 @@ class RestoreCells(NbGraderPreprocessor):
             sources = source_cells(gradebook, where["notebook"], where["assignment"])
         course = CourseDirectory(config=self.config)
         folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
-        lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb")
+        lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb", course_settings.of(course.root))
         return restored_notebook(nb, sources, lesson), resources
 
 
@@ -249,6 +250,10 @@ def restored_notebook(
                 "unwritten": answer_of(name) in restored.unwritten,
             }
         )
+    shared = {cell.id: cell.metadata[adapted.SHARED] for cell in lesson.cells if adapted.SHARED in cell.metadata}
+    for cell in cells:
+        if cell.id in shared:
+            cell.metadata[adapted.SHARED] = shared[cell.id]
     if not problem:
         setup_cells.put_back(cells, lesson)
     return notebook_of(cells, problem, mark.remarks)

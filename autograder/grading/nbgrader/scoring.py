@@ -13,12 +13,16 @@ from typing import NamedTuple
 
 import nbformat
 from nbgrader.api import Gradebook
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
 from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
+from autograder.grading.nbgrader import late
 from autograder.grading.running.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
+from autograder.lessons import course_settings
+from autograder.lessons.adapted import ADDS_UP
 from autograder.lessons.notebook import answer_of
 
 #: The message about a property is cut after this many characters.
@@ -59,8 +63,9 @@ def passed(test: nbformat.NotebookNode) -> bool:
 
 
 def score(test: nbformat.NotebookNode) -> float:
-    """The points for the properties that hold; none without the core."""
-    return properties.earned([(one.name, one.points, holds(one)) for one in outcomes_of(test)])
+    """The points for the properties that hold; none without the core, unless the course lets them add up."""
+    tried = [(one.name, one.points, holds(one)) for one in outcomes_of(test)]
+    return properties.earned(tried, test.metadata.autograder.get(ADDS_UP, False))
 
 
 class Reason(NamedTuple):
@@ -108,7 +113,8 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
     if carried and passed(test):
         return [f"Right: it failed only because of {_numbered(carried)}"]
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
-    if outcomes and not holds(outcomes[0]) and any(one.points for one in outcomes if holds(one)):
+    alone = not test.metadata.autograder.get(ADDS_UP, False)
+    if alone and outcomes and not holds(outcomes[0]) and any(one.points for one in outcomes if holds(one)):
         said.append("Without the core of the exercise, the other properties earn no points.")
     if len(outcomes) > 1 and [one.name for one in outcomes if not holds(one)] == [properties.VISIBLE]:
         said.append("Only the visible part of the test fails. No other property explains that, so it costs all points.")
@@ -190,9 +196,11 @@ class SaveScores(NbGraderPreprocessor):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Write the scores and the sentences into the gradebook, and the sentences into the notebook."""
-        where = resources["nbgrader"]
+        where, own = resources["nbgrader"], course_settings.of(CourseDirectory(config=self.config).root)
         ids = {cell.id: cell for cell in nb.cells}
         for test in filter(is_test, nb.cells):
+            if own.adds_up:
+                test.metadata.autograder[ADDS_UP] = True
             said = comment(test, ids.get(answer_of(test.id)), nb.metadata.autograder.problem)
             test.metadata.autograder.comment = said
         tests = {test.id: test for test in nb.cells if is_test(test)}
@@ -202,7 +210,23 @@ class SaveScores(NbGraderPreprocessor):
 
 
 class ReadGrades(GetGrades):
-    """As nbgrader's GetGrades; it also says of which answers the score by hand belongs to an earlier version."""
+    """As nbgrader's GetGrades; it also says of which answers the score by hand belongs to an earlier version.
+
+    And it says how late the notebook was, by the course's own settings, and whether students see hints.
+    """
+
+    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
+        """Put scores, comments and what `course.toml` says into the notebook and the resources."""
+        where, own = resources["nbgrader"], course_settings.of(CourseDirectory(config=self.config).root)
+        nb, resources = super().preprocess(nb, resources)
+        if own.has_dates():
+            with Gradebook(where["db_url"]) as gradebook:
+                found = late.of_students(gradebook, own, where["student"])
+                where["late"] = found[where["student"], where["assignment"]].words
+        for one in (one for test in filter(is_test, nb.cells) for one in outcomes_of(test) if not own.hints):
+            if "failure" in one:
+                one.failure.hints = []
+        return nb, resources
 
     def _get_score(self, cell: nbformat.NotebookNode, resources: dict) -> None:
         super()._get_score(cell, resources)

@@ -18,15 +18,15 @@ from pathlib import Path
 import nbformat
 
 from autograder.grading import limits
-from autograder.lessons import notebook
+from autograder.lessons import adapted, course_settings, notebook
 from autograder.lessons.release import AGENTS
 
 
-def lesson_notebook(source: Path) -> nbformat.NotebookNode:
-    """The instructor's notebook of a lesson; ValueError if it is missing."""
+def lesson_notebook(source: Path, own: course_settings.Settings) -> nbformat.NotebookNode:
+    """The instructor's notebook of a lesson, with the course's own settings; ValueError if it is missing."""
     if not source.is_file():
         raise ValueError(f"{source} is needed for grading: the grade cells build on its setup cells")
-    return notebook.named(nbformat.read(source, as_version=4))
+    return adapted.adapted(notebook.named(nbformat.read(source, as_version=4)), source.parent.name, own)
 
 
 #: What nbgrader's exchange puts next to a notebook. Without them it cannot give back the feedback.

@@ -79,6 +79,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             score=info["score"],
             max_score=info["max_score"],
             late_penalty=info.get("late_penalty") or 0,
+            late=info.get("late", ""),
             based_on=info.get("based_on", ""),
             problem=problem,
             remarks=ours.get("remarks", []),
