@@ -37,7 +37,8 @@ class Student(NamedTuple):
 class Mark(NamedTuple):
     """One exercise of one submission. auto: the points from the autograder. comment: its reason for them.
 
-    by_hand: did an instructor give the points? outdated: for an answer that was handed in anew since?
+    by_hand: did an instructor give the points? outdated: for an answer that was handed in anew since? question: can
+    only a person give points? waits: and has nobody yet?
     """
 
     exercise: str
@@ -47,16 +48,18 @@ class Mark(NamedTuple):
     comment: str
     by_hand: bool = False
     outdated: bool = False
+    question: bool = False
+    waits: bool = False
 
     @property
     def lost(self) -> bool:
-        """Does it have less than full points?"""
-        return self.score < self.most
+        """Is it graded, and does it have less than full points?"""
+        return self.score < self.most and not self.waits
 
 
 @dataclass
 class Submission:
-    """One graded notebook.
+    """One graded notebook. score: of what is graded. most: of all its exercises.
 
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
@@ -76,6 +79,11 @@ class Submission:
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
+
+    @property
+    def waiting(self) -> float:
+        """The points of the questions that nobody has graded yet."""
+        return sum(mark.most for mark in self.marks if mark.waits)
 
 
 @dataclass
@@ -118,9 +126,13 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         students = [Student(name) for name in sorted({student for student, _ in jobs})]
         return ClassMarks(course.root, students, [], jobs, course.strays())
     marks = by_submission(course)
-    unfinished = {row[:2] for row in course.rows() if row.waits}
+    unfinished = {row[:2] for row in course.rows() if row.waits and not row.question}
     totals = course.totals()
-    submissions = [Submission(*job, *totals[job], marks[job]) for job in jobs if job in totals]
+    submissions = [
+        Submission(*job, totals[job][0], sum(mark.most for mark in marks[job]), marks[job])
+        for job in jobs
+        if job in totals
+    ]
     for one in submissions:
         _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
         one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
@@ -136,7 +148,8 @@ def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
     found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
         by_hand, comment = row.manual_score is not None, comments.get(row[:3], "")
-        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand, row.outdated)
+        of_person = row.question, row.question and row.waits
+        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand, row.outdated, *of_person)
         found.setdefault(row[:2], []).append(mark)
     return found
 
@@ -171,7 +184,9 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         submission.problem = str(read.get("problem", ""))
         submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
         cells = {cell.get("id"): cell for cell in nb.cells}
-        for test in filter(is_test, nb.cells):
+        for test in nb.cells:
+            if not is_test(test) and not scoring.is_question(test):
+                continue
             exercise, ours = answer_of(test.metadata.nbgrader.grade_id), test.metadata.get("autograder", {})
             if ours.get("notes"):
                 submission.notes[exercise] = list(map(str, ours.notes))

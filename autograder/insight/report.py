@@ -108,6 +108,7 @@ def page(found: ClassMarks, target: Path) -> str:
         most=sum(map(found.most, found.lessons)),
         submissions=len(found.submissions),
         look=look(found, target),
+        questions=_questions(found),
         absent=[(lesson, absent) for lesson in found.lessons if (absent := found.absent(lesson))],
     )
 
@@ -119,7 +120,9 @@ def _student(found: ClassMarks, student: Student, target: Path) -> dict:
         "id": student.id,
         "name": student.name,
         "scores": [
-            (own[lesson].score, link(found.root, target, student.id, lesson)) if lesson in own else None
+            (own[lesson].score, link(found.root, target, student.id, lesson), own[lesson].waiting)
+            if lesson in own
+            else None
             for lesson in found.lessons
         ],
         "total": sum(one.score for one in own.values()),
@@ -137,13 +140,16 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
     return {
         "name": lesson,
         "count": len(graded),
+        "waiting": sum(one.waiting > 0 for one in graded),
         "most": most,
         "mean": statistics.fmean(scores),
         "median": statistics.median(scores),
         "full": sum(score >= most for score in scores),
         "scores": charts.scores(lesson, scores, most),
         "exercises": exercises,
-        "solved": charts.solved(lesson, [(row["title"], row["solved"], row["count"]) for row in exercises]),
+        "solved": charts.solved(
+            lesson, [(row["title"], row["solved"], row["count"]) for row in exercises if row["count"]]
+        ),
         "lost": sum(mark.lost for one in graded for mark in one.marks),
         "known": [(_title(row.exercise), row.hint, row.students) for row in known],
         "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
@@ -152,15 +158,25 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
 
 
 def _exercises(graded: list[Submission]) -> list[dict]:
-    """The exercises of a lesson: title, points, and how many of its submissions have full points for it."""
+    """The exercises of a lesson: title, points, and how many of the submissions graded so far have full points."""
     rows: dict[str, dict] = {}
     for one in graded:
         for mark in one.marks:
             empty = {"title": _title(mark.exercise), "most": mark.most, "solved": 0, "count": 0}
             row = rows.setdefault(mark.exercise, empty)
-            row["count"] += 1
-            row["solved"] += not mark.lost
-    return [{**row, "rate": 100 * row["solved"] / row["count"]} for row in rows.values()]
+            row["count"] += not mark.waits
+            row["solved"] += not mark.waits and not mark.lost
+    return list(rows.values())
+
+
+def _questions(found: ClassMarks) -> list[tuple[str, str, list[str]]]:
+    """(lesson, question, students) for each question that somebody still has to grade."""
+    waiting: dict[tuple[str, str], list[str]] = {}
+    for one in sorted(found.submissions, key=lambda one: one.lesson):
+        for mark in one.marks:
+            if mark.waits:
+                waiting.setdefault((one.lesson, _title(mark.exercise)), []).append(one.student)
+    return [(*question, students) for question, students in waiting.items()]
 
 
 def _who(marks: list[tuple[str, str]]) -> list[str]:
