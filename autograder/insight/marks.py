@@ -15,7 +15,7 @@ import nbformat
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.reading import LIKE_A_NOTEBOOK
-from autograder.grading.running.run_cells import is_test
+from autograder.grading.running.run_cells import NOT_TRIED, is_test
 from autograder.lessons.notebook import answer_of, natural
 
 
@@ -63,8 +63,9 @@ class Submission:
 
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
-    why properties do not hold (`run_cells.failure_of`). ungraded: the autograder failed on it. beside: what is to be
-    said of other notebooks in its folder. unreadable_time: its time was not understood.
+    why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
+    tried, and whether it holds. ungraded: the autograder failed on it. beside: what is to be said of other notebooks in
+    its folder. unreadable_time: its time was not understood.
     """
 
     student: str
@@ -76,6 +77,7 @@ class Submission:
     notes: dict[str, list[str]] = field(default_factory=dict)
     seeds: dict[str, str] = field(default_factory=dict)
     failures: dict[str, list[dict]] = field(default_factory=dict)
+    tried: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
@@ -174,7 +176,7 @@ def _students(course: Course) -> list[Student]:
 
 
 def _read_autograded(path: Path, submission: Submission) -> None:
-    """Add what the autograded notebook says: `problem`, `notes`, `seeds` and `failures`.
+    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures` and `tried`.
 
     It is missing where the autograder failed. What somebody has broken afterwards is left out.
     """
@@ -190,6 +192,8 @@ def _read_autograded(path: Path, submission: Submission) -> None:
             exercise, ours = answer_of(test.metadata.nbgrader.grade_id), test.metadata.get("autograder", {})
             if ours.get("notes"):
                 submission.notes[exercise] = list(map(str, ours.notes))
+            outcomes = [one for one in ours.get("properties", []) if one.get("status") != NOT_TRIED]
+            submission.tried[exercise] = [(str(one.get("says", "")), scoring.holds(one)) for one in outcomes]
             lost = [one for one in ours.get("properties", []) if scoring.is_lost(one)]
             for one in lost:
                 if one.get("seed"):

@@ -65,7 +65,9 @@ def read_rows(gradebook: Any) -> list[Row]:
     # An answer that a person grades is in the gradebook twice, as what gives points and as an answer.
     answers = {tuple(one) for one in gradebook.db.query(api.SolutionCell.notebook_id, api.SolutionCell.name)}
     return [
-        Row(student, lesson, name.removesuffix("-test"), *rest, kind == "TaskCell" or (notebook, name) in answers)
+        Row(student, lesson, name.removesuffix("-test"), *rest)._replace(
+            question=kind == "TaskCell" or (notebook, name) in answers
+        )
         for student, lesson, name, *rest, kind, notebook in _with_lesson(found)
     ]
 
