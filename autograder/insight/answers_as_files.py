@@ -54,6 +54,11 @@ def answers_of(course: Course, student: str, lesson: str) -> dict[str, str]:
         nb = nbformat.read(course.root / "autograded" / student / lesson / f"{lesson}.ipynb", as_version=4)
     except (OSError, ValueError):
         return {}
+    return answers_in(nb)
+
+
+def answers_in(nb: nbformat.NotebookNode) -> dict[str, str]:
+    """file → the answer, of a graded notebook."""
     return {_file(cell.id, cell.cell_type): cell.source for cell in notebook.answer_cells(nb)}
 
 

@@ -16,6 +16,7 @@ from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.reading import LIKE_A_NOTEBOOK
 from autograder.grading.running.run_cells import NOT_TRIED, is_test
+from autograder.insight.answers_as_files import answers_in, given
 from autograder.lessons.notebook import answer_of, natural
 
 
@@ -64,8 +65,9 @@ class Submission:
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
     why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
-    tried, and whether it holds. ungraded: the autograder failed on it. beside: what is to be said of other notebooks in
-    its folder. unreadable_time: its time was not understood.
+    tried, and whether it holds. answers: file → what was written
+    (`answers_as_files`). ungraded: the autograder failed on it. beside: what is to be said of other notebooks in its
+    folder. unreadable_time: its time was not understood.
     """
 
     student: str
@@ -78,6 +80,7 @@ class Submission:
     seeds: dict[str, str] = field(default_factory=dict)
     failures: dict[str, list[dict]] = field(default_factory=dict)
     tried: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
@@ -92,7 +95,8 @@ class Submission:
 class ClassMarks:
     """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`).
 
-    strays: files that could be somebody's work and lie where nothing is graded.
+    strays: files that could be somebody's work and lie where nothing is graded. stubs: lesson → file → what
+    students were given for an answer.
     """
 
     root: Path
@@ -100,6 +104,7 @@ class ClassMarks:
     submissions: list[Submission]
     waiting: list[tuple[str, str]]
     strays: list[str] = field(default_factory=list)
+    stubs: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def lessons(self) -> list[str]:
@@ -139,7 +144,8 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
         one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
     waiting = [job for job in jobs if job not in totals or job in unfinished]
-    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays())
+    stubs = {lesson: given(course, lesson) for lesson in sorted({one.lesson for one in submissions})}
+    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), stubs)
 
 
 def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
@@ -176,7 +182,7 @@ def _students(course: Course) -> list[Student]:
 
 
 def _read_autograded(path: Path, submission: Submission) -> None:
-    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures` and `tried`.
+    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures`, `tried` and `answers`.
 
     It is missing where the autograder failed. What somebody has broken afterwards is left out.
     """
@@ -185,6 +191,7 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         read = nb.metadata.get("autograder", {})
         submission.problem = str(read.get("problem", ""))
         submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
+        submission.answers = answers_in(nb)
         cells = {cell.get("id"): cell for cell in nb.cells}
         for test in nb.cells:
             if not is_test(test) and not scoring.is_question(test):

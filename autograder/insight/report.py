@@ -131,7 +131,7 @@ def _student(found: ClassMarks, student: Student, target: Path) -> dict:
 
 def _lesson(found: ClassMarks, lesson: str) -> dict:
     """What the page says about one lesson."""
-    from autograder.insight import charts, items, mistakes
+    from autograder.insight import charts, copies, items, mistakes
 
     graded, most = found.of_lesson(lesson), found.most(lesson)
     scores = [one.score for one in graded]
@@ -157,6 +157,10 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
         "solved": charts.solved(
             lesson, [(row["title"], row["solved"], row["count"]) for row in exercises.values() if row["count"]]
         ),
+        "pairs": [
+            (" and ".join(pair.students), round(100 * pair.share), ", ".join(map(_short, pair.exercises)))
+            for pair in copies.pairs(graded, found.stubs.get(lesson, {}))
+        ],
         "lost": sum(mark.lost for one in graded for mark in one.marks),
         "known": [(_title(row.exercise), row.hint, row.students) for row in known],
         "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
