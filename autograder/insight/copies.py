@@ -21,6 +21,8 @@ from autograder.lessons.names import UNPARSABLE
 
 #: Tokens, or words, of a run.
 RUN = 6
+#: Tokens of an answer that are looked at, so that nobody's answer takes long.
+MOST = 20_000
 #: Runs of its own that a notebook needs to be compared: of fewer, chance alone makes two alike.
 LEAST = 40
 #: The share of runs from which on a pair is named.
@@ -69,7 +71,7 @@ def _of_code(tree: ast.Module, source: str) -> list[str]:
 
 
 def _runs(name: str, source: str) -> set[tuple[str, ...]]:
-    tokens = tokens_of(name, source)
+    tokens = tokens_of(name, source)[:MOST]
     return {tuple(tokens[at : at + RUN]) for at in range(len(tokens) - RUN + 1)}
 
 

@@ -191,7 +191,7 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         read = nb.metadata.get("autograder", {})
         submission.problem = str(read.get("problem", ""))
         submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
-        submission.answers = answers_in(nb)
+        submission.answers = {name: "".join(source) for name, source in answers_in(nb).items()}  # a file has lines
         cells = {cell.get("id"): cell for cell in nb.cells}
         for test in nb.cells:
             if not is_test(test) and not scoring.is_question(test):
