@@ -8,10 +8,12 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from autograder.authoring import rules
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import restore
 from autograder.insight import answers_as_files, lms, marks, mistakes, regrade, report
 from autograder.lessons import nbgrader_api, notebook, release
+from tests.helpers.formgrader_server import Server
 from tests.helpers.toy_course import LESSON, RIGHT, cell, lesson
 
 pytestmark = pytest.mark.apart
@@ -278,3 +280,42 @@ def test_answers_in_words_are_exported_beside_code(course):
     assert set(answers_as_files.given(course, LESSON)) == found.keys() and f"{TASK}.md" not in found
     (ada,) = (one for one in marks.read(course).submissions if one.student == "ada")
     assert ada.answers == found, "what the report compares"
+
+
+def test_the_rules_for_lessons_allow_questions_and_count_their_points():
+    number = "08"
+    cells = notebook.read("08_zero1").cells
+    assert not rules.wrong_points("08_zero1", cells)
+    role = {
+        "grade": True,
+        "solution": True,
+        "task": False,
+        "locked": False,
+        "points": 3,
+        "grade_id": f"{number}-q1-why",
+    }
+    cells.append(new_markdown_cell("Why?", id=f"{number}-q1-why", metadata={"nbgrader": role}))
+    assert not rules.strange_cells("08_zero1", cells) and not rules.strange_regions(cells)
+    (line,) = rules.wrong_points("08_zero1", cells)
+    assert "points` into the title" in line
+
+
+@pytest.mark.thorough
+def test_formgrader_shows_questions_and_takes_points(course):
+    shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, course.root / nbgrader_api.CONFIG)
+    server = Server(course.root)
+    try:
+        submissions = server.json(f"/formgrader/api/submitted_notebooks/{LESSON}/{LESSON}")
+        assert {one["student"] for one in submissions if one["needs_manual_grade"]} == {"ada", "ben", "dan"}
+        (ada,) = (one["id"] for one in submissions if one["student"] == "ada")
+        html = server.get(f"/formgrader/submissions/{ada}/")
+        assert all(f'class="score tabbable" id="{name}"' in html for name in POINTS)
+        assert "Two points for" in html and SCRIPT not in html
+        grades = {one["name"]: one["id"] for one in server.json(f"/formgrader/api/grades?submission_id={ada}")}
+        for name in POINTS:
+            server.get(f"/formgrader/api/grade/{grades[name]}", "PUT", {"manual_score": 1.5, "extra_credit": None})
+    finally:
+        server.stop()
+    assert to_grade(course, "ada") == set()
+    grade(course)
+    assert course.totals()["ada", LESSON] == (10.5, 15) and "not graded yet" not in page(course, "ada")
