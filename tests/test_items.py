@@ -71,7 +71,7 @@ def test_numbers_are_said_in_words(item, said):
 
 def test_the_page_has_numbers_and_words(tmp_path):
     text = page(of_class(), tmp_path)
-    (row,) = re.findall(r"<th[^>]*>Exercise 2: square</th>(.*?)</tr>", text, re.DOTALL)
+    (row,) = re.findall(r"<th[^>]*>Exercise 2: square<br>(.*?)</tr>", text, re.DOTALL)
     assert re.findall(r">([-\d.]+)</td>", row) == ["4", "0.75", "-1.00"] and "look at its statement" in row
     assert "chance alone takes it up to 0.41 from 0" in text
 

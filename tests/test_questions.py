@@ -240,7 +240,8 @@ def test_the_report_lists_what_waits_and_an_lms_gets_no_half_score(course):
     text = report_of(course)
     waiting = text.split("Still to be graded by hand")[1].split("</table>")[0]
     assert [waiting.count(one) for one in ("ada", "ben", "cyd", "dan")] == [3, 1, 0, 3]
-    assert "Question 1: why" in waiting and "still wait for points by hand" in text
+    assert "<li>Question 1: The answer cell was missing.</li>" in text and "Question 1: why" in waiting
+    assert "still wait for points by hand" in text
     table = list(csv.reader(io.StringIO(lms.canvas(marks.read(course)))))
     assert table[1][-1] == "15" and {line[3]: line[-1] for line in table[2:]}.items() >= {"ada": "", "cyd": "0"}.items()
 

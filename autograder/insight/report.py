@@ -18,6 +18,7 @@ from autograder.grading.handed_in import EXPECTED
 from autograder.grading.limits import why_no_student
 from autograder.lessons import notebook
 from autograder.lessons.files import write_whole
+from autograder.lessons.notebook import natural
 
 if TYPE_CHECKING:
     from autograder.insight.marks import ClassMarks, Student, Submission
@@ -187,11 +188,12 @@ def _exercises(graded: list[Submission]) -> dict[str, dict]:
 def _questions(found: ClassMarks) -> list[tuple[str, str, list[str]]]:
     """(lesson, question, students) for each question that somebody still has to grade."""
     waiting: dict[tuple[str, str], list[str]] = {}
-    for one in sorted(found.submissions, key=lambda one: one.lesson):
+    for one in found.submissions:
         for mark in one.marks:
             if mark.waits:
-                waiting.setdefault((one.lesson, _title(mark.exercise)), []).append(one.student)
-    return [(*question, students) for question, students in waiting.items()]
+                waiting.setdefault((one.lesson, mark.exercise), []).append(one.student)
+    order = sorted(waiting, key=lambda question: (question[0], natural(question[1])))
+    return [(lesson, _title(name), waiting[lesson, name]) for lesson, name in order]
 
 
 def _who(marks: list[tuple[str, str]]) -> list[str]:
@@ -253,10 +255,11 @@ def _together(found: list[tuple[str, str]]) -> list[str]:
     exercises: dict[str, list[str]] = {}
     for sentence, exercise in found:
         exercises.setdefault(sentence, []).append(_short(exercise))
-    return [
-        f"Exercise{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: {sentence}"
-        for sentence, numbers in exercises.items()
-    ]
+    lines = []
+    for sentence, names in exercises.items():
+        first = names[0] if names[0].startswith("Question") else f"Exercise{'s' if len(names) > 1 else ''} {names[0]}"
+        lines.append(f"{', '.join([first, *names[1:]])}: {sentence}")
+    return lines
 
 
 def link(root: Path, target: Path, student: str, lesson: str) -> str:
@@ -274,7 +277,7 @@ def _title(exercise: str) -> str:
 
 
 def _short(exercise: str) -> str:
-    """`03-ex3-adam-update` as "3"; any other name unchanged."""
+    """`03-ex3-adam-update` as "3", `03-q1-why` as "Question 1"; any other name unchanged."""
     head = _title(exercise).split(":")[0]
     return head.removeprefix("Exercise ")
 
