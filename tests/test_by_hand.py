@@ -196,31 +196,6 @@ def test_ids_that_jupyterlab_gave_are_no_change(toy):
     assert points(toy, "ben", "07-ex2-square") == 1.5
 
 
-@pytest.mark.parametrize(
-    ("kind", "role", "said"),
-    [
-        ("markdown", {"grade": True, "solution": True}, "an answer that is graded by hand"),
-        ("code", {"grade": True, "solution": True}, "an answer that is graded by hand"),
-        ("markdown", {"task": True}, "a task"),
-    ],
-)
-def test_a_question_in_words_is_refused_in_one_line_that_names_it(toy, capsys, kind, role, said):
-    """By `make notebooks`, before students get it, and by `grade`."""
-
-    def change(nb):
-        make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
-        role_of = {"grade": False, "solution": False, "task": False, "locked": False, "schema_version": 3, **role}
-        nb.cells.append(
-            make("Why?", id="07-q1-why", metadata={"nbgrader": {"grade_id": "07-q1-why", "points": 3, **role_of}})
-        )
-
-    change_lesson(toy, change)
-    assert main(["grade", "--course", str(toy.root), "--no-jail"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert f"the cell 07-q1-why is {said}, which cannot be graded here" in lines[-1]
-    assert "Traceback" not in "".join(lines)
-
-
 def test_an_exercise_made_in_jupyterlab_has_the_id_of_its_grade_id(toy):
     change_lesson(toy, lambda nb: [one.update(id=f"x{number}") for number, one in enumerate(nb.cells)])
     toy.hand_in("cyd", submission(ex2=WRONG))

@@ -147,7 +147,8 @@ def with_cells(lesson: str, text: str, points: float) -> nbformat.NotebookNode:
     short = rules.short_of(next(reversed(answer.solutions(lesson))))
     last = max(at for at, cell in enumerate(nb.cells) if rules.short_of(cell.id) == short)
     nb.cells[last + 1 : last + 1] = new
-    total = sum(cell.metadata.nbgrader.points for cell in nb.cells if notebook.nbgrader_role(cell) == "grade")
+    roles = ("grade", "question")
+    total = sum(cell.metadata.nbgrader.points for cell in nb.cells if notebook.nbgrader_role(cell) in roles)
     title = nb.cells[0]
     title.source = adapted.with_total(title.source, total)
     return nb

@@ -127,7 +127,7 @@ def strange_cells(lesson: str, cells: Iterable[NotebookNode]) -> list[str]:
         if not re.fullmatch(rf"{number}-[a-z0-9]+(-[a-z0-9]+)*", name)
     ]
     found += [f"{notebook.place(name)}: two cells have the id {name}" for name in set(ids) if ids.count(name) > 1]
-    graded = [cell for cell in cells if "nbgrader" in cell.metadata]
+    graded = [cell for cell in cells if _role(cell) in ("solution", "grade")]
     for at, cell in enumerate(graded):
         answer, exercise = graded[at - at % 2].id, at // 2 + 1
         wanted = f"{answer}-test" if at % 2 else answer
@@ -159,6 +159,8 @@ def strange_regions(cells: Iterable[NotebookNode]) -> list[str]:
     found = []
     for cell in cells:
         role, place = _role(cell), notebook.place(cell.id)
+        if role == "question":  # nbgrader says what is wrong with it
+            continue
         region = {"solution": "SOLUTION", "grade": "HIDDEN TESTS"}.get(role, "")
         marks = re.findall(r"^\s*### (BEGIN|END) (.*)$", cell.source, flags=re.MULTILINE)
         # An answer has a region in each function or method that is to be written.
@@ -221,11 +223,12 @@ def words_of(statement: str) -> int:
 
 
 def wrong_points(lesson: str, cells: Iterable[NotebookNode]) -> list[str]:
-    """What the title cell and the headings of the exercises say of points, where the test cells have others."""
+    """What the title cell and the headings of the exercises say of points, where the graded cells have others."""
     cells = list(cells)
     points = {cell.id: cell.metadata.nbgrader.points for cell in cells if _role(cell) == "grade"}
     texts = {cell.id: cell.source for cell in cells if cell.cell_type == "markdown"}
-    title, total = f"{lesson[:2]}-title", f"{sum(points.values()):g} points"
+    by_hand = sum(cell.metadata.nbgrader.points for cell in cells if _role(cell) == "question")
+    title, total = f"{lesson[:2]}-title", f"{sum(points.values()) + by_hand:g} points"
     found = []
     if not re.search(rf"· {total.removesuffix('s')}s?\b", texts.get(title, "")):
         found.append(f"{notebook.place(title)}: the exercises have {total} in all: write `· {total}` into the title")

@@ -26,7 +26,16 @@ import nbformat
 from autograder.grading import handed_in, limits
 from autograder.grading.bar import Bar
 from autograder.grading.nbgrader import by_hand, lock
-from autograder.grading.nbgrader.gradebook import Row, csv_of, read_comments, read_rows, scores_of, totals_of
+from autograder.grading.nbgrader.gradebook import (
+    Row,
+    cells_known,
+    cells_of,
+    csv_of,
+    read_comments,
+    read_rows,
+    scores_of,
+    totals_of,
+)
 from autograder.lessons import adapted, course_settings, keys, nbgrader_api, notebook
 from autograder.lessons.files import write_whole
 
@@ -262,14 +271,13 @@ class Course:
         done = self._read_graded()
         with self.gradebook() as gradebook:
             try:
-                cells = {cell.name for cell in gradebook.find_notebook(lesson, lesson).source_cells}
+                cells = cells_known(gradebook, lesson)
             except MissingEntry:
                 cells = None
             if cells is not None and done.get(lesson) == state:
                 return
             nb = adapted.adapted(nbformat.read(source / f"{lesson}.ipynb", as_version=4), lesson, own)
-            roles = [cell.metadata.nbgrader for cell in nb.cells if notebook.nbgrader_role(cell)]
-            if cells is not None and cells != {role.grade_id for role in roles}:
+            if cells is not None and cells != cells_of(nb):
                 # nbgrader cannot change the exercises of a graded lesson.
                 by_hand.take_out(gradebook, lesson, self._by_hand(lesson))
         with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
@@ -345,9 +353,9 @@ class Course:
         return ""
 
     def final(self) -> set[tuple[str, str]]:
-        """(student, lesson) of everything that has a final score for every exercise, and a feedback page."""
+        """(student, lesson) of everything whose tests have all been run for a score, and that has a feedback page."""
         rows = self.rows()
-        found = {row[:2] for row in rows} - {row[:2] for row in rows if row.auto_score is None}
+        found = {row[:2] for row in rows} - {row[:2] for row in rows if row.auto_score is None and not row.question}
         return {
             (student, lesson)
             for student, lesson in found

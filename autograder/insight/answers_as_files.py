@@ -1,7 +1,8 @@
 """`python -m autograder answers FOLDER`: the answers of a class as Python files, for programs that look for copies.
 
 `FOLDER/LESSON/submissions/STUDENT/EXERCISE.py` holds each answer cell as it was graded, without the cells that all
-have in common, and `FOLDER/LESSON/base/EXERCISE.py` what students were given, which these programs can leave out.
+have in common, and `FOLDER/LESSON/base/EXERCISE.py` what students were given, which these programs can leave out. An
+answer in words is in `EXERCISE.md`.
 """
 
 from __future__ import annotations
@@ -48,25 +49,35 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def answers_of(course: Course, student: str, lesson: str) -> dict[str, str]:
-    """exercise → the answer that was graded; empty if there is no graded notebook, or it cannot be read."""
+    """file → the answer that was graded; empty if there is no graded notebook, or it cannot be read."""
     try:
         nb = nbformat.read(course.root / "autograded" / student / lesson / f"{lesson}.ipynb", as_version=4)
     except (OSError, ValueError):
         return {}
-    return notebook.answers(nb)
+    return answers_in(nb)
+
+
+def answers_in(nb: nbformat.NotebookNode) -> dict[str, str]:
+    """file → the answer, of a graded notebook."""
+    return {_file(cell.id, cell.cell_type): cell.source for cell in notebook.answer_cells(nb)}
+
+
+def _file(exercise: str, cell_type: str) -> str:
+    return f"{exercise}.{'py' if cell_type == 'code' else 'md'}"
 
 
 def given(course: Course, lesson: str) -> dict[str, str]:
-    """exercise → the stub that students were given."""
+    """file → the stub that students were given."""
     from autograder.grading.nbgrader import restore
 
     with course.gradebook() as gradebook:
         sources = restore.source_cells(gradebook, lesson, lesson)
-    return {source.name: source.source for source in sources if not source.is_test}
+    answers = [source for source in sources if not source.is_test and not source.is_task]
+    return {_file(source.name, source.cell_type): source.source for source in answers}
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
     """Write each source as a file of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in files.items():
-        (folder / f"{name}.py").write_text(source.rstrip() + "\n", encoding="utf-8")
+        (folder / name).write_text(source.rstrip() + "\n", encoding="utf-8")

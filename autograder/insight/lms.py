@@ -10,7 +10,8 @@ and which grade item each other column belongs to. It stops at the first student
 
 A student id is the name of a folder in `submitted/`: the login in Canvas, the user name in Moodle. Names, addresses and
 the LMS's own ids are in the files if they are in the gradebook (`nbgrader db student import`). The score of a lesson
-that a student has not handed in is left empty: the instructor decides whether it is a 0.
+that a student has not handed in is left empty: the instructor decides whether it is a 0. So is one with a question that
+nobody has graded yet.
 """
 
 from __future__ import annotations
@@ -73,6 +74,6 @@ def _scores(marks: ClassMarks, student: Student, nothing: str) -> list[str]:
     found = {
         one.lesson: one.score
         for one in marks.submissions
-        if one.student == student.id and (one.student, one.lesson) not in marks.waiting
+        if one.student == student.id and (one.student, one.lesson) not in marks.waiting and not one.waiting
     }
     return [number(found[lesson]) if lesson in found else nothing for lesson in marks.lessons]

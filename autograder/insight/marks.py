@@ -15,7 +15,8 @@ import nbformat
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.reading import LIKE_A_NOTEBOOK
-from autograder.grading.running.run_cells import is_test
+from autograder.grading.running.run_cells import NOT_TRIED, is_test
+from autograder.insight.answers_as_files import answers_in, given
 from autograder.lessons.notebook import answer_of, natural
 
 
@@ -37,7 +38,8 @@ class Student(NamedTuple):
 class Mark(NamedTuple):
     """One exercise of one submission. auto: the points from the autograder. comment: its reason for them.
 
-    by_hand: did an instructor give the points? outdated: for an answer that was handed in anew since?
+    by_hand: did an instructor give the points? outdated: for an answer that was handed in anew since? question: can
+    only a person give points? waits: and has nobody yet?
     """
 
     exercise: str
@@ -47,21 +49,25 @@ class Mark(NamedTuple):
     comment: str
     by_hand: bool = False
     outdated: bool = False
+    question: bool = False
+    waits: bool = False
 
     @property
     def lost(self) -> bool:
-        """Does it have less than full points?"""
-        return self.score < self.most
+        """Is it graded, and does it have less than full points?"""
+        return self.score < self.most and not self.waits
 
 
 @dataclass
 class Submission:
-    """One graded notebook.
+    """One graded notebook. score: of what is graded. most: of all its exercises.
 
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
-    why properties do not hold (`run_cells.failure_of`). ungraded: the autograder failed on it. beside: what is to be
-    said of other notebooks in its folder. unreadable_time: its time was not understood.
+    why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
+    tried, and whether it holds. answers: file → what was written
+    (`answers_as_files`). ungraded: the autograder failed on it. beside: what is to be said of other notebooks in its
+    folder. unreadable_time: its time was not understood.
     """
 
     student: str
@@ -73,16 +79,24 @@ class Submission:
     notes: dict[str, list[str]] = field(default_factory=dict)
     seeds: dict[str, str] = field(default_factory=dict)
     failures: dict[str, list[dict]] = field(default_factory=dict)
+    tried: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
+
+    @property
+    def waiting(self) -> float:
+        """The points of the questions that nobody has graded yet."""
+        return sum(mark.most for mark in self.marks if mark.waits)
 
 
 @dataclass
 class ClassMarks:
     """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`).
 
-    strays: files that could be somebody's work and lie where nothing is graded.
+    strays: files that could be somebody's work and lie where nothing is graded. stubs: lesson → file → what
+    students were given for an answer.
     """
 
     root: Path
@@ -90,6 +104,7 @@ class ClassMarks:
     submissions: list[Submission]
     waiting: list[tuple[str, str]]
     strays: list[str] = field(default_factory=list)
+    stubs: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def lessons(self) -> list[str]:
@@ -118,14 +133,19 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         students = [Student(name) for name in sorted({student for student, _ in jobs})]
         return ClassMarks(course.root, students, [], jobs, course.strays())
     marks = by_submission(course)
-    unfinished = {row[:2] for row in course.rows() if row.waits}
+    unfinished = {row[:2] for row in course.rows() if row.waits and not row.question}
     totals = course.totals()
-    submissions = [Submission(*job, *totals[job], marks[job]) for job in jobs if job in totals]
+    submissions = [
+        Submission(*job, totals[job][0], sum(mark.most for mark in marks[job]), marks[job])
+        for job in jobs
+        if job in totals
+    ]
     for one in submissions:
         _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
         one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
     waiting = [job for job in jobs if job not in totals or job in unfinished]
-    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays())
+    stubs = {lesson: given(course, lesson) for lesson in sorted({one.lesson for one in submissions})}
+    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), stubs)
 
 
 def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
@@ -136,7 +156,8 @@ def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
     found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
         by_hand, comment = row.manual_score is not None, comments.get(row[:3], "")
-        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand, row.outdated)
+        of_person = row.question, row.question and row.waits
+        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand, row.outdated, *of_person)
         found.setdefault(row[:2], []).append(mark)
     return found
 
@@ -161,7 +182,7 @@ def _students(course: Course) -> list[Student]:
 
 
 def _read_autograded(path: Path, submission: Submission) -> None:
-    """Add what the autograded notebook says: `problem`, `notes`, `seeds` and `failures`.
+    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures`, `tried` and `answers`.
 
     It is missing where the autograder failed. What somebody has broken afterwards is left out.
     """
@@ -170,11 +191,16 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         read = nb.metadata.get("autograder", {})
         submission.problem = str(read.get("problem", ""))
         submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
+        submission.answers = {name: "".join(source) for name, source in answers_in(nb).items()}  # a file has lines
         cells = {cell.get("id"): cell for cell in nb.cells}
-        for test in filter(is_test, nb.cells):
+        for test in nb.cells:
+            if not is_test(test) and not scoring.is_question(test):
+                continue
             exercise, ours = answer_of(test.metadata.nbgrader.grade_id), test.metadata.get("autograder", {})
             if ours.get("notes"):
                 submission.notes[exercise] = list(map(str, ours.notes))
+            outcomes = [one for one in ours.get("properties", []) if one.get("status") != NOT_TRIED]
+            submission.tried[exercise] = [(str(one.get("says", "")), scoring.holds(one)) for one in outcomes]
             lost = [one for one in ours.get("properties", []) if scoring.is_lost(one)]
             for one in lost:
                 if one.get("seed"):

@@ -94,12 +94,14 @@ def hints_of(failures: Iterable[dict]) -> dict[str, str]:
 
 def kind(mark: Mark, submission: Submission) -> str:
     """How a mark was lost, if not by a known mistake."""
-    if mark.auto is not None and mark.auto >= mark.most:
+    if mark.by_hand and (mark.auto is None or mark.auto >= mark.most):
         return BY_HAND
     if submission.ungraded:
         return OUTDATED if any(other.auto for other in submission.marks) else FAILED
     if submission.problem:
         return UNREADABLE
+    if mark.question:  # what has no points without a person was not answered
+        return UNWRITTEN
     failures = submission.failures.get(mark.exercise, [])
     kinds = {failure["kind"] for failure in failures}
     if found := [said for one, said in _KINDS.items() if one in kinds]:

@@ -75,6 +75,8 @@ def difference(old: Mark | None, new: Mark | None) -> str:
         return f"new, {_points(new)}" if new else "no longer there"
     if (old.score, old.most, old.auto) == (new.score, new.most, new.auto):
         return ""
+    if new.waits:
+        return f"{_points(old)} → not graded yet: it waits for points by hand"
     change = f"{_points(old)} → {_points(new)}"
     if new.by_hand:
         automatic = f"the autograder now gives {_number(new.auto)} instead of {_number(old.auto)}"

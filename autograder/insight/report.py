@@ -18,6 +18,7 @@ from autograder.grading.handed_in import EXPECTED
 from autograder.grading.limits import why_no_student
 from autograder.lessons import notebook
 from autograder.lessons.files import write_whole
+from autograder.lessons.notebook import natural
 
 if TYPE_CHECKING:
     from autograder.insight.marks import ClassMarks, Student, Submission
@@ -108,6 +109,7 @@ def page(found: ClassMarks, target: Path) -> str:
         most=sum(map(found.most, found.lessons)),
         submissions=len(found.submissions),
         look=look(found, target),
+        questions=_questions(found),
         absent=[(lesson, absent) for lesson in found.lessons if (absent := found.absent(lesson))],
     )
 
@@ -119,7 +121,9 @@ def _student(found: ClassMarks, student: Student, target: Path) -> dict:
         "id": student.id,
         "name": student.name,
         "scores": [
-            (own[lesson].score, link(found.root, target, student.id, lesson)) if lesson in own else None
+            (own[lesson].score, link(found.root, target, student.id, lesson), own[lesson].waiting)
+            if lesson in own
+            else None
             for lesson in found.lessons
         ],
         "total": sum(one.score for one in own.values()),
@@ -128,22 +132,36 @@ def _student(found: ClassMarks, student: Student, target: Path) -> dict:
 
 def _lesson(found: ClassMarks, lesson: str) -> dict:
     """What the page says about one lesson."""
-    from autograder.insight import charts, mistakes
+    from autograder.insight import charts, copies, items, mistakes
 
     graded, most = found.of_lesson(lesson), found.most(lesson)
     scores = [one.score for one in graded]
-    exercises = _exercises(graded)
+    exercises, numbers = _exercises(graded), items.of_submissions(graded)
+    for name, row in exercises.items():
+        row["item"] = numbers.get(name)
+        row["words"] = items.in_words(numbers[name], row["counted"]) if name in numbers else ""
     known, other = mistakes.of_submissions(lesson, graded)
     return {
         "name": lesson,
         "count": len(graded),
+        "waiting": sum(one.waiting > 0 for one in graded),
         "most": most,
         "mean": statistics.fmean(scores),
         "median": statistics.median(scores),
         "full": sum(score >= most for score in scores),
         "scores": charts.scores(lesson, scores, most),
-        "exercises": exercises,
-        "solved": charts.solved(lesson, [(row["title"], row["solved"], row["count"]) for row in exercises]),
+        "exercises": list(exercises.values()),
+        "has_numbers": bool(numbers),
+        "margin": items.margin(max(row["counted"] for row in exercises.values())) if numbers else 0.0,
+        "least": items.LEAST,
+        "properties": [(_short(one.exercise), one.says, one.passed, one.tried) for one in items.properties(graded)],
+        "solved": charts.solved(
+            lesson, [(row["title"], row["solved"], row["count"]) for row in exercises.values() if row["count"]]
+        ),
+        "pairs": [
+            (" and ".join(pair.students), round(100 * pair.share), ", ".join(map(_short, pair.exercises)))
+            for pair in copies.pairs(graded, found.stubs.get(lesson, {}))
+        ],
         "lost": sum(mark.lost for one in graded for mark in one.marks),
         "known": [(_title(row.exercise), row.hint, row.students) for row in known],
         "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
@@ -151,16 +169,31 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
     }
 
 
-def _exercises(graded: list[Submission]) -> list[dict]:
-    """The exercises of a lesson: title, points, and how many of its submissions have full points for it."""
+def _exercises(graded: list[Submission]) -> dict[str, dict]:
+    """The exercises of a lesson: title, points, and how many of the submissions graded so far have full points.
+
+    counted: how many of them could be read (`items.counted`).
+    """
     rows: dict[str, dict] = {}
     for one in graded:
         for mark in one.marks:
-            empty = {"title": _title(mark.exercise), "most": mark.most, "solved": 0, "count": 0}
+            empty = {"title": _title(mark.exercise), "most": mark.most, "solved": 0, "count": 0, "counted": 0}
             row = rows.setdefault(mark.exercise, empty)
-            row["count"] += 1
-            row["solved"] += not mark.lost
-    return [{**row, "rate": 100 * row["solved"] / row["count"]} for row in rows.values()]
+            row["count"] += not mark.waits
+            row["counted"] += not mark.waits and not one.problem and not one.ungraded
+            row["solved"] += not mark.waits and not mark.lost
+    return rows
+
+
+def _questions(found: ClassMarks) -> list[tuple[str, str, list[str]]]:
+    """(lesson, question, students) for each question that somebody still has to grade."""
+    waiting: dict[tuple[str, str], list[str]] = {}
+    for one in found.submissions:
+        for mark in one.marks:
+            if mark.waits:
+                waiting.setdefault((one.lesson, mark.exercise), []).append(one.student)
+    order = sorted(waiting, key=lambda question: (question[0], natural(question[1])))
+    return [(lesson, _title(name), waiting[lesson, name]) for lesson, name in order]
 
 
 def _who(marks: list[tuple[str, str]]) -> list[str]:
@@ -222,10 +255,11 @@ def _together(found: list[tuple[str, str]]) -> list[str]:
     exercises: dict[str, list[str]] = {}
     for sentence, exercise in found:
         exercises.setdefault(sentence, []).append(_short(exercise))
-    return [
-        f"Exercise{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: {sentence}"
-        for sentence, numbers in exercises.items()
-    ]
+    lines = []
+    for sentence, names in exercises.items():
+        first = names[0] if names[0].startswith("Question") else f"Exercise{'s' if len(names) > 1 else ''} {names[0]}"
+        lines.append(f"{', '.join([first, *names[1:]])}: {sentence}")
+    return lines
 
 
 def link(root: Path, target: Path, student: str, lesson: str) -> str:
@@ -243,7 +277,7 @@ def _title(exercise: str) -> str:
 
 
 def _short(exercise: str) -> str:
-    """`03-ex3-adam-update` as "3"; any other name unchanged."""
+    """`03-ex3-adam-update` as "3", `03-q1-why` as "Question 1"; any other name unchanged."""
     head = _title(exercise).split(":")[0]
     return head.removeprefix("Exercise ")
 

@@ -137,18 +137,10 @@ def read(lesson: str, swap: dict[str, str] | None = None) -> nbformat.NotebookNo
 
 
 def named(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A lesson's notebook whose answers and tests have their grade_id as cell id, which JupyterLab cannot set.
-
-    ValueError, in one line, for a kind of nbgrader's cells that is not graded here.
-    """
+    """A lesson's notebook whose graded cells have their grade_id as cell id, which JupyterLab cannot set."""
     for cell in nb.cells:
-        meta = cell.metadata.get("nbgrader", {})
-        if meta.get("task") or (meta.get("grade") and meta.get("solution")):
-            kind = "a task" if meta.get("task") else "an answer that is graded by hand"
-            why = "this grader runs tests: make it an answer with a test cell, or ask for it outside the notebook"
-            raise ValueError(f"the cell {meta.get('grade_id')} is {kind}, which cannot be graded here; {why}")
         if nbgrader_role(cell):
-            cell.id = meta.get("grade_id", cell.id)
+            cell.id = cell.metadata.nbgrader.get("grade_id", cell.id)
     return nb
 
 
@@ -181,16 +173,26 @@ def checks_of(lesson: str) -> list[Path]:
 
 
 def nbgrader_role(cell: nbformat.NotebookNode) -> str:
-    """'solution', 'grade', or '' for a cell that nbgrader leaves alone."""
+    """'solution', 'grade', 'question' for what a person grades, or '' for a cell that nbgrader leaves alone.
+
+    A question is an answer without a test, in words or code, or a task, which students answer in cells of their own.
+    """
     meta = cell.metadata.get("nbgrader", {})
+    if is_task(cell) or (meta.get("grade") and meta.get("solution")):
+        return "question"
     if meta.get("solution"):
         return "solution"
     return "grade" if meta.get("grade") else ""
 
 
-def answers(nb: nbformat.NotebookNode) -> dict[str, str]:
-    """The answers in a notebook: cell id → source."""
-    return {cell.id: cell.source for cell in nb.cells if nbgrader_role(cell) == "solution"}
+def is_task(cell: nbformat.NotebookNode) -> bool:
+    """Is this the statement of a task of nbgrader's?"""
+    return bool(cell.metadata.get("nbgrader", {}).get("task"))
+
+
+def answer_cells(nb: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The cells that hold a student's answers, those to questions included."""
+    return [cell for cell in nb.cells if nbgrader_role(cell) in ("solution", "question") and not is_task(cell)]
 
 
 def answer_of(test: str) -> str:

@@ -22,8 +22,8 @@ from autograder.lessons.files import write_whole
 #: What each lesson's folder contains for students' assistants.
 AGENTS = Path(__file__).parent / "templates" / "AGENTS.md"
 
-#: A stub contains this word; a solution cell without it holds somebody's work.
-STUB = "NotImplementedError"
+#: A stub contains the first of these, in words the second; an answer cell without them holds somebody's work.
+STUB, STUB_IN_WORDS = "NotImplementedError", "YOUR ANSWER HERE"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -180,15 +180,13 @@ def _holds_answers(path: Path) -> bool:
     if path.suffix != ".ipynb":
         return False
     try:
-        cells = nbformat.read(path, as_version=4).cells
+        nb = nbformat.read(path, as_version=4)
     except Exception:  # not a notebook: it was not made by this command, so it is kept
         return True
-    for cell in cells:
+    for cell in nb.cells:
         if cell.cell_type == "code" and (cell.execution_count or cell.outputs):
             return True
-        if notebook.nbgrader_role(cell) == "solution" and STUB not in cell.source:
-            return True
-    return False
+    return any(not any(stub in cell.source for stub in (STUB, STUB_IN_WORDS)) for cell in notebook.answer_cells(nb))
 
 
 def _keep(path: Path) -> Path:

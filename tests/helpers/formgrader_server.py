@@ -57,12 +57,12 @@ class Server:
                 time.sleep(0.2)
         raise AssertionError("the server does not answer")
 
-    def get(self, path: str, method: str = "GET") -> str:
-        """What the server answers."""
+    def get(self, path: str, method: str = "GET", body: Any = None) -> str:
+        """What the server answers. body: sent as JSON."""
         request = urllib.request.Request(
             self.url + path,
             method=method,
-            data=b"{}" if method == "POST" else None,
+            data=json.dumps(body or {}).encode() if method in ("POST", "PUT") else None,
             headers={"Authorization": f"token {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=900) as answer:

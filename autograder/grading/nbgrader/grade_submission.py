@@ -92,9 +92,20 @@ def follow_gradebook(config: Config, course: CourseDirectory | None = None) -> l
 
 
 def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.NotebookNode) -> list[str]:
-    """The tests of those answers that are not what they were when the submission was graded before."""
-    old = notebook.answers(before) if before is not None else {}
-    return [f"{name}-test" for name, source in notebook.answers(now).items() if old.get(name) != source]
+    """What gives points for answers that are not what they were when the submission was graded before."""
+    old = _written(before) if before is not None else {}
+    return [name for name, texts in _written(now).items() if old.get(name) != texts]
+
+
+def _written(nb: nbformat.NotebookNode) -> dict[str, list[str]]:
+    """What gives points → what the student wrote for it: one cell, or for a task all cells that are nobody else's."""
+    own = [cell.source for cell in nb.cells
+           if not notebook.nbgrader_role(cell) and not cell.metadata.get("autograder", {}).get("setup")]  # fmt: skip
+    found = {cell.id: own for cell in nb.cells if notebook.is_task(cell)}
+    for cell in notebook.answer_cells(nb):
+        tested = notebook.nbgrader_role(cell) == "solution"
+        found[f"{cell.id}-test" if tested else cell.id] = [cell.source]
+    return found
 
 
 def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:

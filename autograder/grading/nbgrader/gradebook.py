@@ -1,4 +1,8 @@
-"""The grades of a class, read from nbgrader's gradebook: rows, sums, a table, a CSV file."""
+"""The grades of a class, read from nbgrader's gradebook: rows, sums, a table, a CSV file.
+
+A question that a person grades counts once it has its points: until then, neither these nor what it is worth are in a
+sum.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,14 @@ import hashlib
 import re
 from typing import Any, NamedTuple
 
+import nbformat
+
 from autograder.grading.limits import csv_cell, csv_text, printable
+from autograder.lessons.notebook import natural
 
 
 class Row(NamedTuple):
-    """One exercise of one submission."""
+    """One exercise of one submission. question: is it graded by a person alone?"""
 
     student: str
     lesson: str
@@ -21,6 +28,7 @@ class Row(NamedTuple):
     manual_score: float | None
     needs_manual_grade: bool
     penalty: float | None
+    question: bool = False
 
     @property
     def waits(self) -> bool:
@@ -41,20 +49,47 @@ def read_rows(gradebook: Any) -> list[Row]:
         gradebook.db.query(
             api.SubmittedAssignment.student_id,
             api.Assignment.name,
-            api.GradeCell.name,
+            api.BaseCell.name,
             api.Grade.score,
-            api.GradeCell.max_score,
+            api.Grade.max_score,
             api.Grade.auto_score,
             api.Grade.manual_score,
             api.Grade.needs_manual_grade,
             api.SubmittedNotebook.late_submission_penalty,
+            api.BaseCell.type,
+            api.BaseCell.notebook_id,
         )
         .select_from(api.Grade)
         .join(api.SubmittedNotebook, api.Grade.notebook_id == api.SubmittedNotebook.id)
-        .join(api.GradeCell, api.Grade.cell_id == api.GradeCell.id)
+        .join(api.BaseCell, api.Grade.cell_id == api.BaseCell.id)
     )
-    rows = _with_lesson(found)
-    return [Row(student, lesson, test.removesuffix("-test"), *rest) for student, lesson, test, *rest in rows]
+    # An answer that a person grades is in the gradebook twice, as what gives points and as an answer.
+    answers = {tuple(one) for one in gradebook.db.query(api.SolutionCell.notebook_id, api.SolutionCell.name)}
+    return [
+        Row(student, lesson, name.removesuffix("-test"), *rest)._replace(
+            question=kind == "TaskCell" or (notebook, name) in answers
+        )
+        for student, lesson, name, *rest, kind, notebook in _with_lesson(found)
+    ]
+
+
+def cells_known(gradebook: Any, lesson: str) -> set[tuple[str, str]]:
+    """The cells of a lesson that an open gradebook knows, with each of their kinds. nbgrader's MissingEntry if none."""
+    nb = gradebook.find_notebook(lesson, lesson)
+    kinds = {"grade": nb.grade_cells, "solution": nb.solution_cells, "task": nb.task_cells, "": nb.source_cells}
+    return {(kind, cell.name) for kind, cells in kinds.items() for cell in cells}
+
+
+def cells_of(nb: nbformat.NotebookNode) -> set[tuple[str, str]]:
+    """What `cells_known` will say of a lesson's notebook once nbgrader has stored it."""
+    from nbgrader import utils
+
+    kinds = {"grade": utils.is_grade, "solution": utils.is_solution, "task": utils.is_task}
+    found = {
+        (kind, cell.metadata.nbgrader.grade_id) for kind, is_kind in kinds.items() for cell in filter(is_kind, nb.cells)
+    }
+    locked = {cell.metadata.nbgrader.grade_id for cell in filter(utils.is_locked, nb.cells)}
+    return found | {("", name) for name in locked | {name for _, name in found}}
 
 
 def _with_lesson(query: Any) -> Any:
@@ -67,16 +102,16 @@ def _with_lesson(query: Any) -> Any:
 
 
 def read_comments(gradebook: Any) -> dict[tuple[str, str, str], str]:
-    """(student, lesson, exercise) → the autograder's comment. nbgrader keeps it with the answer cell."""
+    """(student, lesson, exercise) → the autograder's comment. nbgrader keeps it with the answer cell, or the task."""
     from nbgrader import api
 
     found = (
         gradebook.db.query(
-            api.SubmittedAssignment.student_id, api.Assignment.name, api.SolutionCell.name, api.Comment.auto_comment
+            api.SubmittedAssignment.student_id, api.Assignment.name, api.BaseCell.name, api.Comment.auto_comment
         )
         .select_from(api.Comment)
         .join(api.SubmittedNotebook, api.Comment.notebook_id == api.SubmittedNotebook.id)
-        .join(api.SolutionCell, api.Comment.cell_id == api.SolutionCell.id)
+        .join(api.BaseCell, api.Comment.cell_id == api.BaseCell.id)
     )
     return {(student, lesson, cell): text or "" for student, lesson, cell, text in _with_lesson(found)}
 
@@ -118,47 +153,60 @@ def scores_of(rows: list[Row]) -> dict[tuple[str, str, str], tuple[float, float]
 
 
 def totals_of(rows: list[Row]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(student, lesson) → (score, most), late penalties taken off."""
+    """(student, lesson) → (score, most), late penalties taken off, of what is graded."""
     totals: dict[tuple[str, str], tuple[float, float]] = {}
     for row in rows:
         score, most = totals.get(row[:2], (-(row.penalty or 0.0), 0.0))
-        totals[row[:2]] = (score + row.score, most + row.max_score)
+        counts = not (row.question and row.waits)
+        totals[row[:2]] = (score + row.score, most + row.max_score) if counts else (score, most)
     return totals
 
 
 def csv_of(rows: list[Row]) -> str:
-    """grades.csv: a row for each student and lesson, with a column for each exercise's points."""
-    scores: dict[tuple[str, str], list[tuple[str, float]]] = {}
-    for row in rows:
-        scores.setdefault((row.student, row.lesson), []).append((row.exercise, row.score))
-    exercises = {job: _by_number(found) for job, found in scores.items()}
-    width = max(map(len, exercises.values()), default=0)
-    lines = [["student_id", "assignment", "score", "max_score", *(f"ex{n + 1}" for n in range(width))]]
+    """grades.csv: a row for each student and lesson, with a column for each exercise's points and each question's.
+
+    The column of a question that is not graded yet is empty, and so is one of an exercise that the course left out.
+    """
+    points: dict[tuple[str, str], tuple[list[tuple[str, str]], list[str]]] = {}
+    for row in sorted(rows, key=lambda row: natural(row.exercise)):
+        tested, by_hand = points.setdefault(row[:2], ([], []))
+        if row.question:
+            by_hand.append("" if row.waits else f"{row.score:g}")
+        else:
+            tested.append((row.exercise, f"{row.score:g}"))
+    columns_of = {job: _by_number(tested) for job, (tested, _) in points.items()}
+    wide = max(map(len, columns_of.values()), default=0)
+    wider = max((len(by_hand) for _, by_hand in points.values()), default=0)
+    columns = [*(f"ex{n + 1}" for n in range(wide)), *(f"q{n + 1}" for n in range(wider))]
+    lines = [["student_id", "assignment", "score", "max_score", *columns]]
     for (student, lesson), (score, most) in sorted(totals_of(rows).items()):
-        points = [f"{value:g}" if value is not None else "" for value in exercises[student, lesson]]
-        lines.append([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *points])
+        scores, by_hand = columns_of[student, lesson], points[student, lesson][1]
+        gap = [""] * (wide - len(scores)) if wider else []
+        lines.append([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *scores, *gap, *by_hand])
     return csv_text(lines)
 
 
-def _by_number(found: list[tuple[str, float]]) -> list[float | None]:
-    """The points of a submission's exercises in the columns of their numbers; None for one that the course left out."""
-    numbers = [re.match(r"\d+-ex(\d+)-", exercise) for exercise, _ in sorted(found)]
-    values = [value for _, value in sorted(found)]
+def _by_number(found: list[tuple[str, str]]) -> list[str]:
+    """The points of exercises, in order, in the columns of their numbers; "" for one that was left out."""
+    numbers = [re.match(r"\d+-ex(\d+)-", exercise) for exercise, _ in found]
+    values = [value for _, value in found]
     if not all(numbers) or len({match[1] for match in numbers if match}) < len(values):
-        return list(values)
+        return values
     by_number = {int(match[1]): value for match, value in zip(numbers, values, strict=True) if match}
-    return [by_number.get(number + 1) for number in range(max(by_number))]
+    return [by_number.get(number + 1, "") for number in range(max(by_number, default=0))]
 
 
 def table_of(rows: list[Row]) -> str:
     """Students down, lessons across: points of points. For a terminal: no name gives it orders."""
-    totals = totals_of(rows)
+    totals, waiting = totals_of(rows), {row[:2] for row in rows if row.question and row.waits}
     lessons = sorted({lesson for _, lesson in totals})
     students = sorted({student for student, _ in totals})
     lines = [["student", *lessons]]
     for student in students:
-        cells = [totals.get((student, lesson)) for lesson in lessons]
-        lines.append([printable(student), *(f"{cell[0]:g}/{cell[1]:g}" if cell else "–" for cell in cells)])
+        cells = [(totals.get((student, lesson)), (student, lesson) in waiting) for lesson in lessons]
+        shown = (f"{cell[0]:g}/{cell[1]:g}{' …' if waits else ''}" if cell else "–" for cell, waits in cells)
+        lines.append([printable(student), *shown])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     texts = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([texts[0], "  ".join("─" * width for width in widths), *texts[1:]])
+    legend = ["", "…: questions of this notebook wait for points by hand and are not in its sum"] if waiting else []
+    return "\n".join([texts[0], "  ".join("─" * width for width in widths), *texts[1:], *legend])

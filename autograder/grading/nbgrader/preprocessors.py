@@ -29,8 +29,7 @@ class AdaptLesson(NbGraderPreprocessor):
 class ListChecks(NbGraderPreprocessor):
     """Adds the list to the statement of each exercise that has checks.
 
-    ValueError for points that do not add up, for an exercise that builds on one that does not exist, and for a cell
-    that is graded by hand.
+    ValueError for points that do not add up, and for an exercise that builds on one that does not exist.
     """
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:

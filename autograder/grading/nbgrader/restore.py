@@ -1,4 +1,4 @@
-"""What gets graded: the submission's own cells, with the instructor's test cells in their places.
+"""What gets graded: the submission's own cells, with the instructor's test cells and tasks in their places.
 
 A submission can come in any state: test cells deleted, doubled, edited, moved, turned into Markdown, points
 changed, or no notebook at all. nbgrader stops at some of these. Here the notebook to grade is built anew:
@@ -42,26 +42,37 @@ class SubmissionExporter(NotebookExporter):
 
 @dataclass(frozen=True)
 class SourceCell:
-    """A cell as the gradebook keeps it: a test with its hidden part, or an answer cell with its stub."""
+    """A cell as the gradebook keeps it: a test with its hidden part, an answer cell with its stub, or a task.
+
+    by_hand: does a person grade it, an answer (or a task) without a test?
+    """
 
     name: str
     source: str
     is_test: bool
     points: float = 0.0
+    cell_type: str = "code"
+    by_hand: bool = False
+    is_task: bool = False
+
+    @property
+    def test(self) -> str:
+        """The name under which its points are: its own, or for an answer with a test that of the test."""
+        return self.name if self.is_test or self.by_hand else f"{self.name}-test"
 
     def cell(self, source: str | None = None) -> nbformat.NotebookNode:
-        """The code cell with nbgrader's metadata; `source` is the student's text, if it counts."""
+        """The cell with nbgrader's metadata; `source` is the student's text, if it counts."""
         role: dict[str, Any] = {
-            "grade": self.is_test,
-            "solution": not self.is_test,
-            "locked": self.is_test,
-            "task": False,
+            "grade": self.is_test or (self.by_hand and not self.is_task),
+            "solution": not self.is_test and not self.is_task,
+            "locked": self.is_test or self.is_task,
+            "task": self.is_task,
         }
-        role |= {"grade_id": self.name, "schema_version": 3, "cell_type": "code"}
-        if self.is_test:
+        role |= {"grade_id": self.name, "schema_version": 3, "cell_type": self.cell_type}
+        if self.is_test or self.by_hand:
             role["points"] = self.points
         text = self.source if source is None else source
-        return new_cell("code", text, {"nbgrader": role}, self.name)
+        return new_cell(self.cell_type, text, {"nbgrader": role}, self.name)
 
 
 @dataclass
@@ -96,7 +107,8 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
     result = Restored([Named(new_cell(cell.cell_type, cell.source), _name(cell, known)) for cell in submitted])
     _name_by_text(result, known)
     for source in sorted(known.values(), key=lambda source: (source.is_test, natural(source.name))):
-        (_place_test if source.is_test else _place_answer)(source, result)
+        place = _place_test if source.is_test else _place_task if source.is_task else _place_answer
+        place(source, result)
     taken = set(known)
     for number, cell in enumerate(result.cells):
         if "nbgrader" not in cell.metadata:
@@ -106,7 +118,7 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
 
 
 def _place_answer(source: SourceCell, result: Restored) -> None:
-    notes, all_cells = result.notes.setdefault(f"{source.name}-test", []), result.named
+    notes, all_cells = result.notes.setdefault(source.test, []), result.named
     named = result.places(source.name)
     defining = [] if named else _defining(source, result)
     copies = named or [at for at in defining if all_cells[at].name is None]
@@ -116,18 +128,20 @@ def _place_answer(source: SourceCell, result: Restored) -> None:
             at, text = defining[-1] + 1, "# This answer is in another cell of the submission."
         else:
             notes.append("The answer cell was missing.")
-            later = [at for at, one in enumerate(all_cells) if one.name and natural(one.name) > natural(source.name)]
-            at, text = min(later, default=len(all_cells)), "# This answer cell was not in the submission."
+            at, text = _before_later(source, result), "This answer cell was not in the submission."
+            text = f"# {text}" if source.cell_type == "code" else text
         all_cells.insert(at, Named(source.cell(text), source.name))
         return
-    edited = [at for at in copies if all_cells[at].cell.source.strip() != source.source.strip()]
+    nothing = {source.source.strip(), ""} if source.by_hand else {source.source.strip()}
+    edited = [at for at in copies if all_cells[at].cell.source.strip() not in nothing]
     if not edited:
         result.unwritten.add(source.name)
     if len(named) > 1:
         notes.append("The answer cell was there several times; the last one that was written counts.")
     at = (edited or copies)[-1]
-    if all_cells[at].cell.cell_type != "code":
-        notes.append("The answer cell had been turned into text; it was run as code.")
+    if all_cells[at].cell.cell_type != source.cell_type:
+        turned = {"code": "text; it was run as code", "markdown": "code; it is read as text"}[source.cell_type]
+        notes.append(f"The answer cell had been turned into {turned}.")
     all_cells[at] = Named(source.cell(all_cells[at].cell.source), source.name)
     # An empty copy below the answer would undo it. Written copies stay and run as cells of the student's own.
     for other in reversed(copies):
@@ -137,10 +151,34 @@ def _place_answer(source: SourceCell, result: Restored) -> None:
                 del all_cells[other]
 
 
+def _before_later(source: SourceCell, result: Restored) -> int:
+    """Where a cell belongs that was lost: before the first one whose name comes after its own."""
+    later = [at for at, one in enumerate(result.named) if one.name and natural(one.name) > natural(source.name)]
+    return min(later, default=len(result.named))
+
+
+def _place_task(source: SourceCell, result: Restored) -> None:
+    """Put the task's own text in its place. What a student wrote into its cell becomes a cell of their own below."""
+    notes, all_cells = result.notes.setdefault(source.name, []), result.named
+    copies, task = result.places(source.name), Named(source.cell(), source.name)
+    if not copies:
+        notes.append("The cell of the task was missing and has been put back.")
+        all_cells.insert(_before_later(source, result), task)
+        return
+    released = visible_part(source.source).strip()
+    for at in reversed(copies):
+        all_cells[at].name = None
+        if all_cells[at].cell.source.strip() == released:
+            del all_cells[at]
+        elif not notes:
+            notes.append("The cell of the task had been changed; what was in it stands below it.")
+    all_cells.insert(copies[0], task)
+
+
 def _defining(source: SourceCell, result: Restored) -> list[int]:
     """The places of code cells that define a function or class of an answer whose cell has lost its name."""
     starts = re.findall(r"^(?:async +def|def|class) +(\w+)", source.source, re.MULTILINE)
-    if not starts:
+    if not starts or source.cell_type != "code":
         return []
     name = "|".join(map(re.escape, starts))
     defines = re.compile(rf"^(?:(?:async +def|def|class) +(?:{name})\b|(?:{name}) *=(?!=))", re.MULTILINE)
@@ -176,16 +214,27 @@ def _place_test(source: SourceCell, result: Restored) -> None:
 
 
 def visible_part(source: str) -> str:
-    """A test cell's source without its hidden tests, as students get it."""
-    lines, hidden = [], False
+    """A test cell's source without its hidden tests, or a task's without its mark scheme, as students get it."""
+    return _parts(source)[0]
+
+
+def mark_scheme(source: str) -> str:
+    """What a task says to those who grade it."""
+    return _parts(source)[1].strip()
+
+
+def _parts(source: str) -> tuple[str, str]:
+    """What students get of a cell, and what they do not."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    hidden = False
     for line in source.split("\n"):
-        if "BEGIN HIDDEN TESTS" in line:
+        if re.search("BEGIN (HIDDEN TESTS|MARK SCHEME)", line):
             hidden = True
-        elif "END HIDDEN TESTS" in line:
+        elif re.search("END (HIDDEN TESTS|MARK SCHEME)", line):
             hidden = False
-        elif not hidden:
-            lines.append(line)
-    return "\n".join(lines)
+        else:
+            parts[hidden].append(line)
+    return "\n".join(parts[0]), "\n".join(parts[1])
 
 
 def _name(cell: nbformat.NotebookNode, known: dict[str, SourceCell]) -> str | None:
@@ -260,12 +309,20 @@ def restored_notebook(
 
 
 def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:
-    """The answer and test cells of an assignment's notebook, as `nbgrader generate_assignment` stored them."""
+    """The graded cells of an assignment's notebook, as `nbgrader generate_assignment` stored them."""
     stored = gradebook.find_notebook(notebook, assignment)
-    points = {cell.name: cell.max_score for cell in stored.grade_cells}
-    answers = {cell.name for cell in stored.solution_cells}
+    points = {cell.name: cell.max_score for cell in (*stored.grade_cells, *stored.task_cells)}
+    answers, tasks = ({cell.name for cell in cells} for cells in (stored.solution_cells, stored.task_cells))
     return [
-        SourceCell(cell.name, cell.source, cell.name in points, points.get(cell.name, 0.0))
+        SourceCell(
+            cell.name,
+            cell.source,
+            is_test=cell.name in points and cell.name not in answers | tasks,
+            points=points.get(cell.name, 0.0),
+            cell_type=cell.cell_type,
+            by_hand=cell.name in points and cell.name in answers | tasks,
+            is_task=cell.name in tasks,
+        )
         for cell in stored.source_cells
         if cell.name in points or cell.name in answers
     ]

@@ -23,7 +23,7 @@ from autograder.grading.nbgrader import late
 from autograder.grading.running.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
 from autograder.lessons import course_settings
 from autograder.lessons.adapted import ADDS_UP
-from autograder.lessons.notebook import answer_of
+from autograder.lessons.notebook import answer_of, nbgrader_role
 
 #: The message about a property is cut after this many characters.
 MAX_MESSAGE = 2000
@@ -191,26 +191,36 @@ def _about_answer(answer: nbformat.NotebookNode | None) -> str:
     return f"Your answer cell stopped with {failure.error}: {text}."
 
 
+def is_question(cell: nbformat.NotebookNode) -> bool:
+    """Is this a cell for which a person alone gives points?"""
+    return nbgrader_role(cell) == "question"
+
+
+def about_question(question: nbformat.NotebookNode, _answer: object, problem: str = "") -> str:
+    """Why a question needs no person to grade it, for the gradebook; "" if it does."""
+    return problem or ("Not answered." if question.metadata.autograder.get("unwritten") else "")
+
+
 class SaveScores(NbGraderPreprocessor):
-    """Takes the place of nbgrader's SaveAutoGrades. Every exercise of the notebook gets a final score."""
+    """Takes the place of nbgrader's SaveAutoGrades. Every exercise gets a final score, every question waits for one."""
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Write the scores and the sentences into the gradebook, and the sentences into the notebook."""
         where, own = resources["nbgrader"], course_settings.of(CourseDirectory(config=self.config).root)
         ids = {cell.id: cell for cell in nb.cells}
-        for test in filter(is_test, nb.cells):
-            if own.adds_up:
-                test.metadata.autograder[ADDS_UP] = True
-            said = comment(test, ids.get(answer_of(test.id)), nb.metadata.autograder.problem)
-            test.metadata.autograder.comment = said
-        tests = {test.id: test for test in nb.cells if is_test(test)}
+        graded = {cell.id: cell for cell in nb.cells if is_test(cell) or is_question(cell)}
+        for cell in graded.values():
+            if own.adds_up and is_test(cell):
+                cell.metadata.autograder[ADDS_UP] = True
+            about = about_question if is_question(cell) else comment
+            cell.metadata.autograder.comment = about(cell, ids.get(answer_of(cell.id)), nb.metadata.autograder.problem)
         with Gradebook(where["db_url"]) as gradebook:
-            save(gradebook, where["notebook"], where["assignment"], where["student"], tests, where.get("changed"))
+            save(gradebook, where["notebook"], where["assignment"], where["student"], graded, where.get("changed"))
         return nb, resources
 
 
 class ReadGrades(GetGrades):
-    """As nbgrader's GetGrades; it also says of which answers the score by hand belongs to an earlier version.
+    """As nbgrader's GetGrades; it also says which scores by hand are for an earlier answer, and what waits for one.
 
     And it says how late the notebook was, by the course's own settings, and whether students see hints.
     """
@@ -233,6 +243,7 @@ class ReadGrades(GetGrades):
         name = cell.metadata["nbgrader"]["grade_id"]
         grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
         cell.metadata.nbgrader["outdated"] = grade.manual_score is not None and bool(grade.needs_manual_grade)
+        cell.metadata.nbgrader["waits"] = is_question(cell) and grade.manual_score is None and grade.auto_score is None
 
 
 def save(
@@ -240,23 +251,27 @@ def save(
     notebook: str,
     assignment: str,
     student: str,
-    tests: dict[str, nbformat.NotebookNode],
+    graded: dict[str, nbformat.NotebookNode],
     changed: Collection[str] | None = None,
 ) -> None:
     """Write a score and a comment for every exercise that the gradebook knows, in one transaction.
 
     A score given by hand is kept next to the new one and still takes precedence; if the answer is another one than
-    before, the formgrader lists it once more. changed: the tests of these answers; if not given, all may have changed.
+    before, the formgrader lists it once more, as it does each question until it has a score. graded: the tests and
+    questions by name. changed: those of them whose answers are new; if not given, all may be.
     """
     submission = gradebook.find_submission_notebook(notebook, assignment, student)
     comments = {comment.name: comment for comment in submission.comments}
     for grade in submission.grades:
-        test = tests[grade.name]
-        grade.auto_score = min(score(test), grade.max_score)
+        cell = graded[grade.name]
+        ours, by_person = cell.metadata.autograder, is_question(cell)
         again = changed is None or grade.name in changed or grade.needs_manual_grade
-        grade.needs_manual_grade = grade.manual_score is not None and again
-        comment = comments.get(answer_of(grade.name))
+        if by_person:  # what there is to say without a person means that there is nothing to grade
+            grade.auto_score = 0.0 if ours.comment else None
+        else:
+            grade.auto_score = min(score(cell), grade.max_score)
+        grade.needs_manual_grade = again if grade.manual_score is not None else grade.auto_score is None
+        comment = comments.get(grade.name if by_person else answer_of(grade.name))
         if comment is not None:
-            ours = test.metadata.autograder
             comment.auto_comment = " ".join([*ours.get("notes", []), ours.comment]).strip() or None
     gradebook.db.commit()

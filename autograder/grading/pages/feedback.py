@@ -16,13 +16,14 @@ from pygments.formatters import HtmlFormatter
 
 from autograder.grading import limits
 from autograder.grading.nbgrader import scoring, setup_cells
-from autograder.grading.nbgrader.restore import visible_part
+from autograder.grading.nbgrader.restore import mark_scheme, visible_part
 from autograder.grading.pages import formulas, safe_html
 from autograder.grading.running.run_cells import NOT_RUN, NOT_TRIED, is_test
 from autograder.lessons import mathml
-from autograder.lessons.notebook import answer_of
+from autograder.lessons.notebook import answer_of, is_task
 
 TEMPLATES = Path(__file__).parent / "templates"
+NOT_GRADED_YET = "not graded yet"
 #: What nbconvert puts after a heading. An attribute may hold any sign but its quotes.
 ANCHOR = re.compile(r"""<a(?:[^>"]|"[^"]*")*>(?:¶|&#182;)</a>""")
 
@@ -50,9 +51,11 @@ def bounded_page(nb: nbformat.NotebookNode, info: dict) -> str:
         return str(_helper.call(page, nb, info))
     except limits.OutOfLimitsError as error:
         bare = nbformat.from_dict(nb)
-        bare.cells = [cell for cell in bare.cells if is_test(cell)]
+        bare.cells = [cell for cell in bare.cells if is_test(cell) or scoring.is_question(cell)]
         for cell in bare.cells:
-            cell.outputs, cell.metadata["autograder"] = [], {}
+            cell.metadata["autograder"] = {}
+            cell.update({"outputs": []} if cell.cell_type == "code" else {})
+            cell.source = cell.source if is_test(cell) else ""
         why = f"This page shows the points only, since the notebook's texts are too large to be shown: {error}."
         bare.metadata.autograder = {"problem": why}
         return page(bare, info)
@@ -60,12 +63,13 @@ def bounded_page(nb: nbformat.NotebookNode, info: dict) -> str:
 
 def page(nb: nbformat.NotebookNode, info: dict) -> str:
     """The feedback on a notebook. info: nbgrader's student, notebook, score and max_score."""
+    schemes = _take_mark_schemes(nb)
     nb, _ = safe_html.SafeCells().preprocess(nb, {})
     secrets = hidden_lines(nb)
     for cell in nb.cells:
-        if cell.cell_type == "code":
-            cell.shown = [] if is_test(cell) else [_output(output, secrets) for output in cell.outputs]
-    tests = [cell for cell in nb.cells if is_test(cell)]
+        quiet = cell.cell_type != "code" or is_test(cell)
+        cell.shown = [] if quiet else [_output(output, secrets) for output in cell.outputs]
+    graded = [cell for cell in nb.cells if is_test(cell) or scoring.is_question(cell)]
     run = [cell for cell in nb.cells if cell.metadata.get("autograder", {}).get("status") != NOT_RUN]
     answers = {cell.id: cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("solution")}
     ours = nb.metadata.get("autograder", {})
@@ -85,7 +89,13 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             remarks=ours.get("remarks", []),
             left_out=ours.get("left_out", []),
             setup=[hide(remark, secrets) for remark in setup_cells.remarks(nb.cells)],
-            exercises=[exercise(test, answers.get(answer_of(test.id)), secrets, bool(problem)) for test in tests],
+            waiting=sum(cell.metadata.nbgrader.points for cell in graded if cell.metadata.nbgrader.get("waits")),
+            exercises=[
+                exercise(cell, answers.get(answer_of(cell.id)), secrets, bool(problem))
+                if is_test(cell)
+                else question(cell, schemes.get(cell.id, ""))
+                for cell in graded
+            ],
             cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
             all_run=len(run) == len(nb.cells),
             light=_colors("default"),
@@ -133,8 +143,46 @@ def exercise(
         "notes": ours.get("notes", []),
         "comment": comment if comment and comment != by_machine else "",
         "outdated": role.get("outdated", False),
+        "by_hand": False,
+        "waits": False,
+        "scheme": "",
         "answer": answer,
     }
+
+
+def question(cell: nbformat.NotebookNode, scheme: str) -> dict:
+    """What the page says about a question or a task that a person grades. scheme: how, as clean HTML."""
+    role, ours = cell.metadata.nbgrader, cell.metadata.get("autograder", {})
+    score, most, said = role.get("score") or 0.0, role.get("points") or 0.0, ours.get("comment", "")
+    by_machine = " ".join([*ours.get("notes", []), said]).strip()
+    comment, waits = role.get("comment") or "", role.get("waits", False)
+    return {
+        "title": title(cell.id),
+        "anchor": cell.id,
+        "score": score,
+        "points": most,
+        "result": NOT_GRADED_YET if waits else "not answered" if said and not score else "graded",
+        "properties": [],
+        "failures": [],
+        "remarks": [said] if said else [],
+        "notes": ours.get("notes", []),
+        "comment": comment if comment != by_machine else "",
+        "outdated": role.get("outdated", False),
+        "by_hand": True,
+        "waits": waits,
+        "scheme": "" if waits else scheme,
+        "answer": cell,
+    }
+
+
+def _take_mark_schemes(nb: nbformat.NotebookNode) -> dict[str, str]:
+    """Take the mark schemes out of the tasks: id → clean HTML. They are shown only where points are."""
+    found = {}
+    for cell in filter(is_task, nb.cells):
+        if scheme := mark_scheme(cell.source):
+            found[cell.id] = safe_html.markdown(scheme)
+        cell.source = visible_part(cell.source)
+    return found
 
 
 def property_of(outcome: nbformat.NotebookNode) -> dict:
@@ -178,9 +226,13 @@ def picture(drawn: object) -> dict[str, str] | None:
 
 
 def title(test: str) -> str:
-    """`03-ex3-adam-update-test` as a reader would write it: "Exercise 3: adam_update"."""
-    match = re.fullmatch(r"\d+-ex(\d+)-(.+)", answer_of(test))
-    return f"Exercise {match[1]}: {match[2].replace('-', '_')}" if match else answer_of(test)
+    """A name as a reader would write it: `03-ex2-mean-test` as "Exercise 2: mean", `03-q1-why` as "Question 1: why"."""
+    match = re.fullmatch(r"\d+-(ex|q)(\d+)-(.+)", answer_of(test))
+    if not match:
+        return answer_of(test)
+    if match[1] == "q":
+        return f"Question {match[2]}: {match[3].replace('-', ' ')}"
+    return f"Exercise {match[2]}: {match[3].replace('-', '_')}"
 
 
 def hidden_lines(nb: nbformat.NotebookNode) -> list[str]:

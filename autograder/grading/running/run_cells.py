@@ -21,6 +21,7 @@ from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT, well_formed
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import ANSI, Kernel, Reply
 from autograder.grading.running.pictures import picture_of
+from autograder.lessons import notebook
 from autograder.lessons.notebook import answer_of, natural
 
 
@@ -325,5 +326,5 @@ class _Run:
 
 
 def is_test(cell: nbformat.NotebookNode) -> bool:
-    """Is this a cell that gives points?"""
-    return bool(cell.metadata.get("nbgrader", {}).get("grade"))
+    """Is this a cell whose outcome gives points?"""
+    return notebook.nbgrader_role(cell) == "grade"
