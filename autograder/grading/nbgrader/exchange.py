@@ -107,7 +107,7 @@ class Collect(ExchangeCollect):
 
     def _copy_files_of(self, top: int, src: Path, dest: Path) -> None:
         left = 1000 * self.coursedir.max_dir_size
-        for number, (place, name, folder) in enumerate(_files_below(top)):
+        for number, (place, name, folder) in enumerate(submission_files.files_below(top)):
             if number >= limits.NAMES or place.count(os.sep) >= limits.DEPTH:
                 self.log.warning("%s: too many files, or too deep ones: the rest is left out", printable(str(src)))
                 return
@@ -188,17 +188,6 @@ def _no_other_stopped(exchange: Any, done: str, student: str) -> Iterator[None]:
     except Exception as error:
         why = printable(f"{type(error).__name__}: {error}")
         exchange.log.error("%s is not %s: %s", printable(student), done, why)
-
-
-def _files_below(top: int) -> Iterator[tuple[str, str, int]]:
-    """What is not a folder, below an open one: the folder it is in, its name, and a descriptor of that folder.
-
-    A descriptor stays what it is if somebody puts a link in the folder's place meanwhile.
-    """
-    for place, folders, names, inner in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-        links = [name for name in folders if stat.S_ISLNK(os.lstat(name, dir_fd=inner).st_mode)]
-        for name in sorted([*links, *names]):
-            yield os.path.normpath(place), name, inner
 
 
 def _is_time(text: str) -> bool:
