@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from autograder.checking.expect import ceil_div
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checks.zero1.gradient import ROUNDING, mean_shards
+from ranks.ledger import Ledger
 
 BUCKETS = "08-ex7-buckets"
 #: Shapes of the parameters of each bucket, in the order in which their gradients arrive.
@@ -40,8 +42,10 @@ class Finished:
     kept: str = complaint()
 
 
-def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: str, steps: list) -> list[Finished]:
-    """steps[i][rank][j]: the j-th parameter's gradient in step i, or None."""
+def _drive(
+    rank: int, world_size: int, reducer_class: Any, layout: list, dtype: str, steps: list, apart: bool = False
+) -> list[Finished]:
+    """steps[i][rank][j]: the j-th parameter's gradient in step i, or None. apart: a barrier around each finish()."""
     kind = getattr(torch, dtype)
     buckets = [[nn.Parameter(torch.zeros(shape, dtype=kind)) for shape in shapes] for shapes in layout]
     params, found = [p for bucket in buckets for p in bucket], []
@@ -51,7 +55,11 @@ def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: 
         used = [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
         # Autograd begins with what was computed last.
         sum((p * g).sum() for p, g in reversed(used)).backward()
+        if apart:
+            dist.barrier()
         shards = [s.detach().clone() for s in reducer.finish()]
+        if apart:
+            dist.barrier()
         left = sum(p.grad is not None for p in params)
         kept = f"{left} of {len(params)} p.grad are not None after finish()" if left else ""
         found.append(Finished(f"after backward {step + 1}", shards, kept))
@@ -95,7 +103,7 @@ def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N80
 
 @check(BUCKETS, points=0.25)
 def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
-    """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
+    """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in order, while it runs."""
     for n, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
         steps = _steps(rng, n, LAYOUTS[name])
         sizes = [int(sum(np.prod(shape, dtype=int) for shape in bucket)) for bucket in LAYOUTS[name]]
@@ -103,7 +111,19 @@ def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
             ("reduce_scatter", 4 * n * ceil_div(size, n), f"bucket {k}, padded, in float32")
             for k, size in enumerate(sizes)
         ]
-        yield _case(GradientBuckets, name, LAYOUTS[name], steps, sends=sends * len(steps))
+        case = _case(GradientBuckets, name, LAYOUTS[name], steps, sends=sends * len(steps))
+        case.args, case.parts = (*case.args, True), 2 * len(steps) + 1
+        case.judge = functools.partial(_sent_too_late, len(sends))
+        yield case
+
+
+def _sent_too_late(buckets: int, rank: int, parts: list[Ledger]) -> str:
+    """What is wrong if a rank has all gradients of a backward, and finish() still sends something."""
+    for step in range(len(parts) // 2):
+        if len(parts[2 * step]) < buckets:
+            text = f"in backward {step + 1}, rank {rank} started {len(parts[2 * step])} of {buckets} reduce-scatters"
+            return f"{text}, and the rest only in finish(): a complete bucket is reduced at once"
+    return ""
 
 
 @check(BUCKETS, points=0.5)

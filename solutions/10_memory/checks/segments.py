@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import expect_close, expect_equal, expect_raises, fail
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import call_inside
-from autograder.checks.memory.layers import Counted, Sines, bits
+from autograder.checks.memory.layers import Counted, Scaled, Sines, bits
 
 SEGMENTS = "10-ex4-segments"
 #: Inputs that may be alive above the plan: outputs, gradients, and what a derivative computes on the way.
@@ -185,6 +186,39 @@ def each_layer_runs_as_often_as_its_segment(checkpoint_sequential, *, rng):
         expect_equal(case, calls, wanted, what=what, evidence=observed)
         if not same:
             fail("the output or a gradient differs from that of the layers one after the other", case, observed)
+    x = torch.from_numpy(rng.standard_normal((3, 4)))
+    for starts, got in zip(_STARTS, call_inside(_slopes, checkpoint_sequential, _STARTS, x), strict=True):
+        case = f"9 layers that become others between forward and backward, starts {starts}"
+        because = "backward uses what the second run of a segment computes, and of the last one the first run"
+        want = _recomputed(starts, x.numpy())
+        expect_close(case, got, want, what="the gradient", rtol=1e-6, because=because)
+
+
+def _slopes(checkpoint_sequential: Any, cuts: list[list[int]], x: torch.Tensor) -> list[Any]:
+    """Where the submission runs: for each cut the gradient of x, if all layers double their number before backward."""
+    seen = []
+    for starts in cuts:
+        layers, source = [Scaled() for _ in range(9)], x.clone().requires_grad_()
+        output = checkpoint_sequential(list(layers), source, list(starts))
+        for layer in layers:
+            layer.scale = 2.0
+        output.sum().backward()
+        seen.append(None if source.grad is None else source.grad.numpy().copy())
+    return seen
+
+
+def _recomputed(starts: list[int], x: np.ndarray) -> np.ndarray:
+    """The gradient that this should give: a segment begins with what the first run gave it, then runs once more."""
+    first = list(itertools.accumulate(range(9), lambda value, _: np.sin(value), initial=x))
+    slope = np.ones_like(x)
+    for number in reversed(range(9)):
+        start = max(s for s in starts if s <= number)
+        scale = 1 if start == starts[-1] else 2
+        value = first[start]
+        for _ in range(start, number):
+            value = np.sin(scale * value)
+        slope = slope * scale * np.cos(scale * value)
+    return slope
 
 
 @check(SEGMENTS, points=0.5)
