@@ -14,6 +14,7 @@ from autograder.grading.nbgrader.preprocessors import ListChecks, RunCells
 from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
 from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grading.pages.feedback import FeedbackExporter
+from autograder.grading.pages.formgrader import DrawnFormulas, use_own_page
 from autograder.grading.pages.safe_html import SafeCells
 
 c = get_config()  # noqa: F821 (nbgrader defines it)
@@ -48,7 +49,8 @@ c.RunCells.test_timeout = 240  # seconds for a test cell: lesson 06's starts tor
 # Feedback shows no hidden test; neither it nor the formgrader page runs a script from a submission.
 c.GenerateFeedback.preprocessors = [ReadGrades]
 c.GenerateFeedback.exporter_class = FeedbackExporter
-c.HTMLExporter.preprocessors = [SafeCells]
+c.HTMLExporter.preprocessors = [SafeCells, DrawnFormulas]
+use_own_page()
 
 # In the exchange, no submission reads, replaces or stops another one.
 c.ExchangeFactory.collect = Collect

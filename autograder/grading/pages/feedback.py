@@ -62,8 +62,11 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
     """The feedback on a notebook. info: nbgrader's student, notebook, score and max_score."""
     nb, _ = safe_html.SafeCells().preprocess(nb, {})
     secrets = hidden_lines(nb)
+    budget = formulas.Budget()
     for cell in nb.cells:
-        if cell.cell_type == "code":
+        if cell.cell_type == "markdown":
+            cell.drawn = _markdown(cell.source, budget)
+        elif cell.cell_type == "code":
             cell.shown = [] if is_test(cell) else [_output(output, secrets) for output in cell.outputs]
     tests = [cell for cell in nb.cells if is_test(cell)]
     run = [cell for cell in nb.cells if cell.metadata.get("autograder", {}).get("status") != NOT_RUN]
@@ -102,7 +105,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(points=_points, sentence=_sentence, code=_code, markdown=_markdown)
+    environment.filters.update(points=_points, sentence=_sentence, code=_code)
     return environment
 
 
@@ -231,14 +234,9 @@ def _code(source: str) -> Markup:
     return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
 
 
-def _markdown(source: str) -> Markup:
+def _markdown(source: str, budget: formulas.Budget | None = None) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
-    return Markup('<div class="box">{}</div>').format(_drawn(ANCHOR.sub("", source)))
-
-
-@safe_html.once
-def _drawn(source: str) -> Markup:
-    return Markup(formulas.drawn(source))
+    return Markup('<div class="box">{}</div>').format(Markup(formulas.drawn(ANCHOR.sub("", source), budget)))
 
 
 def _sentence(text: str) -> Markup:
