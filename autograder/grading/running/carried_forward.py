@@ -3,6 +3,7 @@
 Exercises build on one another: the optimizer of exercise 3 calls the function of exercise 1. After a submission has
 run, each exercise that failed and that builds on another failed one is tried again in a fresh kernel, in which the
 lesson's own answers to those others are defined after the student's. Each property that holds there has its marks.
+A class of the lesson's then also has the methods and attributes that only the student's has (`take_over`).
 
 Of this second run the student learns only whether each property held: not its outputs, errors or times, because the
 code that runs there can read the lesson's answers.
@@ -19,6 +20,7 @@ from nbformat.v4 import new_code_cell
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import Kernel
 from autograder.grading.running.run_cells import Limits, is_test, run_cells
+from autograder.grading.running.take_over import cells_around
 from autograder.lessons import names, release
 from autograder.lessons.notebook import answer_of, natural
 
@@ -144,7 +146,9 @@ def _holding(
             run.append(copy)
         if cell.id in replaced:
             # After the student's cell, which may define more than the exercise asks for.
-            run.append(new_code_cell(ours[cell.id], id=f"{cell.id}-of-the-lesson"))
+            before, after = cells_around(ours[cell.id])
+            for number, source in enumerate(filter(None, (before, ours[cell.id], after))):
+                run.append(new_code_cell(source, id=f"{cell.id}-of-the-lesson-{number}"))
     run_cells(run, new_kernel, limits)
     return {
         answer_of(cell.id): {one.name for one in cell.metadata.autograder.properties if one.status == "ok"}
