@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import html
 import json
 
 import nbformat
@@ -165,6 +166,16 @@ def test_what_is_taken_over_is_only_what_is_missing():
     assert (one.helper(), one.own, Theirs.made) == (5, 5, 1)
     assert not hasattr(one, "other") and copy.deepcopy(one).own == 5
     take_over(lambda: 1, Ours)
+
+
+def test_an_error_of_its_own_is_told_apart_from_that_of_another_exercise(toy):
+    """What is said of it is the other exercise's fault; its own was named nowhere."""
+    toy.grade(submission(ex1=WRONG_DOUBLE, ex2="def square(x):\n    return double(x) * x\n"), "ada")
+    own = "It fails with the lesson's answer to exercise 1 in place of yours as well: it has an error of its own."
+    assert toy.comment("ex2", "ada").endswith(own) and own in html.unescape(toy.page("ada"))
+    assert own not in toy.comment("ex1", "ada") + toy.comment("ex3", "ada")
+    toy.grade(submission(ex1=WRONG_DOUBLE, ex2=ON_DOUBLE), "ada")
+    assert own not in toy.comment("ex2", "ada")
 
 
 def test_the_lessons_answers_may_need_more_of_each_other_than_is_asked_for(tmp_path):

@@ -40,7 +40,8 @@ def try_again(
     What does not hold then is tried once more with the lesson's answers to all exercises on which it builds.
 
     cells: a submission as `run_cells` leaves it. A property that holds now gets `carried`, the names of the exercises
-    that had made it fail, and loses what the first run said of it. What held in the first run must hold again.
+    that had made it fail, and loses what the first run said of it. One that still does not hold gets them as
+    `own_error_beside`. What held in the first run must hold again.
     """
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
@@ -69,20 +70,23 @@ def try_again(
             holds = _of_one_answer(held, held_again[name])
             if builds[name] - given and {one.name for one in outcomes} - held - holds:
                 holds = max(holds, _of_one_answer(held, holding([name], builds[name])[name]), key=len)
-            (right if _carry(outcomes, holds, sorted(replaced[name])) else faulty).add(name)
+            told = bool(holds >= held and clock.now() < until)
+            (right if _carry(outcomes, holds, sorted(replaced[name]), told) else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
 
 
-def _carry(outcomes: list[nbformat.NotebookNode], holds: set[str], because_of: list[str]) -> bool:
+def _carry(outcomes: list[nbformat.NotebookNode], holds: set[str], because_of: list[str], told: bool) -> bool:
     """Give the properties that hold now their marks; whether all of the exercise's properties have theirs.
 
-    because_of: the exercises that had made them fail.
+    because_of: the exercises that had made them fail. told: what does not hold now has an error of its own.
     """
     for one in outcomes:
         if one.status != "ok" and one.name in holds:
             for key in one.keys() - {"name", "says", "points", "status"}:
                 del one[key]
             one.carried = because_of
+        elif one.status != "ok" and told:
+            one.own_error_beside = because_of
     return all(one.status == "ok" or one.get("carried") for one in outcomes)
 
 
