@@ -136,7 +136,7 @@ SHOWS = {
 """, SHOW_AT_THE_END),
             ("        while len(self.shards) < len(self.buckets):\n            self.reduce_next()\n", ALL_AT_THE_END),
             ("        self.shards, self.buffers,", "        self.kept = []\n        self.shards, self.buffers,"),
-        ], "each_bucket_is_one_reduce_scatter",
+        ], "buckets_hold_no_more_than_predicted",
     ),
     "whole units in numpy between forward and backward": (
         "09_fsdp", "09-ex3-backward", [

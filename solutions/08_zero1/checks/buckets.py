@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 from autograder.checking.cases import ANYTHING, Call, Case, at_most, close, clue, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div
+from autograder.checking.expect import ceil_div, collective
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checks.zero1.gradient import ROUNDING, mean_shards
@@ -42,10 +41,8 @@ class Finished:
     kept: str = complaint()
 
 
-def _drive(
-    rank: int, world_size: int, reducer_class: Any, layout: list, dtype: str, steps: list, apart: bool = False
-) -> list[Finished]:
-    """steps[i][rank][j]: the j-th parameter's gradient in step i, or None. apart: a barrier around each finish()."""
+def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: str, steps: list) -> list[Finished]:
+    """steps[i][rank][j]: the j-th parameter's gradient in step i, or None."""
     kind = getattr(torch, dtype)
     buckets = [[nn.Parameter(torch.zeros(shape, dtype=kind)) for shape in shapes] for shapes in layout]
     params, found = [p for bucket in buckets for p in bucket], []
@@ -55,11 +52,7 @@ def _drive(
         used = [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
         # Autograd begins with what was computed last.
         sum((p * g).sum() for p, g in reversed(used)).backward()
-        if apart:
-            dist.barrier()
         shards = [s.detach().clone() for s in reducer.finish()]
-        if apart:
-            dist.barrier()
         left = sum(p.grad is not None for p in params)
         kept = f"{left} of {len(params)} p.grad are not None after finish()" if left else ""
         found.append(Finished(f"after backward {step + 1}", shards, kept))
@@ -103,7 +96,7 @@ def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N80
 
 @check(BUCKETS, points=0.25)
 def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
-    """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in order, while it runs."""
+    """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
     for n, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
         steps = _steps(rng, n, LAYOUTS[name])
         sizes = [int(sum(np.prod(shape, dtype=int) for shape in bucket)) for bucket in LAYOUTS[name]]
@@ -111,19 +104,7 @@ def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
             ("reduce_scatter", 4 * n * ceil_div(size, n), f"bucket {k}, padded, in float32")
             for k, size in enumerate(sizes)
         ]
-        case = _case(GradientBuckets, name, LAYOUTS[name], steps, sends=sends * len(steps))
-        case.args, case.parts = (*case.args, True), 2 * len(steps) + 1
-        case.judge = functools.partial(_sent_too_late, len(sends))
-        yield case
-
-
-def _sent_too_late(buckets: int, rank: int, parts: list[Ledger]) -> str:
-    """What is wrong if a rank has all gradients of a backward, and finish() still sends something."""
-    for step in range(len(parts) // 2):
-        if len(parts[2 * step]) < buckets:
-            text = f"in backward {step + 1}, rank {rank} started {len(parts[2 * step])} of {buckets} reduce-scatters"
-            return f"{text}, and the rest only in finish(): a complete bucket is reduced at once"
-    return ""
+        yield _case(GradientBuckets, name, LAYOUTS[name], steps, sends=sends * len(steps))
 
 
 @check(BUCKETS, points=0.5)
@@ -219,7 +200,18 @@ def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
         none, peak = at_most(0, slack=SLACK), at_most(most, slack=SLACK)
         expect = [Metered(none, none, peak, mine) for mine in shards]
         name = f"buckets of {numels} numbers, {4 * sum(map(sum, numels))} bytes of gradients"
-        yield Case(name, n, _meter, (GradientBuckets, numels, most), expect)
+        yield Case(name, n, _meter, (GradientBuckets, numels, most), expect, judge=_sent_too_late)
+
+
+def _sent_too_late(rank: int, parts: list[Ledger]) -> str:
+    """What is wrong if a rank has all gradients of a backward, and finish() still sends something.
+
+    `_meter` itself makes an all-reduce before the object is made, after that, after backward and at the end.
+    """
+    calls = [collective(message.call) for part in parts for message in part]
+    after = [place for place, call in enumerate(calls) if call == "all_reduce"][2:3]
+    late = calls[after[0] :].count("reduce_scatter") if after else 0
+    return f"rank {rank} starts {late} reduce-scatters only in finish(), when all gradients are there" if late else ""
 
 
 @check(BUCKETS, points=0.5)

@@ -117,7 +117,7 @@ def _drive_resident(rank: int, world_size: int, shard: Any, units: bool) -> tupl
 
 
 #: Units' bytes that a process may have more than what is counted: threads and libraries keep some.
-MORE = 3
+MORE = 5
 
 
 def expect_nothing_kept(subject: Any, units: bool) -> None:

@@ -68,7 +68,7 @@ class Scaled(nn.Module):
         self.scale = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * self.scale).sin()
+        return (x * torch.full_like(x, self.scale)).sin()  # a tensor of numbers, which the graph keeps
 
 
 class Sines(nn.Module):

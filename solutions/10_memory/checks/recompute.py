@@ -242,8 +242,8 @@ def the_module_runs_once_more_for_backward(checkpoint, *, rng):
         )
     x = torch.from_numpy(rng.standard_normal((5, 6)))
     slope, case = call_inside(_slope, checkpoint, x), "a module that becomes another one between forward and backward"
-    because = "backward uses what the second run of the module computes"
-    expect_close(case, slope, 2 * np.cos(2 * x.numpy()), what="the gradient", rtol=1e-6, because=because)
+    if slope is not None and np.allclose(slope, np.cos(x.numpy())):
+        fail("backward uses what the first run of the module computed, not what the second one does", case, "kept")
 
 
 def _slope(checkpoint: Any, x: torch.Tensor) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -187,11 +186,11 @@ def each_layer_runs_as_often_as_its_segment(checkpoint_sequential, *, rng):
         if not same:
             fail("the output or a gradient differs from that of the layers one after the other", case, observed)
     x = torch.from_numpy(rng.standard_normal((3, 4)))
+    first = torch.autograd.functional.jacobian(lambda y: _one_by_one([Scaled() for _ in range(9)], y, [0]).sum(), x)
     for starts, got in zip(_STARTS, call_inside(_slopes, checkpoint_sequential, _STARTS, x), strict=True):
-        case = f"9 layers that become others between forward and backward, starts {starts}"
-        because = "backward uses what the second run of a segment computes, and of the last one the first run"
-        want = _recomputed(starts, x.numpy())
-        expect_close(case, got, want, what="the gradient", rtol=1e-6, because=because)
+        if len(starts) > 1 and got is not None and np.allclose(got, first.numpy()):
+            case = f"9 layers that become others between forward and backward, starts {starts}"
+            fail("backward uses what the first run of the layers computed, not what the second one does", case, "kept")
 
 
 def _slopes(checkpoint_sequential: Any, cuts: list[list[int]], x: torch.Tensor) -> list[Any]:
@@ -205,20 +204,6 @@ def _slopes(checkpoint_sequential: Any, cuts: list[list[int]], x: torch.Tensor) 
         output.sum().backward()
         seen.append(None if source.grad is None else source.grad.numpy().copy())
     return seen
-
-
-def _recomputed(starts: list[int], x: np.ndarray) -> np.ndarray:
-    """The gradient that this should give: a segment begins with what the first run gave it, then runs once more."""
-    first = list(itertools.accumulate(range(9), lambda value, _: np.sin(value), initial=x))
-    slope = np.ones_like(x)
-    for number in reversed(range(9)):
-        start = max(s for s in starts if s <= number)
-        scale = 1 if start == starts[-1] else 2
-        value = first[start]
-        for _ in range(start, number):
-            value = np.sin(scale * value)
-        slope = slope * scale * np.cos(scale * value)
-    return slope
 
 
 @check(SEGMENTS, points=0.5)
