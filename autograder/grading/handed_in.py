@@ -82,9 +82,9 @@ def complaints(root: Path, lessons: Collection[str]) -> Iterator[str]:
             no_lessons[job[0]] += 1
             if no_lessons[job[0]] <= MOST_NAMED:
                 yield f"{place} is not a lesson and is skipped: check its name"
-    for student, count in no_lessons.items():
+    for name, count in no_lessons.items():
         if count > MOST_NAMED:
-            yield f"… and {count - MOST_NAMED:,} more folders in submitted/{printable(student)} are no lessons"
+            yield f"… and {count - MOST_NAMED:,} more folders in submitted/{printable(name)} are no lessons"
     found = strays(root, lessons)
     yield from (f"{printable(stray)} is not graded: {EXPECTED}" for stray in found[:MOST_NAMED])
     if found[MOST_NAMED:]:

@@ -11,7 +11,7 @@ import ast
 import inspect
 
 
-def take_over(theirs, ours):
+def take_over(theirs: type, ours: type) -> None:
     """Give the class `ours` the methods, and its objects the attributes, that only `theirs` has.
 
     An attribute is looked for when it is missing: then an object of `theirs` is made of the same arguments.
@@ -21,13 +21,14 @@ def take_over(theirs, ours):
     for name, value in list(vars(theirs).items()):
         if not name.startswith("__") and not hasattr(ours, name):
             setattr(ours, name, value)
-    made, missing = ours.__init__, getattr(ours, "__getattr__", None)
+    made = ours.__init__  # type: ignore[misc]
+    missing = getattr(ours, "__getattr__", None)
 
-    def __init__(self, *args, **kwargs):  # noqa: N807
+    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
         object.__setattr__(self, "_made_of", (args, kwargs))
         made(self, *args, **kwargs)
 
-    def __getattr__(self, name):  # noqa: N807
+    def __getattr__(self: object, name: str) -> object:  # noqa: N807
         if missing is not None:
             try:
                 return missing(self, name)
@@ -37,16 +38,17 @@ def take_over(theirs, ours):
         if name.startswith("__") or "_made_of" not in known:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if "_other" not in known:
-            other = theirs.__new__(theirs)
+            other = theirs.__new__(theirs)  # type: ignore[call-overload]
             known["_other"] = other
-            theirs.__init__(other, *known["_made_of"][0], **known["_made_of"][1])
+            theirs.__init__(other, *known["_made_of"][0], **known["_made_of"][1])  # type: ignore[misc]
         found = vars(known["_other"])
         if name not in found:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         known[name] = found[name]
         return known[name]
 
-    ours.__init__, ours.__getattr__ = __init__, __getattr__
+    ours.__init__ = __init__  # type: ignore[misc]
+    ours.__getattr__ = __getattr__  # type: ignore[attr-defined]
 
 
 def cells_around(source: str) -> tuple[str, str]:
