@@ -15,6 +15,7 @@ from autograder.grading.nbgrader.preprocessors import AdaptLesson, ListChecks, R
 from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
 from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grading.pages.feedback import FeedbackExporter
+from autograder.grading.pages.formgrader import DrawnFormulas, use_own_page
 from autograder.grading.pages.safe_html import SafeCells
 from autograder.lessons import course_settings
 
@@ -55,7 +56,8 @@ c.RunCells.test_timeout = 240  # seconds for a test cell: lesson 06's starts tor
 # Feedback shows no hidden test; neither it nor the formgrader page runs a script from a submission.
 c.GenerateFeedback.preprocessors = [ReadGrades]
 c.GenerateFeedback.exporter_class = FeedbackExporter
-c.HTMLExporter.preprocessors = [SafeCells]
+c.HTMLExporter.preprocessors = [SafeCells, DrawnFormulas]
+use_own_page()
 
 # In the exchange, no submission reads, replaces or stops another one.
 c.ExchangeFactory.collect = Collect

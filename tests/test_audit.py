@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import sys
 import types
@@ -10,6 +11,7 @@ import warnings
 
 import pytest
 
+from autograder import checks
 from autograder.__main__ import main
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.verdicts import Losses
@@ -17,7 +19,7 @@ from autograder.checking import cases, check, hints
 from autograder.checking.expect import expect_equal
 from autograder.grading import jail
 from autograder.lessons import names, notebook
-from autograder.soundness import audit
+from autograder.soundness import audit, tables
 from tests.helpers import tiny_lesson
 
 #: How many known wrong answers of each exercise `make test` tries, next to as many other right ones.
@@ -415,3 +417,43 @@ def test_recording_voids_nothing_but_what_it_changes(tiny, monkeypatch):
     examined.clear()
     assert main(["audit", "98", "--record"]) == 0
     assert set(examined) == {"adds_three"} and tiny.recorded[1] == "  adds_three: core"
+
+
+# --- what a student can learn by heart ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_no_check_holds_for_a_table_of_its_cases(lesson):
+    assert not list(tables.complaints(lesson))
+
+
+def test_a_check_that_draws_nothing_holds_for_a_table():
+    """Lesson 13's table of pairs was one: fourteen hand-ins gave full marks."""
+
+    def doubles(double, *, rng):
+        for x in (1, 2, [3]):
+            expect_equal(str(x), double(x), x * 2, what="twice")
+
+    def doubles_some(double, *, rng):
+        doubles(double, rng=rng)
+        expect_equal("drawn", double(number := int(rng.integers(10**9))), 2 * number, what="twice")
+
+    space = {"double": lambda x: x * 2}
+
+    def known(body) -> int:
+        run = functools.wraps(body)(lambda double: None)
+        return tables.known_by_heart(check.Check("ex", 1.0, False, run), space)
+
+    assert known(doubles) == 3 and known(doubles_some) == 0
+
+
+#: Lessons whose checks are being written anew.
+IN_WORK = ("04", "05", "06")
+
+
+@pytest.mark.parametrize("lesson", [lesson for lesson in notebook.lessons() if not lesson.startswith(IN_WORK)])
+def test_each_check_draws_a_case_or_says_why_not(lesson):
+    found = [one for cell in notebook.read(lesson).cells for one in checks.of_exercise(cell.id)]
+    assert found and not [one.place for one in found if not one.draws and not one.fixed]
+    assert not [one.place for one in found if one.draws and one.fixed], "a reason that is none any more"

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import html
 import json
 
 import nbformat
@@ -13,6 +14,7 @@ from autograder.grading.jail import outside
 from autograder.grading.nbgrader import scoring
 from autograder.grading.running import run_cells, workers
 from autograder.grading.running.kernels import Reply
+from autograder.grading.running.take_over import take_over
 from autograder.lessons import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 
@@ -99,6 +101,81 @@ def test_an_exercise_keeps_its_marks_when_only_another_is_wrong(toy, name):
     assert points == {f"ex{name[5]}": most if name[5] in full else 0.0 for name, most in POINTS.items()}
     comments = {exercise: toy.comment(exercise, "ada") for exercise in points}
     assert {exercise: text for exercise, text in comments.items() if text.startswith("Right:")} == says
+
+
+OWN_ATTRIBUTE = """class Doubler:
+    def __init__(self, by=2):
+        self.by, self.times = by, 3
+
+    def helper(self):
+        return self.by
+
+
+def double(x):
+    return 3 * x
+"""
+
+
+def test_a_class_of_the_lessons_has_what_only_the_students_has(tmp_path):
+    """A subclass read an attribute of its own base class, and lost its marks for the error in that one."""
+    toy = Toy(tmp_path, timeout=2)
+    nb = lesson()
+    source = cell(nb, "07-ex1-double").source
+    cell(nb, "07-ex1-double").source = source.replace(
+        "    ### END SOLUTION",
+        "    ### END SOLUTION\n\n\nclass Doubler:\n    def __init__(self, by=2):\n        pass\n",
+    )
+    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+    toy.course.prepare(LESSON)
+    square = """class Squarer(Doubler):
+    def value(self, x):
+        return double(x) // self.by * x * (self.times - self.helper())
+
+
+def square(x):
+    return Squarer().value(x)
+"""
+    points = toy.grade(submission(ex1=OWN_ATTRIBUTE, ex2=square), "ada")
+    assert points == {"ex1": 0.0, "ex2": 2.0, "ex3": 3.0} and toy.comment("ex2", "ada") == told(1)
+
+
+def test_what_is_taken_over_is_only_what_is_missing():
+    class Theirs:
+        made = 0
+
+        def __init__(self, n):
+            Theirs.made += 1
+            self.n, self.own = n + 100, n
+
+        def helper(self):
+            return self.own
+
+        def value(self):
+            return -1
+
+    class Ours:
+        def __init__(self, n):
+            self.n = n
+
+        def value(self):
+            return self.n
+
+    take_over(Theirs, Ours)
+    one = Ours(5)
+    assert (one.n, one.value(), Theirs.made) == (5, 5, 0), "nothing is made that nobody asks for"
+    assert (one.helper(), one.own, Theirs.made) == (5, 5, 1)
+    assert not hasattr(one, "other") and copy.deepcopy(one).own == 5
+    take_over(lambda: 1, Ours)
+
+
+def test_an_error_of_its_own_is_told_apart_from_that_of_another_exercise(toy):
+    """What is said of it is the other exercise's fault; its own was named nowhere."""
+    toy.grade(submission(ex1=WRONG_DOUBLE, ex2="def square(x):\n    return double(x) * x\n"), "ada")
+    own = "It fails with the lesson's answer to exercise 1 in place of yours as well: it has an error of its own."
+    assert toy.comment("ex2", "ada").endswith(own) and own in html.unescape(toy.page("ada"))
+    assert own not in toy.comment("ex1", "ada") + toy.comment("ex3", "ada")
+    toy.grade(submission(ex1=WRONG_DOUBLE, ex2=ON_DOUBLE), "ada")
+    assert own not in toy.comment("ex2", "ada")
 
 
 def test_the_lessons_answers_may_need_more_of_each_other_than_is_asked_for(tmp_path):

@@ -19,6 +19,7 @@ from autograder.checking.expect import (
     Hint,
     digits_that_differ,
     expect_close,
+    expect_equal,
     expect_raises,
     expect_unchanged,
 )
@@ -463,3 +464,24 @@ def test_a_module_of_checks_that_is_wrong_is_named_with_its_line(planted, old, n
         return
     said = planted(CHECK.replace(old, new, 1))
     assert said.startswith(f"solutions/97_planted/checks.py:{says}") and "\n" not in said
+
+
+LONG = {"step": 20, "lr": 0.116, "nested": {"list": [1, 2.0, None, True, {"deep": [1e-300]}]}, "b": "x" * 300}
+
+
+@pytest.mark.parametrize(
+    ("got", "said"),
+    [
+        (LONG | {"step": 21}, "differs at ['step']: got 21, expected 20"),
+        (LONG | {"nested": {"list": [1, 2.0, None, True, {"deep": [1e-300]}, "later"]}},
+         "differs at ['nested']['list'][5]: got 'later', expected nothing"),
+        ({key: value for key, value in LONG.items() if key != "lr"}, "differs at ['lr']: got nothing, expected 0.116"),
+        (LONG | {"b": "x" * 299 + "y"}, f"differs at ['b'] sign 299: got '{'x' * 20}y', expected '{'x' * 21}'"),
+        ([1] * 300, "is [1, 1, "),
+    ],
+)  # fmt: skip
+def test_of_long_values_that_differ_the_place_is_shown(got, said):
+    """Of 400 signs each, one word differed."""
+    with pytest.raises(CheckFailed) as failed:
+        expect_equal("a case", got, LONG, what="the dict")
+    assert failed.value.message.startswith(f"the dict {said}") and len(failed.value.message) < 500

@@ -1,5 +1,6 @@
 """nbgrader's own front doors, its command line and its formgrader page, grade and show what `make grade` does."""
 
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,8 @@ from tests.helpers.toy_course import LESSON, Toy, submission
 pytestmark = [pytest.mark.jail, pytest.mark.thorough]
 
 SCRIPT = "<script>document.title='planted'</script><img src=x onerror=\"document.title='planted'\">"
+#: A box over the whole page: MathJax drew it.
+COVER = r"$\smash{\rule{900em}{900em}}$"
 NOISY = "import sys\n\ndef double(x):\n    print('noise', file=sys.stderr)\n    return 2 * x\n"
 
 
@@ -20,7 +23,7 @@ def toy(tmp_path_factory):
     toy = Toy(tmp_path_factory.mktemp("course"))
     toy.hand_in("noisy", submission(ex1=NOISY))
     wrong = submission(ex2="def square(x):\n    return 0\n")
-    wrong.cells[0].source = f"{SCRIPT}\n\n[press](javascript:planted) a < b"
+    wrong.cells[0].source = f"{SCRIPT}\n\n[press](javascript:planted) a < b {COVER} $x_1 * y_2 * z$"
     toy.hand_in("wrong", wrong)
     toy.hand_in("broken", "no notebook")
     (toy.root / "solutions" / LESSON / "wrong.md").write_text("kept back")
@@ -60,6 +63,11 @@ def server(toy):
     server.stop()
 
 
+def submissions_of(server):
+    """What formgrader knows of the submissions."""
+    return server.json(f"/formgrader/api/submitted_notebooks/{LESSON}/{LESSON}")
+
+
 def test_formgrader_lists_the_lesson_and_its_scores(server):
     (assignment,) = server.json("/formgrader/api/assignments")
     assert (assignment["name"], assignment["max_score"], assignment["num_submissions"]) == (LESSON, 6.0, 3)
@@ -97,11 +105,21 @@ def test_feedback_from_the_page_is_ours(server, toy):
 
 
 def test_the_page_on_a_submission_runs_nothing_from_it(server):
-    submissions = server.json(f"/formgrader/api/submitted_notebooks/{LESSON}/{LESSON}")
+    submissions = submissions_of(server)
     for one in submissions:
         html = server.get(f"/formgrader/submissions/{one['id']}/")
         assert "<script>document.title" not in html
         assert 'onerror="document' not in html
         assert 'href="javascript' not in html
         assert "07-ex2-square-test" in html
+        assert not re.search(r"<(script|link|img)[^>]*(src|href)=[\"'](https?:)?//", html), "fetched from elsewhere"
+        assert "x-mathjax-config" not in html
+        assert "contain: paint" in html
     assert any("a &lt; b" in server.get(f"/formgrader/submissions/{one['id']}/") for one in submissions)
+
+
+def test_formulas_are_drawn_on_the_page_without_a_script(server):
+    pages = [server.get(f"/formgrader/submissions/{one['id']}/") for one in submissions_of(server)]
+    (page,) = [page for page in pages if "a &lt; b" in page]
+    cell = page.split("a &lt; b")[1].split("</div>")[0]
+    assert "<msub><mi>x</mi><mn>1</mn></msub>" in cell and "<em>" not in cell and "$" not in cell, cell

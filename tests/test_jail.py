@@ -282,11 +282,11 @@ def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
     assert not mine.exists()
 
 
-@pytest.mark.parametrize("files", [("pids.max", "memory.max", "memory.swap.max"), ("pids.max",), ()])
+@pytest.mark.parametrize("files", [("pids.max", "memory.max", "memory.swap.max", "cpu.weight"), ("pids.max",), ()])
 def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
     """Plain files in the place of the system's."""
     (tmp_path / "cgroup.procs").touch()
-    monkeypatch.setattr(control_groups, "ROOTS", {"processes": (tmp_path,), "memory": (tmp_path,)})
+    monkeypatch.setattr(control_groups, "ROOTS", dict.fromkeys(control_groups.ROOTS, (tmp_path,)))
     made = Path.mkdir
 
     def mkdir(path, *args, **kwargs):
@@ -300,7 +300,7 @@ def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(Path, "rmdir", rmdir)
     mine = control_groups.Fence(10, 2**30)
-    kinds = {"pids.max": "processes", "memory.max": "memory", "memory.swap.max": "swap"}
+    kinds = {"pids.max": "processes", "memory.max": "memory", "memory.swap.max": "swap", "cpu.weight": "processors"}
     assert mine.holds == [kinds[name] for name in files]
     assert all((mine.groups[0] / name).read_text() for name in files)
     mine.take_down()

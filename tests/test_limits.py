@@ -248,7 +248,9 @@ def test_a_page_that_cannot_be_made_shows_the_points(monkeypatch):
     assert "the points only" in page and "1 / 2" in page
 
 
-@pytest.mark.parametrize("text", ["=1+1", " =1+1", "\n=1", "\t+1", "'=1", "@x", "-2", " \r\n -2", "\ntext"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", " =1+1", "\n=1", "\t+1", "'=1", "@x", "-2", "＝1+1", "＋1", "－2", "＠x", " \r\n -2", "\ntext"]
+)
 def test_what_a_spreadsheet_might_run_is_quoted(text):
     assert limits.csv_cell(text) == f"'{text}"
 

@@ -1,5 +1,6 @@
 """`safe_html`: what a submission shows can be read and looked at, and does nothing."""
 
+import base64
 import time
 
 import pytest
@@ -7,6 +8,7 @@ from bs4 import BeautifulSoup
 from nbconvert.filters import markdown2html
 from nbformat.v4 import new_output
 
+import ranks
 from autograder.grading.limits import well_formed
 from autograder.grading.pages import safe_html
 from tests.helpers.hostile_markup import ATTACKS, PIXEL, assert_harmless
@@ -70,9 +72,16 @@ def test_no_other_link_stays(link):
     assert "href" not in attributes
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "svg+xml"])
-def test_pictures_are_part_of_the_page(kind):
-    source = f"data:image/{kind};base64,AAAA"
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">{}</svg>'
+
+
+def coded(picture: str) -> str:
+    """A picture in SVG as an address."""
+    return f"{safe_html.SVG_DATA}{base64.b64encode(picture.encode()).decode()}"
+
+
+@pytest.mark.parametrize("source", [*(f"data:image/{kind};base64,AAAA" for kind in ("png", "jpeg", "gif")), coded(SVG)])
+def test_pictures_are_part_of_the_page(source):
     assert tags_of(safe_html.clean(f'<img src="{source}" alt="a figure">')) == [
         ("img", {"src": source, "alt": "a figure"})
     ]
@@ -89,6 +98,47 @@ def test_an_svg_is_a_picture_and_not_part_of_the_page():
     ((name, attributes),) = tags_of(shown.data["text/html"])
     assert name == "img" and attributes["src"].startswith("data:image/svg+xml;base64,")
     assert tags_of(safe_html.clean(shown.data["text/html"])) == [(name, attributes)]
+
+
+def nested(levels: int, copies: int) -> str:
+    """A rectangle that `use` draws copies ** levels times."""
+    parts = ['<rect id="a0" width="9" height="9" opacity="0.1"/>']
+    for level in range(1, levels):
+        parts.append(f'<g id="a{level}">' + f'<use xlink:href="#a{level - 1}" x="1"/>' * copies + "</g>")
+    return SVG.format(f"<defs>{''.join(parts)}</defs><use href='#a{levels - 1}'/>")
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        nested(9, 10),
+        nested(3, 2),
+        SVG.format('<rect id="a"/>' + '<use xlink:href="#a"/>' * safe_html.limits.SVG),
+        SVG.format('<filter id="f"><feGaussianBlur stdDeviation="90"/></filter><rect filter="url(#f)"/>'),
+        SVG.format("<style>* { filter: blur(90px); }</style>"),
+        SVG.format("<foreignObject/>"),
+        SVG.format("<script>1</script>"),
+        f'<!DOCTYPE svg [<!ENTITY a "{"b" * 99}">]>{SVG.format("&a;")}',
+        "<svg><g></svg>",
+    ],
+    ids=["nested", "use in a use", "many", "filter", "style", "foreign", "script", "entity", "broken"],
+)
+def test_a_picture_that_takes_long_to_draw_is_left_out(picture):
+    """The first one, of 3 kB, kept Chromium busy for longer than anybody waits."""
+    (shown,) = safe_html.outputs([new_output("display_data", data={"image/svg+xml": picture})])
+    assert tags_of(shown.data["text/html"]) == [("p", {})] and "is left out" in shown.data["text/html"]
+    assert tags_of(safe_html.clean(f'<img src="{coded(picture)}">')) == [("img", {})]
+
+
+def test_the_pictures_of_figures_stay():
+    figure = ranks.Figure(alt="a line")
+    axes = figure.subplots()
+    axes.plot(range(50), label="$x^2$")
+    axes.imshow([[1, 2], [3, 4]])
+    axes.legend()
+    picture = figure.svg().decode()
+    assert "<use" in picture and safe_html.is_drawable(picture)
+    assert tags_of(safe_html.clean(figure._repr_html_()))[0][1]["src"].startswith(safe_html.SVG_DATA)
 
 
 # --- styles ---------------------------------------------------------------------------------------------

@@ -21,12 +21,14 @@ so repeats a failure; `python -m autograder retry` does that for a graded submis
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import inspect
 import io
 import os
 import secrets
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +44,11 @@ from autograder.lessons import notebook
 
 #: Names the environment variable that sets the seed of every check.
 SEED = "AUTOGRADER_SEED"
+
+#: Why a check may try the same each time (`check(…, fixed=…)`).
+REFUSALS = "the statement names all arguments that make no sense; those that do are drawn in the core"
+MEMORY = "what is judged is memory, and numbers are drawn in the core"
+EVENTS = "what is judged is the order of events in a run, and numbers are drawn in the core"
 
 #: What a check says of a stub.
 NOT_WRITTEN_YET = "This exercise is not written yet."
@@ -59,12 +66,14 @@ class Check:
 
     exercise: the grade_id of the solution cell. points: its share of the exercise's points; 0 if it is `core`, that is,
     if it belongs to the core without points of its own (`autograder.properties`). run: tries it on a student's objects.
+    fixed: why it draws nothing from `rng`, "" for one that does.
     """
 
     exercise: str
     points: float
     core: bool
     run: Callable[..., None]
+    fixed: str = ""
 
     @property
     def name(self) -> str:
@@ -84,6 +93,12 @@ class Check:
         if not text:
             raise ValueError(f"{self.place}: {self.name} needs a docstring whose first line says what it checks")
         return text.split("\n")[0]
+
+    @property
+    def draws(self) -> bool:
+        """Does its body use `rng`?"""
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(self.run))))
+        return any(isinstance(node, ast.Name) and node.id == "rng" for node in ast.walk(tree))
 
     @property
     def topic(self) -> str:
@@ -107,7 +122,7 @@ class Check:
 REGISTERED: dict[tuple[str, str], Check] = {}
 
 
-def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable[[Callable], Callable]:
+def check(exercise: str, points: float = 0.0, *, core: bool = False, fixed: str = "") -> Callable[[Callable], Callable]:
     """Make a function a check of `exercise`, the grade_id of its solution cell.
 
     The function takes the student's objects by position and draws its inputs from `rng`. It yields cases, or compares
@@ -115,7 +130,9 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable
     check that is wrong itself raises CaseError.
 
     points: its share of the exercise's points. core: it has none, but belongs to the core, because only a trick fails
-    it. ValueError, in one line, for a check with neither or both.
+    it. fixed: why it draws nothing, such as REFUSALS; what a check tries each time the same, a student who hands in
+    again and again can read from the feedback and write into a table. ValueError, in one line, for a check with neither
+    points nor core, or both.
     """
 
     def decorate(body: Callable) -> Callable:
@@ -138,7 +155,7 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False) -> Callable
                 told.hints = told.find_hints()
             raise told from failure.__cause__
 
-        declared = Check(exercise, points, core, run)
+        declared = Check(exercise, points, core, run, fixed)
         _refuse(declared)
         REGISTERED[body.__module__, body.__name__] = declared
         return run

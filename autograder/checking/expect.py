@@ -7,6 +7,7 @@ the same mistake, and its hint is shown (`hints`).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ def expect_equal(case: str, got: Any, expected: Any, *, what: str, because: str 
     """
     if not same(got, expected):
         why = f"; {because}" if because else ""
-        fail(f"{what} is {shown(got)}, expected {shown(expected)}{why}", case, got if evidence is None else evidence)
+        fail(f"{what} {apart(got, expected)}{why}", case, got if evidence is None else evidence)
 
 
 def expect_type(case: str, got: Any, kind: type | tuple[type, ...], *, what: str) -> None:
@@ -309,9 +310,53 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def shown(value: Any, most: int = 200) -> str:
+class _Nothing:
+    """Stands for what one of two values does not have."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+def apart(got: Any, expected: Any) -> str:
+    """The rest of a sentence on two values that are not the same; of long ones, where they begin to differ."""
+    if max(len(_text(got)), len(_text(expected))) <= LONG:
+        return f"is {shown(got)}, expected {shown(expected)}"
+    place, one, other = _first_difference(got, expected)
+    where = f"differs at {place}: got" if place else "is"
+    return f"{where} {shown(one)}, expected {shown(other)}"
+
+
+def _first_difference(got: Any, expected: Any, place: str = "") -> tuple[str, Any, Any]:
+    """Where in two values that are not the same something differs, such as ['a'][2], and what is there."""
+    pairs: list[tuple[Any, Any, Any]] = []
+    if isinstance(got, dict) and isinstance(expected, dict):
+        pairs = [(key, got.get(key, _Nothing()), expected.get(key, _Nothing())) for key in {**expected, **got}]
+    elif isinstance(got, (list, tuple)) and type(got) is type(expected):
+        count = max(len(got), len(expected))
+        both = ([*value, *[_Nothing()] * (count - len(value))] for value in (got, expected))
+        pairs = list(zip(range(count), *both, strict=True))
+    elif isinstance(got, str) and isinstance(expected, str):
+        same_signs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(got, expected, strict=False))
+        at = sum(1 for _ in same_signs)
+        start = max(0, at - 20)
+        return f"{place} sign {at}".strip(), got[start : at + 60], expected[start : at + 60]
+    for key, one, other in pairs:
+        if not same(one, other):
+            return _first_difference(one, other, f"{place}[{shown(key, 60)}]")
+    return place, got, expected
+
+
+#: Characters of a value that a message shows.
+LONG = 200
+
+
+def _text(value: Any) -> str:
+    return repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
+
+
+def shown(value: Any, most: int = LONG) -> str:
     """A value as a message shows it: at most `most` characters."""
-    text = repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
+    text = _text(value)
     return text if len(text) <= most else f"{text[: most - 2]} …"
 
 

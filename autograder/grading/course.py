@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from nbgrader.api import Gradebook
     from traitlets.config import Config
 
+    from autograder.grading.nbgrader.submission_files import Submission
     from autograder.grading.running.workers import Task, Workers
     from autograder.lessons.course_settings import Settings
 
@@ -78,6 +80,8 @@ class Course:
                 near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
                 raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
         self.graded = self.root / "autograded" / ".graded.json"
+        #: What was read of each submission that is being graded, and its fingerprint.
+        self._taken: dict[tuple[str, str], tuple[Submission, str]] = {}
 
     @property
     def own(self) -> Settings:
@@ -159,12 +163,10 @@ class Course:
             bar.say(f"preparing {lesson}")
             self.prepare(lesson)
         done, final = self._read_graded(), self.final()
-        # Before anything is graded: a submission that changes meanwhile is graded next time.
-        states = {job: self._fingerprint(*job) for job in self._gradable(lessons)}
-        todo = {
-            job: state for job, state in states.items()
-            if force or done.get("/".join(job)) != state or job not in final
-        }  # fmt: skip
+        todo = [
+            job for job in self._gradable(lessons)
+            if force or job not in final or done.get("/".join(job)) != self._fingerprint(*job, self._take(*job))
+        ]  # fmt: skip
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
         bar.expect(len(todo) + len(needed))
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
@@ -210,10 +212,10 @@ class Course:
                     return True
         return False
 
-    def _grade(self, todo: dict[tuple[str, str], str], tasks: Iterable[Task], pool: Workers, bar: Bar) -> list[str]:
-        """Let workers run these submissions, and write each one's grade as soon as it is known.
+    def _grade(self, todo: list[tuple[str, str]], tasks: Iterable[Task], pool: Workers, bar: Bar) -> list[str]:
+        """Let workers run these submissions, (student, lesson), and write each one's grade as soon as it is known.
 
-        todo: (student, lesson) → the fingerprint of what is graded. tasks: one for each.
+        tasks: one for each.
         """
         done, problems = self._read_graded(), []
         if todo:
@@ -224,13 +226,14 @@ class Course:
             # Until it is written, it is not graded, whatever was remembered of it.
             if done.pop("/".join(task.name), None) is not None:
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+            fingerprint = self._taken[task.name][1]
             problem = self.write_grade(student, lesson, executed, error)
             if problem:
                 problems.append(problem)
             elif _decided_by_others(executed):
                 bar.note(f"{student} {lesson}: {STARVED}")
             else:
-                done["/".join(task.name)] = todo[task.name]
+                done["/".join(task.name)] = fingerprint
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
             bar.done(task.name)
         return problems
@@ -242,7 +245,10 @@ class Course:
         write_whole(self.graded, json.dumps(kept, indent=1, sort_keys=True))
 
     def task(self, student: str, lesson: str) -> Task:
-        """What a worker needs to run one submission; without a student (''), the solution itself."""
+        """What a worker needs to run one submission; without a student (''), the solution itself.
+
+        What is used of the submission's folder is read here, once: it may change meanwhile.
+        """
         from autograder.grading.nbgrader import preprocessors, reading, restore, submission_files
         from autograder.grading.running import workers
 
@@ -250,9 +256,10 @@ class Course:
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb", self.own)
         files, nb = notebook.companions(source), reading.notebook_of(instructor.cells, "")
         if student:
-            folder = self.root / "submitted" / student / lesson
-            nb = reading.read_file(folder / f"{lesson}.ipynb")
-            files = submission_files.next_to(files, submission_files.submitted_files(folder, run.data_files)[0])
+            submission = self._take(student, lesson)
+            kept = replace(submission, notebook=None, files={})  # the rest may be large
+            self._taken[student, lesson] = kept, self._fingerprint(student, lesson, submission)
+            nb, files = reading.read_taken(submission), submission_files.next_to(files, submission.files)
         with self.gradebook() as gradebook:
             restored = restore.restored_notebook(nb, restore.source_cells(gradebook, lesson, lesson), instructor)
         texts = nbformat.writes(restored), nbformat.writes(instructor)
@@ -344,7 +351,7 @@ class Course:
         if not problem:
             config = self._config(assignment_id=lesson, student_id=student)
             with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
-                grade_submission(config, student, lesson, executed)
+                grade_submission(config, student, lesson, executed, self._taken.pop((student, lesson))[0])
             problem = log.problem
         if problem:
             why = scoring.ENDED if isinstance(error, BrokenProcessPool) else scoring.FAILED
@@ -428,13 +435,18 @@ class Course:
         except (OSError, ValueError):
             return {}
 
-    def _fingerprint(self, student: str, lesson: str) -> str:
-        """A digest of all that a grade depends on: the submission (none for student ''), the lesson, the grader."""
-        from autograder.grading.nbgrader import submission_files
+    def _take(self, student: str, lesson: str) -> Submission:
+        """What is used of a submission, as it is now."""
+        from autograder.grading.nbgrader import preprocessors, submission_files
 
-        submission = submission_files.digest(self.root / "submitted" / student / lesson) if student else ""
+        patterns = preprocessors.RunCells(config=self._config()).data_files
+        return submission_files.taken(self.root / "submitted" / student / lesson, patterns)
+
+    def _fingerprint(self, student: str, lesson: str, submission: Submission | None = None) -> str:
+        """A digest of all that a grade depends on: the submission (none for student ''), the lesson, the grader."""
+        digest = submission.digest() if submission else ""
         key = keys.of_lesson(lesson, self.solutions, keys.GRADING) + self.own.marks(lesson)
-        parts = (self.timeout, self.jail, key, submission)
+        parts = (self.timeout, self.jail, key, digest)
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
 
 

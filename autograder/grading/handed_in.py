@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -72,12 +73,18 @@ def complaints(root: Path, lessons: Collection[str]) -> Iterator[str]:
             yield f"{folder} cannot be read and is skipped"
         elif student.is_dir() and why and not student.name.startswith(OF_A_SYSTEM):
             yield f"{folder!r} is skipped: {why}"
+    no_lessons: Counter[str] = Counter()
     for job in folders(root):
         place = printable("/".join(("submitted", *job)))
         if job[1] in lessons and submission_files.has_unreadable_time(root.joinpath("submitted", *job)):
             yield f"the time in {place}/timestamp.txt cannot be read: no late penalty was computed"
         elif job[1] not in lessons and not any(part.startswith(OF_A_SYSTEM) for part in job):
-            yield f"{place} is not a lesson and is skipped: check its name"
+            no_lessons[job[0]] += 1
+            if no_lessons[job[0]] <= MOST_NAMED:
+                yield f"{place} is not a lesson and is skipped: check its name"
+    for name, count in no_lessons.items():
+        if count > MOST_NAMED:
+            yield f"… and {count - MOST_NAMED:,} more folders in submitted/{printable(name)} are no lessons"
     found = strays(root, lessons)
     yield from (f"{printable(stray)} is not graded: {EXPECTED}" for stray in found[:MOST_NAMED])
     if found[MOST_NAMED:]:

@@ -122,7 +122,7 @@ def files_of(source: Path, problems: list[str]) -> Iterator[File]:
     ValueError if it is neither a zip file nor a folder.
     """
     from autograder.grading.handed_in import COULD_BE_WORK, OF_A_SYSTEM
-    from autograder.grading.nbgrader.reading import LIKE_A_NOTEBOOK
+    from autograder.grading.nbgrader.submission_files import LIKE_A_NOTEBOOK
 
     for place, read in _entries(source):
         parts = place.split("/")

@@ -45,10 +45,15 @@ PICTURE_MESSAGES, PICTURE_SPANS, SPAN_NAME, ALT = 150, 300, 100, 10_000
 
 #: Characters of a notebook's file; cells; objects and lists in it, outputs and metadata included.
 FILE, CELLS, PARTS = 50_000_000, 2_000, 200_000
-#: Names in a submission's folder, and in one folder below it, that are looked at; how deep such folders may lie.
-NAMES, DEPTH = 1_000, 20
+#: Names in a submission's folder and below that are looked at, and that are listed; how deep its folders may lie.
+SCANNED, NAMES, DEPTH = 20_000, 1_000, 20
 #: Bytes of one declared data file, their number, and bytes of all of them: less than one message to the jail holds.
 DATA_FILE, DATA_FILES, ALL_DATA = 20 * 2**20, 50, 200 * 2**20
+
+#: What all formulas of a page may have: elements, or signs where these are more; what comes after stays as text.
+FORMULAS = 40_000
+#: Elements of a picture in SVG, those that `use` draws once more included.
+SVG = 100_000
 
 #: Bytes of address space and seconds for a process that makes one feedback page.
 PAGE_MEMORY, PAGE_SECONDS = 4 * 2**30, 120.0
@@ -120,11 +125,12 @@ def csv_cell(text: str) -> str:
     """A text for a CSV file, with an apostrophe in front where a spreadsheet might take it for a formula.
 
     Blanks and line breaks before the sign do not help it. To get the text back, remove one apostrophe where apostrophes
-    are followed by one of = + - @: a text that has some itself gets one more.
+    are followed by one of = + - @, or by their full-width forms, which some programs take for them: a text that has
+    some itself gets one more.
     """
     rest = text.lstrip("'")
     begins = rest.lstrip()
-    return f"'{text}" if begins[:1] in tuple("=+-@") or rest[:1] in ("\t", "\r", "\n") else text
+    return f"'{text}" if begins[:1] in tuple("=+-@＝＋－＠") or rest[:1] in ("\t", "\r", "\n") else text
 
 
 def csv_text(rows: Iterable[Iterable[str]]) -> str:

@@ -14,7 +14,6 @@ import nbformat
 
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
-from autograder.grading.nbgrader.reading import LIKE_A_NOTEBOOK
 from autograder.grading.running.run_cells import NOT_TRIED, is_test
 from autograder.insight.answers_as_files import answers_in, given
 from autograder.lessons.notebook import answer_of, natural
@@ -216,4 +215,5 @@ def _read_autograded(path: Path, submission: Submission) -> None:
 def _notebooks(left_out: list[str]) -> list[str]:
     """Of the files that were left out, those that could be what a student meant to hand in, a sentence each."""
     names = [str(line).split(": ")[0] for line in left_out]
-    return [f"{name} lies beside the notebook and was not graded." for name in names if LIKE_A_NOTEBOOK.search(name)]
+    found = filter(submission_files.LIKE_A_NOTEBOOK.search, names)
+    return [f"{name} lies beside the notebook and was not graded." for name in found]

@@ -3,10 +3,10 @@
 Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets none; every
 known wrong answer fails a check of its exercise, the student sees its hint, and the marks that it loses, there and in
 the exercises that build on it, are those that are recorded (`answers.verdicts`); every other known right answer keeps
-full marks. Cells run as they do when a class is graded (`run_cells`), in this process or, with `--jail`, in a jail. A
-grade cell that does not depend on the cell that an answer replaces is not run again for that answer: the solution has
-shown its outcome. Each process of an audit draws its inputs once, and every audit draws new ones
-(`check.share_inputs`).
+full marks. And no check holds for an answer that knows its fixed cases by heart (`tables`). Cells run as they do when
+a class is graded (`run_cells`), in this process or, with `--jail`, in a jail. A grade cell that does not depend on the
+cell that an answer replaces is not run again for that answer: the solution has shown its outcome. Each process of an
+audit draws its inputs once, and every audit draws new ones (`check.share_inputs`).
 
 It can also record what wrong answers fail: `make audit LESSONS=08-ex2 RECORD=1`. An answer that differs from its record
 is tried a second time, on other inputs, and recorded only if it fails the same again.
@@ -43,7 +43,7 @@ from autograder.grading.running import run_cells, submission
 from autograder.grading.running.kernels import Kernel, OwnKernel
 from autograder.lessons import keys, names, notebook
 from autograder.lessons.files import write_whole
-from autograder.soundness import matrix
+from autograder.soundness import matrix, tables
 
 #: Where the cases that have held are recorded, one file per exercise.
 VERDICTS = notebook.ROOT / "_build" / "audit"
@@ -348,7 +348,7 @@ def _main(arguments: argparse.Namespace) -> int:
         for complaint in verdict.complaints:
             print(f"  {complaint}")
     print(f"\n{len(examined) - len(failed)} of {len(examined)} cases hold")
-    unneeded = [line for lesson in lessons for line in matrix.complaints(lesson)]
+    unneeded = [line for lesson in lessons for line in (*matrix.complaints(lesson), *tables.complaints(lesson))]
     for line in unneeded:
         print(line)
     return 1 if failed or unneeded else 0

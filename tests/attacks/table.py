@@ -71,8 +71,17 @@ Some of it cannot be promised:
   that trains nothing and makes up runs that fit one another keeps the marks of that exercise.
 - That ranks learn about each other by the recorded messages alone is tested in chapter 01, where the exercise is to
   write them. Elsewhere a rank can hand numbers over in a file, or by the C++ calls of torch that nobody records.
-- The system limits all processes of a jail together only where this user can write control groups. Elsewhere the
-  grader checks them five times a second. The command says in one line which limits hold.
+- The system limits all processes of a jail together, and shares out the processors between jails, only where this user
+  can write control groups. Elsewhere the grader checks them five times a second, and ends a submission that makes more
+  than 16 sessions. The command says in one line which limits hold.
+- Memory is judged by tensors, and in lessons 08 (exercise 3), 09 (3 and 5) and 12 (3 and 4) also by what the system
+  counts for a rank's process, with tensors of megabytes. Not seen is what a rank hides in a file or in another process,
+  and what it holds only between the moments at which a check looks. In lessons 08 (exercise 7), 09 (2 and 6), 10 (1
+  to 5) and 13, tensors alone are counted: there, arrays of numpy are not seen, but by what backward must then do (10,
+  exercises 3 to 5) or send (08, exercise 7).
+- In lesson 05, a rank that waits for each bucket by asking again and again looks like one that does not wait.
+- A check that draws nothing tries the same in each hand-in. Each says why (`fixed=` in its decorator), and none holds
+  for a table of what it expects; `make audit` tries one. In lessons 04 to 06, nine checks do not say it yet.
 
 [For the instructor](instructor.md) says what else the jail does not promise.
 

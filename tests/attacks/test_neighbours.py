@@ -1,19 +1,23 @@
 """What a submission can do to the one after it in the same jail, and to one that is graded at the same moment."""
 
+import contextlib
 import os
 import resource
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 import pytest
 
-from autograder.grading.jail import outside
+from autograder.grading.jail import control_groups, outside
 from autograder.grading.running import clock
 from autograder.lessons import notebook
 from ranks.stopwatch import family
 from tests.attacks import stock, test_folders
 from tests.helpers.inmates import run
+from tests.helpers.patience import PATIENCE
 
 pytestmark = pytest.mark.jail
 
@@ -214,6 +218,73 @@ def test_processes_of_another_submission_cannot_be_reached(jail):
         assert [os.getpriority(os.PRIO_PROCESS, number) for number in of_victim] == nice
         end_other()
         end()
+
+
+SESSIONS = """
+import os, time
+for _ in range({sessions}):
+    if not os.fork():
+        os.setsid()
+        while True: pass
+time.sleep(1000)
+"""
+
+BUSY = """
+import time
+end, before = time.monotonic() + {seconds}, time.process_time()
+while time.monotonic() < end: pass
+print(time.process_time() - before)
+"""
+
+
+def share_of(inmate):
+    """The part of one processor that a busy submission has."""
+    return float(run(inmate, BUSY.format(seconds=5), seconds=PATIENCE)[0]) / 5
+
+
+@contextlib.contextmanager
+def beside(limits, sessions):
+    """In a jail of its own, busy processes, each in a session of its own; the submission that has started them."""
+    with outside.Jail(limits) as second:
+        attacker, end = started(second)
+        thread = threading.Thread(target=started_all, args=(attacker, sessions))
+        thread.start()
+        yield attacker
+        end()
+        thread.join()
+
+
+def started_all(attacker, sessions):
+    with contextlib.suppress(outside.DiedError, outside.TooLongError):
+        run(attacker, SESSIONS.format(sessions=sessions), seconds=PATIENCE)
+
+
+@pytest.mark.slow
+def test_many_sessions_of_a_neighbour_leave_a_submission_its_share(jail):
+    """Without groups, a busy neighbour had 0.02 of a processor beside 100 sessions, and honest students lost marks."""
+    if "processors" not in jail.fence.holds:
+        pytest.skip("control groups cannot be made here")
+    victim, end = started(jail)
+    with beside(jail.limits, 0):
+        alone = share_of(victim)
+    with beside(jail.limits, 100) as attacker:
+        while len(family(attacker.jail.pid)) < 100:
+            assert not attacker.why_ended
+        share = share_of(victim)
+    end()
+    assert share > alone / 4, (alone, share)
+
+
+def test_where_no_group_shares_out_the_processors_a_submission_with_many_sessions_is_ended(jail, monkeypatch):
+    monkeypatch.setattr(control_groups, "ROOTS", {})
+    with beside(jail.limits, 100) as attacker:
+        until = time.monotonic() + PATIENCE
+        while not attacker.why_ended and time.monotonic() < until:
+            time.sleep(0.1)
+        assert attacker.why_ended == "it started too many sessions (`os.setsid`)"
+    with beside(jail.limits, 8) as attacker:
+        time.sleep(1)
+        assert not attacker.why_ended, "torchrun makes a session for each of its ranks"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import fcntl
+import hashlib
 import inspect
 import io
 import json
@@ -222,7 +223,8 @@ class Event:
 
     kind: a change that is about to be made, one that was made (`DONE`), or a word of the driver's. id: [device, inode]
     of what is at `path`, whatever it is called later. bytes: by how much a write made its file longer. there: for
-    "returned", the id of everything in the folder then (a copy of it, which the check may see, has other ids).
+    "returned", the id of everything in the folder then (a copy of it, which the check may see, has other ids). holds:
+    for "fsynced", the SHA-256 of what the file held: by whatever way it was written, this is on the disk.
     """
 
     rank: int
@@ -231,6 +233,7 @@ class Event:
     target: str = ""
     id: list[int] | None = None
     bytes: int = 0
+    holds: str = ""
     there: dict[str, list[int] | None] = field(default_factory=dict)
 
 
@@ -261,11 +264,21 @@ class Log:
         yield
         if kind in DONE:
             more = max(0, os.fstat(fd).st_size - before) if fd is not None and writes else 0
-            self.add(DONE[kind], target if kind == "rename" else path, target, fd, bytes=more)
+            holds = _digest(path) if kind == "fsync" else ""
+            self.add(DONE[kind], target if kind == "rename" else path, target, fd, bytes=more, holds=holds)
 
     def events(self) -> list[Event]:
         """Everything so far, of all ranks."""
         return read_log(self.path)
+
+
+def _digest(path: str) -> str:
+    """The SHA-256 of what a file holds; "" for a folder."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _id(path: str, fd: int | None = None) -> list[int] | None:

@@ -1,7 +1,12 @@
-"""How many bytes of tensors an object holds, autograd keeps for a backward pass, and are alive in a process."""
+"""How many bytes of tensors an object holds, autograd keeps for a backward pass, and are alive in a process.
+
+Where an answer can hold numbers in anything else (arrays, bytes, closures), `Resident` asks the system.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import math
 import time
@@ -129,3 +134,36 @@ class LiveBytes(TorchDispatchMode):
         if total > self.peak:
             self.peak = max(self.peak, self.settled(max(self.peak, self.limit)))
         return result
+
+
+class Resident:
+    """How much more memory this process has than when this was made, as the system counts it, whatever holds it.
+
+    Tensors must have millions of bytes to stand out. Files and other processes are not counted, and on systems that do
+    not tell everything is 0.
+    """
+
+    def __init__(self) -> None:
+        self.before = _resident()
+
+    def above(self, allowed: float, patience: float = 2.0) -> int:
+        """Bytes; looked at again while they are more than allowed, for as long as patience, in seconds, lasts.
+
+        gloo's threads may hold a tensor for a moment after a collective.
+        """
+        more, waited = _resident() - self.before, stopwatch.own()
+        while more > allowed and waited.seconds() < patience:
+            time.sleep(0.05)
+            more = _resident() - self.before
+        return more
+
+
+def _resident() -> int:
+    """Bytes of memory that belong to no file, after everything that was freed went back to the system."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        lines = [line.split() for line in file if line.startswith(("RssAnon:", "RssShmem:"))]
+        return sum(int(line[1]) * 1024 for line in lines)
+    return 0

@@ -1,7 +1,8 @@
 """Control groups: limits of the system on all processes of a jail together, where this user can make such groups.
 
 The limits that each process has do not bound their sum, and root's processes are not counted at all. `outside` watches
-the sum as well, but sees only what belongs to a process.
+the sum as well, but sees only what belongs to a process. And without a group of its own, a jail has a share of the
+processors for each session that its processes make, which leaves little to those beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 ROOTS = {
     "processes": (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")),
     "memory": (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")),
+    "processors": (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/cpu,cpuacct"), Path("/sys/fs/cgroup")),
 }
 #: Bytes for the jail's own Python with torch loaded, in addition to what a submission may use.
 BASE = 2 * 2**30
@@ -24,7 +26,7 @@ BASE = 2 * 2**30
 class Fence:
     """The control groups of one jail. processes, memory: how many, and bytes, for all of its processes together.
 
-    `holds` names the limits that the system has accepted.
+    Of the processors, each jail has as large a share as another. `holds` names the limits that the system has accepted.
     """
 
     def __init__(self, processes: int, memory: int):
@@ -32,6 +34,7 @@ class Fence:
         wanted = {
             "processes": [("pids.max", str(processes))],
             "memory": [("memory.max", most), ("memory.limit_in_bytes", most)],
+            "processors": [("cpu.weight", "100"), ("cpu.shares", "1024")],
         }
         swap = [("memory.swap.max", "0"), ("memory.memsw.limit_in_bytes", most)]
         self.groups: list[Path] = []
@@ -77,7 +80,7 @@ def limits_here(processes: int, memory: int) -> str:
     fence = Fence(processes, memory)
     fence.take_down()
     by_system = ", ".join(fence.holds)
-    rest = [kind for kind in ("processes", "memory", "swap") if kind not in fence.holds]
+    rest = [kind for kind in ("processes", "memory", "swap", "processors") if kind not in fence.holds]
     said = f"kept by the system: {by_system}" if by_system else "no control group can be written here"
     return f"Limits on a jail as a whole: {said}" + (f"; only watched: {', '.join(rest)}." if rest else ".")
 

@@ -57,9 +57,10 @@ class Limits:
     """What one submission may use. memory: bytes of data of each process. total: bytes of all its processes.
 
     files, shared: bytes of temporary files, and of shared memory. file: bytes of one file. processes: how many
-    at a time, threads included. open_files: of each process. signals: under way, and timers, of all processes. The
-    system counts descriptors that are under way between processes, and watches of epoll, for all programs of a user
-    together: few open files keep both low.
+    at a time, threads included. sessions: how many these may make where no control group shares out the processors: the
+    system shares them out between sessions. open_files: of each process. signals: under way, and timers, of all
+    processes. The system counts descriptors that are under way between processes, and watches of epoll, for all
+    programs of a user together: few open files keep both low.
     """
 
     memory: int = 4 * 2**30
@@ -68,6 +69,7 @@ class Limits:
     shared: int = 1 * 2**30
     file: int = 512 * 2**20
     processes: int = 400
+    sessions: int = 16
     open_files: int = 128
     signals: int = 1000
 
@@ -306,6 +308,8 @@ class Inmate:
         mine = family(self.jail.pid, limits.processes + 1)
         if len(mine) > limits.processes:
             self.why_ended = "it started too many processes"
+        elif "processors" not in self.jail.fence.holds and len(set(map(_session, mine[_OWN:]))) > limits.sessions:
+            self.why_ended = "it started too many sessions (`os.setsid`)"
         # Resident bytes count shared pages once per process: too much, but cheap to read, so they are read first.
         elif sum(map(_resident, mine[_OWN:])) > limits.total and sum(map(_memory, mine[_OWN:])) > limits.total:
             self.why_ended = "it used too much memory"
@@ -389,6 +393,13 @@ def _begin(mine: control_groups.Fence) -> None:
     """In the process that becomes bubblewrap: its limits are those of the jail, not those of a worker."""
     mine.enter()
     unbound_memory()
+
+
+def _session(pid: int) -> str:
+    """The session of a process; that of all that have ended is one."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[3]
+    return ""
 
 
 def _resident(pid: int) -> int:

@@ -14,7 +14,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ from nbgrader.utils import parse_utc
 from autograder.grading import limits
 from autograder.grading.limits import printable
 from autograder.grading.nbgrader import lock, submission_files
+
+#: By how much the times of a submission may differ: it takes a while to copy one.
+SLACK = timedelta(minutes=10)
 
 #: Stands for the name of a submission that is not collected.
 _NOBODY = ""
@@ -46,6 +49,12 @@ class Collect(ExchangeCollect):
         super().init_src()
         found = {record["username"]: record for record in self.src_records}
         self.src_records = [record for name, record in found.items() if name != _NOBODY and not self._is_torn(name)]
+        for record in self.src_records:  # the newest by their names; from here on the time is that which counts
+            with contextlib.suppress(OSError):
+                path = os.path.join(self.inbound_path, record["filename"])
+                changed = datetime.fromtimestamp(os.lstat(path).st_ctime, UTC).replace(tzinfo=None)
+                if changed - record["timestamp"] > SLACK:
+                    record["timestamp"] = changed
 
     def _path_to_record(self, path: str) -> dict[str, Any]:
         why = self._refuse(path)
@@ -100,14 +109,32 @@ class Collect(ExchangeCollect):
         try:
             os.makedirs(dest)
             self._copy_files_of(top, Path(src), Path(dest))
+            self._write_latest_time(os.path.basename(src), os.fstat(top).st_ctime, Path(dest, "timestamp.txt"))
         finally:
             os.close(top)
         if self.coursedir.groupshared:
             self.set_perms(dest, 0o664, 0o2775)
 
+    def _write_latest_time(self, name: str, changed: float, file: Path) -> None:
+        """Let the latest of three times count: the folder's name and its file say what the student likes.
+
+        changed: when the system last saw a change of the folder, which nobody can set.
+        """
+        student, _, said = name.rsplit("+", 3)[:3]
+        times = {"the folder's name": _parsed(said), "the system": datetime.fromtimestamp(changed, UTC)}
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            times["timestamp.txt"] = _parsed(file.read_text(encoding="utf-8-sig").strip())
+        known = {who: time for who, time in times.items() if time is not None}
+        latest = max(known.values())
+        if latest - min(known.values()) > SLACK:
+            told = ", ".join(f"{who} says {time:%Y-%m-%d %H:%M}" for who, time in known.items())
+            self.log.warning("%s: the times differ, and the latest one counts (UTC): %s", printable(student), told)
+        if latest - min(known.values()) > SLACK or "timestamp.txt" not in known:
+            file.write_text(f"{latest:%Y-%m-%d %H:%M:%S.%f} UTC\n", encoding="utf-8")
+
     def _copy_files_of(self, top: int, src: Path, dest: Path) -> None:
         left = 1000 * self.coursedir.max_dir_size
-        for number, (place, name, folder) in enumerate(_files_below(top)):
+        for number, (place, name, folder) in enumerate(submission_files.files_below(top)):
             if number >= limits.NAMES or place.count(os.sep) >= limits.DEPTH:
                 self.log.warning("%s: too many files, or too deep ones: the rest is left out", printable(str(src)))
                 return
@@ -190,22 +217,16 @@ def _no_other_stopped(exchange: Any, done: str, student: str) -> Iterator[None]:
         exchange.log.error("%s is not %s: %s", printable(student), done, why)
 
 
-def _files_below(top: int) -> Iterator[tuple[str, str, int]]:
-    """What is not a folder, below an open one: the folder it is in, its name, and a descriptor of that folder.
-
-    A descriptor stays what it is if somebody puts a link in the folder's place meanwhile.
-    """
-    for place, folders, names, inner in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-        links = [name for name in folders if stat.S_ISLNK(os.lstat(name, dir_fd=inner).st_mode)]
-        for name in sorted([*links, *names]):
-            yield os.path.normpath(place), name, inner
-
-
 def _is_time(text: str) -> bool:
     """Does nbgrader read this as a time?"""
+    return _parsed(text) is not None
+
+
+def _parsed(text: str) -> datetime | None:
+    """A time as nbgrader reads it; None if it reads none."""
     with contextlib.suppress(Exception):  # the parser that it uses names no kinds
-        return bool(parse_utc(text))
-    return False
+        return parse_utc(text).replace(tzinfo=UTC)
+    return None
 
 
 def _account(name: str) -> int | None:

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 BASED_ON = re.compile(rb'<meta name="gradebook" content="(\w+)">')
 
 
-def grade_submission(config: Config, student: str, lesson: str, executed: str) -> None:
+def grade_submission(
+    config: Config, student: str, lesson: str, executed: str, submission: submission_files.Submission
+) -> None:
     """Write the grade of a submission and its page. executed: the restored notebook as a worker has run it, as text."""
     course = CourseDirectory(config=config)
-    folder = Path(course.format_path(course.submitted_directory, student, lesson))
-    files = submission_files.exchange_files(folder)
+    files = submission.exchange
     nb = nbformat.reads(executed, as_version=4)
-    patterns = RunCells(config=config).data_files
-    nb.metadata.autograder.left_out = submission_files.submitted_files(folder, patterns)[1]
+    nb.metadata.autograder.left_out = submission.left_out
     with Gradebook(course.db_url, course.course_id) as gradebook:
         gradebook.update_or_create_student(student)
         when = submission_files.submitted_at(files)

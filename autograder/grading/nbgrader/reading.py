@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import codecs
 import json
-import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,13 @@ from nbformat.v4 import new_notebook
 from nbformat.v4.nbbase import random_cell_id
 
 from autograder.grading import limits
+from autograder.grading.nbgrader import submission_files
 
 #: Marks the notebooks that this process has written; a submission cannot know it.
 OURS = secrets.token_hex(16)
 
 #: What a cell of each kind has besides its text and metadata.
 PARTS: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "markdown": {}, "raw": {}}
-
-#: Names that a browser or a system gives to a notebook's file.
-LIKE_A_NOTEBOOK = re.compile(r"\.ipynb(\.(json|txt))?$", re.IGNORECASE)
 
 #: How files begin that are no text of a notebook, and what they are.
 KINDS = (
@@ -54,44 +50,14 @@ def read_file(path: Path) -> nbformat.NotebookNode:
 
     One that says why if there is neither, or only a link.
     """
-    if any(os.path.islink(part) for part in (path, *path.parents[:2])):  # the student's folder, the lesson's, the file
-        return unreadable("What was handed in is a link: hand in the notebook itself.")
-    found, remarks = path, []
-    if not os.path.lexists(path):
-        others = list(other_notebooks(path))
-        names = [limits.printable(str(other.relative_to(path.parent))) for other in others]
-        if not others:
-            return unreadable(f"There is no {path.name}, and the folder holds no other notebook: hand it in again.")
-        if len(others) > 1:
-            return unreadable(f"There is no {path.name} (found {', '.join(names[:5])}): hand in one under that name.")
-        found, remarks = others[0], [f"{names[0]} was graded, since there is no {path.name}."]
-    try:
-        if not stat.S_ISREG(found.stat().st_mode):
-            return unreadable(f"{path.name} is not a file: hand in the notebook itself.")
-        with open(found, "rb") as file:
-            return read_submission(file.read(4 * limits.FILE + 1), remarks)
-    except OSError as error:
-        return unreadable(f"The file cannot be read ({error.strerror}): hand it in again.")
+    return read_taken(submission_files.taken(path.parent, []))
 
 
-def other_notebooks(path: Path) -> Iterator[Path]:
-    """Files beside the place of a notebook, or one folder deeper, that could be meant for it; no links."""
-    for folder in (path.parent, *_folders_in(path.parent)):
-        try:
-            with os.scandir(folder) as entries:
-                names = sorted(one.name for one in entries if one.is_file(follow_symlinks=False))
-        except OSError:
-            continue
-        yield from (folder / name for name in names if LIKE_A_NOTEBOOK.search(name) and folder / name != path)
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(one.name for one in entries if one.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
-    return [folder / name for name in names[: limits.NAMES] if not name.startswith((".", "__MACOSX"))]
+def read_taken(submission: submission_files.Submission) -> nbformat.NotebookNode:
+    """The notebook of a submission; one that says why there is none."""
+    if submission.notebook is None:
+        return unreadable(submission.problem)
+    return read_submission(submission.notebook, submission.remarks)
 
 
 def read_submission(content: bytes | str, remarks: list[str] | None = None) -> nbformat.NotebookNode:

@@ -113,6 +113,9 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
     if carried and passed(test):
         return [f"Right: it failed only because of {_numbered(carried)}"]
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
+    if others := sorted({name for one in outcomes for name in one.get("own_error_beside", [])}):
+        answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
+        said.append(f"It fails with {answers} in place of yours as well: it has an error of its own.")
     alone = not test.metadata.autograder.get(ADDS_UP, False)
     if alone and outcomes and not holds(outcomes[0]) and any(one.points for one in outcomes if holds(one)):
         said.append("Without the core of the exercise, the other properties earn no points.")
@@ -156,10 +159,15 @@ ENDED = (
 
 def _numbered(exercises: list[str]) -> str:
     """The end of a sentence on what failed at first only because of these exercises."""
+    return f"{_listed(exercises)}. Fix {'that' if len(exercises) == 1 else 'those'} first."
+
+
+def _listed(exercises: list[str]) -> str:
+    """Exercises by their numbers: "exercises 1, 2 and 3"."""
     numbers = [re.sub(r"^\d+-ex(\d+)-.*", r"\1", name) for name in exercises]
     if len(numbers) == 1:
-        return f"exercise {numbers[0]}. Fix that first."
-    return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}. Fix those first."
+        return f"exercise {numbers[0]}"
+    return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 def _details(failure: dict) -> str:

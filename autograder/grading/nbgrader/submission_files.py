@@ -12,7 +12,10 @@ import fnmatch
 import hashlib
 import itertools
 import os
+import re
 import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
@@ -29,37 +32,121 @@ def lesson_notebook(source: Path, own: course_settings.Settings) -> nbformat.Not
     return adapted.adapted(notebook.named(nbformat.read(source, as_version=4)), source.parent.name, own)
 
 
+#: Names that a browser or a system gives to a notebook's file.
+LIKE_A_NOTEBOOK = re.compile(r"\.ipynb(\.(json|txt))?$", re.IGNORECASE)
+
 #: What nbgrader's exchange puts next to a notebook. Without them it cannot give back the feedback.
 EXCHANGE_FILES = ("timestamp.txt", "submission_secret.txt")
 
 
-def contents(folder: Path) -> dict[str, Path]:
-    """What is below a submission's folder, in order: name → path. Without hidden names, and without folders.
+class NotTakenError(Exception):
+    """Why a file is not taken: the rest of a sentence that begins with its name."""
 
-    A folder that lies too deep is there like a file.
+
+@dataclass
+class Submission:
+    """What is used of a submission, as it was when it was read, once.
+
+    notebook: what its file holds; None if there is none, and then `problem` says why. remarks: on how it was found.
+    files: the declared data files. left_out: a line for each other file. exchange: the exchange's own files.
     """
-    found: dict[str, Path] = {}
-    todo = [] if os.path.islink(folder) else [("", folder, 0)]
-    while todo and len(found) < limits.NAMES:
-        above, place, depth = todo.pop()
-        for name in _names_in(place):
-            path = place / name
-            if name.startswith("."):
-                continue
-            if os.path.isdir(path) and not os.path.islink(path) and depth < limits.DEPTH:
-                todo.append((f"{above}{name}/", path, depth + 1))
-            else:
-                found[f"{above}{name}"] = path
-    return dict(sorted(found.items())[: limits.NAMES])
+
+    notebook: bytes | None
+    problem: str = ""
+    remarks: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    exchange: dict[str, bytes] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Another one whenever anything of this is another."""
+        named = {"notebook": self.notebook or b"", **self.exchange, **self.files}
+        parts = [(name, hashlib.sha256(content).hexdigest()) for name, content in named.items()]
+        parts += [(self.problem, ""), *((line, "") for line in (*self.remarks, *self.left_out))]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def digest(folder: Path) -> str:
-    """Another one whenever something in a submission's folder is another."""
-    found = hashlib.sha256()
-    for name, path in contents(folder).items():
-        content = read(path, limits.FILE)
-        found.update(os.fsencode(name) + b"\0" + hashlib.sha256(_state(path) if content is None else content).digest())
-    return found.hexdigest()
+def taken(folder: Path, patterns: list[str]) -> Submission:
+    """Read once what is used of a submission's folder, `…/STUDENT/LESSON`, whatever happens in it meanwhile.
+
+    patterns: of the data files.
+    """
+    try:
+        with opened(folder) as top:
+            submission = _notebook_in(top, f"{folder.name}.ipynb")
+            submission.exchange = _exchange_files(top)
+            submission.files, submission.left_out = _submitted_files(top, patterns, f"{folder.name}.ipynb")
+            return submission
+    except NotTakenError as error:
+        return Submission(None, f"What was handed in {error}.")
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    """A descriptor of a submission's folder; neither it nor its student's folder may be a link.
+
+    A descriptor stays what it is if somebody puts something else in the folder's place. NotTakenError if there is none.
+    """
+    above = None
+    with contextlib.ExitStack() as stack:
+        for name in (folder.parent.parent, folder.parent.name, folder.name):
+            flags = os.O_RDONLY | os.O_DIRECTORY | (0 if above is None else os.O_NOFOLLOW)
+            try:
+                above = os.open(name, flags, dir_fd=above)
+            except OSError as error:
+                raise NotTakenError(_why(name, above, error)) from None
+            stack.callback(os.close, above)
+        assert above is not None
+        yield above
+
+
+def content(name: str, most: int, folder: int) -> bytes:
+    """What the regular file of this name, in a folder that is open, holds; NotTakenError if it cannot be had.
+
+    It may belong to whoever owns the folder, to root and to this user, and to nobody who owns another student's folder
+    beside this one: with a second name for a file, somebody could hand in what another one has written.
+    """
+    try:
+        # O_NONBLOCK: a pipe that nobody writes to is opened at once.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        raise NotTakenError(_why(name, folder, error)) from None
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotTakenError("is not a file: hand in the notebook itself")
+        if found.st_uid not in (os.fstat(folder).st_uid, os.geteuid(), 0) and _is_another_students(found, folder):
+            raise NotTakenError("belongs to another student: hand in a file of your own")
+        try:
+            read = b"" if found.st_size > most else file.read(most + 1)  # it may have grown
+        except OSError as error:
+            raise NotTakenError(f"cannot be read ({error.strerror}): hand it in again") from None
+        if found.st_size > most or len(read) > most:
+            raise NotTakenError("is too large: clear the outputs, save, and hand it in again")
+        return read
+
+
+def _why(name: Path | str, folder: int | None, error: OSError) -> str:
+    """Why something could not be opened."""
+    with contextlib.suppress(OSError):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            return "is a link: hand in the notebook itself"
+    return f"cannot be read ({error.strerror}): hand it in again"
+
+
+def _is_another_students(file: os.stat_result, folder: int) -> bool:
+    """Does the owner of a file own another folder beside the student's, and not this one? folder: the lesson's."""
+    own = os.stat("..", dir_fd=folder)
+    if file.st_uid == own.st_uid:
+        return False
+    beside = os.open("../..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        with os.scandir(beside) as entries:
+            others = [one.stat(follow_symlinks=False) for one in entries]
+    finally:
+        os.close(beside)
+    return any(other.st_uid == file.st_uid and other.st_ino != own.st_ino for other in others)
 
 
 def read(path: Path | str, most: int, folder: int | None = None) -> bytes | None:
@@ -79,23 +166,73 @@ def read(path: Path | str, most: int, folder: int | None = None) -> bytes | None
     return None
 
 
-def _state(path: Path) -> bytes:
+def files_below(top: int, depth: int = limits.DEPTH) -> Iterator[tuple[str, str, int]]:
+    """What is not a folder, below an open one: the folder it is in, its name, and a descriptor of that folder.
+
+    A descriptor stays what it is if somebody puts a link in the folder's place meanwhile. Folders that lie deeper than
+    `depth` are not looked at.
+    """
+    for place, folders, names, inner in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        links = [name for name in folders if _is_link(name, inner)]
+        folders[:] = sorted(folders) if place.count(os.sep) < depth else []
+        for name in sorted([*links, *names]):
+            yield os.path.normpath(place), name, inner
+
+
+def _is_link(name: str, folder: int) -> bool:
     with contextlib.suppress(OSError):
-        found = path.lstat()
-        return f"{found.st_mode} {found.st_size} {found.st_mtime_ns}".encode()
-    return b"nothing"
+        return stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode)
+    return False
 
 
-def _names_in(folder: Path) -> list[str]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sorted(entry.name for entry in itertools.islice(entries, limits.NAMES))
-    return []
+def _notebook_in(top: int, name: str) -> Submission:
+    """The notebook of this name in an open folder, or the only one beside it, or one folder deeper, under another."""
+    remarks, place, folder = [], name, top
+    with contextlib.ExitStack() as stack:
+        try:
+            os.stat(name, dir_fd=top, follow_symlinks=False)
+        except FileNotFoundError:
+            found = list(itertools.islice(_other_notebooks(top), 6))
+            names = [limits.printable(os.path.normpath(os.path.join(place, other))) for place, other in found]
+            if not found:
+                problem = f"There is no {name}, and the folder holds no other notebook: hand it in again."
+                return Submission(None, problem)
+            if len(found) > 1:
+                problem = f"There is no {name} (found {', '.join(names[:5])}): hand in one under that name."
+                return Submission(None, problem)
+            remarks, place = [f"{names[0]} was graded, since there is no {name}."], found[0][1]
+            with contextlib.suppress(OSError):  # it may be gone: the next step says so
+                folder = os.open(found[0][0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+                stack.callback(os.close, folder)
+        except OSError:
+            pass  # the next step says why
+        try:
+            return Submission(content(place, 4 * limits.FILE + 1, folder), remarks=remarks)
+        except NotTakenError as error:
+            return Submission(None, f"The file {error}.")
+
+
+def _other_notebooks(top: int) -> Iterator[tuple[str, str]]:
+    """Files in an open folder, or one folder deeper, that could be meant for its notebook: (folder, name); no links."""
+    for place, name, inner in itertools.islice(files_below(top, depth=1), limits.SCANNED):
+        hidden = place != "." and place.startswith((".", "__MACOSX"))
+        if not hidden and LIKE_A_NOTEBOOK.search(name) and not _is_link(name, inner):
+            yield place, name
 
 
 def exchange_files(folder: Path) -> dict[str, bytes]:
     """The exchange's own files in a submission's folder. Its student can change them: no links, nothing large."""
-    found = {} if os.path.islink(folder) else {name: read(folder / name, 1000) for name in EXCHANGE_FILES}
-    return {name: content for name, content in found.items() if content is not None}
+    with contextlib.suppress(NotTakenError), opened(folder) as top:
+        return _exchange_files(top)
+    return {}
+
+
+def _exchange_files(top: int) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name in EXCHANGE_FILES:
+        with contextlib.suppress(NotTakenError):
+            found[name] = content(name, 1000, top)
+    return found
 
 
 def submitted_at(files: dict[str, bytes]) -> datetime.datetime | None:
@@ -114,22 +251,37 @@ def has_unreadable_time(folder: Path) -> bool:
 
 def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
     """The declared data files of a submission, name → bytes; and for every other file why it was left out."""
+    with contextlib.suppress(NotTakenError), opened(folder) as top:
+        return _submitted_files(top, patterns, f"{folder.name}.ipynb")
+    return {}, []
+
+
+def _submitted_files(top: int, patterns: list[str], notebook: str) -> tuple[dict[str, bytes], list[str]]:
     taken: dict[str, bytes] = {}
     left_out: list[str] = []
-    for name, path in contents(folder).items():
-        if name in (f"{folder.name}.ipynb", AGENTS.name, *EXCHANGE_FILES):
+    for number, (place, base, inner) in enumerate(files_below(top)):
+        if number >= limits.SCANNED:
+            left_out.append(f"… more than {limits.SCANNED:,} files: the rest was not looked at")
+            break
+        name = os.path.normpath(os.path.join(place, base))
+        if any(part.startswith(".") for part in name.split(os.sep)):
             continue
-        why, content = _refused(name, path, patterns, taken), None
+        if name in (notebook, AGENTS.name, *EXCHANGE_FILES):
+            continue
+        why = "a link" if _is_link(base, inner) else _refused(name, patterns, taken)
         if not why:
-            content = read(path, limits.DATA_FILE)
-            why = "" if content is not None else "too large, cannot be read, or not a regular file"
-        if content is not None and sum(map(len, taken.values())) + len(content) > limits.ALL_DATA:
-            why = f"all files together are too large ({limits.ALL_DATA >> 20} MiB at most)"
+            left = limits.ALL_DATA - sum(map(len, taken.values()))
+            try:
+                taken[name] = content(base, min(limits.DATA_FILE, left), inner)
+            except NotTakenError:
+                why = "too large, cannot be read, or not a regular file"
+                if left < _size(base, inner) <= limits.DATA_FILE:
+                    why = f"all files together are too large ({limits.ALL_DATA >> 20} MiB at most)"
         if why:
             left_out.append(f"{limits.printable(name)}: {why}")
-        elif content is not None:
-            taken[name] = content
-    return taken, left_out
+    if len(left_out) > limits.NAMES:
+        left_out[limits.NAMES :] = [f"… and {len(left_out) - limits.NAMES:,} more files"]
+    return dict(sorted(taken.items())), sorted(left_out, key=lambda line: (line.startswith("…"), line))
 
 
 def next_to(ours: dict[str, bytes], theirs: dict[str, bytes]) -> dict[str, bytes]:
@@ -143,14 +295,18 @@ def next_to(ours: dict[str, bytes], theirs: dict[str, bytes]) -> dict[str, bytes
     return {**{name: content for name, content in theirs.items() if is_free(name)}, **ours}
 
 
-def _refused(name: str, path: Path, patterns: list[str], taken: dict[str, bytes]) -> str:
+def _size(name: str, folder: int) -> int:
+    with contextlib.suppress(OSError):
+        return os.lstat(name, dir_fd=folder).st_size
+    return 0
+
+
+def _refused(name: str, patterns: list[str], taken: dict[str, bytes]) -> str:
     """Why a file is not even looked at; '' if it is."""
-    if os.path.islink(path):
-        return "a link"
     if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
         return "not asked for"
     if not name.isprintable():
         return "its name is not plain text"
     if len(taken) >= limits.DATA_FILES:
         return "one file too many"
-    return "a program, not data" if path.suffix in (".py", ".pth", ".so", ".pyc", ".ipynb") else ""
+    return "a program, not data" if Path(name).suffix in (".py", ".pth", ".so", ".pyc", ".ipynb") else ""

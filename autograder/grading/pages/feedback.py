@@ -66,7 +66,10 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
     schemes = _take_mark_schemes(nb)
     nb, _ = safe_html.SafeCells().preprocess(nb, {})
     secrets = hidden_lines(nb)
+    budget = formulas.Budget()
     for cell in nb.cells:
+        if cell.cell_type == "markdown":
+            cell.drawn = _markdown(cell.source, budget)
         quiet = cell.cell_type != "code" or is_test(cell)
         cell.shown = [] if quiet else [_output(output, secrets) for output in cell.outputs]
     graded = [cell for cell in nb.cells if is_test(cell) or scoring.is_question(cell)]
@@ -113,7 +116,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(points=_points, sentence=_sentence, code=_code, markdown=_markdown)
+    environment.filters.update(points=_points, sentence=_sentence, code=_code)
     return environment
 
 
@@ -284,14 +287,9 @@ def _code(source: str) -> Markup:
     return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
 
 
-def _markdown(source: str) -> Markup:
+def _markdown(source: str, budget: formulas.Budget | None = None) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
-    return Markup('<div class="box">{}</div>').format(_drawn(ANCHOR.sub("", source)))
-
-
-@safe_html.once
-def _drawn(source: str) -> Markup:
-    return Markup(formulas.drawn(source))
+    return Markup('<div class="box">{}</div>').format(Markup(formulas.drawn(ANCHOR.sub("", source), budget)))
 
 
 def _sentence(text: str) -> Markup:

@@ -11,6 +11,7 @@ import html
 import re
 from xml.etree import ElementTree
 
+from autograder.grading import limits
 from autograder.lessons import mathml as converter
 
 #: A tag, whose attributes may hold any sign but their quotes; what stands in these elements is code.
@@ -38,22 +39,37 @@ ATTRIBUTES = {
 CLASSES = {"tml-jot", "tml-left", "tml-right"}
 
 
-def drawn(page: str) -> str:
+class Budget:
+    """What is left of `limits.FORMULAS` for the formulas of a page."""
+
+    def __init__(self) -> None:
+        self.left = limits.FORMULAS
+
+    def mathml(self, formula: str, block: bool) -> str:
+        """As `mathml`; '' if there is not enough left."""
+        if self.left <= 0:
+            return ""
+        found = mathml(formula, block)
+        self.left -= max(len(formula), found.count("<m"))
+        return found
+
+
+def drawn(page: str, budget: Budget | None = None) -> str:
     """Clean HTML with its formulas, `$…$` and `$$…$$` outside code, as MathML. What cannot be converted stays."""
-    parts, inside = TAG.split(page), 0
+    parts, inside, budget = TAG.split(page), 0, budget or Budget()
     for number, part in enumerate(parts):
         if number % 2:
             if mark := CODE.match(part):
                 inside = max(0, inside + (-1 if mark[1] else 1))
         elif not inside:
-            parts[number] = _with_formulas(html.unescape(part))
+            parts[number] = _with_formulas(html.unescape(part), budget)
     return "".join(parts)
 
 
-def _with_formulas(text: str) -> str:
+def _with_formulas(text: str, budget: Budget) -> str:
     pieces, end = [], 0
     for match in FORMULA.finditer(text):
-        found = mathml(match[1] or match[2], block=bool(match[1]))
+        found = budget.mathml(match[1] or match[2], block=bool(match[1]))
         pieces += [html.escape(text[end : match.start()]), found or html.escape(match[0])]
         end = match.end()
     return "".join([*pieces, html.escape(text[end:])])

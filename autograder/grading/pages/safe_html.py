@@ -7,11 +7,13 @@ instructor's rights.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import html
 import re
 import secrets
 from collections.abc import Callable
+from xml.etree import ElementTree
 
 import nbformat
 import nh3
@@ -19,6 +21,7 @@ from nbconvert.filters import markdown2html
 from nbconvert.preprocessors import Preprocessor
 from traitlets import Bool
 
+from autograder.grading import limits
 from autograder.grading.limits import well_formed
 
 #: The tags that stay.
@@ -75,6 +78,9 @@ STYLES = {
     "width": LENGTH,
 }
 
+#: How the address of a picture in SVG begins.
+SVG_DATA = "data:image/svg+xml;base64,"
+
 _NAMES = "|".join(sorted(TAGS))
 #: The signs that are text, in three readings of the same markup. Text are those that begin no tag that stays, no
 #: stylesheet and no comment; those that begin no tag that stays; all.
@@ -121,7 +127,15 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
     value = " ".join(value.split())
     if name == "style":
         return _style(value)
-    return value if name not in VALUES or _matches(VALUES[name], value) else None
+    if name not in VALUES or _matches(VALUES[name], value):
+        return value if name != "src" or not value.startswith(SVG_DATA) or is_drawable(_decoded(value)) else None
+    return None
+
+
+def _decoded(address: str) -> str:
+    with contextlib.suppress(ValueError):
+        return base64.b64decode(address.removeprefix(SVG_DATA)).decode("utf-8", "replace")
+    return ""
 
 
 def _style(value: str) -> str | None:
@@ -185,9 +199,47 @@ def _data(kind: str, value: object) -> str:
     if kind in ("image/png", "image/jpeg"):
         return value if BASE64.fullmatch(value) else ""
     if kind == "image/svg+xml":  # a picture in an <img> runs no script and fetches nothing
-        coded = base64.b64encode(value.encode()).decode()
-        return f'<img alt="figure" src="data:image/svg+xml;base64,{coded}">'
+        if not is_drawable(value):
+            return "<p>(A picture in SVG is left out: it has too many parts, or of a kind that takes long to draw.)</p>"
+        coded = base64.b64encode(value.encode("utf-8", "replace")).decode()
+        return f'<img alt="figure" src="{SVG_DATA}{coded}">'
     return ""
+
+
+#: What a picture in SVG may have in it: what matplotlib writes, and other plain shapes. A filter, a mask, a pattern or
+#: a `use` in a `use` can make a browser draw for minutes.
+SHAPES = {
+    "circle", "clipPath", "defs", "desc", "ellipse", "g", "image", "line", "linearGradient", "metadata", "path",
+    "polygon", "polyline", "radialGradient", "rect", "stop", "style", "svg", "text", "title", "tspan", "use",
+}  # fmt: skip
+SLOW_STYLE = re.compile(r"filter|mask|animat|transition|@|url\s*\(\s*['\"]?[^#'\")]", re.IGNORECASE)
+
+
+def is_drawable(picture: str) -> bool:
+    """Is this SVG of few enough elements, all of them in SHAPES? What a `use` draws once more counts once more."""
+    if "<!ENTITY" in picture or len(picture) > limits.CELL_OUTPUT:
+        return False
+    try:
+        root = ElementTree.fromstring(picture)
+    except (ElementTree.ParseError, ValueError):
+        return False
+    sizes: dict[str, int] = {}
+    count, uses = 0, list[str]()
+    for element in root.iter():
+        count += 1
+        kind = str(element.tag).rpartition("}")[2]
+        if kind == "use":
+            uses.append(next((value for name, value in element.attrib.items() if name.endswith("href")), "")[1:])
+        style = f"{element.get('style', '')} {element.text if kind == 'style' else ''}"
+        if SLOW_STYLE.search(style) or any(name in element.attrib for name in ("filter", "mask")):
+            return False
+        if name := element.get("id"):
+            inside = [str(one.tag).rpartition("}")[2] for one in element.iter()] if count < limits.SVG else []
+            count += len(inside)  # the work of looking
+            sizes[name] = limits.SVG if "use" in inside else len(inside)
+    described = {one for top in root.iter() if str(top.tag).endswith("}metadata") for one in top.iter()}
+    known = all(str(one.tag).rpartition("}")[2] in SHAPES for one in root.iter() if one not in described)
+    return known and count + sum(sizes.get(name, 0) for name in uses) < limits.SVG
 
 
 class SafeCells(Preprocessor):

@@ -3,6 +3,7 @@
 Exercises build on one another: the optimizer of exercise 3 calls the function of exercise 1. After a submission has
 run, each exercise that failed and that builds on another failed one is tried again in a fresh kernel, in which the
 lesson's own answers to those others are defined after the student's. Each property that holds there has its marks.
+A class of the lesson's then also has the methods and attributes that only the student's has (`take_over`).
 
 Of this second run the student learns only whether each property held: not its outputs, errors or times, because the
 code that runs there can read the lesson's answers.
@@ -19,6 +20,7 @@ from nbformat.v4 import new_code_cell
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import Kernel
 from autograder.grading.running.run_cells import Limits, is_test, run_cells
+from autograder.grading.running.take_over import cells_around
 from autograder.lessons import names, release
 from autograder.lessons.notebook import answer_of, natural
 
@@ -38,7 +40,8 @@ def try_again(
     What does not hold then is tried once more with the lesson's answers to all exercises on which it builds.
 
     cells: a submission as `run_cells` leaves it. A property that holds now gets `carried`, the names of the exercises
-    that had made it fail, and loses what the first run said of it. What held in the first run must hold again.
+    that had made it fail, and loses what the first run said of it. One that still does not hold gets them as
+    `own_error_beside`. What held in the first run must hold again.
     """
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
@@ -67,20 +70,23 @@ def try_again(
             holds = _of_one_answer(held, held_again[name])
             if builds[name] - given and {one.name for one in outcomes} - held - holds:
                 holds = max(holds, _of_one_answer(held, holding([name], builds[name])[name]), key=len)
-            (right if _carry(outcomes, holds, sorted(replaced[name])) else faulty).add(name)
+            told = bool(holds >= held and clock.now() < until)
+            (right if _carry(outcomes, holds, sorted(replaced[name]), told) else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
 
 
-def _carry(outcomes: list[nbformat.NotebookNode], holds: set[str], because_of: list[str]) -> bool:
+def _carry(outcomes: list[nbformat.NotebookNode], holds: set[str], because_of: list[str], told: bool) -> bool:
     """Give the properties that hold now their marks; whether all of the exercise's properties have theirs.
 
-    because_of: the exercises that had made them fail.
+    because_of: the exercises that had made them fail. told: what does not hold now has an error of its own.
     """
     for one in outcomes:
         if one.status != "ok" and one.name in holds:
             for key in one.keys() - {"name", "says", "points", "status"}:
                 del one[key]
             one.carried = because_of
+        elif one.status != "ok" and told:
+            one.own_error_beside = because_of
     return all(one.status == "ok" or one.get("carried") for one in outcomes)
 
 
@@ -144,7 +150,9 @@ def _holding(
             run.append(copy)
         if cell.id in replaced:
             # After the student's cell, which may define more than the exercise asks for.
-            run.append(new_code_cell(ours[cell.id], id=f"{cell.id}-of-the-lesson"))
+            before, after = cells_around(ours[cell.id])
+            for number, source in enumerate(filter(None, (before, ours[cell.id], after))):
+                run.append(new_code_cell(source, id=f"{cell.id}-of-the-lesson-{number}"))
     run_cells(run, new_kernel, limits)
     return {
         answer_of(cell.id): {one.name for one in cell.metadata.autograder.properties if one.status == "ok"}

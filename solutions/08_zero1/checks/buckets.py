@@ -13,10 +13,11 @@ from torch import nn
 
 from autograder.checking.cases import ANYTHING, Call, Case, at_most, close, clue, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div
+from autograder.checking.expect import ceil_div, collective
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checks.zero1.gradient import ROUNDING, mean_shards
+from ranks.ledger import Ledger
 
 BUCKETS = "08-ex7-buckets"
 #: Shapes of the parameters of each bucket, in the order in which their gradients arrive.
@@ -199,7 +200,18 @@ def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
         none, peak = at_most(0, slack=SLACK), at_most(most, slack=SLACK)
         expect = [Metered(none, none, peak, mine) for mine in shards]
         name = f"buckets of {numels} numbers, {4 * sum(map(sum, numels))} bytes of gradients"
-        yield Case(name, n, _meter, (GradientBuckets, numels, most), expect)
+        yield Case(name, n, _meter, (GradientBuckets, numels, most), expect, judge=_sent_too_late)
+
+
+def _sent_too_late(rank: int, parts: list[Ledger]) -> str:
+    """What is wrong if a rank has all gradients of a backward, and finish() still sends something.
+
+    `_meter` itself makes an all-reduce before the object is made, after that, after backward and at the end.
+    """
+    calls = [collective(message.call) for part in parts for message in part]
+    after = [place for place, call in enumerate(calls) if call == "all_reduce"][2:3]
+    late = calls[after[0] :].count("reduce_scatter") if after else 0
+    return f"rank {rank} starts {late} reduce-scatters only in finish(), when all gradients are there" if late else ""
 
 
 @check(BUCKETS, points=0.5)

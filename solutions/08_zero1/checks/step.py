@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
 
+from autograder.checking import inputs
 from autograder.checking.cases import at_most, close
 from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checking.instruments.memory import Resident
+from autograder.checking.stage import run_ranks
 from autograder.checks.zero1.gradient import mean_shards
 from autograder.checks.zero1.training import OPTIMIZERS, Run, make_run, mixed_run, steps_of, usual_runs
 
@@ -47,6 +55,29 @@ def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
             nbytes = 4 * KEPT[name] * run.size
             # With one rank a master may lie in a parameter's own memory; then the object holds less.
             yield steps_of(ShardedOptimizer, run, masters=masters, left="", held=at_most(nbytes), said=nbytes)
+    held = max(run_ranks(_resident_bytes, 4, (ShardedOptimizer, inputs.seed(rng))))
+    if held > 12 * LARGE**2 / 4 + 2 * LARGE**2:
+        text = (
+            f"after a step of Adam a rank's process has {held / 1e6:.0f} MB that it did not have without the optimizer"
+        )
+        most = f"a shard and its state are {3 * LARGE**2 / 1e6:.0f} MB: something is kept whole"
+        fail(f"{text}, and {most}", f"4 ranks, a matrix of {4 * LARGE**2 / 1e6:.0f} MB", "resident")
+
+
+#: Rows and columns of a matrix that stands out in the memory of a process.
+LARGE = 2048
+
+
+def _resident_bytes(rank: int, world_size: int, optimizer_class: Any, seed: int) -> int:
+    """How much more the process of this rank holds after a step than before the optimizer was made."""
+    generator = torch.Generator().manual_seed(seed)
+    p = nn.Parameter(torch.rand(LARGE, LARGE, generator=generator))
+    p.grad = torch.rand(LARGE, LARGE, generator=generator)
+    dist.all_reduce(torch.zeros(1))  # a first collective prepares what later ones need
+    memory = Resident()
+    optimizer = optimizer_class([p])
+    optimizer.step()
+    return memory.above(3 * LARGE**2 + 2 * LARGE**2)
 
 
 @check(STEP, points=0.5)

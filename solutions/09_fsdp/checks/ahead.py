@@ -13,7 +13,7 @@ from torch.profiler import record_function
 
 from autograder.checking import inputs
 from autograder.checking.cases import Case, close, fact
-from autograder.checking.check import check
+from autograder.checking.check import EVENTS, MEMORY, check
 from autograder.checking.expect import ceil_div, count_of_ranks, each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.fsdp.backward import expect_freed
@@ -73,7 +73,7 @@ def _drive_ahead(rank: int, world_size: int, unit_class: Any, link: Any) -> None
     dist.barrier()
 
 
-@check(PREFETCH, points=1.5)
+@check(PREFETCH, points=1.5, fixed=EVENTS)
 def neighbors_are_gathered_ahead(PrefetchingUnit, chain, *, rng):  # noqa: N803
     """While a unit computes, only its neighbor's all-gather is under way; in backward, the neighbor is its `before`."""
     for world_size in (2, 3):
@@ -182,7 +182,7 @@ def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):  # noqa: N803
     yield Case("start() called three times", 2, _drive_starts, args, expect, parts=6, judge=_more_than_one_start)
 
 
-@check(PREFETCH, points=0.5)
+@check(PREFETCH, points=0.5, fixed=MEMORY)
 def one_more_unit_is_whole(PrefetchingUnit, chain, *, rng):  # noqa: N803
     """At the peak of a step at most 6 S more than the gradient shards are alive; after it nothing whole is left."""
     expect_freed(PrefetchingUnit, ["units", "units of two layers,"], room=6, link=chain)

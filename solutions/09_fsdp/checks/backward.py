@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from autograder.checking import inputs
-from autograder.checking.check import check
+from autograder.checking.check import MEMORY, check
 from autograder.checking.expect import count_of_ranks, expect_close, fail
 from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.live import COUNTING, UNITS, WIDTH, UnitMeter, stack
+from autograder.checks.fsdp.live import COUNTING, UNITS, WIDTH, UnitMeter, expect_nothing_kept, stack
 from autograder.checks.fsdp.models import MODELS, as_numpy, batch, flat, freeze, padded
 from autograder.checks.fsdp.steps import PLAN, Training, steps_of
 
@@ -77,10 +77,11 @@ def _drive_memory(rank: int, world_size: int, unit_class: Any, stacks: list[str]
     return observed
 
 
-@check("09-ex3-backward", points=1)
+@check("09-ex3-backward", points=1, fixed=MEMORY)
 def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
     """No whole parameter is alive between forward and backward, nor afterwards; during it at most 5 S more are."""
     expect_freed(TrainableUnit, list(STACKS), room=5)
+    expect_nothing_kept(TrainableUnit, units=True)
 
 
 def expect_freed(unit_class: Any, stacks: list[str], room: int, link: Any = None) -> None:

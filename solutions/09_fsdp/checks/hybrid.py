@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import caught, ceil_div, collective, count_of_ranks, each_rank
 from autograder.checking.inputs import eighths
 from autograder.checking.stage import run_ranks
@@ -150,7 +150,7 @@ def _refusal(kind: str, text: str, too_late: bool) -> str:
     return "" if "size" in text else f"raised a ValueError that does not name size: {text}"
 
 
-@check(HYBRID, points=0.5)
+@check(HYBRID, points=0.5, fixed=REFUSALS)
 def sizes_that_do_not_divide_are_refused(hybrid_groups, *, rng):
     """A `size` below 1, or that does not divide the ranks, is a ValueError that names it, before any group is made."""
     sizes = [3, 0, 4, -2, 8]

@@ -7,9 +7,12 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.instruments.memory import LiveBytes
+from autograder.checking.expect import count_of_ranks, fail
+from autograder.checking.instruments.memory import LiveBytes, Resident
+from autograder.checking.stage import run_ranks
 
 UNITS, WIDTH = 16, 64
 UNIT_BYTES = 4 * WIDTH * WIDTH
@@ -89,3 +92,46 @@ class UnitMeter:
 
     def _units(self, nbytes: int) -> float:
         return (nbytes - self.before) / UNIT_BYTES
+
+
+# ---- by whatever they are held ----
+
+#: Units of which each stands out in the memory of a process.
+FEW, LARGE = 12, 1024
+
+
+def _drive_resident(rank: int, world_size: int, shard: Any, units: bool) -> tuple[float, float]:
+    """How many units' bytes more the process has between forward and backward than before, and after backward."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(LARGE, LARGE, bias=False) for _ in range(FEW)])
+    sharded = [shard(layer) for layer in model] if units else shard(model, list(model))
+    with torch.no_grad():
+        torch.zeros(1, LARGE) @ torch.zeros(LARGE, LARGE)  # prepares what later products need
+    dist.all_reduce(torch.zeros(1))
+    size = 4 * LARGE**2
+    memory = Resident()
+    loss = (model if units else sharded)(torch.randn(1, LARGE)).square().mean()
+    between = memory.above(MORE * size) / size
+    loss.backward()
+    return between, memory.above((FEW / world_size + MORE) * size) / size
+
+
+#: Units' bytes that a process may have more than what is counted: threads and libraries keep some.
+MORE = 5
+
+
+def expect_nothing_kept(subject: Any, units: bool) -> None:
+    """No rank's process holds whole parameters between forward and backward, nor afterwards, in whatever form.
+
+    units: `subject` takes a unit; else a module and its units.
+    """
+    world_size = 2
+    case = f"{count_of_ranks(world_size)}, {FEW} units of S = {4 * LARGE**2 / 1e6:.0f} MB"
+    for rank, (between, after) in enumerate(run_ranks(_drive_resident, world_size, (subject, units))):
+        for more, most, when in (
+            (between, MORE, "between forward and backward"),
+            (after, FEW / world_size + MORE, "after backward"),
+        ):
+            if more > most:
+                text = f"{when} the process of rank {rank} holds {more:.1f} S more than before, expected at most"
+                fail(f"{text} {most:g} S: whole parameters are kept, in tensors or elsewhere", case, ["resident", when])

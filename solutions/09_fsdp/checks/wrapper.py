@@ -12,10 +12,10 @@ from torch import nn
 from torch.profiler import record_function
 
 from autograder.checking import inputs
-from autograder.checking.check import check
+from autograder.checking.check import EVENTS, REFUSALS, check
 from autograder.checking.expect import caught, ceil_div, count_of_ranks, expect_close, expect_equal, fail
 from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.live import COUNTING, UNIT_BYTES, UNITS, WIDTH, UnitMeter, stack
+from autograder.checks.fsdp.live import COUNTING, UNIT_BYTES, UNITS, WIDTH, UnitMeter, expect_nothing_kept, stack
 from autograder.checks.fsdp.models import (
     ERROR,
     MODELS,
@@ -78,7 +78,7 @@ def _drive_refusals(rank: int, world_size: int, wrapper: Any) -> dict[str, Any]:
     return observed
 
 
-@check("09-ex5-fsdp", points=0.5)
+@check("09-ex5-fsdp", points=0.5, fixed=REFUSALS)
 def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Units that do not divide the module are a ValueError on every rank; nothing was changed or sent before it."""
     results = run_ranks(_drive_refusals, 2, (FullyShardedDataParallel,))
@@ -122,6 +122,7 @@ def memory_stays_within_a_unit(FullyShardedDataParallel, *, rng):  # noqa: N803
         if after > 2:
             text = f"after a step {after:.1f} S more are alive than before it, expected at most 2 S"
             fail(text, case, evidence)
+    expect_nothing_kept(FullyShardedDataParallel, units=False)
 
 
 #: Models with units that have nothing to train: a frozen layer, an activation.
@@ -218,7 +219,7 @@ def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[tuple[list[s
     return observed
 
 
-@check("09-ex5-fsdp", points=0.5)
+@check("09-ex5-fsdp", points=0.5, fixed=EVENTS)
 def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
     """Floating inputs reach the module in the compute dtype, other inputs in their own; the output keeps its dtype."""
     got = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0]

@@ -60,6 +60,17 @@ class Counted(nn.Module):
         return self.inside(*inputs)
 
 
+class Scaled(nn.Module):
+    """The sine of x times a number, which can change between forward and backward: a second run shows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * torch.full_like(x, self.scale)).sin()  # a tensor of numbers, which the graph keeps
+
+
 class Sines(nn.Module):
     """x (rows, width) → the same shape. The graph keeps four tensors of this size, x among them, and no output."""
 

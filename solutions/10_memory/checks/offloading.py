@@ -228,6 +228,22 @@ def the_host_is_empty_in_the_end(offload, *, rng):
             )
 
 
+class _Doubling(_Host):
+    """A host that gives back twice what was put there: what backward takes from it shows."""
+
+    def get(self, parked: _Parked) -> torch.Tensor:
+        return 2 * parked.tensor
+
+
+def _doubled(rank: int, world_size: int, offload: Any, x: torch.Tensor) -> list:
+    """Where the submission runs: the gradient of exp(x), whose graph keeps the result, twice of it on such a host."""
+    x = x.clone().requires_grad_()
+    with offload(_Doubling()):
+        y = x.exp()
+    y.sum().backward()
+    return bits(x.grad)
+
+
 def _grown(rank: int, world_size: int, offload: Any, rows: int, seed: int) -> tuple[list[int], list]:
     """Where the submission runs: bytes that are alive outside of the host, after forward and after a backward.
 
@@ -256,6 +272,10 @@ def the_device_keeps_the_output_alone(offload, *, rng):
     output = 4 * 8 * rows
     if gradients != _expected("a chain", rows, seed, 0, "")["backward"]:
         fail("a gradient differs from that without offload", f"{rows} rows", "gradients")
+    x = torch.from_numpy(rng.standard_normal(5))
+    if run_ranks(_doubled, 1, (offload, x))[0] != bits(2 * x.exp()):
+        case = "a host that gives back twice what was put there"
+        fail("backward does not use what host.get returns, so it was kept elsewhere", case, "kept")
     for more, when in zip(alive, ("forward", "a backward that retains the graph"), strict=True):
         if more > output + 1024:
             text = f"{more} bytes more are alive outside of the host, expected at most the {output} of the output"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,7 +16,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import expect_close, expect_equal, fail
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import call_inside
-from autograder.checks.memory.layers import Counted, Sines, bits
+from autograder.checks.memory.layers import Counted, Scaled, Sines, bits
 
 CHECKPOINT = "10-ex3-checkpoint"
 #: What the graph may keep next to the output: a generator's state has 5 kB.
@@ -239,6 +240,19 @@ def the_module_runs_once_more_for_backward(checkpoint, *, rng):
         expect_equal(
             case, counts[case], want, what="the list of calls of the module, after forward and after backward,"
         )
+    x = torch.from_numpy(rng.standard_normal((5, 6)))
+    slope, case = call_inside(_slope, checkpoint, x), "a module that becomes another one between forward and backward"
+    if slope is not None and np.allclose(slope, np.cos(x.numpy())):
+        fail("backward uses what the first run of the module computed, not what the second one does", case, "kept")
+
+
+def _slope(checkpoint: Any, x: torch.Tensor) -> Any:
+    """Where the submission runs: the gradient of x if the module doubles its number between forward and backward."""
+    module, x = Scaled(), x.clone().requires_grad_()
+    output = checkpoint(module, x)
+    module.scale = 2.0
+    output.sum().backward()
+    return None if x.grad is None else x.grad.numpy().copy()
 
 
 def _grown(checkpoint: Any, sizes: tuple[int, int], seed: int) -> list[list]:

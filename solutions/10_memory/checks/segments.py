@@ -16,7 +16,7 @@ from autograder.checking.check import check
 from autograder.checking.expect import expect_close, expect_equal, expect_raises, fail
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import call_inside
-from autograder.checks.memory.layers import Counted, Sines, bits
+from autograder.checks.memory.layers import Counted, Scaled, Sines, bits
 
 SEGMENTS = "10-ex4-segments"
 #: Inputs that may be alive above the plan: outputs, gradients, and what a derivative computes on the way.
@@ -185,6 +185,25 @@ def each_layer_runs_as_often_as_its_segment(checkpoint_sequential, *, rng):
         expect_equal(case, calls, wanted, what=what, evidence=observed)
         if not same:
             fail("the output or a gradient differs from that of the layers one after the other", case, observed)
+    x = torch.from_numpy(rng.standard_normal((3, 4)))
+    first = torch.autograd.functional.jacobian(lambda y: _one_by_one([Scaled() for _ in range(9)], y, [0]).sum(), x)
+    for starts, got in zip(_STARTS, call_inside(_slopes, checkpoint_sequential, _STARTS, x), strict=True):
+        if len(starts) > 1 and got is not None and np.allclose(got, first.numpy()):
+            case = f"9 layers that become others between forward and backward, starts {starts}"
+            fail("backward uses what the first run of the layers computed, not what the second one does", case, "kept")
+
+
+def _slopes(checkpoint_sequential: Any, cuts: list[list[int]], x: torch.Tensor) -> list[Any]:
+    """Where the submission runs: for each cut the gradient of x, if all layers double their number before backward."""
+    seen = []
+    for starts in cuts:
+        layers, source = [Scaled() for _ in range(9)], x.clone().requires_grad_()
+        output = checkpoint_sequential(list(layers), source, list(starts))
+        for layer in layers:
+            layer.scale = 2.0
+        output.sum().backward()
+        seen.append(None if source.grad is None else source.grad.numpy().copy())
+    return seen
 
 
 @check(SEGMENTS, points=0.5)

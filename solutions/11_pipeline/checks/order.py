@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import expect_raises, fail
 from autograder.checks.pipeline.schedules import as_evidence, expect_bubble, expect_complete, expect_peaks
 
@@ -34,7 +34,7 @@ def one_f_one_b_keeps_few_alive(one_f_one_b_schedule, *, rng):
         expect_bubble(case, schedule, (stages - 1) / (count + stages - 1), exactly=True)
 
 
-@check("11-ex1-schedules", points=0.25)
+@check("11-ex1-schedules", points=0.25, fixed=REFUSALS)
 def schedules_refuse_counts_below_one(gpipe_schedule, one_f_one_b_schedule, *, rng):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
     for name, function in (("gpipe_schedule", gpipe_schedule), ("one_f_one_b_schedule", one_f_one_b_schedule)):
@@ -52,6 +52,7 @@ def schedules_refuse_counts_below_one(gpipe_schedule, one_f_one_b_schedule, *, r
 def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
     """An interleaved schedule is complete, and its bubble and its activations stay within the stated bounds."""
     counts = [(4, 8, 2), (2, 4, 3), (4, 4, 2), (3, 9, 2), (1, 3, 2), (4, 8, 1), (5, 5, 3), (8, 16, 4), (3, 3, 1)]
+    counts += [(int(n), int(n * rng.integers(2, 5)), int(rng.integers(2, 6))) for n in rng.integers(5, 10, 2)]
     for n, m, c in counts:
         case = f"{n} stages, {m} micro-batches, {c} chunks"
         schedule = expect_complete(case, interleaved_schedule(n, m, c), n, m, c)
@@ -59,7 +60,7 @@ def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
         expect_peaks(case, schedule, [min(m * c, 2 * (n - 1 - s) + (c - 1) * n + 1) for s in range(n)])
 
 
-@check("11-ex4-interleaved", points=0.5)
+@check("11-ex4-interleaved", points=0.5, fixed=REFUSALS)
 def interleaved_refuses_what_does_not_fit(interleaved_schedule, *, rng):
     """A count below 1, and micro-batches that are not a multiple of the stages, are a ValueError that names it."""
     wrong = [((4, 6, 2), "micro_batches"), ((4, 2, 2), "micro_batches"), ((0, 4, 2), "stages")]

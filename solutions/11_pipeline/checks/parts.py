@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import expect_raises, fail
 from autograder.checks.pipeline.order import NEGATIVE
 from autograder.checks.pipeline.schedules import TIME_ERROR, as_evidence, end_times, expect_complete, expect_peaks
@@ -45,7 +45,7 @@ def few_micro_batches_are_enough(zero_bubble_schedule, *, rng):
         _expect_fast_and_small(stages, count, zero_bubble_schedule(stages, count))
 
 
-@check("11-ex5-zero-bubble", points=0.25)
+@check("11-ex5-zero-bubble", points=0.25, fixed=REFUSALS)
 def zero_bubble_refuses_counts_below_one(zero_bubble_schedule, *, rng):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
     for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), ((1, 1), ""), *NEGATIVE):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import expect_close, expect_raises, fail
 from autograder.checks.pipeline.schedules import (
     TIME_ERROR,
@@ -83,7 +83,7 @@ def bubble_is_the_idle_share(bubble_fraction, *, rng):
         expect_close(case, got, np.array(want), what="the bubble", rtol=0.0, atol=TIME_ERROR)
 
 
-@check("11-ex2-simulate", points=0.5)
+@check("11-ex2-simulate", points=0.5, fixed=REFUSALS)
 def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
     """An empty schedule, one that cannot run, and times that are not positive or not one per stage are a ValueError."""
     good = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
 from torch import nn
 
+from autograder.checking import inputs
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks
+from autograder.checking.expect import count_of_ranks, fail
+from autograder.checking.instruments.memory import Resident
+from autograder.checking.stage import run_ranks
 from autograder.checks.tensor.layers import FLOAT32, FLOAT64, Case, Refused, draw, fill, try_layers
 
 
@@ -60,9 +66,37 @@ def _row_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case], l
 def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):  # noqa: N803
     """Rows are copies, outputs and gradients right in any layout, with no more messages than a column layer needs."""
     try_layers(ColumnParallelLinear, lambda world_size: _column_cases(rng, world_size))
+    _expect_a_piece(ColumnParallelLinear, inputs.seed(rng))
 
 
 @check("12-ex4-row", points=3)
 def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):  # noqa: N803
     """Columns are copies, outputs and gradients right in any layout, with no more messages than a row layer needs."""
     try_layers(RowParallelLinear, lambda world_size: _row_cases(rng, world_size))
+    _expect_a_piece(RowParallelLinear, inputs.seed(rng))
+
+
+#: Rows and columns of a layer that stands out in the memory of a process.
+LARGE = 2048
+
+
+def _held(rank: int, world_size: int, layer_class: Any, seed: int) -> int:
+    """Bytes that the process of this rank has for the layer, once the unsplit one is gone."""
+    torch.manual_seed(seed)
+    memory = Resident()
+    unsplit = nn.Linear(LARGE, LARGE)
+    layer = layer_class(unsplit)
+    del unsplit
+    held = memory.above(2 * 4 * LARGE**2 / world_size)
+    return held if list(layer.parameters()) else 0  # it is in use until here
+
+
+def _expect_a_piece(layer_class: Any, seed: int) -> None:
+    """No rank's process keeps the unsplit layer, in whatever form."""
+    world_size, whole = 4, 4 * LARGE**2
+    piece = f"a piece has {whole / world_size / 1e6:.0f} MB"
+    case = f"{count_of_ranks(world_size)}, Linear({LARGE}, {LARGE}) of {whole / 1e6:.0f} MB"
+    for rank, held in enumerate(run_ranks(_held, world_size, (layer_class, seed))):
+        if held > 2 * whole / world_size:
+            text = f"the process of rank {rank} holds {held / 1e6:.0f} MB of it, and {piece}"
+            fail(f"{text}: the unsplit layer is kept, in the module or elsewhere", case, "resident")

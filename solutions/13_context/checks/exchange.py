@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import between_barriers, caught, count_of_ranks, each_rank
 from autograder.checking.stage import run_ranks
 from autograder.checks.context.blocks import RTOL
@@ -218,7 +218,7 @@ def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) ->
     return found
 
 
-@check(EXCHANGE, points=0.25)
+@check(EXCHANGE, points=0.25, fixed=REFUSALS)
 def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # noqa: N803
     """A size that N does not divide raises a ValueError that names scatter_dim, or heads; nothing is sent before."""
     results = run_ranks(_drive_refused, 2, (Exchange, ulysses_attention))

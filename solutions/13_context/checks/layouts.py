@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import digits_that_differ, expect_equal, expect_raises, expect_type, fail
 
 LAYOUTS = "13-ex2-layouts"
@@ -50,7 +50,7 @@ def layouts_deal_out_every_position(shard_positions, *, rng):
 def pairs_are_those_that_causality_allows(pair_counts, *, rng):
     """Entry [s, r] counts the keys of rank (r − s) mod N that rank r's queries may look at, int64."""
     for layout in NAMES:
-        for length, world_size in ((16, 4), (13, 3), (3, 4), (5, 1)):
+        for length, world_size in ((16, 4), (13, 3), (3, 4), (5, 1), (int(rng.integers(17, 60)), 5)):
             case = f"{layout}, {length} positions, {world_size} ranks"
             shards = positions(length, world_size, layout)
             want = [
@@ -81,7 +81,7 @@ def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
             fail(f"idle_fraction returned {one}, expected {other}", case, got)
 
 
-@check(LAYOUTS, points=0.25)
+@check(LAYOUTS, points=0.25, fixed=REFUSALS)
 def other_ranks_and_layouts_are_refused(shard_positions, *, rng):
     """A rank outside 0 … N − 1, or another layout, is a ValueError that names it."""
     for length, rank, world_size, layout, named in (

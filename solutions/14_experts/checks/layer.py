@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import caught, count_of_ranks, each_rank, fail
 from autograder.checking.stage import picture, run_ranks
 from autograder.checks.experts.routing import APART, places
@@ -333,7 +333,7 @@ def _drive_refused(
     ]
 
 
-@check(LAYER, points=0.25)
+@check(LAYER, points=0.25, fixed=REFUSALS)
 def experts_must_fit_the_ranks(ExpertParallel, *, rng):  # noqa: N803
     """A router for more or fewer experts than the ranks hold together is a ValueError that names `experts`."""
     for world_size, counts in ((1, [(4, 3), (4, 4), (4, 5)]), (3, [(4, 1), (4, 2), (3, 1), (6, 1), (3, 0)])):

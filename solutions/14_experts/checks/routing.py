@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import expect_close, expect_equal, expect_raises, expect_type, fail
 from autograder.checking.stage import call_inside
 
@@ -223,7 +223,7 @@ def capacity_is_rounded_up(capacity, *, rng):
                     expect_equal(case, got, want, what="the capacity")
 
 
-@check(PLAN, points=0.25)
+@check(PLAN, points=0.25, fixed=REFUSALS)
 def a_factor_must_be_positive(capacity, *, rng):
     """A capacity factor of 0 or below is a ValueError that names `factor`."""
     for factor in (0.0, -1.0, 0.25, -0.25, 0):

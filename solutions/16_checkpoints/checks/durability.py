@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def expect_synced(case: str, events: list[Event], name: str, file: Path, who: st
     later = [e.kind for e in events[events.index(inside[0]) :] if e.id == number]
     if "written" in later[len(later) - later[::-1].index("fsynced") :]:
         fail(f"{who} called fsync before all bytes had left Python's buffer", case, "fsync before write")
+    _expect_on_disk(case, [e for e in inside if e.kind == "fsynced" and e.id == number], file, who)
 
 
 def expect_durable(case: str, events: list[Event], path: Path, who: str) -> None:
@@ -67,6 +69,14 @@ def _expect_file_synced(case: str, events: list[Event], file: Path, rename: int,
         fail(f"{who} did not fsync {file.name} after its last byte was written", case, ["no fsync", file.name])
     if min(synced) > rename:
         fail(f"{who} renamed before {file.name} was fsynced", case, ["fsync late", file.name])
+    _expect_on_disk(case, [events[i] for i in synced if i < rename], file, who)
+
+
+def _expect_on_disk(case: str, syncs: list[Event], file: Path, who: str) -> None:
+    """At one of these fsyncs the file held what it holds now: a file can change in ways that no log shows."""
+    held = {event.holds for event in syncs} - {""}
+    if held and hashlib.sha256(file.read_bytes()).hexdigest() not in held:
+        fail(f"{who} changed {file.name} after its fsync: its last bytes are not on the disk", case, "changed later")
 
 
 def _syncs(events: list[Event], path: Path) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.expect import ceil_div, fail, same
+from autograder.checking.expect import apart, ceil_div, fail, same
 from autograder.checking.stage import jailed
 
 #: Bytes of a number, by the name of its dtype.
@@ -218,7 +218,8 @@ def expect_content(case: str, path: Path, want: Saved, what: str = "the checkpoi
         fail(f"{what} says that its step is {got.step}, expected {want.step}", case, ["step", got.step])
     expect_pieces(case, got.pieces, want.pieces, what)
     if not same(got.values, want.values):
-        fail(f"{what} has the plain values {got.values}, expected {want.values}", case, ["values", repr(got.values)])
+        text = f"the dict of plain values in {what} {apart(got.values, want.values)}"
+        fail(text, case, ["values", repr(got.values)])
 
 
 def expect_pieces(case: str, got: list[dict], want: list[dict], what: str) -> None:

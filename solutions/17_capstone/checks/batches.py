@@ -57,6 +57,7 @@ def batches_are_windows_of_the_corpus(make_batch, *, rng):
     """x and y are the windows that the formula names, for any corpus, step, rank and number of ranks."""
     cases = [(4096, 1, 0, 1), (4096, 1, 0, 4), (4096, 1, 3, 4), (4096, 2, 0, 4), (4096, 7, 2, 3), (4096, 20, 1, 2)]
     cases += [(100, 3, 1, 2), (40, 5, 2, 3), (192, 10**6, 1, 4)]
+    cases += [(int(length), int(length) // 7, int(length) % 3, 3) for length in rng.integers(200, 4000, 3)]
     for length, step, rank, world_size in cases:
         case = f"a corpus of {length}, step {step}, rank {rank} of {world_size}"
         corpus = np.arange(length) * 3 + 5  # every place has a token of its own

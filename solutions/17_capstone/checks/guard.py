@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.check import check
+from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, expect_equal, fail
 from autograder.checks.capstone.common import PIECES, equip, run_ranks, strict_or_fail, tensor_bytes, what_it_says
 
@@ -95,6 +95,8 @@ def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
         "exactly 1.5 times": [2.0, 2.0, 3.0, 2.0, 3.0000001, 3.0, math.nan, 3.0, 5.0],
         "the second loss": [4.0, 6.5, 4.0, 6.5, 4.0, math.nan],
         "even numbers of losses": [4.0, 2.0, 4.6, 2.0, 1.0, math.nan, 1.0, 99.0],
+        # A factor of 1.3 is refused after a fall, and one of 1.9 accepted after a rise.
+        "losses that jump": [4 * 0.98**i * float(rng.choice([1.0, 1.0, 1.3, 1.9])) for i in range(12)] + [math.nan],
     }  # fmt: skip
     results = run_ranks(_drive_guards, 2, (Guard, list(sequences.values())))
     for number, (case, losses) in enumerate(sequences.items()):
@@ -147,7 +149,7 @@ def _drive_rollbacks(rank: int, world_size: int, guard_class: Any) -> dict:
     return {"said": said, "backs": backs}
 
 
-@check("17-ex6-watch", points=0.5)
+@check("17-ex6-watch", points=0.5, fixed=EVENTS)
 def rollbacks_restore_the_last_snapshot(Guard, *, rng):  # noqa: N803
     """Rollbacks in a row restore the same snapshot; a guard makes three, and none before a loss was accepted."""
     calls = {

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.check import check
+from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, expect_equal
 from autograder.checks.capstone.common import PIECES, equip, expect_told, run_ranks, spoil, tensor_bytes, what_it_says
 
@@ -152,7 +152,7 @@ def _drive_save(rank: int, world_size: int, save_verified: Any, root: str, cases
     return outcomes
 
 
-@check("17-ex3-invariants", points=1.5)
+@check("17-ex3-invariants", points=1.5, fixed=EVENTS)
 def checkpoints_are_read_back(save_verified, *, rng):
     """What was saved is loaded and compared; a difference on one rank stops all; CheckpointError passes through."""
     cases = [

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch.distributed as dist
 
-from autograder.checking.check import check
+from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, expect_equal, expect_type, fail
 from autograder.checks.capstone.common import equip, run_ranks, strict_or_fail
 
@@ -91,7 +91,7 @@ def _drive_scripted(
     return list(_Scripted.calls), [entry["step"] for entry in run["checkpoints"]]
 
 
-@check("17-ex7-watched", points=1)
+@check("17-ex7-watched", points=1, fixed=EVENTS)
 def training_is_watched_and_saved_by_the_clock(train_watched, *, rng):
     """Rank 0 writes one line per step; with checkpoint_seconds all ranks ask once per step, and save what is due."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.check import check
+from autograder.checking.check import EVENTS, REFUSALS, check
 from autograder.checking.expect import OneRank, digits_that_differ, each_rank, fail
 from autograder.checks.capstone.common import (
     LISTS,
@@ -227,7 +227,7 @@ def _drive_faults(
     return outcomes
 
 
-@check("17-ex4-train", points=1.5)
+@check("17-ex4-train", points=1.5, fixed=EVENTS)
 def broken_invariants_stop_every_rank(train, *, rng):
     """A fault in a step ends the run, on all ranks, with the invariant that it breaks, before anything is saved."""
     faults = [
@@ -240,7 +240,7 @@ def broken_invariants_stop_every_rank(train, *, rng):
     _expect_stopped(train, faults)
 
 
-@check("17-ex7-watched", points=0.5)
+@check("17-ex7-watched", points=0.5, fixed=EVENTS)
 def a_watched_run_is_stopped_as_well(train_watched, *, rng):
     """With the options, too, what does not hold ends the run on all ranks; with a spike_step the loss may rise."""
     faults = [
@@ -268,7 +268,7 @@ def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[tuple[str, 
     return healthy, what_it_says(lambda: train(rank, world_size, 8, None, None, guard=True))
 
 
-@check("17-ex7-watched", points=0.5)
+@check("17-ex7-watched", points=0.5, fixed=EVENTS)
 def a_hopeless_run_is_given_up(train_watched, *, rng):
     """A loss that stays nan is rolled back three times and then ends the run, on every rank."""
     results = run_ranks(_drive_hopeless, 2, (train_watched,))
@@ -306,7 +306,7 @@ def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> N
             fail("the step that broke the invariant was written to the metrics before it was checked", case, "logged")
 
 
-@check("17-ex4-train", points=0.5)
+@check("17-ex4-train", points=0.5, fixed=REFUSALS)
 def train_refuses_what_makes_no_sense(train, *, rng):
     """Steps below 1 and micro-batches that do not divide the batch are a ValueError on every rank."""
     values = [("steps", 0), ("steps", 1), ("steps", -1)]

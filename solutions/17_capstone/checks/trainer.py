@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checking.check import check
+from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import each_rank, expect_close, expect_equal, expect_type
 from autograder.checks.capstone.common import (
     LOSS_ERROR,
@@ -133,7 +133,7 @@ def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
     _expect_trainer("N = 3, 2 micro-batches", ours, ours[0]["corpus"], seed, 2, 3e-3, factors)
 
 
-@check("17-ex2-trainer", points=0.5)
+@check("17-ex2-trainer", points=0.5, fixed=REFUSALS)
 def trainer_refuses_odd_micro_batches(Trainer, *, rng):  # noqa: N803
     """A number that does not divide the batch is a ValueError that names it, on every rank, before any message."""
     values = [("micro_batches", value) for value in (3, 0, 4, -2, 8)]
