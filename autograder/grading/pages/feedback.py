@@ -67,6 +67,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
     nb, _ = safe_html.SafeCells().preprocess(nb, {})
     secrets = hidden_lines(nb)
     budget = formulas.Budget()
+    drawn = {name: _markdown(scheme, budget) for name, scheme in schemes.items()}
     for cell in nb.cells:
         if cell.cell_type == "markdown":
             cell.drawn = _markdown(cell.source, budget)
@@ -96,7 +97,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             exercises=[
                 exercise(cell, answers.get(answer_of(cell.id)), secrets, bool(problem))
                 if is_test(cell)
-                else question(cell, schemes.get(cell.id, ""))
+                else question(cell, drawn.get(cell.id, Markup("")))
                 for cell in graded
             ],
             cells=[(cell, is_test(cell), visible_part(cell.source) if is_test(cell) else cell.source) for cell in run],
@@ -153,8 +154,8 @@ def exercise(
     }
 
 
-def question(cell: nbformat.NotebookNode, scheme: str) -> dict:
-    """What the page says about a question or a task that a person grades. scheme: how, as clean HTML."""
+def question(cell: nbformat.NotebookNode, scheme: Markup) -> dict:
+    """What the page says about a question or a task that a person grades. scheme: how, as it is shown."""
     role, ours = cell.metadata.nbgrader, cell.metadata.get("autograder", {})
     score, most, said = role.get("score") or 0.0, role.get("points") or 0.0, ours.get("comment", "")
     by_machine = " ".join([*ours.get("notes", []), said]).strip()
@@ -287,7 +288,7 @@ def _code(source: str) -> Markup:
     return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
 
 
-def _markdown(source: str, budget: formulas.Budget | None = None) -> Markup:
+def _markdown(source: str, budget: formulas.Budget) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
     return Markup('<div class="box">{}</div>').format(Markup(formulas.drawn(ANCHOR.sub("", source), budget)))
 
