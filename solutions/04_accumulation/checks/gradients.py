@@ -14,7 +14,7 @@ from autograder.checking.cases import Call, at_most, close, fact
 from autograder.checking.check import check
 
 ACCUMULATE = "04-ex1-accumulate-gradients"
-#: Of the largest entry of all gradients; the package's docstring says why.
+#: Of the length of all gradients together; the package's docstring says why.
 RTOL = 1e-12
 #: The graphs that may be alive: that of the forward pass, and the one before, whose loss still has a name.
 GRAPHS = 2
@@ -94,7 +94,8 @@ def _batches(rng: np.random.Generator, counts: list[tuple[int, ...]]) -> list[Ba
 class Accumulated:
     """What is there after a call."""
 
-    grads: Any = fact("the .grad of parameter {}")
+    shares: Any = fact("the .grad of parameter {}, scaled so that all gradients together have length 1,")
+    length: Any = fact("the length of all gradients together", "divide once by the number of all items that count")
     loss: Any = fact("the returned loss")
     kind: str = fact("the type of the returned loss")
     rows: Any = fact("the number of rows in one forward pass")
@@ -108,8 +109,10 @@ def _accumulate(function: Any, seed: int, batches: list[Batch], before: float | 
     for p in model.parameters():
         p.grad = None if before is None else torch.full_like(p, before)
     loss = function(model, masked_loss, [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in batches])
+    shares, length = _scaled({name: p.grad for name, p in model.named_parameters()})
     return Accumulated(
-        {name: None if _is_nothing(p.grad) else p.grad.numpy().copy() for name, p in model.named_parameters()},
+        shares,
+        length,
         float(loss) if isinstance(loss, float | torch.Tensor) and np.size(loss) == 1 else loss,
         "float" if isinstance(loss, float) else type(loss).__name__,
         model.most_rows,
@@ -118,38 +121,39 @@ def _accumulate(function: Any, seed: int, batches: list[Batch], before: float | 
     )
 
 
-def _is_nothing(grad: torch.Tensor | None) -> bool:
-    """No gradient, or zeros, which do as well for a parameter that is not used."""
-    return grad is None or not grad.any()
+def _scaled(grads: dict) -> tuple[dict, float]:
+    """The gradients as parts of one vector of length 1, None for nothing or zeros; and the length that it had."""
+    parts = {name: None if grad is None or not grad.any() else grad.numpy() for name, grad in grads.items()}
+    length = float(np.sqrt(sum((part**2).sum() for part in parts.values() if part is not None)))
+    return {name: None if part is None else part / length for name, part in parts.items()}, length
 
 
-def _whole(seed: int, batches: list[Batch], unused: bool) -> tuple[dict, float]:
-    """The gradients and the loss of all micro-batches at once."""
+def _whole(seed: int, batches: list[Batch], unused: bool) -> tuple[dict, float, float]:
+    """The gradients of all micro-batches at once, as in `_scaled`, and their loss."""
     model = Tokens(seed, unused)
     x, y = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*batches, strict=True))
     loss_sum, count = masked_loss(model(x), y)
     (loss_sum / count).backward()
-    return {name: None if p.grad is None else p.grad.numpy() for name, p in model.named_parameters()}, (
-        loss_sum.item() / count
-    )
+    return *_scaled({name: p.grad for name, p in model.named_parameters()}), loss_sum.item() / count
 
 
 def _case(function: Any, rng: np.random.Generator, name: str, counts: list, before=None, unused=False, **facts) -> Call:
-    """A call whose gradients are compared, and with `facts` what they name instead."""
+    """A call whose gradients are compared up to a common factor, and with `facts` what they name instead."""
     seed, batches = int(rng.integers(2**31)), _batches(rng, counts)
-    grads, loss = _whole(seed, batches, unused)
-    scale = max(np.abs(grad).max() for grad in grads.values() if grad is not None)
+    shares, length, loss = _whole(seed, batches, unused)
     if "loss" in facts:
         expected = Accumulated(loss=close(loss, rtol=RTOL), kind="float")
+    elif "length" in facts:
+        expected = Accumulated(length=close(length, rtol=RTOL))
     else:
-        near = {key: None if g is None else close(g, atol=RTOL * scale) for key, g in grads.items()}
-        expected = Accumulated(**(facts or {"grads": near}))
+        near = {key: None if part is None else close(part, atol=RTOL) for key, part in shares.items()}
+        expected = Accumulated(**(facts or {"shares": near}))
     return Call(_accumulate, function, seed, batches, before, unused, gives=expected, name=name)
 
 
 @check(ACCUMULATE, points=2.5)
-def gradients_are_those_of_the_whole_batch(accumulate_gradients, *, rng):
-    """The gradients are those of one forward and backward pass over all micro-batches at once."""
+def gradients_weigh_all_items_alike(accumulate_gradients, *, rng):
+    """The gradients are in proportion to those of one forward and backward pass over all micro-batches at once."""
     drawn = [tuple(rng.integers(1, 7, int(rng.integers(1, 6)))) for _ in range(int(rng.integers(5, 9)))]
     for name, counts in (
         ("4 micro-batches, unequal token counts", UNEQUAL),
@@ -161,6 +165,13 @@ def gradients_are_those_of_the_whole_batch(accumulate_gradients, *, rng):
 
 
 @check(ACCUMULATE, points=0.5)
+def gradients_are_divided_by_all_items(accumulate_gradients, *, rng):
+    """The gradients are as large as those of the whole batch: their sum is divided by the number of all items."""
+    yield _case(accumulate_gradients, rng, "4 micro-batches, unequal token counts", UNEQUAL, length=True)
+    yield _case(accumulate_gradients, rng, "3 micro-batches, other counts", [(6, 2), (5, 5, 5), (1,)], length=True)
+
+
+@check(ACCUMULATE, points=0.25)
 def loss_is_that_of_the_whole_batch(accumulate_gradients, *, rng):
     """The returned loss is a float, the mean over all items that count."""
     yield _case(accumulate_gradients, rng, "4 micro-batches, unequal token counts", UNEQUAL, loss=True)
@@ -168,7 +179,7 @@ def loss_is_that_of_the_whole_batch(accumulate_gradients, *, rng):
     yield _case(accumulate_gradients, rng, "5 micro-batches of 2 rows", counts, loss=True)
 
 
-@check(ACCUMULATE, points=0.5)
+@check(ACCUMULATE, points=0.25)
 def nothing_may_count_in_a_micro_batch(accumulate_gradients, *, rng):
     """Micro-batches in which nothing counts change nothing."""
     yield _case(accumulate_gradients, rng, "5 micro-batches, two of them wholly masked", MASKED)
