@@ -288,7 +288,7 @@ class Tiny:
             body.__module__ = "autograder.checks.tiny"
             # When the test ends, this is undone, and with it what `check` puts there.
             monkeypatch.setitem(check.REGISTERED, (body.__module__, body.__name__), None)
-            check.check("98-ex1-twice", points=points)(body)
+            check.check("98-ex1-twice", points=points, fixed="a test of the audit")(body)
 
     @staticmethod
     def _audit(todo, jobs=2, thorough=True, force=False, jailed=False):
@@ -355,7 +355,7 @@ def without_expectation(twice, *, rng):
 )
 def test_a_checks_own_mistake_is_named_with_its_line_and_not_recorded(tiny, capsys, body, line, says):
     body.__module__, body.__name__ = "autograder.checks.tiny", "takes_zero"
-    check.check("98-ex1-twice", points=1)(body)
+    check.check("98-ex1-twice", points=1, fixed="a test of the audit")(body)
     (tiny.folder / "right.py").write_text(RIGHT)
     assert main(["audit", "98", "--record"]) == 1
     at = f"tests/test_audit.py:{body.__code__.co_firstlineno + line}"

@@ -404,7 +404,7 @@ def test_a_notebook_that_is_a_link_is_not_followed(course):
     path.symlink_to(course.root / "submitted" / "ada" / LESSON / f"{LESSON}.ipynb")
     assert not course.course.grade_one("eve", LESSON)
     assert course.points("eve") == {"ex1": 0.0, "ex2": 0.0, "ex3": 0.0}
-    assert "What was handed in is a link" in course.comment("ex1", "eve")
+    assert "is a link: hand in the notebook itself" in course.comment("ex1", "eve")
 
 
 def test_a_failed_check_on_ranks_shows_what_they_sent():

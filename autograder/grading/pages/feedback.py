@@ -288,7 +288,7 @@ def _code(source: str) -> Markup:
     return Markup(Highlight2HTML(pygments_lexer="ipython3")(source))
 
 
-def _markdown(source: str, budget: formulas.Budget) -> Markup:
+def _markdown(source: str, budget: formulas.Budget | None = None) -> Markup:
     # `safe.markdown` has made clean HTML of it; the anchors of its headings are of no use here.
     return Markup('<div class="box">{}</div>').format(Markup(formulas.drawn(ANCHOR.sub("", source), budget)))
 

@@ -85,6 +85,13 @@ def _weights_after(updates: int) -> np.ndarray:
     return w.detach().numpy().copy()
 
 
+def _with_a_jump(rng: np.random.Generator) -> list[float]:
+    """Losses that fall, within a tenth, one of them three times as high, and a nan at the end."""
+    losses = [4 * 0.98**step * float(rng.uniform(0.9, 1.1)) for step in range(12)]
+    losses[int(rng.integers(4, 11))] *= 3  # a fine one follows: rollbacks in a row restore the same
+    return [*losses, math.nan]
+
+
 @check("17-ex6-watch", points=2.5)
 def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
     """A loss is refused if it is not finite or above 1.5 × the median of the last five; the step before is restored."""
@@ -95,8 +102,7 @@ def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
         "exactly 1.5 times": [2.0, 2.0, 3.0, 2.0, 3.0000001, 3.0, math.nan, 3.0, 5.0],
         "the second loss": [4.0, 6.5, 4.0, 6.5, 4.0, math.nan],
         "even numbers of losses": [4.0, 2.0, 4.6, 2.0, 1.0, math.nan, 1.0, 99.0],
-        # A factor of 1.3 is refused after a fall, and one of 1.9 accepted after a rise.
-        "losses that jump": [4 * 0.98**i * float(rng.choice([1.0, 1.0, 1.3, 1.9])) for i in range(12)] + [math.nan],
+        "one loss that jumps": _with_a_jump(rng),
     }  # fmt: skip
     results = run_ranks(_drive_guards, 2, (Guard, list(sequences.values())))
     for number, (case, losses) in enumerate(sequences.items()):
