@@ -187,7 +187,7 @@ def _expect_stack_gradients(case: str, results: list, name: str, model: _Stack, 
     expect_same(case, "gradient", got, expected, "the mean over the ranks is", RTOL32)
 
 
-#: The steps of _drive_towers. Only the last one clears the gradients before. In the last two rank 0 uses one tower only.
+#: The steps of _drive_towers. Only the last clears the gradients before. In the last two rank 0 uses one tower only.
 _TOWER_STEPS = (
     "gradients arrive in different orders",
     "a second step without zero_grad",
