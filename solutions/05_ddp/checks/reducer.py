@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -103,7 +104,8 @@ def _average(rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, 
     made = [bucket.parameters(rank) for bucket in buckets]
     handles = []
     for params in made:
-        pair = start_bucket(params)
+        with mock.patch.object(dist, "barrier"):  # that start_bucket waits is judged by a_start_waits_for_nobody
+            pair = start_bucket(params)
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(f"start_bucket should return the tuple (flat, work), got a {type(pair).__name__}")
         handles.append(pair)
@@ -156,7 +158,7 @@ def missing_gradients_count_as_zeros(start_bucket, finish_bucket, *, rng):
     for n in (2, 3):
         shapes = [(3, 2), *_shapes(rng)]
         some = _Bucket(inputs.seed(rng), shapes, "float32", [(0,), *[()] * (n - 1)])
-        none = _Bucket(inputs.seed(rng), shapes, "float32", [tuple(range(len(shapes)))] * n)
+        none = _Bucket(inputs.seed(rng), shapes, "float64", [tuple(range(len(shapes)))] * n)
         yield _averages(start_bucket, finish_bucket, [some], "rank 0 has no gradient of the first parameter", n)
         yield _averages(start_bucket, finish_bucket, [none], "no rank has a gradient", n)
 

@@ -78,6 +78,9 @@ def no_equal_sizes_are_better(bucket_sizes, *, rng):
     for speed in ("fast", "slow", "any"):
         network = _network(rng, speed)
         yield _call(bucket_sizes, network, _equal(*network), f"a {speed} network", "equal buckets do that")
+    # Here the first bucket has to be larger than a single gradient.
+    network = ([1.0 * (j + 1) for j in range(24)], 2.0, 0.5)
+    yield _call(bucket_sizes, network, _equal(*network), "a fast network", "equal buckets do that")
     yield _call(bucket_sizes, ([1e-3], 1e-3, 1e-3), 2e-3, "a bucket of one", "there is only one split")
 
 

@@ -187,12 +187,17 @@ def _expect_stack_gradients(case: str, results: list, name: str, model: _Stack, 
     expect_same(case, "gradient", got, expected, "the mean over the ranks is", RTOL32)
 
 
-#: The steps of _drive_towers, none of which clears the gradients before. In the last one rank 0 uses one tower only.
-_TOWER_STEPS = ("gradients arrive in different orders", "a second step without zero_grad", "rank 0 skips a tower")
+#: The steps of _drive_towers. Only the last clears the gradients before. In the last two rank 0 uses one tower only.
+_TOWER_STEPS = (
+    "gradients arrive in different orders",
+    "a second step without zero_grad",
+    "rank 0 skips a tower",
+    "rank 0 skips a tower after zero_grad",
+)
 
 
 def _use(rank: int, step: int) -> str:
-    return "left" if step == 2 and rank == 0 else "both"
+    return "left" if step >= 2 and rank == 0 else "both"
 
 
 def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int) -> list[list[dict]]:
@@ -203,9 +208,11 @@ def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int) -> list
         ddp = ddp_class(towers, bucket_bytes=bucket_bytes)
         steps: list[dict] = []
         for step in range(len(_TOWER_STEPS)):
+            if step == 3:
+                ddp.zero_grad()
+            before = arrays_of(p.grad for p in towers.parameters())
             out = output_of(ddp(rows_of(seed, rank, step), left_first=rank % 2 == 0, use=_use(rank, step)))
-            there = arrays_of(p.grad for p in towers.parameters())
-            changed = bool(steps) and not all(map(np.array_equal, there, steps[-1]["gradients"]))
+            changed = not all(map(np.array_equal, arrays_of(p.grad for p in towers.parameters()), before))
             out.sum().backward()
             ddp.finish_gradient_sync()
             steps.append({"changed": changed, "gradients": arrays_of(p.grad for p in towers.parameters())})
@@ -218,6 +225,8 @@ def _expect_order_kept(ddp_class: Any, world_size: int, seed: int) -> None:
     results = run_ranks(_drive_towers, world_size, (ddp_class, seed), PATIENCE)
     model = Towers(seed)
     for step, name in enumerate(_TOWER_STEPS):
+        if step == 3:
+            model.zero_grad()
         for rank in range(world_size):
             out = output_of(model(rows_of(seed, rank, step), rank % 2 == 0, _use(rank, step)))
             (out.sum() / world_size).backward()
