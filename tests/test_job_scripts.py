@@ -43,7 +43,11 @@ SRUN = """
 while [[ $1 == --* ]]; do shift; done
 echo "$CHECKPOINT_DIR ${RESUME_FROM:-}" > started
 echo "$* share=${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-0}" > command
-if [ "$SAVES" ]; then mkdir -p "$CHECKPOINT_DIR/step_00000010"; touch "$CHECKPOINT_DIR/checkpoint"; fi
+if [ "$SAVES" ]; then
+    mkdir -p "$CHECKPOINT_DIR/step_00000010"
+    touch -d "@${SLURM_RESTART_COUNT:-0}" "$CHECKPOINT_DIR/checkpoint" # newer in each start
+    echo 10 > "$CHECKPOINT_DIR/step"
+fi
 if [ "$FINISHES" ]; then touch "$CHECKPOINT_DIR/done"; fi
 exit "$STATUS"
 """
@@ -108,6 +112,7 @@ def test_an_error_that_comes_back_ends_after_four_starts(submit, script):
 def test_a_checkpoint_from_before_this_start_is_no_progress(submit, script):
     assert submit(script, status=1, saves=True, restarts=7) == (1, True)
     assert submit(script, status=1, restarts=8) == (1, False)
+    assert submit(script, status=1, saves=True, restarts=9) == (1, False)  # step 10 again: that would never end
     if script != "train.sbatch":  # whose program looks for its own checkpoint
         assert (submit.folder / "started").read_text().split()[1].endswith("/step_00000010")
 
