@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import pybtex.database
 import pytest
 
 from autograder.authoring import drafts, rules
@@ -100,6 +101,7 @@ def test_every_source_is_complete_and_listed_once():
     text = (ROOT / "book" / "references.bib").read_text()
     keys = re.findall(r"^@\w+\{([^,]+),", text, flags=re.MULTILINE)
     assert len(set(keys)) == len(keys)
+    assert len(pybtex.database.parse_string(text, "bibtex").entries) == len(keys)
     for entry in re.split(r"^@", text, flags=re.MULTILINE)[1:]:
         fields = set(re.findall(r"^\s*(\w+)\s*=", entry, flags=re.MULTILINE))
         # Documentation that is rewritten all the time has no year.
