@@ -54,10 +54,9 @@ def work(row):
 def test_no_layout_has_more_or_less_of_the_models_work_than_another():
     """On one machine and with one batch, a layout changes who computes, and not how much."""
     for machine in ("H100", "GB200 NVL72"):
-        same = [row for box, row in ROWS if box.model == LLAMA3_8B and row.machine == machine]
-        assert len({row.found.layout for row in same}) > 2 and {row.found.batch for row in same} == {
-            running_model.BATCH
-        }
+        boxes = [row for box, row in ROWS if box.model == LLAMA3_8B and row.machine == machine]
+        same = [row for row in boxes if row.found.batch == running_model.BATCH]  # lesson 04 has a larger one
+        assert len({row.found.layout for row in same}) > 2
         assert max(map(work, same)) < 1.02 * min(map(work, same))
 
 
