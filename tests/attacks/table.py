@@ -79,9 +79,8 @@ Some of it cannot be promised:
   and what it holds only between the moments at which a check looks. In lessons 08 (exercise 7), 09 (2 and 6), 10 (1
   to 5) and 13, tensors alone are counted: there, arrays of numpy are not seen, but by what backward must then do (10,
   exercises 3 to 5) or send (08, exercise 7).
-- In lesson 05, a rank that waits for each bucket by asking again and again looks like one that does not wait.
 - A check that draws nothing tries the same in each hand-in. Each says why (`fixed=` in its decorator), and none holds
-  for a table of what it expects; `make audit` tries one. In lessons 04 to 06, nine checks do not say it yet.
+  for a table of what it expects; `make audit` tries one.
 
 [For the instructor](instructor.md) says what else the jail does not promise.
 

@@ -14,7 +14,7 @@ from torch.profiler import record_function
 
 from autograder.checking import inputs
 from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
@@ -353,7 +353,7 @@ def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
     return said
 
 
-@check("05-ex4-reducer", points=0.5)
+@check("05-ex4-reducer", points=0.5, fixed=EVENTS)
 def the_reducer_refuses_a_second_mark(Reducer, *, rng):  # noqa: N803
     """A parameter that is marked twice in one step raises a RuntimeError that names finish_gradient_sync."""
     [(after, between, before)] = run_ranks(_drive_second_mark, 1, (Reducer,))
