@@ -154,6 +154,15 @@ def test_moodle_gets_the_pages_back_under_its_own_names(course, tmp_path, capsys
         assert b"6 of 6 points" in archive.read(archive.namelist()[0])
 
 
+def test_names_of_the_same_letters_are_two_students(course, tmp_path, capsys):
+    delivered = {
+        f"{name}_{at}_assignsubmission_file_/07_toy.ipynb": NEW for at, name in enumerate(("Amy Li", "May Li"))
+    }
+    names = "First name,Last name,Username\nAmy,Li,amy\nMay,Li,may\n"
+    assert bring(course, deliver(tmp_path, delivered, True), names) == 0, capsys.readouterr().err
+    assert all((course.root / "submitted" / login / LESSON).is_dir() for login in ("amy", "may"))
+
+
 @pytest.mark.thorough
 @pytest.mark.apart
 def test_a_made_up_class_loses_nothing_on_its_way_through_an_assignment():

@@ -180,7 +180,7 @@ class People:
             raise ValueError(f"{file} needs a column `login` and a column `name`; its columns: {there}")
         self.known: dict[str, set[str]] = {}
         for row in rows:
-            keys = [_key(" ".join(row[column] or "" for column in parts)) for parts in names]
+            keys = {key for parts in names for key in _keys(" ".join(row[column] or "" for column in parts))}
             for key in (*keys, f"#{row.get(USER)}"):
                 self.known.setdefault(key, set()).add((row[login] or "").strip())
 
@@ -194,9 +194,15 @@ class People:
 
 
 def _key(name: str) -> str:
-    """A name without accents, signs and order of its words: Canvas joins them, the family name first."""
+    """A name without accents, signs and spaces."""
     plain = unicodedata.normalize("NFKD", name.casefold())
-    return "".join(sorted(sign for sign in plain if sign.isalnum()))
+    return "".join(sign for sign in plain if sign.isalnum())
+
+
+def _keys(name: str) -> set[str]:
+    """The keys of a name that begins with any of its words: Canvas puts the family name first, and joins the words."""
+    words = name.split()
+    return {_key("".join(words[at:] + words[:at])) for at in range(len(words))}
 
 
 def _as_folder(name: str) -> str:
