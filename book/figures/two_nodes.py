@@ -9,6 +9,8 @@ group: the GPUs that stand out, with their ports: `3,11`, or `0-7`. machine: a n
 
 from __future__ import annotations
 
+from drawing import box, drawing, label
+
 from ranks.cluster import GB, find
 
 CAPTION = "Two nodes of eight GPUs: inside, a switch joins all; outside, each GPU has a port and a rail"
@@ -32,19 +34,19 @@ def still(group: str = "", machine: str = "H100") -> tuple[str, str]:
     cluster, chosen = find(machine), members(group)
     nvlink, port = (f"{rate / GB:.0f} GB/s" for rate in (cluster.nvlink, cluster.port))
     marks = [
-        _text(10, 14, "node 0", "still-title"),
-        _text(10, HEIGHT - 4, "node 1", "still-title"),
-        _box(4, RAIL + 1, WIDE + 12, 28, "node-network"),
-        _text(10 + WIDE / 2, RAIL + 19, f"network: a rail per column, {port} per port", middle=True),
+        label(10, 14, "node 0", "still-title"),
+        label(10, HEIGHT - 4, "node 1", "still-title"),
+        box(4, RAIL + 1, WIDE + 12, 28, "node-network"),
+        label(10 + WIDE / 2, RAIL + 19, f"network: a rail per column, {port} per port", anchor="middle"),
     ]
     for node in (0, 1):
 
         def y(top: float, high: float, node: int = node) -> float:
             return HEIGHT - top - high if node else top
 
-        marks.append(_box(0, y(20, 114), WIDE + 20, 114, "node-frame"))
-        marks.append(_box(8, y(SWITCH, 22), WIDE + 4, 22, "node-switch"))
-        marks.append(_text(10 + WIDE / 2, y(SWITCH, 22) + 15, f"NVSwitch: NVLink, {nvlink} per GPU", middle=True))
+        marks.append(box(0, y(20, 114), WIDE + 20, 114, "node-frame"))
+        marks.append(box(8, y(SWITCH, 22), WIDE + 4, 22, "node-switch"))
+        marks.append(label(10 + WIDE / 2, y(SWITCH, 22) + 15, f"NVSwitch: NVLink, {nvlink} per GPU", anchor="middle"))
         for place in range(8):
             number, x = 8 * node + place, 10 + COLUMN * (place + 0.5)
             faint = " node-faint" if chosen and number not in chosen else ""
@@ -55,25 +57,13 @@ def still(group: str = "", machine: str = "H100") -> tuple[str, str]:
             ):
                 ends = sorted((y(top, 0), y(low, 0)))
                 marks.append(f'<path class="node-{kind}{faint}" d="M{x:g} {ends[0]:g}V{ends[1]:g}"/>')
-            marks.append(_box(x - BOX / 2, y(GPU, BOX), BOX, BOX, f"node-gpu{faint}"))
-            marks.append(_text(x, y(GPU, BOX) + 19, str(number), f"still-title{faint}", middle=True))
-            marks.append(_box(x - 8, y(PORT, 14), 16, 14, f"node-port{faint}"))
+            marks.append(box(x - BOX / 2, y(GPU, BOX), BOX, BOX, f"node-gpu{faint}"))
+            marks.append(label(x, y(GPU, BOX) + 19, str(number), f"still-title{faint}", anchor="middle"))
+            marks.append(box(x - 8, y(PORT, 14), 16, 14, f"node-port{faint}"))
     named = f" The GPUs {', '.join(map(str, sorted(chosen)))} and their ports stand out." if chosen else ""
     alt = (
         f"Two nodes, one above the other. In each, eight GPUs hang on NVSwitch by NVLink with {nvlink} each. "
         f"Each GPU also has a port of {port} to the network. The ports of GPUs with the same place in their nodes, "
         f"such as 0 and 8, are joined by a rail.{named}"
     )
-    return (
-        f'<svg class="two-nodes" viewBox="0 0 {WIDE + 20} {HEIGHT}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>',
-        alt,
-    )
-
-
-def _box(x: float, y: float, width: float, height: float, kind: str) -> str:
-    return f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"/>'
-
-
-def _text(x: float, y: float, text: str, kind: str = "still-label", middle: bool = False) -> str:
-    anchor = ' text-anchor="middle"' if middle else ""
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}"{anchor}>{text}</text>'
+    return drawing(WIDE + 20, HEIGHT, marks), alt

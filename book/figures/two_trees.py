@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from drawing import drawing, label
+
 CAPTION = "Two trees over eight ranks, and the vectors that each rank sends"
 RANKS = 8
 #: In units of the picture: a column, a level, and where the numbers below the trees stand.
@@ -46,19 +48,15 @@ def still() -> tuple[str, str]:
     top = 2 * BELOW + 4
     for row, (name, counts) in enumerate((("one tree", one), ("two trees", both))):
         y = top + 20 * row
-        marks.append(f'<text class="still-title" x="0" y="{y}">{name}</text>')
-        marks += [
-            f'<text class="still-label" x="{LEFT + COLUMN * rank}" y="{y}" text-anchor="middle">{count:g}</text>'
-            for rank, count in enumerate(counts)
-        ]
+        marks.append(label(0, y, name, "still-title"))
+        marks += [label(LEFT + COLUMN * rank, y, f"{count:g}", anchor="middle") for rank, count in enumerate(counts)]
     alt = (
         "Two binary trees over the same eight ranks. In the first the even ranks are inner and the odd ranks are "
         "leaves. The second is its mirror image. "
         f"With one tree for all, ranks 0 to 7 send {', '.join(map(str, one))} vectors; "
         f"with half of the vector in each tree, {', '.join(f'{count:g}' for count in both)}."
     )
-    size = f"0 0 {LEFT + COLUMN * RANKS - 14} {top + 30}"
-    return f'<svg class="two-nodes" viewBox="{size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
+    return drawing(LEFT + COLUMN * RANKS - 14, top + 30, marks), alt
 
 
 def _tree(tree: dict[int, int | None], top: float, title: str) -> list[str]:
@@ -69,7 +67,7 @@ def _tree(tree: dict[int, int | None], top: float, title: str) -> list[str]:
     def place(rank: int) -> tuple[float, float]:
         return LEFT + COLUMN * rank, top + 34 + LEVEL * depth(rank)
 
-    marks = [f'<text class="still-title" x="0" y="{top + 14}">{title}</text>']
+    marks = [label(0, top + 14, title, "still-title")]
     for rank, parent in tree.items():
         if parent is not None:
             (x, y), (to_x, to_y) = place(rank), place(parent)
@@ -77,5 +75,5 @@ def _tree(tree: dict[int, int | None], top: float, title: str) -> list[str]:
     for rank in tree:
         x, y = place(rank)
         marks.append(f'<circle class="tree-rank" cx="{x}" cy="{y}" r="12"/>')
-        marks.append(f'<text class="still-title" x="{x}" y="{y + 4}" text-anchor="middle">{rank}</text>')
+        marks.append(label(x, y + 4, str(rank), "still-title", "middle"))
     return marks
