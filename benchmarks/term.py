@@ -88,11 +88,12 @@ UNREADABLE = "cut off"
 
 @dataclass
 class Student:
-    """One student: a name with an accent, a login, the kind of file, and the points expected for each exercise."""
+    """One student: the kind of file, the points expected for each exercise, and those that a person has given."""
 
     number: int
     kind: str
     expected: dict[str, float] = field(default_factory=dict)
+    by_hand: set[str] = field(default_factory=set)
 
     @property
     def login(self) -> str:
@@ -103,6 +104,11 @@ class Student:
     def name(self) -> str:
         """What Moodle calls the student."""
         return f"Zoë Ñandú{self.number}"
+
+
+def points_of(paper: Any) -> dict[str, float]:
+    """Exercise → the points that a notebook should have."""
+    return {test.id.removesuffix("-test"): paper.points(test) for test in paper.tests}
 
 
 @dataclass
@@ -162,13 +168,13 @@ class Term:
 
     def paper(self) -> Any:
         """A released notebook with answers drawn by the seed."""
-        path = notebook.NOTEBOOKS / self.lesson / f"{self.lesson}.ipynb"
-        paper = MAKE["Paper"](self.lesson, nbformat.read(path, as_version=4), notebook.read(self.lesson))
-        paper.write(*paper.answers)
+        paper = self.blank()
         what = self.draw.choice(["right", "another", "mistake", "mistake", "half"])
         if what == "half":
-            MAKE["half_done"](*paper.answers[: len(paper.answers) // 2])(paper := self.blank())
-        elif what == "another" and (others := right.of_lesson(self.lesson)):
+            MAKE["half_done"](*paper.answers[: len(paper.answers) // 2])(paper)
+            return paper
+        paper.write(*paper.answers)
+        if what == "another" and (others := right.of_lesson(self.lesson)):
             answer = self.draw.choice(others)
             paper.put(answer.cell, answer.source)
         elif what == "mistake":
@@ -186,10 +192,9 @@ class Term:
         with zipfile.ZipFile(download, "w", zipfile.ZIP_DEFLATED) as archive:
             for student in self.students:
                 paper, (path, write) = self.paper(), KINDS[student.kind]
-                lost = student.kind == UNREADABLE
-                student.expected = {
-                    test.id.removesuffix("-test"): 0.0 if lost else paper.points(test) for test in paper.tests
-                }
+                student.expected = points_of(paper)
+                if student.kind == UNREADABLE:
+                    student.expected = dict.fromkeys(student.expected, 0.0)
                 folder = f"{student.name}_{student.number}_assignsubmission_file_"
                 info = zipfile.ZipInfo(f"{folder}/{path.format(lesson=self.lesson)}", (2026, 9, 30, 10, 0, 0))
                 archive.writestr(info, write(paper.nb))
@@ -207,6 +212,7 @@ class Term:
             for student in students:
                 exercise = self.draw.choice(sorted(student.expected))
                 student.expected[exercise] += 0.5
+                student.by_hand.add(exercise)
                 found = gradebook.find_grade(f"{exercise}-test", self.lesson, self.lesson, student.login)
                 found.manual_score, found.needs_manual_grade = student.expected[exercise], False
                 comment = gradebook.find_comment(exercise, self.lesson, self.lesson, student.login)
@@ -229,28 +235,15 @@ class Term:
                 if gradebook.find_submission(self.lesson, student.login).extension != datetime.timedelta(days=3):
                     self.wrong.append(f"{after}: the extension of {student.login} is gone")
 
-    def hand_in_again(self, students: list[Student], by_hand: list[Student]) -> None:
+    def hand_in_again(self, students: list[Student]) -> None:
         """All right now; a score by hand stays."""
         paper = self.blank()
         MAKE["all_right"](paper)
         for student in students:
             path = self.root / "submitted" / student.login / self.lesson / f"{self.lesson}.ipynb"
             path.write_bytes(_plain(paper.nb))
-            old, student.kind = student.expected, "as it should be"
-            student.expected = {test.id.removesuffix("-test"): paper.points(test) for test in paper.tests}
-            if student in by_hand:
-                entered = [
-                    exercise
-                    for exercise, points in old.items()
-                    if points % 0.5 == 0 and self.entered(student, exercise)
-                ]
-                student.expected |= {exercise: old[exercise] for exercise in entered}
-
-    def entered(self, student: Student, exercise: str) -> bool:
-        """Whether somebody entered points for this."""
-        with Course(self.root).gradebook() as gradebook:
-            found = gradebook.find_grade(f"{exercise}-test", self.lesson, self.lesson, student.login)
-            return found.manual_score is not None
+            kept = {exercise: student.expected[exercise] for exercise in student.by_hand}
+            student.kind, student.expected = "as it should be", points_of(paper) | kept
 
     def change_a_test(self) -> None:
         """One sentence more in a test cell, as upstream or an instructor changes it."""
@@ -286,7 +279,7 @@ def go(term: Term) -> None:
     term.grade()
     term.compare("points by hand")
     term.kept(by_hand, "points by hand")
-    term.hand_in_again(again, by_hand)
+    term.hand_in_again(again)
     term.grade()
     term.compare("handed in again")
     term.kept(by_hand, "handed in again")
