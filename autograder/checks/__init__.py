@@ -10,7 +10,6 @@ A test cell tries the checks of its exercise with one line, which is made from t
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import sys
@@ -58,13 +57,14 @@ def of_exercise(exercise: str) -> list[Check]:
 
 def refuse_checks_of_nothing(lesson: str) -> None:
     """ValueError, in one line with file and line, for a check of no exercise of its lesson: nothing would call it."""
+    from autograder.lessons.course_settings import did_you_mean
+
     exercises, topic = answer.solutions(lesson), lesson.split("_", 1)[1]
     _load(topic)
     for one in REGISTERED.values():
         if one.topic == topic and one.exercise not in exercises:
-            near = difflib.get_close_matches(one.exercise, exercises, n=1, cutoff=0)
-            meant = f"did you mean {near[0]}?" if near else "it has none"
-            raise ValueError(f"{one.place}: {one.name} is a check of {one.exercise}, no exercise of {lesson}: {meant}")
+            meant = did_you_mean(one.exercise, exercises) or ": it has none"
+            raise ValueError(f"{one.place}: {one.name} is a check of {one.exercise}, no exercise of {lesson}{meant}")
 
 
 def try_exercise(exercise: str, only: str = "", /, **functions: Any) -> None:
