@@ -77,7 +77,7 @@ def means_of_micro_batches_are_found(find_divisor, *, rng):
 
 @check(DIVISOR, points=0.5)
 def means_of_ranks_are_found(find_divisor, *, rng):
-    """A mean over ranks is told from a mean over micro-batches, and from the right division."""
+    """A mean over ranks is distinguished from a mean over micro-batches and from the right division."""
     # As above: nothing to draw.
     yield _case(find_divisor, rng, "ranks")
 
