@@ -1,6 +1,9 @@
 """What checks watch answers with sees what it says that it sees."""
 
 import os
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -98,3 +101,21 @@ def test_only_a_durable_order_is_durable(tmp_path, order, wrong):
         return
     with pytest.raises(CheckFailed, match=wrong):
         durability.expect_durable("a case", events, final, "save")
+
+
+def test_what_another_thread_has_freed_is_not_counted():
+    """As gloo's threads do with the copies that they send."""
+    code = """
+        import threading, torch
+        from autograder.checking.instruments.memory import Resident
+        def work():
+            for _ in range(3):
+                torch.ones(4_300_000)
+                held = [torch.ones(4_300_000), torch.ones(4_000_000)]
+                held.pop(0)
+        memory = Resident()
+        thread = threading.Thread(target=work); thread.start(); thread.join()
+        print(memory.above(0, patience=0))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 4e6

@@ -136,6 +136,10 @@ class LiveBytes(TorchDispatchMode):
         return result
 
 
+#: The number of `mallopt`'s parameter in glibc: blocks of so many bytes and more are mapped.
+_M_MMAP_THRESHOLD = -3
+
+
 class Resident:
     """How much more memory this process has than when this was made, as the system counts it, whatever holds it.
 
@@ -144,6 +148,10 @@ class Resident:
     """
 
     def __init__(self) -> None:
+        # From now on each large block is mapped by itself, so that it goes back to the system when it is freed. The C
+        # library keeps what other threads than the main one have freed, such as gloo's buffers.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**18)
         self.before = _resident()
 
     def above(self, allowed: float, patience: float = 2.0) -> int:
