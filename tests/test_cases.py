@@ -80,6 +80,8 @@ def case(answer: Any, expect: Any, ranks: int = 2, name: str = "a", **more: Any)
         (Seen("after step 2", 3), Seen("", 4), "the number after step 2 on rank 0 is 3, expected 4; count the ranks"),
         (Seen(number=5), Seen(number=at_most(4)), "is 5, expected at most 4; count the ranks"),
         (Seen(number=5), Seen(number=at_most(4, slack=1)), ""),
+        (Seen(number=1), Seen(number=at_most(4, least=1)), ""),
+        (Seen(number=0), Seen(number=at_most(4, least=1)), "is 0, expected at least 1; count the ranks"),
         (Seen(number=6), Seen(number=at_most(4, slack=1)), "is 6, expected at most 4;"),
         (Seen(number=float("nan")), Seen(number=at_most(4)), "is nan, expected at most 4;"),
         (Seen(number=SmallerThanAll()), Seen(number=at_most(4)), "expected at most 4;"),

@@ -324,7 +324,7 @@ def test_run_and_check(exercise):
     exercise.write(wrong)
     says, output = exercise.press("Check")
     assert says == f"Not yet: {notebook_says(wrong)}" and "m is [ 3.6 -1.8], expected [0.4, -0.2]" in says
-    assert output.startswith("the tests, line 4\n    assert np.allclose(m, [0.4, -0.2])")
+    assert output.startswith("the tests, line 5\n    assert np.allclose(m, [0.4, -0.2])")
     exercise.write(cells(LESSON, solved=True)[ADAM] + "\n\nprint('hello', np.arange(3))")
     assert exercise.press("Run") == ("Done.", "hello [0 1 2]\n")
     assert exercise.press("Check") == (RIGHT, "hello [0 1 2]\n")

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Real
@@ -91,10 +92,14 @@ class close:  # noqa: N801
 
 @dataclass(frozen=True)
 class at_most:  # noqa: N801
-    """Expected: a number that is not larger, or by no more than `slack`, of which messages say nothing."""
+    """Expected: a number that is not larger, or by no more than `slack`, of which messages say nothing.
+
+    Of what an answer that does nothing has 0, name the `least` that a right one has.
+    """
 
     number: float
     slack: float = 0.0
+    least: float = -math.inf
 
 
 # ---- cases ----
@@ -386,6 +391,8 @@ def _compare(got: Any, want: Any, what: str, because: str) -> None:
     elif isinstance(want, at_most):
         if not (isinstance(got, Real) and got <= want.number + want.slack):
             fail(f"{what} is {shown(got)}, expected at most {shown(want.number)}{why}", "", got)
+        if got < want.least:
+            fail(f"{what} is {shown(got)}, expected at least {shown(want.least)}{why}", "", got)
     elif "{}" in what and isinstance(want, dict):
         expect_equal("", sorted(got), sorted(want), what=f"the list of {what.replace('{}', 'keys')}")
         for key, expected in want.items():

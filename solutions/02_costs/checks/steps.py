@@ -89,7 +89,7 @@ def experts_travel_but_do_not_compute(tokens_to_hide, *, rng):
     because = "gradients of all parameters travel, and a token computes with the active ones"
     for total, active in ((671e9, 37e9), (30e9, 3e9), (float(rng.uniform(5e10, 1e12)), float(rng.uniform(1e9, 4e10)))):
         machine = _machine(rng)
-        yield _compared(tokens_to_hide, (active, active, *machine), (total, active, *machine), total / active, because)
+        yield _compared(tokens_to_hide, (total, total, *machine), (total, active, *machine), total / active, because)
 
 
 def _sizes(rng) -> tuple[int, int, int, float, float]:

@@ -203,5 +203,5 @@ def one_graph_is_alive(accumulate_gradients, *, rng):
     """A forward pass sees one micro-batch, each has at most two passes, and no graphs pile up."""
     for sizes in ([3] * 8, [1, 2, 5, 5, 1], [int(n) for n in rng.integers(2, 6, 6)]):
         counts = [tuple(rng.integers(1, 7, n)) for n in sizes]
-        limits = {"rows": at_most(max(sizes)), "passes": at_most(2), "graphs": at_most(GRAPHS)}
+        limits = {"rows": at_most(max(sizes), least=1), "passes": at_most(2), "graphs": at_most(GRAPHS)}
         yield _case(accumulate_gradients, rng, f"micro-batches of {sizes} rows", counts, **limits)

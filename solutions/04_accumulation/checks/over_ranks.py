@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,16 +199,22 @@ def small_differences_survive(noise_and_signal, *, rng):
 @check(NOISE, points=0.25)
 def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     """Each rank communicates at most 8 numbers more than the gradient has, and gathers no gradients."""
-    numel, n = 5_000, 4
+    # Of the values nothing is compared here, so nothing needs to be drawn.
+    yield _estimation(noise_and_signal, rng, 4, 5_000, 4, "float32", facts=Estimated(), judge=_sends(4, 5_000))
 
-    def too_much(rank: int, parts: list) -> str:
-        numbers = sum(_numbers(message, n) for messages in parts for message in messages)
+
+def _sends(world_size: int, numel: int) -> Callable[[int, list], str]:
+    """A judge of messages: something is sent, and no more than a gradient of `numel` numbers and eight more."""
+
+    def judge(rank: int, parts: list) -> str:
+        numbers = sum(_numbers(message, world_size) for messages in parts for message in messages)
+        if not numbers:
+            return f"rank {rank} sends nothing, and the scatter of the ranks' gradients is known to none of them alone"
         if numbers > numel + 8:
             return f"rank {rank} communicates {numbers:,} numbers, but the gradient has only {numel:,}"
         return ""
 
-    # Of the values nothing is compared here, so nothing needs to be drawn.
-    yield _estimation(noise_and_signal, rng, n, numel, 4, "float32", facts=Estimated(), judge=too_much)
+    return judge
 
 
 def _numbers(message: Any, world_size: int) -> int:
@@ -220,6 +227,7 @@ def _numbers(message: Any, world_size: int) -> int:
 
 @check(NOISE, points=0.25)
 def noise_leaves_the_gradient_alone(noise_and_signal, *, rng):
-    """The gradient that is given stays as it was, on every rank."""
+    """The gradient that is given stays as it was, on every rank, though all ranks' gradients are reduced."""
     for dtype in ("float64", "float32"):
-        yield _estimation(noise_and_signal, rng, 2, 5, 8, dtype, facts=Estimated(changed=""))
+        judge = _sends(2, 10**9)
+        yield _estimation(noise_and_signal, rng, 2, 5, 8, dtype, facts=Estimated(changed=""), judge=judge)

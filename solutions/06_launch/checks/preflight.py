@@ -82,7 +82,7 @@ def two_rounds_are_enough(slow_nodes, *, rng) -> Iterator[Call]:
     """However many nodes there are, and however many of them are slow, two rounds are enough if n is even."""
     for n in (8, 4 * int(rng.integers(3, 17)), 512):
         for slow in ([0], [n - 1], [int(rng.integers(n))], [0, 1], list(range(1, n // 2, 2))):
-            yield _case(slow_nodes, rng, n, slow, nodes=..., rounds=at_most(2))
+            yield _case(slow_nodes, rng, n, slow, nodes=..., rounds=at_most(2, least=1))
 
 
 @check(PREFLIGHT, points=0.25)

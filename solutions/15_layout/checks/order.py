@@ -30,13 +30,14 @@ def _fitting(measured: dict[str, float], sizes: dict[str, int], machine: Cluster
     ]
 
 
-def _drawn(rng: np.random.Generator, broken: bool) -> tuple[dict[str, int], dict[str, float], Cluster, Any]:
+def _drawn(rng: np.random.Generator, broken: bool, noise: float = 0.15) -> tuple[dict, dict, Cluster, Any]:
     """Sizes, a measurement, the machine, and the one order that explains it; None where a link is broken."""
     machine = find("H100" if rng.integers(3) else "GB200 NVL72")
     while True:
         sizes = {name: 2 ** int(rng.integers(1, 6)) for name in rng.permutation(["tp", "dp", "pp"]).tolist()}
         order = tuple(rng.permutation(list(sizes)).tolist())
-        measured = {n: e * float(rng.uniform(0.85, 1.15)) for n, e in _expected(order, sizes, machine).items()}
+        expected = _expected(order, sizes, machine)
+        measured = {name: e * float(rng.uniform(1 - noise, 1 + noise)) for name, e in expected.items()}
         if broken:
             measured[str(rng.choice(list(sizes)))] *= float(rng.uniform(0.35, 0.6))
             if not _fitting(measured, sizes, machine, 0.25):
@@ -50,31 +51,33 @@ class Orders:
     """What find_order says to each measurement."""
 
     said: dict[str, Any] = fact("the order for {}")
+    explained: dict[str, bool] = fact("whether there is an order for {}")
 
 
 def _ask(find_order: Any, questions: dict[str, tuple]) -> Orders:
     answers = {words: find_order(*question) for words, question in questions.items()}
-    return Orders({words: None if found is None else tuple(found) for words, found in answers.items()})
+    said = {words: None if found is None else tuple(found) for words, found in answers.items()}
+    return Orders(said, {words: found is not None for words, found in said.items()})
 
 
-def _asked(find_order: Any, rng: np.random.Generator, many: int, broken: bool) -> Call:
+def _asked(find_order: Any, drawn: list[tuple], which: str) -> Call:
     """All measurements in one call: a single wrong answer does not tell one mistake from another."""
     questions, right = {}, {}
-    for _ in range(many):
-        sizes, measured, machine, order = _drawn(rng, broken)
+    for sizes, measured, machine, order in drawn:
         speeds = ", ".join(f"{name} {size} at {measured[name] / 1e9:.0f} GB/s" for name, size in sizes.items())
         questions[f"{speeds} on {machine.name}"] = sizes, measured, machine
-        right[f"{speeds} on {machine.name}"] = order
-    return Call(_ask, find_order, questions, gives=Orders(right), name=f"{len(right)} measurements")
+        right[f"{speeds} on {machine.name}"] = order if which == "said" else order is not None
+    return Call(_ask, find_order, questions, gives=Orders(**{which: right}), name=f"{len(right)} measurements")
 
 
 @check(NUMBERING, points=1.5)
 def the_order_explains_the_measurement(find_order, *, rng):
     """The order whose groups have the measured bandwidths, each within 20 %, as a tuple, fastest-changing first."""
-    yield _asked(find_order, rng, 10, broken=False)
+    yield _asked(find_order, [_drawn(rng, broken=False) for _ in range(10)], "said")
 
 
 @check(NUMBERING, points=0.5)
 def a_broken_link_is_no_order(find_order, *, rng):
-    """None where no order explains all bandwidths."""
-    yield _asked(find_order, rng, 6, broken=True)
+    """None where no order explains all bandwidths, and only there."""
+    broken = [_drawn(rng, broken=True) for _ in range(6)]
+    yield _asked(find_order, [*broken, _drawn(rng, broken=False, noise=0.01)], "explained")
