@@ -170,13 +170,14 @@ def files_below(top: int, depth: int = limits.DEPTH) -> Iterator[tuple[str, str,
     """What is not a folder, below an open one: the folder it is in, its name, and a descriptor of that folder.
 
     A descriptor stays what it is if somebody puts a link in the folder's place meanwhile. Folders that lie deeper than
-    `depth` are not looked at.
+    `depth` are not looked at, nor one that may be listed and not entered.
     """
-    for place, folders, names, inner in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-        links = [name for name in folders if _is_link(name, inner)]
-        folders[:] = sorted(folders) if place.count(os.sep) < depth else []
-        for name in sorted([*links, *names]):
-            yield os.path.normpath(place), name, inner
+    with contextlib.suppress(PermissionError):  # fwalk raises it for the first folder alone
+        for place, folders, names, inner in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+            links = [name for name in folders if _is_link(name, inner)]
+            folders[:] = sorted(folders) if place.count(os.sep) < depth else []
+            for name in sorted([*links, *names]):
+                yield os.path.normpath(place), name, inner
 
 
 def _is_link(name: str, folder: int) -> bool:
