@@ -84,19 +84,21 @@ def test_nothing_of_a_lesson_is_left_out(lesson):
 
 
 def page(marked):
-    """A chapter with 1,200 words of core and 1,200 that are folded, which say so if `marked`."""
+    """A chapter with 1,200 words of core, 1,200 and 120 lines of code that are folded, which say so if `marked`."""
     paragraph = nodes.paragraph("", "word " * 1200)
     folded = nodes.container("", paragraph.deepcopy(), design_component="dropdown")
     document = utils.new_document("")
-    document += nodes.section("", nodes.title("", "A title"), paragraph, nodes.math_block(), folded)
+    code = nodes.container("", nodes.literal_block("", "line\n" * 120), classes=["cell_input"])  # 10 minutes
+    cell = nodes.container("", code, hide_mode="input")
+    document += nodes.section("", nodes.title("", "A title"), paragraph, nodes.math_block(), folded, cell)
     for name in [*(["Optional sections"] * marked), "Quiz"]:
         document[0] += nodes.section("", nodes.title("", name), nodes.literal_block("", "line\n" * 12))
     return document
 
 
 def test_a_chapter_with_optional_sections_says_the_minutes_of_its_core_and_of_all():
-    assert effort.reading(page(marked=True)) == [15, 25]  # 10 + 1/2; 20 + 1/2 + 1 + 1
-    assert effort.reading(page(marked=False)) == [25]
+    assert effort.reading(page(marked=True)) == [15, 35]  # 10 + 1/2; 30 + 1/2 + 1 + 1
+    assert effort.reading(page(marked=False)) == [35]
     assert effort.reading(utils.new_document("")) == [5]
 
 

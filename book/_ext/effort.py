@@ -1,6 +1,6 @@
 """Adds a line under the title of each chapter: how long it takes to read, and what there is to do.
 
-A chapter may have a core and optional parts. Optional is what is folded (`{dropdown}`), wherever it stands, and what
+A chapter may have a core and optional parts: what is folded (`{dropdown}`, code with `hide-input`), and what
 stands under the heading `## Optional sections`. The core is the rest, without the sections that one looks things up in
 or works through (`chapter.APPARATUS`). A chapter with that heading says the minutes of its core and those of the whole
 page; any other chapter those of the whole page.
@@ -45,7 +45,10 @@ def is_optional(node: nodes.Node) -> bool:
     """Is this a part of a chapter that its core leaves out?"""
     if isinstance(node, nodes.section):
         return node[0].astext() in (OPTIONAL, *APPARATUS)
-    return isinstance(node, nodes.container) and node.get("design_component") == "dropdown"
+    if not isinstance(node, nodes.container):
+        return False
+    folded = "cell_input" in node["classes"] and node.parent.get("hide_mode") in ("all", "input", "input+output")
+    return folded or node.get("design_component") == "dropdown"
 
 
 def minutes_of(node: nodes.Node, core: bool = False) -> float:
