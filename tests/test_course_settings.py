@@ -8,15 +8,18 @@ import re
 import shutil
 import subprocess
 import zipfile
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 import pytest
+from traitlets.config import Config
 
 from autograder import properties
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
+from autograder.grading.nbgrader import scoring
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
@@ -80,6 +83,9 @@ def released(root: Path, name: str = LESSON) -> nbformat.NotebookNode:
         ("timezone = 'Europe/Berlni'", "no time zone 'Europe/Berlni': did you mean Europe/Berlin?"),
         ("core = 'some'", "core: it is 'some': write 'all or nothing' or 'adds up'"),
         ("hints = 1", "hints: it is 1: write true or false"),
+        ("[lessons.03]\ncore = 'add'", "lessons.03.core: it is 'add': write 'all or nothing' or 'adds up'"),
+        ("[lessons.03]\nhints = 'no'", "lessons.03.hints: it is 'no': write true or false"),
+        ("[lessons.03]\nhint = false", "lessons.03: no setting 'hint': did you mean hints?"),
         ("[late]\npenalty_per_day = 10", "it is 10: write the part of the points, such as 0.1 for 10 %"),
         ("[late]\ngrace_minutes = true", "late.grace_minutes: it is True: write a number"),
         ("[lessons.03]\npoints.ex3 = 0", "an exercise has points above 0; to leave it out, use drop"),
@@ -165,6 +171,20 @@ def test_with_core_that_adds_up_the_others_count():
     assert properties.earned([("core", 2.0, True), (properties.VISIBLE, 0.0, False)], adds_up=True) == 0
 
 
+def test_a_lessons_own_core_and_hints_win_over_those_of_the_course(tmp_path):
+    """In the settings, in what students get, and in what makes a grade old: that lesson's, and no other one's."""
+    text = "core = 'adds up'\nhints = false\n[lessons.02]\n[lessons.03]\ncore = 'all or nothing'\nhints = true\n"
+    own = settings(tmp_path, text)
+    assert [(own.of(name).adds_up, own.of(name).hints) for name in own.names()] == [(True, False), (False, True)]
+    nbs = [adapted.adapted(nb := notebook.read(name), name, own) is nb for name in own.names()]
+    assert nbs == [False, True] and [bool(own.marks(name)) for name in own.names()] == [True, False]
+    other = settings(tmp_path, "[lessons.02]\ncore = 'adds up'\n[lessons.03]\nhints = false")
+    assert other.marks("02_costs") == own.marks("02_costs") and not other.marks("03_step")
+    assert main(["release", "--course", str(tmp_path)]) == 0
+    lists = {name: "".join(one.source for one in released(tmp_path, name).cells) for name in own.names()}
+    assert ["earns nothing" in text for text in lists.values()] == [False, True]
+
+
 def test_a_lesson_is_handed_out_from_its_date_on(tmp_path, capsys):
     text = "[lessons.02]\nrelease = 2000-01-01\ndue = 2000-02-01\n[lessons.03]\nrelease = 2999-01-01\n"
     settings(tmp_path, text)
@@ -213,6 +233,28 @@ def test_other_points_reach_gradebook_pages_file_and_report(toy):
     assert scores(toy) == {"ada": ("6", "6"), "ben": ("4", "6")}
 
 
+def test_where_the_core_adds_up_the_rest_of_an_exercise_counts(toy):
+    """ben's second exercise lacks its core, of two properties."""
+    path, found = toy.root / "autograded" / "ben" / LESSON / f"{LESSON}.ipynb", []
+    nb = nbformat.read(path, as_version=4)
+    test = cell(nb, "07-ex2-square-test")
+    (core,) = test.metadata.autograder.properties
+    core.name, core.points = "core", 1.5
+    test.metadata.autograder.properties.append(nbformat.from_dict({"name": "other", "points": 0.5, "status": "ok"}))
+    where = {"student": "ben", "assignment": LESSON, "notebook": LESSON, "db_url": f"sqlite:///{toy.root}/gradebook.db"}
+    for text in (
+        "",
+        "[lessons.07]\ncore = 'adds up'",
+        "core = 'adds up'",
+        "core = 'adds up'\n[lessons.07]\ncore = 'all or nothing'",
+    ):
+        settings(toy.root, text)
+        config = Config(CourseDirectory={"root": str(toy.root)})
+        scoring.SaveScores(config=config).preprocess(deepcopy(nb), {"nbgrader": where})
+        found.append(toy.points("ben")["ex2"])
+    assert found == [0, 0.5, 0.5, 0]
+
+
 def test_a_dropped_exercise_takes_its_points_and_nothing_that_a_person_entered(toy, capsys):
     with toy.course.gradebook() as gradebook:
         for exercise, points in (("07-ex1-double", 0.5), ("07-ex2-square", 1.5)):
@@ -255,7 +297,13 @@ def test_hints_can_be_left_out_of_the_pages(toy, monkeypatch):
     (lost,) = cell(nb, "07-ex2-square-test").metadata.autograder.properties
     lost.failure.hints = [{"name": "zero", "text": "You return nothing but 0."}]
     nbformat.write(nb, path)
-    for text, shown in (("[late]", True), ("hints = false", False), ("", True)):
+    for text, shown in (
+        ("[late]", True),
+        ("hints = false", False),
+        ("hints = false\n[lessons.07]\nhints = true", True),
+        ("[lessons.07]\nhints = false", False),
+        ("", True),
+    ):
         settings(toy.root, text)
         toy.course.task = None  # nothing is run again
         grade(toy)
