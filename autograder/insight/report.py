@@ -1,4 +1,4 @@
-"""`python -m autograder report`: one page on a graded class, for the instructor.
+"""`autograder report`: one page on a graded class, for the instructor.
 
 It shows scores, each exercise's success rate, the most frequent mistakes, and the submissions that a person should
 look at. The page is one HTML file without scripts, which needs no other file and no network.
@@ -50,14 +50,14 @@ def command(arguments: argparse.Namespace) -> int:
     folder = EXAMPLE_COURSE if arguments.example else Path(arguments.course or notebook.ROOT).expanduser()
     folder = folder if arguments.course else Path(os.path.relpath(folder))
     if not folder.is_dir():
-        how = "grade the example class first: `python -m autograder grade --example`" if arguments.example else ""
+        how = "grade the example class first: `autograder grade --example`" if arguments.example else ""
         raise ValueError(f"there is no folder {folder}: {how or 'name the one that holds gradebook.db'}")
     course = Course(folder)
     arguments.lessons = course.whole_names(arguments.lessons)
     found = marks.read(course, arguments.lessons)
     if not found.submissions:
         of = f" of {', '.join(arguments.lessons)}" if arguments.lessons else ""
-        print(f"Nothing to report: nothing{of} is graded in {folder}; run `python -m autograder grade` there first.")
+        print(f"Nothing to report: nothing{of} is graded in {folder}; run `autograder grade` there first.")
         return 0
     target = _file(arguments.output or folder / "report.html")
     write_whole(target, page(found, target))
@@ -218,7 +218,7 @@ def look(found: ClassMarks, target: Path) -> list[dict]:
 
 def _why_waiting(student: str) -> str:
     why = why_no_student(student)
-    return f"Not graded: {why}." if why else "Not graded yet, or not completely: run python -m autograder grade."
+    return f"Not graded: {why}." if why else "Not graded yet, or not completely: run autograder grade."
 
 
 def _reasons(one: Submission) -> list[str]:
