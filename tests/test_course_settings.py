@@ -13,13 +13,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.converters import GenerateFeedback
+from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from autograder import properties
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import scoring
+from autograder.grading.nbgrader import dates, scoring
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
@@ -346,6 +349,97 @@ def test_dates_in_the_gradebook_count_where_the_file_says_nothing_and_stay(toy):
     assert late(toy, policy) == ("4.5", "4")
     assert late(toy, policy + "[lessons.07]\ndue = 2026-10-19T14:00:00\n") == ("3", "3")
     assert late(toy, policy) == ("4.5", "4")
+
+
+def in_gradebook(toy, student="ben") -> tuple[datetime.datetime | None, datetime.timedelta | None]:
+    """The due date, and a student's extension."""
+    with toy.course.gradebook() as gradebook:
+        found = gradebook.find_submission(LESSON, student)
+        return found.assignment.duedate, found.extension
+
+
+def test_the_gradebook_has_the_dates_of_the_file_as_nbgrader_shows_them(toy, capsys):
+    """In UTC, across the end of summer time; also of a lesson that nobody has handed in."""
+    path = toy.root / "solutions" / "08_more" / "08_more.ipynb"
+    path.parent.mkdir()
+    shutil.copy(toy.root / "solutions" / LESSON / f"{LESSON}.ipynb", path)
+    text = "timezone = 'Europe/Berlin'\n[lessons.07]\ndue = 2026-10-24\n[lessons.08]\ndue = 2026-10-26T12:00:00\n"
+    settings(toy.root, text + "[extensions.ben]\n07 = 2026-10-27\n08 = 2\n[extensions.ada]\n07 = 1.5\n")
+    grade(toy)
+    assert in_gradebook(toy) == (datetime.datetime(2026, 10, 24, 21, 59, 59), datetime.timedelta(days=3, hours=1))
+    assert in_gradebook(toy, "ada")[1] == datetime.timedelta(days=1.5)
+    course = CourseDirectory(config=toy.course._config())
+    shown = {one["name"]: one["display_duedate"] for one in NbGraderAPI(course).get_assignments()}
+    assert shown == {LESSON: "2026-10-24 21:59:59 UTC", "08_more": "2026-10-26 11:00:00 UTC"}
+    assert "does not count" not in capsys.readouterr().err
+    before = (toy.root / "feedback" / "ben" / LESSON / f"{LESSON}.html").stat().st_mtime_ns
+    grade(toy)
+    assert (toy.root / "feedback" / "ben" / LESSON / f"{LESSON}.html").stat().st_mtime_ns == before, "nothing to do"
+    settings(toy.root, "[lessons.07]\n")
+    grade(toy)
+    assert in_gradebook(toy) == (None, None)
+
+
+def test_a_date_that_a_person_entered_is_told_once_and_comes_back(toy, capsys):
+    entered = datetime.datetime(2026, 10, 20, 12), datetime.timedelta(days=1)
+    with toy.course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LESSON, duedate=entered[0])
+        gradebook.grant_extension(LESSON, "ben", days=1)
+    text = "timezone = 'Europe/Berlin'\n[extensions.ben]\n07 = 2\n[lessons.07]\ndue = 2026-10-19T14:00:00\n"
+    late(toy, text.split("\n", 1)[1])
+    said = [line for line in capsys.readouterr().err.splitlines() if "does not count" in line]
+    assert [line.split("course.toml: ")[1].split(",")[0] for line in said] == [
+        "07_toy is due on 2026-10-19 at 14:00; 2026-10-20 at 14:00",
+        "ben has 2 more days for 07_toy; 1 days",
+    ]
+    ours = datetime.datetime(2026, 10, 19, 12), datetime.timedelta(days=2)
+    assert in_gradebook(toy) == ours
+    settings(toy.root, text + "drop = ['ex1']\n")
+    toy.course = Course(toy.root, jail=False)
+    grade(toy)
+    assert in_gradebook(toy) == ours and "does not count" not in capsys.readouterr().err
+    with toy.course.gradebook() as gradebook:  # once more, by formgrader
+        gradebook.update_or_create_assignment(LESSON, duedate="2026-10-22T12:00 +0000")
+    settings(toy.root, text.replace("19T14", "23T14"))
+    grade(toy)
+    assert in_gradebook(toy)[0] == datetime.datetime(2026, 10, 23, 12)
+    assert "07_toy is due on 2026-10-23 at 14:00; 2026-10-22 at 14:00, which" in capsys.readouterr().err
+    (toy.root / "course.toml").unlink()
+    grade(toy)
+    assert in_gradebook(toy) == (datetime.datetime(2026, 10, 22, 12), entered[1])
+
+
+def test_nbgraders_own_commands_write_the_dates_too(toy):
+    """As formgrader's buttons do."""
+    settings(toy.root, "timezone = 'UTC'\n[lessons.07]\ndue = 2026-10-19T12:00:00\n[extensions.ben]\n07 = 2\n")
+    config = toy.course._config(assignment_id=LESSON, student_id="ben")
+    assert not toy.course._convert(GenerateFeedback, config)
+    assert in_gradebook(toy) == (datetime.datetime(2026, 10, 19, 12), datetime.timedelta(days=2))
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_grader_that_is_killed_takes_no_date_of_the_file_for_a_persons(toy, monkeypatch, capsys, last):
+    """Before and after a new date is in the gradebook; what was written is noted before and after that."""
+    settings(toy.root, "[lessons.07]\ndue = 2026-10-19T12:00:00Z\n")
+    grade(toy)
+    settings(toy.root, "[lessons.07]\ndue = 2026-10-21T12:00:00Z\n")
+    save, calls = dates._save, []
+
+    def killed(*arguments):
+        save(*arguments)
+        calls.append(arguments)
+        if len(calls) == last:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(dates, "_save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        toy.course.grade(jobs=1, solutions=False)
+    monkeypatch.undo()
+    grade(toy)
+    assert in_gradebook(toy)[0] == datetime.datetime(2026, 10, 21, 12)
+    settings(toy.root, "[lessons.07]\n")
+    grade(toy)
+    assert in_gradebook(toy)[0] is None and "does not count" not in capsys.readouterr().err
 
 
 def test_late_days_are_used_up_in_the_order_of_the_due_dates(toy):

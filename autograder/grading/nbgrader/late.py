@@ -1,6 +1,6 @@
 """What is late, and what that costs: by `course.toml`, and by the dates in the gradebook where it says nothing.
 
-A date of `course.toml` comes before one that somebody has entered in the gradebook, which stays there.
+A date of `course.toml` comes before one that somebody has entered in the gradebook (`dates`).
 """
 
 from __future__ import annotations
