@@ -451,8 +451,48 @@ def test_late_days_are_used_up_in_the_order_of_the_due_dates(toy):
         gradebook.update_or_create_assignment("06_before", duedate=datetime.datetime(2026, 10, 1))
         gradebook.update_or_create_submission("06_before", "ada", timestamp=datetime.datetime(2026, 10, 2, 12))
         found = of_students(gradebook, own)
-    assert found["ada", "06_before"][1:] == (2, 2) and found["ada", LESSON][1:] == (2, 1)
-    assert found["ben", LESSON][1:] == (2, 2)
+    assert found["ada", "06_before"][1:3] == (2, 2) and found["ada", LESSON][1:3] == (2, 1)
+    assert found["ben", LESSON][1:3] == (2, 2)
+
+
+def of_report(toy, caption: str) -> list[list[str]]:
+    """The rows of a table of the report, below its head, as text."""
+    page = report.page(marks.read(toy.course), toy.root / "report.html")
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        if f"<caption>{caption}" in table:
+            rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)[1:]
+            cells = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+            return [[re.sub(r"<.*?>", "", one).strip() for one in row] for row in cells]
+    return []
+
+
+def test_the_report_says_who_was_late_what_it_costs_and_how_many_late_days_are_left(toy):
+    policy = "[late]\npenalty_per_day = 0.25\nlate_days = 1\n"
+    due = "[lessons.07]\ndue = 2026-10-19T14:00:00\n[extensions.ben]\n07 = 1\n"
+    late(toy, policy + due)
+    times = "Due 2026-10-19 at 14:00; handed in 2026-10-21 at 14:00."
+    with_more = "Due 2026-10-20 at 14:00, with an extension; handed in 2026-10-21 at 14:00."
+    assert of_report(toy, "Submissions that were late") == [
+        [
+            f"ada, {LESSON}: feedback",
+            "2 days late, 1 of them free",
+            "1.5",
+            f"{times} 25 % (1 day, 25 % each) of 6 points.",
+        ],
+        [f"ben, {LESSON}: feedback", "1 day late, 1 of them free", "0", f"{with_more} All its days are free."],
+    ]
+    assert of_report(toy, "Free days") == [[who, "1", "0", f"{LESSON} (1)"] for who in ("ada", "ben")]
+    with open(toy.root / "grades.csv", encoding="utf-8") as file:
+        assert [row["late_penalty"] for row in csv.DictReader(file)] == ["1.5", "0"]
+    settings(toy.root, f"timezone = 'Europe/Berlin'\n{policy.replace('0.25', '0.5')}{due}")
+    assert "is that of an earlier grading: run autograder grade." in of_report(toy, "Submissions that were late")[0][3]
+    late(toy, policy.replace("0.25", "2e-1").replace("days = 1", "days = 0") + due.replace("19T", "11T"))
+    assert of_report(toy, "Submissions")[0][2:] == ["6", f"{times.replace('-19', '-11')} 100 % of 6 points."]
+    late(toy, due.replace("-19T14:00:00", "-21T14:00:00"))
+    assert not of_report(toy, "Submissions that were late") and not of_report(toy, "Free days")
+    assert "late_penalty" not in (toy.root / "grades.csv").read_text(encoding="utf-8")
+    late(toy, due)
+    assert of_report(toy, "Submissions")[0][2:] == ["0", f"{times} Nothing says what that costs."]
 
 
 # --- the example, and the repository ----------------------------------------------------------------------

@@ -22,6 +22,7 @@ from autograder.lessons.notebook import natural
 
 if TYPE_CHECKING:
     from autograder.insight.marks import ClassMarks, Student, Submission
+    from autograder.lessons.course_settings import Settings
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -110,6 +111,9 @@ def page(found: ClassMarks, target: Path) -> str:
         submissions=len(found.submissions),
         look=look(found, target),
         questions=_questions(found),
+        late=_late(found, target),
+        late_days=_late_days(found),
+        days_each=found.own.late.late_days if found.own.late else 0,
         absent=[(lesson, absent) for lesson in found.lessons if (absent := found.absent(lesson))],
     )
 
@@ -194,6 +198,50 @@ def _questions(found: ClassMarks) -> list[tuple[str, str, list[str]]]:
                 waiting.setdefault((one.lesson, mark.exercise), []).append(one.student)
     order = sorted(waiting, key=lambda question: (question[0], natural(question[1])))
     return [(lesson, _title(name), waiting[lesson, name]) for lesson, name in order]
+
+
+def _late(found: ClassMarks, target: Path) -> list[dict]:
+    """The submissions that were late, or have a penalty: how late, what that costs, and why."""
+    return [
+        {
+            "lesson": one.lesson,
+            "student": one.student,
+            "link": link(found.root, target, one.student, one.lesson),
+            "late": one.late.words.removesuffix(" (late days)"),
+            "penalty": one.penalty,
+            "why": _why_penalty(one, found.own),
+        }
+        for one in sorted(found.submissions, key=lambda one: (one.lesson, natural(one.student)))
+        if one.late.days or one.penalty
+    ]
+
+
+def _why_penalty(one: Submission, own: Settings) -> str:
+    """Why a late submission has the penalty that it has, in sentences."""
+    late, policy, score = one.late, own.late, sum(mark.score for mark in one.marks)
+    times = [f"{own.local(time):%Y-%m-%d at %H:%M}" if time else "?" for time in (late.until, late.handed_in)]
+    said = f"Due {times[0]}{', with an extension' if late.extended else ''}; handed in {times[1]}."
+    if policy is None:
+        return f"{said} {'By the late policy of nbgrader.' if one.penalty else 'Nothing says what that costs.'}"
+    if abs(late.penalty(score, own) - one.penalty) > 0.005:
+        return f"{said} Its penalty is that of an earlier grading: run autograder grade."
+    if late.days == late.free:
+        return f"{said} All its days are free."
+    paid = late.days - late.free
+    part = 100 * min(1.0, paid * policy.penalty_per_day)
+    each = f" ({_count(paid, 'day')}, {100 * policy.penalty_per_day:g} % each)" if part < 100 else ""
+    return f"{said} {part:g} %{each} of {_points(score)} points."
+
+
+def _late_days(found: ClassMarks) -> list[tuple[str, int, int, str]]:
+    """(student, used, left, for which lessons) of everybody who has used late days."""
+    each, used = found.own.late.late_days if found.own.late else 0, dict[str, list[tuple[str, int]]]()
+    for one in found.submissions:
+        if one.late.free:
+            used.setdefault(one.student, []).append((one.lesson, one.late.free))
+    rows = [(student, sum(free for _, free in lessons), lessons) for student, lessons in used.items()]
+    rows.sort(key=lambda row: natural(row[0]))
+    return [(who, days, each - days, ", ".join(f"{name} ({free})" for name, free in of)) for who, days, of in rows]
 
 
 def _who(marks: list[tuple[str, str]]) -> list[str]:
