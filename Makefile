@@ -10,6 +10,8 @@ PYODIDE ?=
 BIN := .venv/bin
 STAMPS := _build/stamps
 STEP := $(BIN)/python .ci/step.py
+# For people, who call it in any folder. `make` itself runs `python -m autograder`, in the repository's own folder.
+COMMAND := $(BIN)/autograder
 
 # Use this environment's programs and kernels, not others on this machine.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -43,14 +45,14 @@ endif
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 # The book asks for the notebooks, which one core makes while the other runs the solutions.
-all: $(STAMPS)/chapters ## set up, run the solutions, build the book, grade the example class
+all: $(STAMPS)/chapters $(COMMAND) ## set up, run the solutions, build the book, grade the example class
 	@$(MAKE) --no-print-directory -j3 AT_ONCE=yes $(STAMPS)/book $(STAMPS)/executed $(STAMPS)/graded
 	@echo
 	@echo "The grades of the made-up class in examples/class:"
 	@echo
 	@cat _build/example-grades.txt
 	@echo
-	@echo "All its lessons: $(BIN)/python -m autograder grade --example"
+	@echo "All its lessons: $(COMMAND) grade --example"
 	@echo
 	@echo "The book:       $(CURDIR)/_build/html/index.html"
 	@echo "The notebooks:  make lab   (opens JupyterLab on notebooks/)"
@@ -61,10 +63,10 @@ book: $(STAMPS)/book ## build the book; with PYODIDE=FOLDER, put that Pyodide ne
 page: .venv/.ready ## build one chapter's page: LESSON=08_zero1
 	@$(BIN)/python .ci/page.py chapter $(LESSON)
 
-figure: .venv/.ready browser ## build a page with one figure that moves, and run its tests: NAME=race
+figure: $(COMMAND) browser ## build a page with one figure that moves, and run its tests: NAME=race
 	@$(BIN)/python .ci/page.py figure $(NAME)
 
-setup: .venv/.ready ## only install everything into .venv
+setup: $(COMMAND) ## only install everything into .venv
 	@echo "Everything is installed in .venv. make lab opens the notebooks, make book builds the book."
 
 pdf: $(STAMPS)/book browser ## print the book: _build/book.pdf
@@ -75,38 +77,38 @@ epub: $(STAMPS)/book ## write the book as an EPUB: _build/book.epub
 	@$(BIN)/python .ci/epub.py _build/html _build/book.epub
 	@echo "The book: $(CURDIR)/_build/book.epub"
 
-lab: .venv/.ready ## open JupyterLab, with nbgrader's extensions, on notebooks/
+lab: $(COMMAND) ## open JupyterLab, with nbgrader's extensions, on notebooks/
 	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
-notebooks: .venv/.ready ## regenerate notebooks/ from solutions/
+notebooks: $(COMMAND) ## regenerate notebooks/ from solutions/
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder hidden-tests $(LESSONS)
 	@$(BIN)/python -m autograder release $(LESSONS)
 
-handout: .venv/.ready ## write the folder and the zip for students, by course.toml: _build/handout.zip
+handout: $(COMMAND) ## write the folder and the zip for students, by course.toml: _build/handout.zip
 	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder handout $(LESSONS)
 
-run: .venv/.ready ## run the solution notebooks with papermill, test cells included
+run: $(COMMAND) ## run the solution notebooks with papermill, test cells included
 	@$(BIN)/python -m autograder run $(LESSONS)
 
-grade: .venv/.ready jail ## grade your class: submitted/ into gradebook.db, feedback/ and grades.csv
+grade: $(COMMAND) jail ## grade your class: submitted/ into gradebook.db, feedback/ and grades.csv
 	@$(BIN)/python -m autograder grade
 
-report: .venv/.ready ## one page on your graded class: report.html
+report: $(COMMAND) ## one page on your graded class: report.html
 	@$(BIN)/python -m autograder report
 
-audit: .venv/.ready ## grade every known wrong and right answer; with RECORD=1, record what they fail
+audit: $(COMMAND) ## grade every known wrong and right answer; with RECORD=1, record what they fail
 	@$(BIN)/python -m autograder audit $(LESSONS) $(if $(RECORD),--record)
 
-try: .venv/.ready ## release, style, audit and jail of one exercise, in seconds: EXERCISE=02-ex7
+try: $(COMMAND) ## release, style, audit and jail of one exercise, in seconds: EXERCISE=02-ex7
 	@$(BIN)/python -m autograder try $(EXERCISE) $(if $(RECORD),--record)
 
-mutants: .venv/.ready ## grade the solutions with small changes: which checks notice; MOST of each exercise
+mutants: $(COMMAND) ## grade the solutions with small changes: which checks notice; MOST of each exercise
 	@$(BIN)/python -m autograder mutants $(LESSONS) --most $(MOST)
 
 # Where the variable PYODIDE is set, mypy takes the program to be one for Pyodide, without Linux's calls.
-check: .venv/.ready ## the quick checks: style, types, order of imports, stale notebooks, what was forgotten
+check: $(COMMAND) ## the quick checks: style, types, order of imports, stale notebooks, what was forgotten
 	@$(BIN)/ruff check --quiet --extend-exclude examples .
 	@$(BIN)/ruff format --quiet --check .
 	@mkdir -p _build
@@ -138,14 +140,14 @@ lock: .venv/.ready ## write down the exact versions of everything that is instal
 # (tests/conftest.py). The attacks load the machine as much as they can, so no other test runs next to them.
 PYTEST := $(BIN)/python -m pytest --durations=25
 
-test: .venv/.ready browser jail ## run the tests of the code, all solutions, a sample of the known answers
+test: $(COMMAND) browser jail ## run the tests of the code, all solutions, a sample of the known answers
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m "not thorough"
 	@$(PYTEST) tests/attacks -m "not thorough"
 
-quick: .venv/.ready ## run the tests of files that have changed since BASE (default: HEAD)
+quick: $(COMMAND) ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD) $(if $(filter no,$(FIGURES)),--no-figures)
 
-thorough: .venv/.ready browser firefox epubcheck jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
+thorough: $(COMMAND) browser firefox epubcheck jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 
@@ -187,6 +189,9 @@ npm: .venv/.ready
 	@[ -x $(BIN)/python ] && $(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear .venv
 	@$(STEP) "installing into .venv (a few minutes the first time)" _build/pip.log -- $(BIN)/python -m pip install -r requirements.txt -e '.[dev]' -c requirements.lock
 	@touch $@
+
+$(COMMAND): .ci/autograder | .venv/.ready
+	@install -m 755 $< $@
 
 # The list of all inputs, written only when it differs.
 $(STAMPS)/inputs: FORCE

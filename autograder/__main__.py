@@ -1,12 +1,19 @@
-"""`python -m autograder COMMAND`: each command is in a module of its own."""
+"""`autograder COMMAND`: each command is in a module of its own."""
 
-from __future__ import annotations
-
-import argparse
-import importlib
-import io
-import signal
+# Of what is imported up to the call of execv, all is loaded by then: `from __future__ import …` would not be.
+import os
 import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if __name__ == "__main__" and not sys.flags.safe_path and os.path.realpath(sys.path[0]) != os.path.realpath(ROOT):
+    # `python -m` looks for modules in the folder in which it is called, where a student's json.py may lie; so do the
+    # processes that it starts. -P ends that; what `python -m` has imported before this line, it cannot undo.
+    os.execv(sys.executable, [sys.executable, "-P", *sys.orig_argv[1:]])
+
+import argparse  # noqa: E402
+import importlib  # noqa: E402
+import io  # noqa: E402
+import signal  # noqa: E402
 
 #: Each module adds one subcommand with `add_parser(subparsers)`, and imports slow packages only when it runs.
 COMMANDS = (
@@ -42,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8
-    parser = argparse.ArgumentParser(prog="python -m autograder", description=(__doc__ or "").split(":")[0])
+    parser = argparse.ArgumentParser(prog="autograder", description=(__doc__ or "").split(":")[0])
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"autograder.{name}").add_parser(subparsers)

@@ -8,7 +8,7 @@ A property is a check. Its decorator says what it is worth::
 The check with the most points is the core (of two, the one that comes first). Without it, nothing else counts. The
 checks with `core=True` belong to it. The others are tried by themselves, after it.
 
-The hidden part of a test cell tries them all. `python -m autograder hidden-tests` makes it from the checks. It names
+The hidden part of a test cell tries them all. `autograder hidden-tests` makes it from the checks. It names
 the student's functions, because what an exercise builds on is read from the sources of its cells.
 
 Whatever else the cell does is its visible part: assertions, mostly, that show a student what some of the properties

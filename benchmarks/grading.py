@@ -4,7 +4,7 @@
 
 Every student hands in each lesson: right answers, other right answers, known mistakes, half-done and untouched
 notebooks, in turn. Plain nbgrader is `nbgrader autograde` with its own preprocessors; only the names of the folders are
-ours. Our grader is `python -m autograder grade`, in the jail, feedback included. They run one after the other and start
+ours. Our grader is `autograder grade`, in the jail, feedback included. They run one after the other and start
 from the same gradebook. Prints both times, their ratio, and each row in which the two gradebooks differ.
 """
 

@@ -8,15 +8,21 @@ import re
 import shutil
 import subprocess
 import zipfile
+from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.converters import GenerateFeedback
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
 
 from autograder import properties
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
+from autograder.grading.nbgrader import dates, scoring
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
@@ -80,6 +86,9 @@ def released(root: Path, name: str = LESSON) -> nbformat.NotebookNode:
         ("timezone = 'Europe/Berlni'", "no time zone 'Europe/Berlni': did you mean Europe/Berlin?"),
         ("core = 'some'", "core: it is 'some': write 'all or nothing' or 'adds up'"),
         ("hints = 1", "hints: it is 1: write true or false"),
+        ("[lessons.03]\ncore = 'add'", "lessons.03.core: it is 'add': write 'all or nothing' or 'adds up'"),
+        ("[lessons.03]\nhints = 'no'", "lessons.03.hints: it is 'no': write true or false"),
+        ("[lessons.03]\nhint = false", "lessons.03: no setting 'hint': did you mean hints?"),
         ("[late]\npenalty_per_day = 10", "it is 10: write the part of the points, such as 0.1 for 10 %"),
         ("[late]\ngrace_minutes = true", "late.grace_minutes: it is True: write a number"),
         ("[lessons.03]\npoints.ex3 = 0", "an exercise has points above 0; to leave it out, use drop"),
@@ -165,6 +174,20 @@ def test_with_core_that_adds_up_the_others_count():
     assert properties.earned([("core", 2.0, True), (properties.VISIBLE, 0.0, False)], adds_up=True) == 0
 
 
+def test_a_lessons_own_core_and_hints_win_over_those_of_the_course(tmp_path):
+    """In the settings, in what students get, and in what makes a grade old: that lesson's, and no other one's."""
+    text = "core = 'adds up'\nhints = false\n[lessons.02]\n[lessons.03]\ncore = 'all or nothing'\nhints = true\n"
+    own = settings(tmp_path, text)
+    assert [(own.of(name).adds_up, own.of(name).hints) for name in own.names()] == [(True, False), (False, True)]
+    nbs = [adapted.adapted(nb := notebook.read(name), name, own) is nb for name in own.names()]
+    assert nbs == [False, True] and [bool(own.marks(name)) for name in own.names()] == [True, False]
+    other = settings(tmp_path, "[lessons.02]\ncore = 'adds up'\n[lessons.03]\nhints = false")
+    assert other.marks("02_costs") == own.marks("02_costs") and not other.marks("03_step")
+    assert main(["release", "--course", str(tmp_path)]) == 0
+    lists = {name: "".join(one.source for one in released(tmp_path, name).cells) for name in own.names()}
+    assert ["earns nothing" in text for text in lists.values()] == [False, True]
+
+
 def test_a_lesson_is_handed_out_from_its_date_on(tmp_path, capsys):
     text = "[lessons.02]\nrelease = 2000-01-01\ndue = 2000-02-01\n[lessons.03]\nrelease = 2999-01-01\n"
     settings(tmp_path, text)
@@ -213,6 +236,28 @@ def test_other_points_reach_gradebook_pages_file_and_report(toy):
     assert scores(toy) == {"ada": ("6", "6"), "ben": ("4", "6")}
 
 
+def test_where_the_core_adds_up_the_rest_of_an_exercise_counts(toy):
+    """ben's second exercise lacks its core, of two properties."""
+    path, found = toy.root / "autograded" / "ben" / LESSON / f"{LESSON}.ipynb", []
+    nb = nbformat.read(path, as_version=4)
+    test = cell(nb, "07-ex2-square-test")
+    (core,) = test.metadata.autograder.properties
+    core.name, core.points = "core", 1.5
+    test.metadata.autograder.properties.append(nbformat.from_dict({"name": "other", "points": 0.5, "status": "ok"}))
+    where = {"student": "ben", "assignment": LESSON, "notebook": LESSON, "db_url": f"sqlite:///{toy.root}/gradebook.db"}
+    for text in (
+        "",
+        "[lessons.07]\ncore = 'adds up'",
+        "core = 'adds up'",
+        "core = 'adds up'\n[lessons.07]\ncore = 'all or nothing'",
+    ):
+        settings(toy.root, text)
+        config = Config(CourseDirectory={"root": str(toy.root)})
+        scoring.SaveScores(config=config).preprocess(deepcopy(nb), {"nbgrader": where})
+        found.append(toy.points("ben")["ex2"])
+    assert found == [0, 0.5, 0.5, 0]
+
+
 def test_a_dropped_exercise_takes_its_points_and_nothing_that_a_person_entered(toy, capsys):
     with toy.course.gradebook() as gradebook:
         for exercise, points in (("07-ex1-double", 0.5), ("07-ex2-square", 1.5)):
@@ -255,7 +300,13 @@ def test_hints_can_be_left_out_of_the_pages(toy, monkeypatch):
     (lost,) = cell(nb, "07-ex2-square-test").metadata.autograder.properties
     lost.failure.hints = [{"name": "zero", "text": "You return nothing but 0."}]
     nbformat.write(nb, path)
-    for text, shown in (("[late]", True), ("hints = false", False), ("", True)):
+    for text, shown in (
+        ("[late]", True),
+        ("hints = false", False),
+        ("hints = false\n[lessons.07]\nhints = true", True),
+        ("[lessons.07]\nhints = false", False),
+        ("", True),
+    ):
         settings(toy.root, text)
         toy.course.task = None  # nothing is run again
         grade(toy)
@@ -300,6 +351,97 @@ def test_dates_in_the_gradebook_count_where_the_file_says_nothing_and_stay(toy):
     assert late(toy, policy) == ("4.5", "4")
 
 
+def in_gradebook(toy, student="ben") -> tuple[datetime.datetime | None, datetime.timedelta | None]:
+    """The due date, and a student's extension."""
+    with toy.course.gradebook() as gradebook:
+        found = gradebook.find_submission(LESSON, student)
+        return found.assignment.duedate, found.extension
+
+
+def test_the_gradebook_has_the_dates_of_the_file_as_nbgrader_shows_them(toy, capsys):
+    """In UTC, across the end of summer time; also of a lesson that nobody has handed in."""
+    path = toy.root / "solutions" / "08_more" / "08_more.ipynb"
+    path.parent.mkdir()
+    shutil.copy(toy.root / "solutions" / LESSON / f"{LESSON}.ipynb", path)
+    text = "timezone = 'Europe/Berlin'\n[lessons.07]\ndue = 2026-10-24\n[lessons.08]\ndue = 2026-10-26T12:00:00\n"
+    settings(toy.root, text + "[extensions.ben]\n07 = 2026-10-27\n08 = 2\n[extensions.ada]\n07 = 1.5\n")
+    grade(toy)
+    assert in_gradebook(toy) == (datetime.datetime(2026, 10, 24, 21, 59, 59), datetime.timedelta(days=3, hours=1))
+    assert in_gradebook(toy, "ada")[1] == datetime.timedelta(days=1.5)
+    course = CourseDirectory(config=toy.course._config())
+    shown = {one["name"]: one["display_duedate"] for one in NbGraderAPI(course).get_assignments()}
+    assert shown == {LESSON: "2026-10-24 21:59:59 UTC", "08_more": "2026-10-26 11:00:00 UTC"}
+    assert "does not count" not in capsys.readouterr().err
+    before = (toy.root / "feedback" / "ben" / LESSON / f"{LESSON}.html").stat().st_mtime_ns
+    grade(toy)
+    assert (toy.root / "feedback" / "ben" / LESSON / f"{LESSON}.html").stat().st_mtime_ns == before, "nothing to do"
+    settings(toy.root, "[lessons.07]\n")
+    grade(toy)
+    assert in_gradebook(toy) == (None, None)
+
+
+def test_a_date_that_a_person_entered_is_told_once_and_comes_back(toy, capsys):
+    entered = datetime.datetime(2026, 10, 20, 12), datetime.timedelta(days=1)
+    with toy.course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LESSON, duedate=entered[0])
+        gradebook.grant_extension(LESSON, "ben", days=1)
+    text = "timezone = 'Europe/Berlin'\n[extensions.ben]\n07 = 2\n[lessons.07]\ndue = 2026-10-19T14:00:00\n"
+    late(toy, text.split("\n", 1)[1])
+    said = [line for line in capsys.readouterr().err.splitlines() if "does not count" in line]
+    assert [line.split("course.toml: ")[1].split(",")[0] for line in said] == [
+        "07_toy is due on 2026-10-19 at 14:00; 2026-10-20 at 14:00",
+        "ben has 2 more days for 07_toy; 1 days",
+    ]
+    ours = datetime.datetime(2026, 10, 19, 12), datetime.timedelta(days=2)
+    assert in_gradebook(toy) == ours
+    settings(toy.root, text + "drop = ['ex1']\n")
+    toy.course = Course(toy.root, jail=False)
+    grade(toy)
+    assert in_gradebook(toy) == ours and "does not count" not in capsys.readouterr().err
+    with toy.course.gradebook() as gradebook:  # once more, by formgrader
+        gradebook.update_or_create_assignment(LESSON, duedate="2026-10-22T12:00 +0000")
+    settings(toy.root, text.replace("19T14", "23T14"))
+    grade(toy)
+    assert in_gradebook(toy)[0] == datetime.datetime(2026, 10, 23, 12)
+    assert "07_toy is due on 2026-10-23 at 14:00; 2026-10-22 at 14:00, which" in capsys.readouterr().err
+    (toy.root / "course.toml").unlink()
+    grade(toy)
+    assert in_gradebook(toy) == (datetime.datetime(2026, 10, 22, 12), entered[1])
+
+
+def test_nbgraders_own_commands_write_the_dates_too(toy):
+    """As formgrader's buttons do."""
+    settings(toy.root, "timezone = 'UTC'\n[lessons.07]\ndue = 2026-10-19T12:00:00\n[extensions.ben]\n07 = 2\n")
+    config = toy.course._config(assignment_id=LESSON, student_id="ben")
+    assert not toy.course._convert(GenerateFeedback, config)
+    assert in_gradebook(toy) == (datetime.datetime(2026, 10, 19, 12), datetime.timedelta(days=2))
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_grader_that_is_killed_takes_no_date_of_the_file_for_a_persons(toy, monkeypatch, capsys, last):
+    """Before and after a new date is in the gradebook; what was written is noted before and after that."""
+    settings(toy.root, "[lessons.07]\ndue = 2026-10-19T12:00:00Z\n")
+    grade(toy)
+    settings(toy.root, "[lessons.07]\ndue = 2026-10-21T12:00:00Z\n")
+    save, calls = dates._save, []
+
+    def killed(*arguments):
+        save(*arguments)
+        calls.append(arguments)
+        if len(calls) == last:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(dates, "_save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        toy.course.grade(jobs=1, solutions=False)
+    monkeypatch.undo()
+    grade(toy)
+    assert in_gradebook(toy)[0] == datetime.datetime(2026, 10, 21, 12)
+    settings(toy.root, "[lessons.07]\n")
+    grade(toy)
+    assert in_gradebook(toy)[0] is None and "does not count" not in capsys.readouterr().err
+
+
 def test_late_days_are_used_up_in_the_order_of_the_due_dates(toy):
     """Two lessons, two days late each; of three late days, the second lesson gets one."""
     from autograder.grading.nbgrader.late import of_students
@@ -309,8 +451,48 @@ def test_late_days_are_used_up_in_the_order_of_the_due_dates(toy):
         gradebook.update_or_create_assignment("06_before", duedate=datetime.datetime(2026, 10, 1))
         gradebook.update_or_create_submission("06_before", "ada", timestamp=datetime.datetime(2026, 10, 2, 12))
         found = of_students(gradebook, own)
-    assert found["ada", "06_before"][1:] == (2, 2) and found["ada", LESSON][1:] == (2, 1)
-    assert found["ben", LESSON][1:] == (2, 2)
+    assert found["ada", "06_before"][1:3] == (2, 2) and found["ada", LESSON][1:3] == (2, 1)
+    assert found["ben", LESSON][1:3] == (2, 2)
+
+
+def of_report(toy, caption: str) -> list[list[str]]:
+    """The rows of a table of the report, below its head, as text."""
+    page = report.page(marks.read(toy.course), toy.root / "report.html")
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        if f"<caption>{caption}" in table:
+            rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)[1:]
+            cells = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+            return [[re.sub(r"<.*?>", "", one).strip() for one in row] for row in cells]
+    return []
+
+
+def test_the_report_says_who_was_late_what_it_costs_and_how_many_late_days_are_left(toy):
+    policy = "[late]\npenalty_per_day = 0.25\nlate_days = 1\n"
+    due = "[lessons.07]\ndue = 2026-10-19T14:00:00\n[extensions.ben]\n07 = 1\n"
+    late(toy, policy + due)
+    times = "Due 2026-10-19 at 14:00; handed in 2026-10-21 at 14:00."
+    with_more = "Due 2026-10-20 at 14:00, with an extension; handed in 2026-10-21 at 14:00."
+    assert of_report(toy, "Submissions that were late") == [
+        [
+            f"ada, {LESSON}: feedback",
+            "2 days late, 1 of them free",
+            "1.5",
+            f"{times} 25 % (1 day, 25 % each) of 6 points.",
+        ],
+        [f"ben, {LESSON}: feedback", "1 day late, 1 of them free", "0", f"{with_more} All its days are free."],
+    ]
+    assert of_report(toy, "Free days") == [[who, "1", "0", f"{LESSON} (1)"] for who in ("ada", "ben")]
+    with open(toy.root / "grades.csv", encoding="utf-8") as file:
+        assert [row["late_penalty"] for row in csv.DictReader(file)] == ["1.5", "0"]
+    settings(toy.root, f"timezone = 'Europe/Berlin'\n{policy.replace('0.25', '0.5')}{due}")
+    assert "is that of an earlier grading: run autograder grade." in of_report(toy, "Submissions that were late")[0][3]
+    late(toy, policy.replace("0.25", "2e-1").replace("days = 1", "days = 0") + due.replace("19T", "11T"))
+    assert of_report(toy, "Submissions")[0][2:] == ["6", f"{times.replace('-19', '-11')} 100 % of 6 points."]
+    late(toy, due.replace("-19T14:00:00", "-21T14:00:00"))
+    assert not of_report(toy, "Submissions that were late") and not of_report(toy, "Free days")
+    assert "late_penalty" not in (toy.root / "grades.csv").read_text(encoding="utf-8")
+    late(toy, due)
+    assert of_report(toy, "Submissions")[0][2:] == ["0", f"{times} Nothing says what that costs."]
 
 
 # --- the example, and the repository ----------------------------------------------------------------------

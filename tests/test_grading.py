@@ -1,4 +1,4 @@
-"""`python -m autograder grade`: the example class gets the expected points, and a course survives its instructor."""
+"""`autograder grade`: the example class gets the expected points, and a course survives its instructor."""
 
 import csv
 import html.parser

@@ -1,4 +1,4 @@
-"""`python -m autograder new-exercise` and `try`: an exercise that is whole, and what is wrong with one."""
+"""`autograder new-exercise` and `try`: an exercise that is whole, and what is wrong with one."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def made(tmp_path_factory):
 
 
 def run(root: Path, *arguments: str) -> tuple[int, str]:
-    """The exit status of `python -m autograder …` with the packages of the copy, and what it prints."""
+    """The exit status of `autograder …` with the packages of the copy, and what it prints."""
     environment = os.environ | {"PYTHONPATH": str(root)}
     del environment[check.SEED]  # what is recorded must be seen on two draws of inputs
     command = [sys.executable, "-m", "autograder", *arguments]

@@ -1,4 +1,4 @@
-"""`python -m autograder new-lesson`: a lesson that is whole, and nothing of one where there can be none."""
+"""`autograder new-lesson`: a lesson that is whole, and nothing of one where there can be none."""
 
 from __future__ import annotations
 

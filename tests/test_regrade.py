@@ -1,4 +1,4 @@
-"""`python -m autograder regrade`: what a mended test changes, said student by student; points by hand stay."""
+"""`autograder regrade`: what a mended test changes, said student by student; points by hand stay."""
 
 import pytest
 from nbformat import write
@@ -87,4 +87,4 @@ def test_before_anything_was_graded_it_says_so(tmp_path, capsys):
     toy.hand_in("ada", submission())
     status, out = regrade(toy, capsys)
     assert status == 0
-    assert out == "Nothing has been graded yet: run `python -m autograder grade` first.\n"
+    assert out == "Nothing has been graded yet: run `autograder grade` first.\n"

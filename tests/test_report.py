@@ -1,4 +1,4 @@
-"""`python -m autograder report`: every number on the page is true, and nothing on it runs."""
+"""`autograder report`: every number on the page is true, and nothing on it runs."""
 
 import json
 import re
@@ -196,7 +196,7 @@ def test_who_needs_a_look_and_why(parsed):
         f"jon, {LESSON}": "No points, although answers are written.",
         f"kim, {LESSON}": "Exercise 2: square: 1.5 by hand, 0 from the autograder. "
         "Exercise 3: half: 2 by hand, 3 from the autograder.",
-        f"mia, {LESSON}": "Not graded yet, or not completely: run python -m autograder grade.",
+        f"mia, {LESSON}": "Not graded yet, or not completely: run autograder grade.",
     }
 
 
@@ -401,7 +401,7 @@ def one_line(text):
 
 def test_an_empty_course_is_one_line_and_stays_empty(tmp_path, capsys):
     assert main(["report", "--course", str(tmp_path), "--canvas", str(tmp_path / "c.csv")]) == 0
-    assert f"nothing is graded in {tmp_path}; run `python -m autograder grade`" in one_line(capsys.readouterr().out)
+    assert f"nothing is graded in {tmp_path}; run `autograder grade`" in one_line(capsys.readouterr().out)
     assert not list(tmp_path.iterdir())
 
 

@@ -155,7 +155,7 @@ def test_the_guide_is_short_and_names_commands_and_files_that_exist():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert len(text.split()) <= 1257, "half of what it once had: move the rest to docstrings or the contributor's page"
     helped = subprocess.run([sys.executable, "-m", "autograder", "--help"], cwd=ROOT, capture_output=True, text=True)
-    commands = set(re.findall(r"python -m autograder\s+([\w-]+)", text))
+    commands = set(re.findall(r"(?:`|\$ |and )autograder\s+([\w-]+)", text))
     assert commands and not [name for name in commands if not re.search(rf"^ +{name}\s", helped.stdout, re.MULTILINE)]
     assert not set(re.findall(r"\bmake ([a-z]+)\b(?= |`|\n)", text)) - TARGETS
     named = re.findall(r"`((?:autograder|book|examples|tests|solutions)/[\w/.]+)`", text)

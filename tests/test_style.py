@@ -97,6 +97,12 @@ def test_the_book_holds_every_lesson_and_its_notebook():
         assert (ROOT / f"{name}.md").is_file() or (ROOT / f"{name}.ipynb").is_file(), name
 
 
+def test_pages_name_the_command_that_can_be_called_in_any_folder():
+    """`python -m` takes modules from the folder in which it is called, such as a student's."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "book").rglob("*.md"), *(ROOT / "autograder").rglob("*.j2")]
+    assert not [str(page) for page in pages if "python -m autograder" in page.read_text()]
+
+
 def test_every_source_is_complete_and_listed_once():
     text = (ROOT / "book" / "references.bib").read_text()
     keys = re.findall(r"^@\w+\{([^,]+),", text, flags=re.MULTILINE)

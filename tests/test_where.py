@@ -1,4 +1,4 @@
-"""`python -m autograder where`: the places of an exercise are there, with the right lines, and none is left out."""
+"""`autograder where`: the places of an exercise are there, with the right lines, and none is left out."""
 
 from __future__ import annotations
 

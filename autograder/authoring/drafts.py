@@ -1,4 +1,4 @@
-"""`python -m autograder drafts`: which lessons are drafts, and what each still lacks.
+"""`autograder drafts`: which lessons are drafts, and what each still lacks.
 
 A lesson whose title cell carries the tag `draft` need not have the size of a finished lesson yet. It must meet every
 other rule. `make check` prints one line for each draft.

@@ -1,4 +1,4 @@
-"""`python -m autograder handout`: the folder and the zip that students get, without answers and hidden tests.
+"""`autograder handout`: the folder and the zip that students get, without answers and hidden tests.
 
 Everything in them is listed here, is made from what is listed here, or is in a lesson's `files/`: what somebody leaves
 elsewhere in the repository cannot slip in. The notebooks are made anew from the solutions, so that nobody's own work in

@@ -1,4 +1,4 @@
-"""`python -m autograder new-exercise 02 bus_bandwidth --points 2`: a whole exercise at a lesson's end, to replace.
+"""`autograder new-exercise 02 bus_bandwidth --points 2`: a whole exercise at a lesson's end, to replace.
 
 It gets its cells, a check, a known wrong and another right answer, from `templates/exercise/`, in which NN stands for
 the lesson's number, 0 for that of the exercise and new_function for its function; and what the title cell and the
@@ -60,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
     exercise = next(reversed(answer.solutions(lesson)))
     print(f"\n{rules.short_of(exercise)} passes its tests. Replace what it holds:\n")
     where.command(argparse.Namespace(exercise=exercise))
-    print(f"\nnext: python -m autograder try {rules.short_of(exercise)}")
+    print(f"\nnext: autograder try {rules.short_of(exercise)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m autograder new-lesson NN_topic`: a small lesson that is whole, with one exercise to replace.
+"""`autograder new-lesson NN_topic`: a small lesson that is whole, with one exercise to replace.
 
 Its files are made from `templates/`, in which NN stands for the number, TOPIC for the topic and TITLE for the title.
 All texts are made before the first is written, and if anything fails after that, everything is put back as it was.
@@ -63,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
     if planned:
         print(f"the lesson's title is {planned!r}, as planned for the number {lesson[:2]}")
     print(line)
-    print(f"next: python -m autograder audit {lesson}, then replace its exercise (CONTRIBUTING.md)")
+    print(f"next: autograder audit {lesson}, then replace its exercise (CONTRIBUTING.md)")
     return 0
 
 

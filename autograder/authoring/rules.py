@@ -1,6 +1,6 @@
 """The rules that every lesson keeps, and what it lacks: each function returns lines that say what to do, and where.
 
-`make check` tries them on all lessons, `python -m autograder try` on the lesson of one exercise.
+`make check` tries them on all lessons, `autograder try` on the lesson of one exercise.
 """
 
 from __future__ import annotations

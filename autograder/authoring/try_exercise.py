@@ -1,4 +1,4 @@
-"""`python -m autograder try 02-ex7`: everything that can be wrong with one exercise, in seconds.
+"""`autograder try 02-ex7`: everything that can be wrong with one exercise, in seconds.
 
 It brings the lesson's released notebook up to date; looks at the style of the lesson's files and at the rules of all
 lessons, as far as they concern the exercise; tries its known wrong and right answers, as `audit` does; and grades its

@@ -1,4 +1,4 @@
-"""`python -m autograder where 08-ex3`: every place that belongs to an exercise, as `path:line  what`.
+"""`autograder where 08-ex3`: every place that belongs to an exercise, as `path:line  what`.
 
 An exercise is found by its name: cells of the notebook carry it, checks and known answers are written for it. What
 tests and chapters say of it is found by the names of its functions, checks and answers.

@@ -16,7 +16,7 @@ fails, the same check is run once more, with the same inputs, on every known wro
 to the message (`hints`).
 
 Each failure carries the seed of its inputs. The environment variable AUTOGRADER_SEED sets the seed of every check, and
-so repeats a failure; `python -m autograder retry` does that for a graded submission.
+so repeats a failure; `autograder retry` does that for a graded submission.
 """
 
 from __future__ import annotations

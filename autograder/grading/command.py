@@ -1,4 +1,4 @@
-"""`python -m autograder grade`: grade a class's submissions, with a reason for every lost mark."""
+"""`autograder grade`: grade a class's submissions, with a reason for every lost mark."""
 
 from __future__ import annotations
 

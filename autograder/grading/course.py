@@ -148,10 +148,20 @@ class Course:
 
         if not self.has_gradebook():
             return []
+        self._write_dates(bar)
         with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
             if rewritten := follow_gradebook(self._config()):
                 bar.note(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)")
         return [f"feedback pages may be older than the gradebook: {log.problem}"] if log.problem else []
+
+    def _write_dates(self, bar: Bar) -> None:
+        """Write the dates of `course.toml` into the gradebook, and say where a person had entered others."""
+        from nbgrader.coursedir import CourseDirectory
+
+        from autograder.grading.nbgrader import dates
+
+        for line in dates.write(CourseDirectory(config=self._config())):
+            bar.note(line)
 
     def _grade_what_changed(
         self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: Bar
@@ -162,6 +172,8 @@ class Course:
         for lesson in sorted({lesson for _, lesson in self._gradable(lessons)}):
             bar.say(f"preparing {lesson}")
             self.prepare(lesson)
+        if self.has_gradebook():
+            self._write_dates(bar)
         done, final = self._read_graded(), self.final()
         todo = [
             job for job in self._gradable(lessons)

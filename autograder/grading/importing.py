@@ -1,4 +1,4 @@
-"""`python -m autograder import DOWNLOAD 03 --names students.csv`: put what an LMS delivers where it is graded.
+"""`autograder import DOWNLOAD 03 --names students.csv`: put what an LMS delivers where it is graded.
 
 DOWNLOAD is the zip file, or its unpacked folder, that Moodle, Canvas or Brightspace gives for one assignment. Who has
 handed in a file stands in its path:
@@ -8,7 +8,7 @@ handed in a file stands in its path:
     39786-640693 - Eva Ruiz - Oct 10, 2026 1022 AM/03_step.ipynb     Brightspace
 
 Of several notebooks of a student the newest counts: by Brightspace's time, else by the number at the end of the name.
-`python -m autograder feedback-zip 03 PAGES.zip` makes the zip of feedback pages that Moodle takes back.
+`autograder feedback-zip 03 PAGES.zip` makes the zip of feedback pages that Moodle takes back.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def command(arguments: argparse.Namespace) -> int:
         _remember(course.root, lesson, {login: files[-1].owner for login, files in owners.items()})
     for line in (*older_ones, *problems):
         print(printable(line), file=sys.stderr)
-    print(f"Imported for {lesson}: {len(owners)} submissions. To grade them: python -m autograder grade {lesson[:2]}")
+    print(f"Imported for {lesson}: {len(owners)} submissions. To grade them: autograder grade {lesson[:2]}")
     return 1 if problems else 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m autograder retry STUDENT LESSON EXERCISE`: run a failed test again, on the inputs on which it failed."""
+"""`autograder retry STUDENT LESSON EXERCISE`: run a failed test again, on the inputs on which it failed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbf
 
     path = course.root / "autograded" / student / lesson / f"{lesson}.ipynb"
     if Path(student).name != student or not path.is_file():
-        how = f"run `python -m autograder grade {lesson}` first"
+        how = f"run `autograder grade {lesson}` first"
         raise ValueError(f"{lesson} of {student!r} has not been graded here: {how}")
     tests = [cell for cell in nbformat.read(path, as_version=4).cells if notebook.nbgrader_role(cell) == "grade"]
     found = [cell for cell in tests if cell.id == f"{exercise}-test" or cell.id.startswith(f"{exercise}-")]

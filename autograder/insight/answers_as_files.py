@@ -1,4 +1,4 @@
-"""`python -m autograder answers FOLDER`: the answers of a class as Python files, for programs that look for copies.
+"""`autograder answers FOLDER`: the answers of a class as Python files, for programs that look for copies.
 
 `FOLDER/LESSON/submissions/STUDENT/EXERCISE.py` holds each answer cell as it was graded, without the cells that all
 have in common, and `FOLDER/LESSON/base/EXERCISE.py` what students were given, which these programs can leave out. An

@@ -14,8 +14,10 @@ import nbformat
 
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
+from autograder.grading.nbgrader.late import Lateness, of_students
 from autograder.grading.running.run_cells import NOT_TRIED, is_test
 from autograder.insight.answers_as_files import answers_in, given
+from autograder.lessons.course_settings import Settings
 from autograder.lessons.notebook import answer_of, natural
 
 
@@ -66,7 +68,7 @@ class Submission:
     why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
     tried, and whether it holds. answers: file → what was written
     (`answers_as_files`). ungraded: the autograder failed on it. beside: what is to be said of other notebooks in its
-    folder. unreadable_time: its time was not understood.
+    folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points that this has cost.
     """
 
     student: str
@@ -83,6 +85,8 @@ class Submission:
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
+    late: Lateness = Lateness()  # noqa: RUF009
+    penalty: float = 0.0
 
     @property
     def waiting(self) -> float:
@@ -95,7 +99,7 @@ class ClassMarks:
     """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`).
 
     strays: files that could be somebody's work and lie where nothing is graded. stubs: lesson → file → what
-    students were given for an answer.
+    students were given for an answer. own: the course's own settings.
     """
 
     root: Path
@@ -104,6 +108,7 @@ class ClassMarks:
     waiting: list[tuple[str, str]]
     strays: list[str] = field(default_factory=list)
     stubs: dict[str, dict[str, str]] = field(default_factory=dict)
+    own: Settings = field(default_factory=Settings)
 
     @property
     def lessons(self) -> list[str]:
@@ -131,9 +136,11 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     if not course.has_gradebook():
         students = [Student(name) for name in sorted({student for student, _ in jobs})]
         return ClassMarks(course.root, students, [], jobs, course.strays())
-    marks = by_submission(course)
-    unfinished = {row[:2] for row in course.rows() if row.waits and not row.question}
-    totals = course.totals()
+    marks, rows, totals = by_submission(course), course.rows(), course.totals()
+    unfinished = {row[:2] for row in rows if row.waits and not row.question}
+    penalties = {row[:2]: row.penalty or 0.0 for row in rows}
+    with course.gradebook() as gradebook:
+        delays = of_students(gradebook, course.own)
     submissions = [
         Submission(*job, totals[job][0], sum(mark.most for mark in marks[job]), marks[job])
         for job in jobs
@@ -141,10 +148,11 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     ]
     for one in submissions:
         _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
+        one.late, one.penalty = delays[one.student, one.lesson], penalties[one.student, one.lesson]
         one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
     waiting = [job for job in jobs if job not in totals or job in unfinished]
     stubs = {lesson: given(course, lesson) for lesson in sorted({one.lesson for one in submissions})}
-    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), stubs)
+    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), stubs, course.own)
 
 
 def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:

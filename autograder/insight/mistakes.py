@@ -25,7 +25,7 @@ FOLLOWS = "Follows from a known mistake in another exercise"
 WRONG = "Wrong, without a known mistake"
 UNREADABLE = "The file could not be read"
 FAILED = "The autograder failed"
-OUTDATED = "No reason is kept, as by an earlier version of the grader: run python -m autograder grade --force"
+OUTDATED = "No reason is kept, as by an earlier version of the grader: run autograder grade --force"
 BY_HAND = "Taken off by hand"
 
 #: The order of kinds that cost equally many marks; every error takes the place of RAISED.

@@ -1,4 +1,4 @@
-"""`python -m autograder regrade`: grade again after a test has changed, and print what changed for each student.
+"""`autograder regrade`: grade again after a test has changed, and print what changed for each student.
 
 A grade depends on the submission, the lesson and the grader; a submission is graded again if one of them has changed.
 Points and comments given by hand are kept and still take precedence.
@@ -30,7 +30,7 @@ def command(arguments: argparse.Namespace) -> int:
     course = grade.course_of(arguments)
     before = marks_of(course, arguments.lessons)
     if not before:
-        print("Nothing has been graded yet: run `python -m autograder grade` first.")
+        print("Nothing has been graded yet: run `autograder grade` first.")
         return 0
     problems = course.grade(arguments.lessons, arguments.force, **grade.workers_of(arguments))
     print(table(before, marks_of(course, arguments.lessons)))

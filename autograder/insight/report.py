@@ -1,4 +1,4 @@
-"""`python -m autograder report`: one page on a graded class, for the instructor.
+"""`autograder report`: one page on a graded class, for the instructor.
 
 It shows scores, each exercise's success rate, the most frequent mistakes, and the submissions that a person should
 look at. The page is one HTML file without scripts, which needs no other file and no network.
@@ -22,6 +22,7 @@ from autograder.lessons.notebook import natural
 
 if TYPE_CHECKING:
     from autograder.insight.marks import ClassMarks, Student, Submission
+    from autograder.lessons.course_settings import Settings
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -50,14 +51,14 @@ def command(arguments: argparse.Namespace) -> int:
     folder = EXAMPLE_COURSE if arguments.example else Path(arguments.course or notebook.ROOT).expanduser()
     folder = folder if arguments.course else Path(os.path.relpath(folder))
     if not folder.is_dir():
-        how = "grade the example class first: `python -m autograder grade --example`" if arguments.example else ""
+        how = "grade the example class first: `autograder grade --example`" if arguments.example else ""
         raise ValueError(f"there is no folder {folder}: {how or 'name the one that holds gradebook.db'}")
     course = Course(folder)
     arguments.lessons = course.whole_names(arguments.lessons)
     found = marks.read(course, arguments.lessons)
     if not found.submissions:
         of = f" of {', '.join(arguments.lessons)}" if arguments.lessons else ""
-        print(f"Nothing to report: nothing{of} is graded in {folder}; run `python -m autograder grade` there first.")
+        print(f"Nothing to report: nothing{of} is graded in {folder}; run `autograder grade` there first.")
         return 0
     target = _file(arguments.output or folder / "report.html")
     write_whole(target, page(found, target))
@@ -110,6 +111,9 @@ def page(found: ClassMarks, target: Path) -> str:
         submissions=len(found.submissions),
         look=look(found, target),
         questions=_questions(found),
+        late=_late(found, target),
+        late_days=_late_days(found),
+        days_each=found.own.late.late_days if found.own.late else 0,
         absent=[(lesson, absent) for lesson in found.lessons if (absent := found.absent(lesson))],
     )
 
@@ -196,6 +200,50 @@ def _questions(found: ClassMarks) -> list[tuple[str, str, list[str]]]:
     return [(lesson, _title(name), waiting[lesson, name]) for lesson, name in order]
 
 
+def _late(found: ClassMarks, target: Path) -> list[dict]:
+    """The submissions that were late, or have a penalty: how late, what that costs, and why."""
+    return [
+        {
+            "lesson": one.lesson,
+            "student": one.student,
+            "link": link(found.root, target, one.student, one.lesson),
+            "late": one.late.words.removesuffix(" (late days)"),
+            "penalty": one.penalty,
+            "why": _why_penalty(one, found.own),
+        }
+        for one in sorted(found.submissions, key=lambda one: (one.lesson, natural(one.student)))
+        if one.late.days or one.penalty
+    ]
+
+
+def _why_penalty(one: Submission, own: Settings) -> str:
+    """Why a late submission has the penalty that it has, in sentences."""
+    late, policy, score = one.late, own.late, sum(mark.score for mark in one.marks)
+    times = [f"{own.local(time):%Y-%m-%d at %H:%M}" if time else "?" for time in (late.until, late.handed_in)]
+    said = f"Due {times[0]}{', with an extension' if late.extended else ''}; handed in {times[1]}."
+    if policy is None:
+        return f"{said} {'By the late policy of nbgrader.' if one.penalty else 'Nothing says what that costs.'}"
+    if abs(late.penalty(score, own) - one.penalty) > 0.005:
+        return f"{said} Its penalty is that of an earlier grading: run autograder grade."
+    if late.days == late.free:
+        return f"{said} All its days are free."
+    paid = late.days - late.free
+    part = 100 * min(1.0, paid * policy.penalty_per_day)
+    each = f" ({_count(paid, 'day')}, {100 * policy.penalty_per_day:g} % each)" if part < 100 else ""
+    return f"{said} {part:g} %{each} of {_points(score)} points."
+
+
+def _late_days(found: ClassMarks) -> list[tuple[str, int, int, str]]:
+    """(student, used, left, for which lessons) of everybody who has used late days."""
+    each, used = found.own.late.late_days if found.own.late else 0, dict[str, list[tuple[str, int]]]()
+    for one in found.submissions:
+        if one.late.free:
+            used.setdefault(one.student, []).append((one.lesson, one.late.free))
+    rows = [(student, sum(free for _, free in lessons), lessons) for student, lessons in used.items()]
+    rows.sort(key=lambda row: natural(row[0]))
+    return [(who, days, each - days, ", ".join(f"{name} ({free})" for name, free in of)) for who, days, of in rows]
+
+
 def _who(marks: list[tuple[str, str]]) -> list[str]:
     """Each student once, with the numbers of the exercises: "ada (1, 3)"."""
     exercises: dict[str, list[str]] = {}
@@ -218,7 +266,7 @@ def look(found: ClassMarks, target: Path) -> list[dict]:
 
 def _why_waiting(student: str) -> str:
     why = why_no_student(student)
-    return f"Not graded: {why}." if why else "Not graded yet, or not completely: run python -m autograder grade."
+    return f"Not graded: {why}." if why else "Not graded yet, or not completely: run autograder grade."
 
 
 def _reasons(one: Submission) -> list[str]:

@@ -26,10 +26,10 @@ def adapted(nb: nbformat.NotebookNode, lesson: str, settings: Settings) -> nbfor
     ValueError, in one line, if what is left needs an exercise that was dropped.
     """
     own = settings.of(lesson)
-    if not settings.adds_up and own in (Lesson(), Lesson(release=own.release, due=own.due)):
+    if own == Lesson(release=own.release, due=own.due, hints=own.hints):
         return nb
     nb, whole = deepcopy(nb), nb
-    if settings.adds_up:
+    if own.adds_up:
         nb.metadata[ADDS_UP] = True
     nb.cells = [cell for cell in nb.cells if short_name(_name(cell)) not in own.drop]
     if own.drop:

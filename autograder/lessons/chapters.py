@@ -1,4 +1,4 @@
-"""`python -m autograder chapters`: run the chapters whose outputs are missing or stale, two at a time.
+"""`autograder chapters`: run the chapters whose outputs are missing or stale, two at a time.
 
 myst-nb keeps a chapter's outputs in a cache as long as the chapter's own cells are the same, and runs all other
 chapters one after another while the book is built. This command runs them before the build, each in a process of its

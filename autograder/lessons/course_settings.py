@@ -51,6 +51,7 @@ class Lesson:
     """The settings of one lesson. Times are in UTC.
 
     points: test cell → its points. drop, given: exercises, such as `03-ex4`. drop also has cells of no exercise.
+    adds_up: do properties count without the core? hints: do students see them?
     """
 
     release: datetime.datetime | None = None
@@ -59,6 +60,8 @@ class Lesson:
     points: Mapping[str, float] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
+    adds_up: bool = False
+    hints: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,16 @@ class Settings:
     """All settings of a course.
 
     exists: is there a file? solutions: the folder of its lessons. lessons: those that belong to it; without any, all.
-    adds_up: do properties count without the core? hints: do students see them? extensions: (student, lesson) → another
-    due date, or so much more time.
+    others: the settings of a lesson that is not in lessons. extensions: (student, lesson) → another due date, or so
+    much more time.
     """
 
     exists: bool = False
     solutions: Path = notebook.SOLUTIONS
     zone: datetime.tzinfo | None = None
     lessons: Mapping[str, Lesson] = field(default_factory=dict)
+    others: Lesson = Lesson()
     late: Late | None = None
-    adds_up: bool = False
-    hints: bool = True
     extensions: Mapping[tuple[str, str], datetime.datetime | datetime.timedelta] = field(default_factory=dict)
 
     def names(self) -> list[str]:
@@ -99,7 +101,7 @@ class Settings:
 
     def of(self, lesson: str) -> Lesson:
         """The settings of a lesson."""
-        return self.lessons.get(lesson) or Lesson()
+        return self.lessons.get(lesson, self.others)
 
     def local(self, when: datetime.datetime) -> datetime.datetime:
         """A time in the course's time zone."""
@@ -112,7 +114,7 @@ class Settings:
     def marks(self, lesson: str) -> str:
         """What the marks of a lesson depend on; '' if all is as the repository has it."""
         own = self.of(lesson)
-        changed = sorted(own.points.items()), own.drop, own.given, self.adds_up
+        changed = sorted(own.points.items()), own.drop, own.given, own.adds_up
         return repr(changed) if any(changed) else ""
 
 
@@ -157,25 +159,31 @@ class _Reader:
         self._only(found, "", known)
         if "timezone" in found:
             self.zone = self._zone(found["timezone"])
-        core = found.get("core", CORES[0])
-        if core not in CORES:
-            self._refuse("core", f"it is {core!r}: write {CORES[0]!r} or {CORES[1]!r}")
+        others = Lesson(**self._how_it_counts(found, "", Lesson()))
         lessons: dict[str, Lesson] = {}
         for name, table in self._table(found, "lessons", "").items():
             lesson = self._lesson_name(name, "lessons", notebook.lessons(self.solutions))
             if lesson in lessons:
                 self._refuse("lessons", f"{lesson} is there twice: write one table for it")
-            lessons[lesson] = self._lesson(lesson, self._is_table(table, f"lessons.{name}"), f"lessons.{name}")
+            lessons[lesson] = self._lesson(lesson, self._is_table(table, f"lessons.{name}"), f"lessons.{name}", others)
         return Settings(
             exists=True,
             solutions=self.solutions,
             zone=self.zone,
             lessons=lessons,
+            others=others,
             late=self._late(self._table(found, "late", "")) if "late" in found else None,
-            adds_up=core == CORES[1],
-            hints=self._is(found.get("hints", True), bool, "hints", "true or false"),
             extensions=self._extensions(self._table(found, "extensions", ""), lessons),
         )
+
+    def _how_it_counts(self, table: dict[str, Any], place: str, default: Lesson) -> dict[str, bool]:
+        """What this table says of the core and of hints. default: what holds where it says nothing."""
+        core, hints = (f"{place}.{key}".lstrip(".") for key in ("core", "hints"))
+        found = table.get("core", CORES[default.adds_up])
+        if found not in CORES:
+            self._refuse(core, f"it is {found!r}: write {CORES[0]!r} or {CORES[1]!r}")
+        shown = self._is(table.get("hints", default.hints), bool, hints, "true or false")
+        return {"adds_up": found == CORES[1], "hints": shown}
 
     def _late(self, table: dict[str, Any]) -> Late:
         self._only(table, "late", ("penalty_per_day", "late_days", "grace_minutes"))
@@ -188,8 +196,8 @@ class _Reader:
         minutes = self._number(table.get("grace_minutes", 0), "late.grace_minutes")
         return Late(part, days, datetime.timedelta(minutes=minutes))
 
-    def _lesson(self, lesson: str, table: dict[str, Any], place: str) -> Lesson:
-        self._only(table, place, ("release", "due", "text", "points", "drop", "given"))
+    def _lesson(self, lesson: str, table: dict[str, Any], place: str, default: Lesson) -> Lesson:
+        self._only(table, place, ("release", "due", "text", "points", "drop", "given", "core", "hints"))
         exercises, others = _parts(self.solutions / lesson / f"{lesson}.ipynb")
         points: dict[str, float] = {}
         for name, worth in self._table(table, "points", place).items():
@@ -214,6 +222,7 @@ class _Reader:
             points,
             drop,
             given,
+            **self._how_it_counts(table, place, default),
         )
 
     def _extensions(

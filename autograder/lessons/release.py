@@ -1,4 +1,4 @@
-"""`python -m autograder release`: make the notebooks that students get from the solutions, with nbgrader.
+"""`autograder release`: make the notebooks that students get from the solutions, with nbgrader.
 
 nbgrader removes the solutions and the hidden tests, with the settings of `nbgrader_config.py`, in a scratch
 folder with a scratch gradebook. Each lesson also gets AGENTS.md, which asks an assistant to be a tutor. The result

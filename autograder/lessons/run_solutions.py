@@ -1,4 +1,4 @@
-"""`python -m autograder run`: run every solution notebook from top to bottom, in a fresh kernel, with papermill.
+"""`autograder run`: run every solution notebook from top to bottom, in a fresh kernel, with papermill.
 
 The executed copies go to `_build/executed/`. A notebook that ran without an error is run again only after something
 that it depends on has changed (`keys`), or with its test cells if it ran without them.

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from autograder.lessons import notebook
+
 
 @contextlib.contextmanager
 def share_server() -> Iterator[None]:
@@ -41,9 +43,9 @@ def _listen(path: str) -> subprocess.Popen[bytes]:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path)
         listening.listen(128)
-        start = "import sys; from ranks import server; server.listen(int(sys.argv[1]))"
+        start = "import sys; sys.path.insert(0, sys.argv[2]); from ranks import server; server.listen(int(sys.argv[1]))"
         return subprocess.Popen(
-            [sys.executable, "-c", start, str(listening.fileno())],
+            [sys.executable, "-P", "-c", start, str(listening.fileno()), str(notebook.ROOT)],
             pass_fds=[listening.fileno()],
             start_new_session=True,
             stdin=subprocess.PIPE,  # its end tells the process that this one has ended

@@ -1,4 +1,4 @@
-"""`python -m autograder audit`: is the grading itself right?
+"""`autograder audit`: is the grading itself right?
 
 Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets none; every
 known wrong answer fails a check of its exercise, the student sees its hint, and the marks that it loses, there and in

@@ -1,4 +1,4 @@
-"""`python -m autograder mutants`: how strong are the checks against small changes of the solution?
+"""`autograder mutants`: how strong are the checks against small changes of the solution?
 
 Each exercise's solution is changed in one small way after the other (`mutation`), and each mutant is graded as the
 audit grades a known wrong answer. A mutant that loses marks is killed. One that survives is either equivalent, so that

@@ -108,6 +108,20 @@ def test_a_link_is_not_followed(place, free):
     assert sorted(path.name for path in collected) == ["submission_secret.txt", "timestamp.txt"]
 
 
+def test_no_file_keeps_a_name_by_which_a_program_would_run_it(place, free):
+    """Whoever calls `nbgrader` in the folder of a submission takes modules and settings from there."""
+    folder = place.hand_in("eve")
+    (folder / "json").mkdir()
+    names = ["json.py", "nbgrader_config.py", "nbgrader_config.json", "torch.SO", "json/__init__.py", "data.csv"]
+    for name in names:
+        (folder / name).write_text("raise SystemExit")
+    place.collect()
+    top = place.course / "submitted" / "eve" / LESSON
+    kept = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()}
+    own = {f"{LESSON}.ipynb", "timestamp.txt", "submission_secret.txt"}
+    assert kept == own | {f"{name}.txt" for name in names[:-1]} | {"data.csv"}
+
+
 def test_what_cannot_be_read_stops_nobody_else(place, free):
     folder = place.hand_in("ben", content="ben's")
     os.mkfifo(folder / "pipe")

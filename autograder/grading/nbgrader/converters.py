@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autograder.grading.nbgrader import lock, submission_files
-from autograder.lessons import notebook
+from autograder.grading.nbgrader import dates, lock, submission_files
+from autograder.lessons import course_settings, notebook
 
 
 def copy_only_what_is_listed() -> None:
@@ -60,7 +60,10 @@ def one_at_a_time() -> None:
 
 
 def _alone(start: Callable, what: str) -> Callable:
-    """nbgrader's method, under the lock of its course; NbGraderException, after one line in its log, if it is taken."""
+    """nbgrader's method, under the lock of its course, with the dates of `course.toml` in the gradebook.
+
+    NbGraderException, after one line in its log, if the lock is taken or there is a mistake in `course.toml`.
+    """
 
     @functools.wraps(start)
     def alone(self: Any) -> None:
@@ -68,8 +71,10 @@ def _alone(start: Callable, what: str) -> Callable:
 
         try:
             with lock.held(Path(self.coursedir.root), what):
+                for line in dates.write(self.coursedir):
+                    self.log.warning("%s", line)
                 start(self)
-        except lock.CourseInUseError as error:
+        except (lock.CourseInUseError, course_settings.BadSettingError) as error:
             self.log.error("%s", error)
             raise NbGraderException(str(error)) from None
 

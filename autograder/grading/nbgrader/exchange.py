@@ -12,6 +12,7 @@ import contextlib
 import fnmatch
 import os
 import pwd
+import re
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,10 +24,13 @@ from nbgrader.utils import parse_utc
 
 from autograder.grading import limits
 from autograder.grading.limits import printable
-from autograder.grading.nbgrader import lock, submission_files
+from autograder.grading.nbgrader import dates, lock, submission_files
 
 #: By how much the times of a submission may differ: it takes a while to copy one.
 SLACK = timedelta(minutes=10)
+
+#: What a program runs only because of its name, in the folder in which it is called.
+RUN_BY_NAME = re.compile(r"\.(py|pyc|pyd|so|pth)$|_config\.json$", re.IGNORECASE)
 
 #: Stands for the name of a submission that is not collected.
 _NOBODY = ""
@@ -147,7 +151,17 @@ class Collect(ExchangeCollect):
                 continue
             left -= len(content)
             (dest / place).mkdir(parents=True, exist_ok=True)
-            (dest / place / name).write_bytes(content)
+            (dest / place / self._harmless(name)).write_bytes(content)
+
+    def _harmless(self, name: str) -> str:
+        """The name under which a file is kept: `json.py.txt` for `json.py`, unless the course's settings ask for it.
+
+        Python takes modules, and nbgrader its settings, from the folder in which somebody calls them.
+        """
+        wanted = self.config.RunCells.get("data_files", [])
+        if not RUN_BY_NAME.search(name) or any(fnmatch.fnmatch(name, pattern) for pattern in wanted):
+            return name
+        return f"{name}.txt"
 
     def _is_wanted(self, name: str, place: str) -> bool:
         """Is a file to be copied, by nbgrader's settings `ignore` and `include`?"""
@@ -164,6 +178,8 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
         from autograder.grading.nbgrader.grade_submission import follow_gradebook
 
         with _alone(self, "nbgrader release_feedback"):
+            for line in dates.write(self.coursedir):
+                self.log.warning("%s", printable(line))
             follow_gradebook(self.config, self.coursedir)
             super().start()
 

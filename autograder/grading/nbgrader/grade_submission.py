@@ -114,8 +114,11 @@ def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None 
     with Gradebook(course.db_url, course.course_id) as gradebook:
         found = grades.entered(gradebook, job)
         delays = late.of_students(gradebook, own, job[0] if job else "") if own.has_dates() else {}
-    said = "" if own.hints else "without hints"
-    texts = {one: f"{policy} {state}{said}{delays.get(one, '')}{own.late or ''}" for one, state in found.items()}
+    said = {True: "", False: "without hints"}
+    texts = {
+        one: f"{policy} {state}{said[own.of(one[1]).hints]}{delays.get(one, '')}{own.late or ''}"
+        for one, state in found.items()
+    }
     return {one: hashlib.sha256(text.encode()).hexdigest() for one, text in texts.items()}
 
 

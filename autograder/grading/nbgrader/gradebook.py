@@ -165,7 +165,8 @@ def totals_of(rows: list[Row]) -> dict[tuple[str, str], tuple[float, float]]:
 def csv_of(rows: list[Row]) -> str:
     """grades.csv: a row for each student and lesson, with a column for each exercise's points and each question's.
 
-    The column of a question that is not graded yet is empty, and so is one of an exercise that the course left out.
+    The column of a question that is not graded yet is empty, and so is one of an exercise that the course left out. If
+    anything has cost points by being late, the last column says how many; they are taken off the score.
     """
     points: dict[tuple[str, str], tuple[list[tuple[str, str]], list[str]]] = {}
     for row in sorted(rows, key=lambda row: natural(row.exercise)):
@@ -178,11 +179,17 @@ def csv_of(rows: list[Row]) -> str:
     wide = max(map(len, columns_of.values()), default=0)
     wider = max((len(by_hand) for _, by_hand in points.values()), default=0)
     columns = [*(f"ex{n + 1}" for n in range(wide)), *(f"q{n + 1}" for n in range(wider))]
+    penalties = {row[:2]: row.penalty for row in rows}
+    columns += ["late_penalty"] if any(penalties.values()) else []
     lines = [["student_id", "assignment", "score", "max_score", *columns]]
     for (student, lesson), (score, most) in sorted(totals_of(rows).items()):
         scores, by_hand = columns_of[student, lesson], points[student, lesson][1]
-        gap = [""] * (wide - len(scores)) if wider else []
-        lines.append([csv_cell(student), lesson, f"{score:g}", f"{most:g}", *scores, *gap, *by_hand])
+        line = [csv_cell(student), lesson, f"{score:g}", f"{most:g}", *scores]
+        if wider:
+            line += [*[""] * (wide - len(scores)), *by_hand]
+        if any(penalties.values()):
+            line += [*[""] * (len(lines[0]) - 1 - len(line)), f"{penalties[student, lesson] or 0:g}"]
+        lines.append(line)
     return csv_text(lines)
 
 

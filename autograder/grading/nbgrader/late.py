@@ -1,6 +1,6 @@
 """What is late, and what that costs: by `course.toml`, and by the dates in the gradebook where it says nothing.
 
-A date of `course.toml` comes before one that somebody has entered in the gradebook, which stays there.
+A date of `course.toml` comes before one that somebody has entered in the gradebook (`dates`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 
 class Lateness(NamedTuple):
-    """How late a submission is: in seconds, and in days that have begun; how many of these days are free."""
+    """How late a submission is: in seconds, and in days that have begun; how many of these days are free.
+
+    until: when it was due, in UTC, which may be later than for others (extended). handed_in: when it came.
+    """
 
     seconds: float = 0.0
     days: int = 0
     free: int = 0
+    until: datetime.datetime | None = None
+    extended: bool = False
+    handed_in: datetime.datetime | None = None
 
     def penalty(self, score: float, own: Settings) -> float:
         """The points that it costs, of so many."""
@@ -56,20 +62,20 @@ def of_students(gradebook: Gradebook, own: Settings, student: str = "") -> dict[
     )
     if student:
         query = query.filter(api.SubmittedAssignment.student_id == student)
-    far, late = datetime.datetime.max.replace(tzinfo=datetime.UTC), list[tuple[datetime.datetime, str, str, float]]()
+    far, late = datetime.datetime.max.replace(tzinfo=datetime.UTC), list[tuple[datetime.datetime, str, str, Lateness]]()
     for who, lesson, timestamp, extension, entered in query:
         due, handed_in = own.of(lesson).due or _utc(entered), _utc(timestamp)
         more = own.extensions.get((who, lesson), extension)
         until = more if isinstance(more, datetime.datetime) else due and due + (more or datetime.timedelta())
         seconds = max(0.0, (handed_in - until).total_seconds()) if handed_in and until else 0.0
-        late.append((due or until or far, lesson, who, seconds))
+        late.append((due or until or far, lesson, who, Lateness(seconds, 0, 0, until, bool(more), handed_in)))
     found, left = {}, dict[str, int]()
     policy = own.late or course_settings.Late()
-    for _, lesson, who, seconds in sorted(late):
-        days = math.ceil(seconds / DAY.total_seconds()) if seconds > policy.grace.total_seconds() else 0
+    for _, lesson, who, one in sorted(late, key=lambda found: found[:3]):
+        days = math.ceil(one.seconds / DAY.total_seconds()) if one.seconds > policy.grace.total_seconds() else 0
         free = min(days, left.setdefault(who, policy.late_days))
         left[who] -= free
-        found[who, lesson] = Lateness(seconds, days, free)
+        found[who, lesson] = one._replace(days=days, free=free)
     return found
 
 

@@ -218,7 +218,7 @@ class SaveScores(NbGraderPreprocessor):
         ids = {cell.id: cell for cell in nb.cells}
         graded = {cell.id: cell for cell in nb.cells if is_test(cell) or is_question(cell)}
         for cell in graded.values():
-            if own.adds_up and is_test(cell):
+            if own.of(where["assignment"]).adds_up and is_test(cell):
                 cell.metadata.autograder[ADDS_UP] = True
             about = about_question if is_question(cell) else comment
             cell.metadata.autograder.comment = about(cell, ids.get(answer_of(cell.id)), nb.metadata.autograder.problem)
@@ -241,8 +241,8 @@ class ReadGrades(GetGrades):
             with Gradebook(where["db_url"]) as gradebook:
                 found = late.of_students(gradebook, own, where["student"])
                 where["late"] = found[where["student"], where["assignment"]].words
-        for one in (one for test in filter(is_test, nb.cells) for one in outcomes_of(test) if not own.hints):
-            if "failure" in one:
+        if not own.of(where["assignment"]).hints:
+            for one in (one for test in filter(is_test, nb.cells) for one in outcomes_of(test) if "failure" in one):
                 one.failure.hints = []
         return nb, resources
 
