@@ -210,7 +210,9 @@ def measure(lessons: list[str]) -> None:
                 else:
                     paper.write(*paper.answers)
                 if student == "mistakes":
-                    for mistake in {one.cell: one for one in wrong.of_lesson(lesson)}.values():
+                    for mistake in {
+                        one.cell: one for one in reversed(wrong.of_lesson(lesson))
+                    }.values():  # the first of each
                         paper.mistake(mistake.name)
                 points[student] = sum(map(paper.points, paper.tests))
                 path = root / "submitted" / student / lesson / f"{lesson}.ipynb"
