@@ -59,6 +59,9 @@ c.GenerateFeedback.exporter_class = FeedbackExporter
 c.HTMLExporter.preprocessors = [SafeCells, DrawnFormulas]
 use_own_page()
 
+# `nbgrader export` would write its table over the one that `grade` writes.
+c.ExportPlugin.to = "nbgrader-grades.csv"
+
 # In the exchange, no submission reads, replaces or stops another one.
 c.ExchangeFactory.collect = Collect
 c.ExchangeFactory.release_feedback = ReleaseFeedback

@@ -49,11 +49,14 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8
-    parser = argparse.ArgumentParser(prog="autograder", description=(__doc__ or "").split(":")[0])
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        importlib.import_module(f"autograder.{name}").add_parser(subparsers)
-    arguments = parser.parse_args(argv)
+    try:
+        arguments = parser().parse_args(argv)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] == "autograder":
+            raise
+        remedy = "run `source .venv/bin/activate` first (and `make setup` before that, once)"
+        print(f"autograder: {sys.executable} has no package {error.name}: {remedy}", file=sys.stderr)
+        return 2
     try:
         return arguments.run(arguments) or 0
     except (ValueError, OSError) as error:
@@ -67,6 +70,15 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"autograder: {line}", file=sys.stderr)
         return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    whole = argparse.ArgumentParser(prog="autograder", description=(__doc__ or "").split(":")[0])
+    subparsers = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        importlib.import_module(f"autograder.{name}").add_parser(subparsers)
+    return whole
 
 
 def _about_gradebook(error: Exception) -> str:

@@ -145,7 +145,7 @@ def test_moodle_gets_the_pages_back_under_its_own_names(course, tmp_path, capsys
     assert main(back) == 2 and "nothing of 07_toy was imported" in capsys.readouterr().err
     bring(course, deliver(tmp_path, DOWNLOADS["Moodle without folders"], True), NAMES["by hand"])
     assert not course.course.grade(jobs=1, solutions=False)
-    assert main(back) == 0
+    assert main(back) == 0 and "The pages of 2 students are in" in capsys.readouterr().out
     with zipfile.ZipFile(tmp_path / "pages.zip") as archive:
         assert sorted(archive.namelist()) == [
             "Ben O'Neill_678_assignsubmission_file_/07_toy.html",

@@ -6,9 +6,12 @@ import os
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbgrader.api import Gradebook
+from nbgrader.plugins import CsvExportPlugin
 
 from autograder.grading.nbgrader.restore import SourceCell, restore
 from autograder.grading.running import clock
+from autograder.lessons import nbgrader_api
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
@@ -35,6 +38,17 @@ def stock_grade(stock, nb, student):
     with stock.course.gradebook() as gradebook:
         grades = gradebook.find_submission_notebook(LESSON, LESSON, student).grades
         return {grade.name.split("-")[1]: (grade.auto_score, grade.needs_manual_grade) for grade in grades}
+
+
+def test_nbgraders_export_leaves_our_table_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grades.csv").write_text("ours")
+    ours = nbgrader_api.settings()  # which also puts what makes a gradebook on the PATH
+    with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}", "toy") as gradebook:
+        CsvExportPlugin(config=ours).export(gradebook)
+        assert (tmp_path / "grades.csv").read_text() == "ours" and (tmp_path / "nbgrader-grades.csv").is_file()
+        CsvExportPlugin().export(gradebook)
+    assert (tmp_path / "grades.csv").read_text() != "ours"
 
 
 # --- the mark itself ------------------------------------------------------------------------------------

@@ -14,10 +14,13 @@ import pytest
 import yaml
 
 import ranks
+from autograder import __main__ as autograder
+from autograder.lessons import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml"))
+PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "book" / "start").glob("*.md"))]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -160,3 +163,70 @@ def test_the_guide_is_short_and_names_commands_and_files_that_exist():
     assert not set(re.findall(r"\bmake ([a-z]+)\b(?= |`|\n)", text)) - TARGETS
     named = re.findall(r"`((?:autograder|book|examples|tests|solutions)/[\w/.]+)`", text)
     assert named and not [name for name in named if not (ROOT / name).exists()]
+
+
+def shown(text: str) -> list[list[str]]:
+    """The commands that a page shows, as words: in console blocks, and `make …` or `python …` in a sentence."""
+    lines = []
+    for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        lines += [line[2:] for line in block.replace("\\\n", " ").split("\n") if line[:2] in ("$ ", "# ")]
+    lines += re.findall(r"`((?:make|autograder|(?:\.venv/bin/)?python) [^`…]+)`", text)
+    parts = [part for line in lines for part in re.split(r"&&| & |[;|]", line.replace("\n", " "))]
+    return [words for part in parts if part.count("'") % 2 == 0 and (words := shlex.split(part, comments=True))]
+
+
+def unknown(words: list[str]) -> str:
+    """What a command names that does not exist: a target, a file, a subcommand or an option; '' if nothing."""
+    from nbgrader.apps.nbgraderapp import NbGraderApp
+
+    if words[0] == "nbgrader" and words[1] not in NbGraderApp.subcommands | {"db": None}:
+        return f"nbgrader {words[1]}"
+    if words[0] == "autograder":
+        try:  # a command without arguments may only be named
+            autograder.parser().parse_args(words[1:] if len(words) > 2 else [*words[1:], "--help"])
+        except SystemExit as end:
+            return " ".join(words) if end.code else ""
+    if words[0].endswith("python"):
+        return words[1] if words[1].endswith(".py") and not (ROOT / words[1]).is_file() else ""
+    return ", ".join(missing(words))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_shows_commands_that_exist(path):
+    text = path.read_text()
+    assert not [name for words in shown(text) if (name := unknown(words))]
+    inside = re.findall(r"^\$ (?:autograder|nbgrader) ", text, re.MULTILINE)
+    by_hub = path.stem == "hub"  # which starts the instructor's terminal in the environment
+    assert not inside or by_hub or "source .venv/bin/activate" in text, "in a fresh shell, these commands fail"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("make lab && make grades", "grades"),
+        ("autograder import x.zip 03 --logins a.csv", "autograder import x.zip 03 --logins a.csv"),
+        ("autograder regrades", "autograder regrades"),
+        ("nbgrader colect 03_step --update", "nbgrader colect"),
+        (".venv/bin/python benchmarks/gradings.py --table", "benchmarks/gradings.py"),
+        ("bash examples/hup/start", "examples/hup/start"),
+    ],
+)
+def test_a_command_of_a_page_that_does_not_exist_is_found(line, name):
+    assert [one for words in shown(f"```console\n$ {line}\n```\n") if (one := unknown(words))] == [name]
+
+
+def test_outside_the_environment_one_line_says_what_to_do():
+    done = subprocess.run([sys.executable, "-S", "-m", "autograder", "grade"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "source .venv/bin/activate" in done.stderr
+
+
+def test_the_tables_of_seconds_follow_from_what_was_measured():
+    spec = importlib.util.spec_from_file_location("grading_cost", ROOT / "benchmarks" / "grading.py")
+    grading = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(grading)
+    right, others = grading.tables()
+    for table in (right, others):
+        assert "\n".join(["", *table, ""]) in grading.PAGE.read_text(), "run `python benchmarks/grading.py --table`"
+    assert [row.split(" | ")[0] for row in right[2:]] == [f"| {name[:2]}" for name in notebook.lessons()]
+    row = {"processor_s": 6.0, "without_others_s": 8.0, "of_this_serial_s": 1.5}
+    assert [grading.minutes(row, cores) for cores in (2, 4, 8)] == [8.0, 4.0, 3.0]

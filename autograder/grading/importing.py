@@ -222,7 +222,7 @@ def write_feedback(arguments: argparse.Namespace) -> int:
     record = course.root / "submitted" / RECORD.format(lesson=lesson)
     if not record.is_file():
         raise ValueError(f"nothing of {lesson} was imported, so its names in Moodle are not known")
-    missing, target = list[str](), Path(arguments.zip).expanduser()
+    written, missing, target = 0, list[str](), Path(arguments.zip).expanduser()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for login, owner in json.loads(record.read_text(encoding="utf-8")).items():
@@ -231,9 +231,11 @@ def write_feedback(arguments: argparse.Namespace) -> int:
                 # Moodle knows a student by the beginning of this name.
                 folder = re.sub(r"(_assignsubmission_(file|onlinetext)_).*$", r"\1", owner)
                 archive.write(page, f"{folder}/{lesson}.html")
+                written += 1
             else:
                 missing.append(login)
     write_whole(target, content.getvalue())
     for login in missing:
         print(f"{printable(login)} has no page for {lesson} yet: grade it first", file=sys.stderr)
+    print(f"The pages of {written} students are in {target}, under Moodle's names.")
     return 1 if missing else 0

@@ -176,7 +176,7 @@ class _Reader:
             extensions=self._extensions(self._table(found, "extensions", ""), lessons),
         )
 
-    def _how_it_counts(self, table: dict[str, Any], place: str, default: Lesson) -> dict[str, bool]:
+    def _how_it_counts(self, table: dict[str, Any], place: str, default: Lesson) -> dict[str, Any]:
         """What this table says of the core and of hints. default: what holds where it says nothing."""
         core, hints = (f"{place}.{key}".lstrip(".") for key in ("core", "hints"))
         found = table.get("core", CORES[default.adds_up])
