@@ -166,7 +166,7 @@ def test_the_guide_is_short_and_names_commands_and_files_that_exist():
 
 
 def shown(text: str) -> list[list[str]]:
-    """The commands that a page shows, as words: in console blocks, and `make …` or `python …` in a sentence."""
+    """The commands that a page shows, as words: in console blocks, and `make …` or `autograder …` in a sentence."""
     lines = []
     for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         lines += [line[2:] for line in block.replace("\\\n", " ").split("\n") if line[:2] in ("$ ", "# ")]
