@@ -26,7 +26,8 @@ class RankError(RuntimeError):
     def __init__(self, rank: int, type_name: str, reason: str, traceback: str = "", where: str = ""):
         self.rank, self.type_name, self.reason, self.traceback, self.where = rank, type_name, reason, traceback, where
         self.evidence: Any = ("rank failed", rank, type_name, reason)
-        self.headline = f"rank {rank} raised {type_name}: {reason}" if type_name else f"rank {rank} {reason}"
+        raised = f"raised {type_name}" + (f": {reason}" if reason else "")
+        self.headline = f"rank {rank} {raised if type_name else reason}"
         super().__init__(f"{self.headline}\n{traceback}".rstrip())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ as its sender has begun the call, and a rank whose background threads communicat
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +100,7 @@ def _collective_waits(records: list[Record], message: Message) -> Waits | None:
         calls = _collectives(records[member], message.group)
         if len(calls) <= place:
             absent.append(member)
-        elif _signature(calls[place]) != _signature(message):
+        elif not _fit([calls[place], message]):
             differs = True
     if differs:
         return Waits(message.rank, message, tuple(m for m in members if m != message.rank), mismatch=True)
@@ -110,13 +111,10 @@ def _collectives(record: Record, group: tuple[int, ...] | None) -> list[Message]
     return [m for m in record.messages if m.is_collective and m.group == group]
 
 
-def _signature(message: Message) -> tuple[Any, ...]:
-    """What must be the same on every rank for a collective to work: call and root, for most also dtype and size."""
-    if message.call in ("barrier", "monitored_barrier") or message.call.endswith(("_object", "_object_list")):
-        return (message.call, message.root)
-    if message.call in ("gather", "scatter", "all_to_all", "all_to_all_single", "reduce_scatter", "all_gather"):
-        return (message.call, message.root, message.dtype if message.call != "scatter" else None)
-    return (message.call, message.root, message.dtype, message.bytes)
+def _fit(calls: Sequence[Message]) -> bool:
+    """Are these calls one collective? Name, root, dtype and reduction must be the same, and the sizes where each counts."""
+    sizes = {call.each for call in calls if call.each is not None}
+    return len({(call.call, call.root, call.dtype, call.op) for call in calls}) == 1 and len(sizes) <= 1
 
 
 def headline(stuck: list[int], world_size: int) -> str:
@@ -141,7 +139,7 @@ def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
         sequences = {rank: _collectives(records[rank], group) for rank in members}
         place = 0
         while all(len(calls) > place for calls in sequences.values()) and (
-            len({_signature(calls[place]) for calls in sequences.values()}) == 1
+            _fit([calls[place] for calls in sequences.values()])
         ):
             place += 1
         if all(len(calls) == place for calls in sequences.values()):
@@ -262,11 +260,11 @@ def oversized(records: list[Record], places: bool = True) -> str:
 
 
 def unlike(records: list[Record]) -> str:
-    """The first calls that met although their tensors differ in dtype or size, in a run that has ended; or "".
+    """The first calls that met although they differ in dtype, size or reduction, in a run that has ended; or "".
 
-    Neither torch nor gloo looks at this: the bytes are taken as they come, and no number is converted.
+    Neither torch nor gloo looks at this, nor at the reductions, of which each rank applies its own to its part.
     """
-    as_they_come = "the bytes are taken as they come, and no number is converted"
+    as_they_come = "nothing compares the two, the bytes are taken as they come, and no number is converted"
     for send, receive in pairs([m for record in records for m in record.messages]):
         if receive.completed is not None and (send.dtype, send.bytes) != (receive.dtype, receive.bytes):
             sent = f"rank {send.rank} sent {_contents(send)} {_at(send.file, send.line)}"
@@ -287,16 +285,20 @@ def mismatched(records: list[Record], places: bool = True) -> str:
     """
     for group, members in _groups(records):
         for number, calls in enumerate(zip(*(_collectives(records[rank], group) for rank in members), strict=False)):
-            if len({_signature(call) for call in calls}) > 1:
-                several = len({call.dtype for call in calls}) > 1
+            if not _fit(calls):
+                several = {name for name in ("dtype", "op", "each") if len({getattr(call, name) for call in calls}) > 1}
                 said = {rank: _called(call, places, several) for rank, call in zip(members, calls, strict=True)}
                 return f"at collective number {number + 1}, {'; '.join(_sides(said))}"
     return ""
 
 
-def _called(message: Message, places: bool = True, dtypes: bool = False) -> str:
-    dtype = f" of {message.dtype}" if dtypes and message.dtype else ""
-    return f"called {_describe(message)}{dtype}{_at_line(message, places)}"
+def _called(message: Message, places: bool = True, several: Collection[str] = ()) -> str:
+    """several: the fields in which the ranks differ."""
+    dtype = f" of {message.dtype}" if "dtype" in several and message.dtype else ""
+    op = f" with {message.op}" if "op" in several and message.op else ""
+    counts = "each" in several and message.each is not None and message.each != message.bytes
+    each = f" for {message.each} bytes per rank" if counts else ""
+    return f"called {_describe(message)}{dtype}{op}{each}{_at_line(message, places)}"
 
 
 def _at_line(message: Message, places: bool) -> str:

@@ -92,7 +92,7 @@ def run(
     temporary file is left.
     """
     __tracebackhide__ = True  # a traceback ends at the caller's cell
-    world_size, timeout = _check(worker, world_size, args, timeout, seed)
+    world_size, timeout, seed = _check(worker, world_size, args, timeout, seed)
     payload = _pack(worker, args)
     folder = Path(tempfile.mkdtemp(prefix="ranks-"))
     started = None
@@ -349,8 +349,8 @@ def _last_states(text: str) -> list[str]:
     return [line.rstrip("\r").rpartition("\r")[2] for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def _check(worker: Any, world_size: Any, args: Any, timeout: Any, seed: Any = 0) -> tuple[int, float]:
-    """The number of ranks and the seconds, as Python's own numbers; ValueError for what cannot work."""
+def _check(worker: Any, world_size: Any, args: Any, timeout: Any, seed: Any = 0) -> tuple[int, float, int]:
+    """The number of ranks, the seconds and the seed, as Python's own numbers; ValueError for what cannot work."""
     __tracebackhide__ = True
     if not callable(worker):
         raise ValueError(f"worker must be a function worker(rank, world_size, *args), got {worker!r}")
@@ -361,7 +361,7 @@ def _check(worker: Any, world_size: Any, args: Any, timeout: Any, seed: Any = 0)
         raise ValueError(f"world_size must be at most {processes.MAX_WORLD_SIZE} on one machine, got {count}")
     if not isinstance(args, (tuple, list)):
         raise ValueError(f"args must be a tuple, got {type(args).__name__}: write args=(x,) for one argument")
-    if not isinstance(timeout, numbers.Real) or not 0 < float(timeout) <= LONGEST:
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real) or not 0 < float(timeout) <= LONGEST:
         raise ValueError(f"timeout must be a number of seconds above 0, at most {LONGEST:,}, got {timeout!r}")
     if (number := _whole_number(seed)) is None or not 0 <= number < 2**63:
         raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, got {seed!r}")
@@ -369,7 +369,7 @@ def _check(worker: Any, world_size: Any, args: Any, timeout: Any, seed: Any = 0)
         raise ValueError("ranks.run was called inside a rank: call it only from the notebook or script itself")
     if short := processes.too_few_files(count):
         raise ValueError(short)
-    return count, float(timeout)
+    return count, float(timeout), number
 
 
 def _whole_number(value: Any) -> int | None:

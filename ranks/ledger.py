@@ -19,7 +19,8 @@ class Message:
     receive, None for a collective. bytes: the size of what this rank put in, for a receive the size of its buffer.
     start, end: seconds since the run's first event; end is None if the call has not ended, as for an `isend` that
     its rank never waited for. file, line: the line of code that made the call. dtype: the tensor's, as a string. group:
-    the ranks of the collective's group, None for all ranks. root: the `src` or `dst` of a collective.
+    the ranks of the collective's group, None for all ranks. root: the `src` or `dst` of a collective. op: the name of a
+    reduction, such as "SUM". each: the bytes that must be as many on every rank of a collective, None if they may differ.
     """
 
     rank: int
@@ -34,6 +35,8 @@ class Message:
     tag: int = 0
     group: tuple[int, ...] | None = None
     root: int | None = None
+    op: str = ""
+    each: int | None = None
     #: Positions in this rank's sequence of events: the beginning of the call, and its end if it has ended.
     posted: int = 0
     completed: int | None = None
@@ -222,6 +225,8 @@ def _record(rank: int, events: list[dict[str, Any]], first: float) -> Record:
                 tag=event.get("tag", 0),
                 group=tuple(event["group"]) if event.get("group") is not None else None,
                 root=event.get("root"),
+                op=event.get("op_name", ""),
+                each=event.get("each"),
                 posted=ordinal,
                 waiting_at=at if event["blocking"] else None,
                 from_any=event["op"] in RECEIVES and event.get("peer") is None,

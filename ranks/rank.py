@@ -26,6 +26,9 @@ import torch.distributed as dist
 
 from ranks import record, sending
 
+#: Characters of an exception's text that are sent to the parent.
+LONGEST_TEXT = 20_000
+
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 
@@ -125,13 +128,23 @@ def _pack(result: Any) -> tuple[Any, ...]:
 
 
 def _text(error: BaseException) -> str:
-    """What an exception says of itself, whatever that takes."""
+    """What an exception says of itself, whatever that takes: as text that can be printed, and not without end."""
     if type(error).__name__ == "BdbQuit":
         return "breakpoint() and pdb need a terminal, which a rank does not have: print, or call the function by itself"
     try:
-        return str(error)
+        text = str(error)
     except Exception as another:
         return f"(its text cannot be shown: __str__ raised {type(another).__name__})"
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[:LONGEST_TEXT]} … and {len(text) - LONGEST_TEXT:,} more characters"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _said(error: BaseException) -> str:
+    """The text of an exception, the notes that were added to it, and the exceptions that it groups."""
+    lines = [_text(error), *(str(note) for note in getattr(error, "__notes__", ()))]
+    lines += [f"  {type(one).__name__}: {_text(one)}" for one in getattr(error, "exceptions", ())]
+    return "\n".join(lines)
 
 
 def _frames(error: BaseException) -> list[dict[str, Any]]:
@@ -142,6 +155,6 @@ def _frames(error: BaseException) -> list[dict[str, Any]]:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         stack = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(link.__traceback__)]
-        chain.append({"type": type(link).__name__, "text": _text(link), "stack": stack})
+        chain.append({"type": type(link).__name__, "text": _said(link), "stack": stack})
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return chain[::-1]

@@ -257,19 +257,28 @@ def _collective(recorder: _Recorder, name: str, original: Callable[..., Any], *,
         blocking = not arguments.get("async_op", False)
         group = arguments.get("group")
         members = None if group is None or group is dist.group.WORLD else dist.get_process_group_ranks(group)
-        root = next((arguments[key] for key in ("src", "dst") if arguments.get(key) is not None), None)
         tensors = arguments.get(holds) if holds else None
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors or [])
+        typed = tensors or [one for one in (arguments.get("tensor"),) if isinstance(one, torch.Tensor)]
         number = recorder.call(
             name,
             blocking,
             group=members,
-            root=root,
+            root=_root(arguments, members),
             bytes=sum(tensor.nbytes for tensor in tensors),
-            dtype=str(tensors[0].dtype) if tensors else None,
+            dtype=str(typed[0].dtype) if typed else None,
+            op_name=getattr(arguments.get("op", dist.ReduceOp.SUM), "name", "") if "op" in signature.parameters else "",
+            each=_each(name, arguments, tensors),
         )
         with recorder:
-            result = original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except RuntimeError as error:
+                if "Invalid scalar type" not in str(error) or not typed:
+                    raise
+                bytes_of_it = "" if "reduce" in name else ", or pass its bytes as x.view(torch.uint8)"
+                why = f"gloo has no {name} for {typed[0].dtype}: convert the tensor to another dtype{bytes_of_it}"
+                raise RuntimeError(why) from None
         if blocking:
             recorder.write(e="done", i=number)
             return result
@@ -279,6 +288,25 @@ def _collective(recorder: _Recorder, name: str, original: Callable[..., Any], *,
         return _RecordedWork(result, recorder, number)
 
     return call
+
+
+def _root(arguments: dict[str, Any], members: list[int] | None) -> int | None:
+    """The `src` or `dst` of a collective, or the rank that its number in the group means; None if it has none."""
+    for key in ("src", "dst"):
+        if arguments.get(key) is not None:
+            return arguments[key]
+        place = arguments.get(f"group_{key}")
+        if place is not None:
+            return members[place] if members is not None and place < len(members) else place
+    return None
+
+
+def _each(name: str, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> int | None:
+    """The bytes that every rank of a collective must name alike; None if they may differ, or if there are none."""
+    if name == "scatter":
+        return getattr(arguments.get("tensor"), "nbytes", None)
+    split = arguments.get("output_split_sizes") or arguments.get("input_split_sizes")
+    return None if name == "all_to_all" or split or not tensors else sum(tensor.nbytes for tensor in tensors)
 
 
 def _caller() -> list[Any]:

@@ -773,17 +773,81 @@ def meets_another_dtype(rank, world_size, call):
     mine = torch.arange(4.0) if rank == 0 else torch.zeros(4, dtype=torch.int32)
     if call == "send":
         dist.send(mine, 1) if rank == 0 else dist.recv(mine, 0)
+    elif call == "scatter":
+        dist.scatter(mine, [mine, mine] if rank == 0 else None, 0)
     else:
         getattr(dist, call)(mine, *([0] if call == "broadcast" else []))
 
 
-@pytest.mark.parametrize("call", ["send", "broadcast", "all_reduce"])
+@pytest.mark.parametrize("call", ["send", "broadcast", "all_reduce", "scatter"])
 def test_calls_that_met_with_other_dtypes_are_named(call):
     with pytest.warns(RuntimeWarning, match="no number is converted") as caught:
         ranks.run(meets_another_dtype, 2, (call,))
     said = str(caught[0].message)
     assert "float32" in said and "int32" in said and "test_ranks.py, line" in said
     assert caught[0].filename == __file__
+
+
+def calls_otherwise(rank, world_size, call):
+    mine, op = torch.ones(8 >> rank if call == "gather" else 4 << rank), dist.ReduceOp.SUM
+    if call == "all_reduce":
+        dist.all_reduce(torch.ones(4), op if rank == 0 else dist.ReduceOp.MAX)
+    elif call == "scatter":
+        dist.scatter(mine, [mine, mine] if rank == 0 else None, 0)
+    elif call == "gather":
+        dist.gather(mine, [torch.zeros(8), torch.zeros(8)] if rank == 0 else None, 0)
+    elif call == "all_gather":
+        dist.all_gather([torch.zeros(len(mine)) for _ in range(world_size)], mine)
+    else:
+        dist.all_to_all_single(torch.zeros(len(mine)), mine)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("all_reduce", "called all_reduce .16 bytes. with SUM .*called all_reduce .16 bytes. with MAX"),
+        ("scatter", "scatter from rank 0 .32 bytes. for 16 bytes per rank.* scatter from rank 0 for 32 bytes per rank"),
+        ("gather", "called gather to rank 0 .32 bytes..*called gather to rank 0 .16 bytes."),
+    ],
+)
+def test_collectives_that_end_although_they_do_not_fit_are_named(call, said):
+    with pytest.warns(RuntimeWarning, match=said):
+        ranks.run(calls_otherwise, 2, (call,))
+
+
+@pytest.mark.parametrize("call", ["all_gather", "all_to_all_single"])
+def test_collectives_that_kill_a_rank_since_they_do_not_fit_are_named(call):
+    with pytest.raises(ranks.RankError, match=f"called {call} .16 bytes..*called {call} .32 bytes.") as caught:
+        ranks.run(calls_otherwise, 2, (call,), echo=False)
+    assert caught.value.type_name == ""
+
+
+def splits(rank, world_size):
+    """Rank 0 gives no sizes of what it sends, since its parts are equal; the others' are not."""
+    got = torch.zeros(3 if rank == 0 else 5)
+    mine = torch.arange(4.0) if rank == 0 else torch.arange(4.0) + 10
+    if rank == 0:
+        dist.all_to_all_single(got, mine, output_split_sizes=[2, 1])
+    else:
+        dist.all_to_all_single(got, mine, output_split_sizes=[2, 3], input_split_sizes=[1, 3])
+    return got.tolist()
+
+
+def test_parts_of_other_sizes_are_no_reason_to_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ranks.run(splits, 2) == [[0, 1, 10], [2, 3, 11, 12, 13]]
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "broadcast"])
+def test_a_dtype_that_gloo_does_not_have_is_named(call):
+    with pytest.raises(ranks.RankError, match=f"gloo has no {call} for torch.float8_e4m3fn: convert the tensor"):
+        ranks.run(calls_with_few_bits, 2, (call,), echo=False)
+
+
+def calls_with_few_bits(rank, world_size, call):
+    x = torch.ones(4).to(torch.float8_e4m3fn)
+    getattr(dist, call)(x, *([0] if call == "broadcast" else []))
 
 
 def test_equal_dtypes_are_no_reason_to_warn():
@@ -794,7 +858,7 @@ def test_equal_dtypes_are_no_reason_to_warn():
 
 @pytest.mark.parametrize("world_size", [np.int64(2), np.uint8(2), torch.tensor(2)])
 def test_a_number_of_ranks_may_be_of_any_whole_type(world_size):
-    assert ranks.run(all_reduced_rank, world_size=world_size) == [(0, 1), (1, 1)]
+    assert ranks.run(all_reduced_rank, world_size=world_size, seed=world_size) == [(0, 1), (1, 1)]
 
 
 class Mute(Exception):
@@ -805,6 +869,16 @@ class Mute(Exception):
 def fails_oddly(rank, world_size, how):
     if how == "breakpoint":
         breakpoint()
+    if how == "half a sign":
+        raise ValueError("half \ud800 a sign")
+    if how == "long":
+        raise ValueError("x" * 10**6)
+    if how == "note":
+        error = ExceptionGroup("several", [KeyError("first")])
+        error.add_note("in step 3")
+        raise error
+    if how == "nothing":
+        raise MemoryError
     raise Mute
 
 
@@ -813,6 +887,10 @@ def fails_oddly(rank, world_size, how):
     [
         ("breakpoint", "raised BdbQuit: breakpoint\(\) and pdb need a terminal"),
         ("mute", "raised Mute: \(its text cannot be shown: __str__ raised AttributeError\)"),
+        ("half a sign", r"raised ValueError: half \\ud800 a sign"),
+        ("long", "raised ValueError: x{20000} … and 980,000 more characters"),
+        ("note", "(?s)raised ExceptionGroup: several.*in step 3\n  KeyError: 'first'"),
+        ("nothing", "(?m)raised MemoryError$"),
     ],
 )
 def test_an_odd_error_keeps_its_class_its_line_and_a_text(how, said):
