@@ -112,7 +112,7 @@ def _collectives(record: Record, group: tuple[int, ...] | None) -> list[Message]
 
 
 def _fit(calls: Sequence[Message]) -> bool:
-    """Are these calls one collective? Name, root, dtype and reduction must be the same, and the sizes where each counts."""
+    """Are these calls one collective? Name, root, dtype and reduction are the same, and `each` where it is known."""
     sizes = {call.each for call in calls if call.each is not None}
     return len({(call.call, call.root, call.dtype, call.op) for call in calls}) == 1 and len(sizes) <= 1
 

@@ -20,7 +20,7 @@ class Message:
     start, end: seconds since the run's first event; end is None if the call has not ended, as for an `isend` that
     its rank never waited for. file, line: the line of code that made the call. dtype: the tensor's, as a string. group:
     the ranks of the collective's group, None for all ranks. root: the `src` or `dst` of a collective. op: the name of a
-    reduction, such as "SUM". each: the bytes that must be as many on every rank of a collective, None if they may differ.
+    reduction, such as "SUM". each: the bytes that must be as many on every rank of a collective, None if any will do.
     """
 
     rank: int

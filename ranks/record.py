@@ -294,17 +294,16 @@ def _root(arguments: dict[str, Any], members: list[int] | None) -> int | None:
     """The `src` or `dst` of a collective, or the rank that its number in the group means; None if it has none."""
     for key in ("src", "dst"):
         if arguments.get(key) is not None:
-            return arguments[key]
-        place = arguments.get(f"group_{key}")
-        if place is not None:
-            return members[place] if members is not None and place < len(members) else place
+            return int(arguments[key])
+        if (place := arguments.get(f"group_{key}")) is not None:
+            return int(members[place] if members is not None and 0 <= place < len(members) else place)
     return None
 
 
 def _each(name: str, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> int | None:
     """The bytes that every rank of a collective must name alike; None if they may differ, or if there are none."""
     if name == "scatter":
-        return getattr(arguments.get("tensor"), "nbytes", None)
+        tensors = [tensor] if isinstance(tensor := arguments.get("tensor"), torch.Tensor) else []
     split = arguments.get("output_split_sizes") or arguments.get("input_split_sizes")
     return None if name == "all_to_all" or split or not tensors else sum(tensor.nbytes for tensor in tensors)
 

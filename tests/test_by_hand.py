@@ -385,10 +385,13 @@ def test_a_name_that_nbgrader_cannot_take_is_told_with_the_sign(toy, capsys, nam
     assert "rename the folder, for instance to the login" in page and "Not graded yet" not in page
 
 
-def test_a_long_folder_for_temporary_files_is_told(toy, monkeypatch, capsys):
-    monkeypatch.setattr("tempfile.tempdir", str(toy.root / ("x" * 100)))
-    assert main(["grade", "--course", str(toy.root), "--no-jail"]) == 2
-    assert "set TMPDIR to a shorter one" in capsys.readouterr().err
+@pytest.mark.parametrize("jail", [[], ["--no-jail"]], ids=["jail", "no jail"])
+def test_a_long_folder_for_temporary_files_is_told(toy, jail):
+    folder = toy.root / ("é" * 40)
+    folder.mkdir()
+    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, *jail]
+    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True)
+    assert done.returncode == 2 and "set TMPDIR to a shorter one" in done.stderr.splitlines()[-1]
 
 
 def test_a_terminal_without_utf_8_gets_the_table(toy):

@@ -55,7 +55,7 @@ STARVED = (
     "tries it again"
 )
 
-#: Characters: the system takes 107 for the name of a socket, and below this folder they have about 35.
+#: Bytes: the system takes 107 for the name of a socket, and below this folder they have about 35.
 LONGEST_TMPDIR = 70
 
 
@@ -130,6 +130,7 @@ class Course:
         """
         from autograder.grading.running import workers
 
+        _check_tmpdir()
         if self.jail and not scheduler and (force or self._has_newer(lessons)):
             workers.begin_to_import()
         self._check_setup()
@@ -194,9 +195,6 @@ class Course:
         handed_in.use_usual_accents(self.root)
         for line in (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students()):
             print(line, file=sys.stderr)
-        if (length := len(tempfile.gettempdir())) > LONGEST_TMPDIR:
-            why = "too many for the sockets below it: set TMPDIR to a shorter one, such as /tmp"
-            raise ValueError(f"the folder for temporary files has a name of {length} characters, {why}")
         if not self.jail:
             print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
         elif jail.missing():
@@ -442,10 +440,10 @@ class Course:
         return f"sqlite:///{self.root / 'gradebook.db'}"
 
     def _read_graded(self) -> dict[str, str]:
-        try:
-            return dict(json.loads(self.graded.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return {}
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(self.graded.read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else {}
+        return {}
 
     def _take(self, student: str, lesson: str) -> Submission:
         """What is used of a submission, as it is now."""
@@ -460,6 +458,13 @@ class Course:
         key = keys.of_lesson(lesson, self.solutions, keys.GRADING) + self.own.marks(lesson)
         parts = (self.timeout, self.jail, key, digest)
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
+
+
+def _check_tmpdir() -> None:
+    """ValueError if the name of the folder for temporary files is too long, before anything makes a socket below it."""
+    if (length := len(os.fsencode(tempfile.gettempdir()))) > LONGEST_TMPDIR:
+        why = "too many for the sockets below it: set TMPDIR to a shorter one, such as /tmp"
+        raise ValueError(f"the folder for temporary files has a name of {length} bytes, {why}")
 
 
 def _decided_by_others(executed: str) -> bool:
