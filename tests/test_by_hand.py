@@ -376,6 +376,13 @@ def test_two_ways_to_write_an_accent_are_one_student(toy, capsys):
     assert row(toy, usual)["score"] == "6" and "looks the same" in capsys.readouterr().err
 
 
+def test_names_that_differ_only_in_case_are_told(toy, capsys):
+    for name in ("ben", "Ben"):
+        toy.hand_in(name, submission())
+    grade(toy)
+    assert "submitted/Ben and submitted/ben are graded as two students: is it one?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "said"), [("O'Brien", 'cannot take "\'"'), ("nی\u200cما", "invisible sign U+200C")])
 def test_a_name_that_nbgrader_cannot_take_is_told_with_the_sign(toy, capsys, name, said):
     toy.hand_in(name, submission())

@@ -425,7 +425,12 @@ def test_every_file_that_could_be_work_is_graded_or_named(course, capsys):
     submitted = course.root / "submitted"
     places = ["ada_1234_07_toy.ipynb", "Moodle.zip", "dan/07_toy.ipynb", "07_toy/eve.ipynb", "hal/07_toy.pdf"]
     places += ["moodle/Fay_1_file_/07_toy.ipynb", "gus/07_Toy/07_toy.ipynb"]
-    noise = "__MACOSX/ada/07_toy/._07_toy.ipynb", "ada/.ipynb_checkpoints/07_toy.ipynb", "dan/photo.jpg"
+    noise = (
+        "__MACOSX/ada/07_toy/._07_toy.ipynb",
+        "dan/._07_toy.ipynb",
+        "ada/.ipynb_checkpoints/07_toy.ipynb",
+        "dan/photo.jpg",
+    )
     for place in (*places, *noise):
         (submitted / place).parent.mkdir(parents=True, exist_ok=True)
         (submitted / place).write_text(json.dumps(submission()))

@@ -86,6 +86,8 @@ def test_a_syntax_error_is_told_with_its_line(toy):
     assert toy.comment("ex2", "syntax").startswith("Your answer cell stopped with SyntaxError: expected ':' (line 1).")
 
 
+PAIR = ("07-ex2-square", "07-ex2-square-test")
+
 # --- cells that were moved, changed, lost ---------------------------------------------------------------
 
 
@@ -123,6 +125,11 @@ def moved_test(nb):
     nb.cells.insert(1, nb.cells.pop(at(nb, "07-ex2-square-test")))
 
 
+def merged_into_the_test(nb):
+    cell(nb, "07-ex2-square-test").source = "\n\n".join(cell(nb, name).source for name in PAIR)
+    del nb.cells[at(nb, "07-ex2-square")]
+
+
 def other_points(nb):
     cell(nb, "07-ex2-square-test").metadata.nbgrader.points = 50
 
@@ -153,6 +160,7 @@ TAMPERINGS = {
     retyped_answer: "The answer cell had been turned into text; it was run as code.",
     edited_test: "The test cell had been changed; the original was run.",
     moved_test: "The test cell came before the answer; it was run after the answer.",
+    merged_into_the_test: "The test cell was missing and has been put back.",
     other_points: "",
     no_longer_graded: "",
     without_metadata: "",
@@ -186,6 +194,16 @@ def test_what_nbgrader_does_with_tampered_notebooks(stock):
         tamper(nb)
         got = stock_grade(stock, nb, tamper.__name__)
         assert what in got if isinstance(what, str) else got["ex2"] == what, tamper.__name__
+
+
+def test_the_notebook_of_another_lesson_is_told(toy):
+    nb = submission()
+    for one in nb.cells:
+        one.id, one.source = one.id.replace("07-", "05-"), one.source.replace("def ", "def other_")
+        if "nbgrader" in one.metadata:
+            one.metadata.nbgrader.grade_id = one.id
+    assert toy.grade(nb, "other") == dict.fromkeys(FULL, 0.0)
+    assert "This is the notebook of lesson 05, not of 07: hand in the right one." in toy.page("other")
 
 
 def test_a_missing_answer_cell_costs_its_exercise_only(toy):
@@ -321,7 +339,8 @@ def test_a_broken_file_gets_zero_and_the_reason(toy, name):
     content, why = BROKEN[name]
     assert toy.grade(content, name) == dict.fromkeys(FULL, 0.0)
     assert all(toy.comment(exercise, name).startswith(why) for exercise in FULL)
-    assert why in toy.page(name)
+    page = toy.page(name)
+    assert why in page and "NameError" not in page and page.count("Not run: the notebook could not be read") == 3
 
 
 def test_a_broken_file_replaces_an_old_score_and_nbgrader_keeps_it(toy, stock):

@@ -1,6 +1,7 @@
 """If a person can read the answers in a file, they are read; what no one can read says what it is."""
 
 import copy
+import gzip
 import io
 import json
 import time
@@ -10,7 +11,7 @@ import nbformat
 import pytest
 
 from autograder.grading import limits
-from autograder.grading.nbgrader import reading
+from autograder.grading.nbgrader import reading, submission_files
 from tests.helpers.toy_course import submission
 
 NB = json.loads(json.dumps(submission(ex1="def double(x):\n    # größer\n    return 2 * x\n")))
@@ -79,6 +80,13 @@ READABLE = {
     "a comma too many": json.dumps(NB).encode()[:-1] + b",}",
     "a comma too many in a list": json.dumps(NB).encode().replace(b'}], "metadata"', b'},], "metadata"'),
     "a tab in a text": json.dumps(NB).replace("\\n    return 2", "\\n\treturn 2").encode(),
+    "UTF-32 without a mark": json.dumps(NB, ensure_ascii=False).encode("utf-32-le"),
+    "an old encoding of Chinese": json.dumps(NB, ensure_ascii=False).replace("größer", "誠").encode("gb18030"),
+    "a byte order mark in each cell": of_cells(lambda cell: cell.update(source="\ufeff" + cell["source"])),
+    "as Jupyter's server delivers it": json.dumps({"type": "notebook", "name": "07_toy.ipynb", "content": NB}).encode(),
+    "the sources as inputs": of_cells(lambda cell: cell.update(input=cell.pop("source"))),
+    "cells in a worksheet": changed(lambda nb: nb.update(worksheets=[{"cells": nb.pop("cells")}])),
+    "cells that are none": changed(lambda nb: nb["cells"].extend([None, 7, {}, {"cell_type": "code", "source": None}])),
     "attachments": of_cells(lambda cell: cell.update(attachments={"p.png": {"image/png": "AAAA"}})),
 }
 
@@ -87,10 +95,10 @@ READABLE = {
 def test_what_a_person_can_read_is_read(kind):
     nb = reading.read_submission(READABLE[kind])
     assert not nb.metadata.autograder.problem
-    sources = [cell.source.replace("\t", "    ") for cell in nb.cells]
+    sources = [cell.source.replace("\t", "    ").replace("誠", "größer") for cell in nb.cells]
     assert sources == [cell["source"] for cell in NB["cells"]]
     assert [cell.cell_type for cell in nb.cells] == [cell["cell_type"] for cell in NB["cells"]]
-    if "3" not in kind:
+    if kind != "nbformat 3":
         assert [cell.id for cell in nb.cells] == [cell["id"] for cell in NB["cells"]]
     nbformat.validate(nb)
 
@@ -109,6 +117,8 @@ def in_conflict():
 
 UNREADABLE = {
     "a zip archive": (zipped(), "is a zip archive: unpack it"),
+    "a gzip archive": (gzip.compress(json.dumps(NB).encode()), "is a gzip archive: unpack it"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + b"\0" * 99, "is a picture"),
     "a PDF": (b"%PDF-1.7 \xe2", "is a PDF"),
     "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a pointer of Git LFS"),
     "a web page": (b"\n<!DOCTYPE html><html><body>Log in</body></html>", "is a web page"),
@@ -157,19 +167,41 @@ def test_too_many_parts_that_are_no_outputs_are_refused():
     assert "too large" in reading.read_submission(content).metadata.autograder.problem
 
 
-@pytest.mark.parametrize(
-    "name", ["07_toy (1).ipynb", "07_toy.ipynb.txt", "07_toy.ipynb.json", "07_TOY.IPYNB", "07_toy/07_toy.ipynb"]
-)
+def test_ids_that_are_not_unique_are_no_warning(recwarn):
+    nb = reading.read_submission(of_cells(lambda cell: cell.update(id="same")))
+    assert len({cell.id for cell in nb.cells}) == len(NB["cells"]) and nb.cells[0].id == "same" and not recwarn.list
+
+
+OTHER_NAMES = ["07_toy (1).ipynb", "07_toy.ipynb.txt", "07_toy.ipynb.json", "07_toy.ipynb~", "07_toy.ipynb (2)"]
+OTHER_NAMES += ["07_TOY.IPYNB", "07_toy/07_toy.ipynb", "a/b/c/07_toy.ipynb", "07_toy.ipynb/07_toy.ipynb"]
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
 def test_the_only_notebook_in_the_folder_is_read_whatever_its_name(tmp_path, name):
     path = tmp_path / "ada" / "07_toy" / "07_toy.ipynb"
     (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
     (path.parent / name).write_bytes(READABLE["as it is"])
+    (path.parent / "._mine.ipynb").write_bytes(b"what macOS puts into archives")
+    submission = submission_files.taken(path.parent, [])
+    assert submission.notebook == READABLE["as it is"] and not submission.left_out
     nb = reading.read_file(path)
     assert nb.cells and nb.metadata.autograder.remarks == [f"{name} was graded, since there is no 07_toy.ipynb."]
     (path.parent / "other.ipynb").write_text("{}")
-    assert f"found {', '.join(sorted([name, 'other.ipynb'], key=lambda one: ('/' in one, one)))}" in (
-        reading.read_file(path).metadata.autograder.problem
-    )
+    problem = reading.read_file(path).metadata.autograder.problem
+    if name.endswith("/07_toy.ipynb"):
+        assert not problem
+        assert submission_files.taken(path.parent, []).left_out == [f"other.ipynb: only {name} is graded"]
+    else:
+        assert f"found {', '.join(sorted([name, 'other.ipynb']))}): hand in one under that name" in problem
+
+
+@pytest.mark.parametrize("name", ["07_toy.zip", "07_toy.py", "07_toy.json", ".ipynb_checkpoints/07_toy.ipynb"])
+def test_what_lies_there_instead_of_a_notebook_is_named(tmp_path, name):
+    path = tmp_path / "ada" / "07_toy" / "07_toy.ipynb"
+    (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / name).write_bytes(b"x")
+    problem = reading.read_file(path).metadata.autograder.problem
+    assert problem == f"There is no 07_toy.ipynb (found {name}): hand in the notebook itself."
 
 
 def test_no_link_is_followed_to_another_name(tmp_path):

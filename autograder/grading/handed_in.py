@@ -14,12 +14,17 @@ from autograder.grading import limits
 from autograder.grading.limits import printable
 
 #: Names of files that somebody may have handed in: notebooks, scripts, documents, archives.
-COULD_BE_WORK = re.compile(r"\.(ipynb(\.\w+)?|py|zip|tar|t?gz|7z|rar|docx?|pdf|html?)$", re.IGNORECASE)
+COULD_BE_WORK = re.compile(r"\.(ipynb([.~ _-][^/]*)?|py|zip|tar|t?gz|7z|rar|docx?|pdf|html?)$", re.IGNORECASE)
 #: What is said of one in the wrong place, of so many of them at most.
 EXPECTED = "put it at submitted/STUDENT/LESSON/LESSON.ipynb"
 MOST_NAMED = 10
-#: How names begin that a system has put there.
-OF_A_SYSTEM = (".", "__MACOSX")
+#: How names begin that a system or an editor has put there.
+OF_A_SYSTEM = (".", "__MACOSX", "~$")
+
+
+def could_be_work(name: str) -> bool:
+    """Is this the name of a file that somebody may have handed in?"""
+    return bool(COULD_BE_WORK.search(name)) and not name.startswith(OF_A_SYSTEM)
 
 
 def folders(root: Path) -> list[tuple[str, str]]:
@@ -47,7 +52,7 @@ def strays(root: Path, lessons: Collection[str]) -> list[str]:
         if len(place) == 2 and place[1] in lessons:
             below[:] = []  # what lies in a submission's folder stands on its page, and in the report
         else:
-            found += ["/".join(("submitted", *place, name)) for name in names if COULD_BE_WORK.search(name)]
+            found += ["/".join(("submitted", *place, name)) for name in names if could_be_work(name)]
     return sorted(found)
 
 
@@ -73,6 +78,10 @@ def complaints(root: Path, lessons: Collection[str]) -> Iterator[str]:
             yield f"{folder} cannot be read and is skipped"
         elif student.is_dir() and why and not student.name.startswith(OF_A_SYSTEM):
             yield f"{folder!r} is skipped: {why}"
+    alike: dict[str, str] = {}
+    for name in sorted(path.name for path in (root / "submitted").glob("[!.]*") if path.is_dir()):
+        if (other := alike.setdefault(name.casefold(), name)) != name:
+            yield f"submitted/{printable(other)} and submitted/{printable(name)} are graded as two students: is it one?"
     no_lessons: Counter[str] = Counter()
     for job in folders(root):
         place = printable("/".join(("submitted", *job)))

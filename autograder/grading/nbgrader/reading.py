@@ -30,7 +30,13 @@ PARTS: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "mar
 #: How files begin that are no text of a notebook, and what they are.
 KINDS = (
     (b"PK\x03\x04", "a zip archive: unpack it, and hand in the notebook in it"),
+    (b"\x1f\x8b", "a gzip archive: unpack it, and hand in the notebook in it"),
+    (b"Rar!", "a RAR archive: unpack it, and hand in the notebook in it"),
+    (b"7z\xbc\xaf", "a 7z archive: unpack it, and hand in the notebook in it"),
     (b"%PDF", "a PDF: hand in the notebook itself"),
+    (b"\x89PNG", "a picture: hand in the notebook itself"),
+    (b"\xff\xd8\xff", "a picture: hand in the notebook itself"),
+    (b"{\\rtf", "a text of a word processor: hand in the notebook itself"),
     (
         b"version https://git-lfs",
         "a pointer of Git LFS, not the notebook: run `git lfs pull`, and hand in the notebook",
@@ -76,7 +82,7 @@ def read_submission(content: bytes | str, remarks: list[str] | None = None) -> n
         if len(cells) > limits.CELLS:
             most = f"at most {limits.CELLS:,} are graded"
             raise UnreadableError(f"has {len(cells):,} cells ({most}): remove some, and hand it in again")
-        kept = within_all_source([fresh_cell(cell) for cell in cells])
+        kept = _with_own_ids(within_all_source([fresh_cell(cell) for cell in cells]))
         mark = nb.get("metadata", {}).get("autograder", {}) if ours else {}
         return notebook_of(kept, str(mark.get("problem", "")), [*mark.get("remarks", []), *remarks])
     except UnreadableError as error:
@@ -96,14 +102,17 @@ def _decoded(content: bytes, remarks: list[str]) -> str:
     marks = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16"}
     marks |= {codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig"}
     marked = next((encoding for mark, encoding in marks.items() if content.startswith(mark)), "")
-    # A notebook begins with a brace: so one with an empty byte beside it has two bytes for each sign.
-    wide = {b"{\0": "utf-16-le", b"\0{": "utf-16-be"}.get(content[:2], "")
-    for encoding in filter(None, (marked, wide, "utf-8", "cp1252", "latin-1")):
+    # A notebook begins with a brace: so one with empty bytes beside it has two or four bytes for each sign.
+    wide = {b"{\0\0\0": "utf-32-le", b"\0\0\0{": "utf-32-be"}.get(content[:4], "")
+    wide = wide or {b"{\0": "utf-16-le", b"\0{": "utf-16-be"}.get(content[:2], "")
+    # In the old encodings of East Asia a sign may end with a backslash, which is none.
+    eastern = ("gb18030", "shift_jis", "big5") if re.search(rb"[\x80-\xff]\\", content) else ()
+    for encoding in filter(None, (marked, wide, "utf-8", *eastern, "cp1252", "latin-1")):
         try:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if encoding in ("cp1252", "latin-1"):
+        if encoding in (*eastern, "cp1252", "latin-1"):
             remarks.append("The file is not UTF-8, so signs beyond ASCII may have become others.")
         return text.lstrip("\ufeff")
     raise AssertionError("latin-1 decodes everything")
@@ -174,8 +183,11 @@ def _without_outputs(text: str) -> Iterator[str]:
 
 def _cells(nb: dict[str, Any]) -> list[Any]:
     """The cells of a notebook of any version. UnreadableError if it has no place for cells."""
+    inner = nb.get("content")
+    if "cells" not in nb and isinstance(inner, dict):  # as Jupyter's server delivers a file
+        nb = inner
     if isinstance(nb.get("cells"), list):
-        return nb["cells"]
+        return [_of_version_3(cell) if isinstance(cell, dict) and "input" in cell else cell for cell in nb["cells"]]
     sheets = nb.get("worksheets")
     if not isinstance(sheets, list):
         raise UnreadableError(f"is not a Jupyter notebook: {AGAIN}")
@@ -185,7 +197,7 @@ def _cells(nb: dict[str, Any]) -> list[Any]:
 
 def _of_version_3(cell: dict[str, Any]) -> dict[str, Any]:
     """A cell of nbformat 3 as one of version 4: code was `input`, and headings were cells of their own."""
-    source = cell.get("source", cell.get("input", ""))
+    source = cell.get("source", cell.get("input"))
     if cell.get("cell_type") == "heading":
         level = cell.get("level")
         lines = source if isinstance(source, list) else [source]
@@ -224,7 +236,7 @@ def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
     kept = {
         key: value for key, value in metadata.items() if key in ("nbgrader", "autograder") and isinstance(value, dict)
     }
-    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    source = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     fresh = new_cell(kind, limits.source(limits.well_formed(source), kind), kept)
     # Colab keeps an id that came with the file in the metadata.
     for name in (cell.get("id"), metadata.get("id")):
@@ -245,6 +257,16 @@ def within_all_source(cells: list[nbformat.NotebookNode | None]) -> list[nbforma
                 cell.source = limits.left_out(why, cell.cell_type)
             kept.append(cell)
     return kept
+
+
+def _with_own_ids(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """These cells, each with an id of its own: the first of several keeps the one that they share."""
+    known: set[str] = set()
+    for cell in cells:
+        if cell.id in known:
+            cell.id = random_cell_id()
+        known.add(cell.id)
+    return cells
 
 
 def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str = "") -> nbformat.NotebookNode:

@@ -106,6 +106,7 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
     known = {source.name: source for source in sources}
     result = Restored([Named(new_cell(cell.cell_type, cell.source), _name(cell, known)) for cell in submitted])
     _name_by_text(result, known)
+    _name_merged(result, known)
     for source in sorted(known.values(), key=lambda source: (source.is_test, natural(source.name))):
         place = _place_test if source.is_test else _place_task if source.is_task else _place_answer
         place(source, result)
@@ -177,13 +178,17 @@ def _place_task(source: SourceCell, result: Restored) -> None:
 
 def _defining(source: SourceCell, result: Restored) -> list[int]:
     """The places of code cells that define a function or class of an answer whose cell has lost its name."""
+    return [at for at, cell in enumerate(result.cells) if cell.cell_type == "code" and _defines(source, cell.source)]
+
+
+def _defines(source: SourceCell, text: str) -> bool:
+    """Does a code cell's text define a function or class of this answer?"""
     starts = re.findall(r"^(?:async +def|def|class) +(\w+)", source.source, re.MULTILINE)
     if not starts or source.cell_type != "code":
-        return []
+        return False
     name = "|".join(map(re.escape, starts))
-    defines = re.compile(rf"^(?:(?:async +def|def|class) +(?:{name})\b|(?:{name}) *=(?!=))", re.MULTILINE)
     # Read as text: a cell with an error in its syntax, or with a magic command, is the student's answer as well.
-    return [at for at, cell in enumerate(result.cells) if cell.cell_type == "code" and defines.search(cell.source)]
+    return bool(re.search(rf"^(?:(?:async +def|def|class) +(?:{name})\b|(?:{name}) *=(?!=))", text, re.MULTILINE))
 
 
 def _place_test(source: SourceCell, result: Restored) -> None:
@@ -256,6 +261,17 @@ def _name_by_text(result: Restored, known: dict[str, SourceCell]) -> None:
             one.name = by_text.get(one.cell.source.strip())
 
 
+def _name_merged(result: Restored, known: dict[str, SourceCell]) -> None:
+    """Name a test's cell after a lost answer that was merged into it; the test itself is put back."""
+    for source in known.values():
+        if source.is_test or result.places(source.name):
+            continue
+        for at in _defining(source, result):
+            test = known.get(result.named[at].name or "")
+            if test is not None and test.is_test and not _defines(source, visible_part(test.source)):
+                result.named[at].name = source.name
+
+
 def _ids(number: int) -> Iterator[str]:
     yield f"own-{number}"
     copy = 0
@@ -305,7 +321,18 @@ def restored_notebook(
             cell.metadata[adapted.SHARED] = shared[cell.id]
     if not problem:
         setup_cells.put_back(cells, lesson)
-    return notebook_of(cells, problem, mark.remarks)
+    return notebook_of(cells, problem, [*mark.remarks, *_of_another_lesson(submitted.cells, sources)])
+
+
+def _of_another_lesson(cells: list[nbformat.NotebookNode], sources: list[SourceCell]) -> list[str]:
+    """A sentence if the exercises of a submission are all those of another lesson, by the numbers in their ids."""
+    names = [cell.metadata.get("nbgrader", {}).get("grade_id") or cell.get("id") for cell in cells]
+    numbers = [match[1] for name in names if (match := re.match(r"(\d+)-(?:ex|q)\d", str(name)))]
+    own = {source.name.split("-")[0] for source in sources}
+    if not numbers or own & set(numbers):
+        return []
+    others = ", ".join(sorted(set(numbers))[:3])
+    return [f"This is the notebook of lesson {others}, not of {', '.join(sorted(own))}: hand in the right one."]
 
 
 def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:

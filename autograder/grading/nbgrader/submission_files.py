@@ -21,6 +21,7 @@ from pathlib import Path
 import nbformat
 
 from autograder.grading import limits
+from autograder.grading.handed_in import COULD_BE_WORK, OF_A_SYSTEM
 from autograder.lessons import adapted, course_settings, notebook
 from autograder.lessons.release import AGENTS
 
@@ -32,8 +33,8 @@ def lesson_notebook(source: Path, own: course_settings.Settings) -> nbformat.Not
     return adapted.adapted(notebook.named(nbformat.read(source, as_version=4)), source.parent.name, own)
 
 
-#: Names that a browser or a system gives to a notebook's file.
-LIKE_A_NOTEBOOK = re.compile(r"\.ipynb(\.(json|txt))?$", re.IGNORECASE)
+#: Names that a browser, an editor or a system gives to a notebook's file, such as `x.ipynb.txt` and `x.ipynb (1)`.
+LIKE_A_NOTEBOOK = re.compile(r"\.ipynb([.~ _-][^/]*)?$", re.IGNORECASE)
 
 #: What nbgrader's exchange puts next to a notebook. Without them it cannot give back the feedback.
 EXCHANGE_FILES = ("timestamp.txt", "submission_secret.txt")
@@ -73,9 +74,9 @@ def taken(folder: Path, patterns: list[str]) -> Submission:
     """
     try:
         with opened(folder) as top:
-            submission = _notebook_in(top, f"{folder.name}.ipynb")
+            submission, graded = _notebook_in(top, f"{folder.name}.ipynb")
             submission.exchange = _exchange_files(top)
-            submission.files, submission.left_out = _submitted_files(top, patterns, f"{folder.name}.ipynb")
+            submission.files, submission.left_out = _submitted_files(top, patterns, graded)
             return submission
     except NotTakenError as error:
         return Submission(None, f"What was handed in {error}.")
@@ -111,10 +112,11 @@ def content(name: str, most: int, folder: int) -> bytes:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise NotTakenError(_why(name, folder, error)) from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise NotTakenError("is not a regular file: hand in the notebook itself")
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise NotTakenError("is not a file: hand in the notebook itself")
         if found.st_uid not in (os.fstat(folder).st_uid, os.geteuid(), 0) and _is_another_students(found, folder):
             raise NotTakenError("belongs to another student: hand in a file of your own")
         try:
@@ -186,39 +188,59 @@ def _is_link(name: str, folder: int) -> bool:
     return False
 
 
-def _notebook_in(top: int, name: str) -> Submission:
-    """The notebook of this name in an open folder, or the only one beside it, or one folder deeper, under another."""
-    remarks, place, folder = [], name, top
+def _notebook_in(top: int, name: str) -> tuple[Submission, str]:
+    """The notebook of this name in an open folder, or the only one beside it or deeper; and where it is.
+
+    The only one is the only one of this name, or the only one at all.
+    """
+    remarks, place, folder, graded = [], name, top, name
     with contextlib.ExitStack() as stack:
         try:
-            os.stat(name, dir_fd=top, follow_symlinks=False)
+            if stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+                raise FileNotFoundError  # what is in it is found like what is in any other folder
         except FileNotFoundError:
-            found = list(itertools.islice(_other_notebooks(top), 6))
-            names = [limits.printable(os.path.normpath(os.path.join(place, other))) for place, other in found]
-            if not found:
-                problem = f"There is no {name}, and the folder holds no other notebook: hand it in again."
-                return Submission(None, problem)
-            if len(found) > 1:
-                problem = f"There is no {name} (found {', '.join(names[:5])}): hand in one under that name."
-                return Submission(None, problem)
-            remarks, place = [f"{names[0]} was graded, since there is no {name}."], found[0][1]
+            others = sorted(_others(top), key=lambda one: not COULD_BE_WORK.search(one[1]))
+            notebooks = [one for one in others if LIKE_A_NOTEBOOK.search(one[1])]
+            of_this_name = [one for one in notebooks if one[1] == name]
+            found = of_this_name if len(of_this_name) == 1 else notebooks
+            named = found or others or [one for one in _others(top, hidden=True) if LIKE_A_NOTEBOOK.search(one[1])]
+            names = [os.path.normpath(os.path.join(*one)) for one in named]
+            if len(found) != 1:
+                there = ", and the folder holds no other notebook: hand it in again"
+                if names:
+                    what = "one under that name" if found else "the notebook itself"
+                    there = f" (found {limits.printable(', '.join(names[:5]))}): hand in {what}"
+                return Submission(None, f"There is no {name}{there}."), name
+            graded = names[0]
+            remarks, place = [f"{limits.printable(graded)} was graded, since there is no {name}."], found[0][1]
             with contextlib.suppress(OSError):  # it may be gone: the next step says so
-                folder = os.open(found[0][0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-                stack.callback(os.close, folder)
+                folder = _folder_below(top, found[0][0], stack)
         except OSError:
             pass  # the next step says why
         try:
-            return Submission(content(place, 4 * limits.FILE + 1, folder), remarks=remarks)
+            return Submission(content(place, 4 * limits.FILE + 1, folder), remarks=remarks), graded
         except NotTakenError as error:
-            return Submission(None, f"The file {error}.")
+            return Submission(None, f"The file {error}."), graded
 
 
-def _other_notebooks(top: int) -> Iterator[tuple[str, str]]:
-    """Files in an open folder, or one folder deeper, that could be meant for its notebook: (folder, name); no links."""
-    for place, name, inner in itertools.islice(files_below(top, depth=1), limits.SCANNED):
-        hidden = place != "." and place.startswith((".", "__MACOSX"))
-        if not hidden and LIKE_A_NOTEBOOK.search(name) and not _is_link(name, inner):
+def _others(top: int, hidden: bool = False) -> Iterator[tuple[str, str]]:
+    """What a student may have put into an open folder or deeper, (folder, name): no folders, no links.
+
+    hidden: instead, what a system or an editor has put there.
+    """
+    for place, name, inner in itertools.islice(files_below(top), limits.SCANNED):
+        parts = () if place == "." else place.split(os.sep)
+        of_a_system = any(part.startswith(OF_A_SYSTEM) for part in (*parts, name))
+        if of_a_system == hidden and not _is_link(name, inner) and name not in (*EXCHANGE_FILES, AGENTS.name):
             yield place, name
+
+
+def _folder_below(top: int, place: str, stack: contextlib.ExitStack) -> int:
+    """A descriptor of a folder below an open one, which `stack` closes. No part of its path may be a link."""
+    for part in place.split(os.sep):
+        top = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+        stack.callback(os.close, top)
+    return top
 
 
 def exchange_files(folder: Path) -> dict[str, bytes]:
@@ -253,7 +275,7 @@ def has_unreadable_time(folder: Path) -> bool:
 def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
     """The declared data files of a submission, name → bytes; and for every other file why it was left out."""
     with contextlib.suppress(NotTakenError), opened(folder) as top:
-        return _submitted_files(top, patterns, f"{folder.name}.ipynb")
+        return _submitted_files(top, patterns, _notebook_in(top, f"{folder.name}.ipynb")[1])
     return {}, []
 
 
@@ -270,6 +292,7 @@ def _submitted_files(top: int, patterns: list[str], notebook: str) -> tuple[dict
         if name in (notebook, AGENTS.name, *EXCHANGE_FILES):
             continue
         why = "a link" if _is_link(base, inner) else _refused(name, patterns, taken)
+        why = f"only {limits.printable(notebook)} is graded" if why and LIKE_A_NOTEBOOK.search(name) else why
         if not why:
             left = limits.ALL_DATA - sum(map(len, taken.values()))
             try:

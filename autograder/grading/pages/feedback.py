@@ -24,6 +24,7 @@ from autograder.lessons.notebook import answer_of, is_task
 
 TEMPLATES = Path(__file__).parent / "templates"
 NOT_GRADED_YET = "not graded yet"
+NOT_READ = "Not run: the notebook could not be read, as said above."
 #: What nbconvert puts after a heading. An attribute may hold any sign but its quotes.
 ANCHOR = re.compile(r"""<a(?:[^>"]|"[^"]*")*>(?:¶|&#182;)</a>""")
 
@@ -143,7 +144,7 @@ def exercise(
         "result": result_of(score, most, any(one.get("carried") for one in outcomes)),
         "properties": [] if len(outcomes) < 2 else [property_of(one) for one in outcomes],
         "failures": failures(test, answer, secrets),
-        "remarks": scoring.remarks(test) if outcomes else [ours.get("comment", "")] if unreadable else [],
+        "remarks": scoring.remarks(test) if outcomes else [NOT_READ] if unreadable else [],
         "notes": ours.get("notes", []),
         "comment": comment if comment and comment != by_machine else "",
         "outdated": role.get("outdated", False),
