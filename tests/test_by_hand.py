@@ -15,7 +15,7 @@ import sqlalchemy.exc
 
 from autograder.__main__ import main
 from autograder.grading.jail import outside
-from autograder.grading.nbgrader import lock
+from autograder.grading.nbgrader import lock, submission_files
 from autograder.insight import marks, report
 from autograder.lessons import nbgrader_api
 from ranks.stopwatch import family
@@ -99,6 +99,30 @@ def test_a_due_date_and_an_extension_count_without_a_run(toy):
         gradebook.grant_extension(LESSON, "ben", days=3)
     grade(toy)
     assert row(toy, "ben")["score"] == "4" and "4 of 6 points" in toy.page("ben") and not toy.runs
+
+
+TIMES = {
+    "2026-11-02 10:00:00.123456 UTC": "2026-11-02 10:00:00.123456",
+    "2026-11-02T10:00:00+02:00": "2026-11-02 08:00:00",
+    "2026-11-02 10:00:00 -0500": "2026-11-02 15:00:00",
+    "2026-11-02 10:00:00 Europe/Berlin": "2026-11-02 09:00:00",
+    "2.11.2026 10:00": "2026-11-02 10:00:00",
+    "02.11.2026, 10:00:00": "2026-11-02 10:00:00",
+    "13/11/2026 10:00": "2026-11-13 10:00:00",
+    "1793613600": "2026-11-02 10:00:00",
+    "1793613600000": "2026-11-02 10:00:00",
+    "02/11/2026 10:00": "None",
+    "2026-11-02 10:00:00 XYZT": "None",
+    "10:00": "None",
+    "Monday": "None",
+    "November 2026": "None",
+}
+
+
+@pytest.mark.parametrize("text", TIMES)
+def test_a_time_is_read_in_the_one_way_that_it_can_mean_or_not_at_all(text):
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        assert str(submission_files.submitted_at({"timestamp.txt": f"{text}\r\n".encode(encoding)})) == TIMES[text]
 
 
 def test_a_time_that_cannot_be_read_is_told(toy, capsys):

@@ -6,6 +6,7 @@ finds: no right to read, names that are not text, folders in folders without end
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import datetime
 import fnmatch
@@ -14,6 +15,7 @@ import itertools
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -259,12 +261,46 @@ def _exchange_files(top: int) -> dict[str, bytes]:
 
 
 def submitted_at(files: dict[str, bytes]) -> datetime.datetime | None:
-    """The time in the exchange's file, in UTC; None if there is none, or none that can be read."""
-    from nbgrader.utils import parse_utc
-
+    """The time in the exchange's file, in UTC; None if there is none, or none that can be read in one way only."""
     with contextlib.suppress(Exception):  # a student can write anything there, and dateutil raises many things
-        return parse_utc(files["timestamp.txt"].decode("utf-8-sig").strip())
+        text = files["timestamp.txt"]
+        wide = text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return _in_utc(text.decode("utf-16" if wide else "utf-8-sig").strip())
     return None
+
+
+def _in_utc(text: str) -> datetime.datetime:
+    """A time as programs and people write it, as nbgrader keeps it: in UTC, without saying so; an exception for others.
+
+    nbgrader's own reader takes 2.11.2026 for a day in February, a zone that it does not know for UTC, -0500 for
+    seconds, and what is missing from today.
+    """
+    from nbgrader.utils import dateutil
+
+    def zone(name: str | None, seconds: int | None) -> datetime.tzinfo:
+        if seconds is not None:
+            return datetime.timezone(datetime.timedelta(seconds=seconds))
+        tz = dateutil.tz
+        found = tz.UTC if name is None else tz.tzlocal() if name in time.tzname else tz.gettz(name)
+        if found is None:
+            raise ValueError(f"no such time zone: {name}")
+        return found
+
+    if re.fullmatch(r"\d{10}(\.\d+)?|\d{13}", text):  # seconds or milliseconds since 1970
+        return datetime.datetime.fromtimestamp(float(text[:10]), datetime.UTC).replace(tzinfo=None)
+    text = re.sub(r"^(\d{1,2})\. ?(\d{1,2})\. ?(\d{4})\b,?", r"\3-\2-\1", text)  # with dots, the day is always first
+    if (slashes := re.match(r"(\d{1,2})/(\d{1,2})/", text)) and max(int(slashes[1]), int(slashes[2])) <= 12:
+        raise ValueError("the day or the month may come first")
+    text, last = text.rsplit(" ", 1) if re.search(r" [A-Z]\w+/\w+$", text) else (text, None)
+    # What is missing would be taken from the default: then the two differ.
+    times = [
+        dateutil.parser.parse(text, default=datetime.datetime(*day), tzinfos=zone)
+        for day in ((2000, 1, 1), (2001, 2, 2))
+    ]
+    if times[0] != times[1]:
+        raise ValueError("no whole date")
+    when = times[0].replace(tzinfo=zone(last, None)) if last else times[0]
+    return when.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def has_unreadable_time(folder: Path) -> bool:
