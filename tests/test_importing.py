@@ -1,5 +1,6 @@
 """What Moodle, Canvas and Brightspace deliver lands where it is graded, or is named."""
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autograder.__main__ import main
+from autograder.grading import importing
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,6 +19,7 @@ NAMES = {
     "Canvas": 'Student,ID,SIS Login ID\n"Sánchez Ruiz, Eva",678,evasr\n"O\'Neill, Ben",679,ben\n',
     "by hand": "name,login\nEva Sánchez Ruiz,evasr\nBen O'Neill,ben\n",
 }
+EVA = "Eva Ruiz_12345_assignsubmission_file_"
 OLD, NEW = json.dumps(submission(ex1=None)), json.dumps(submission())
 
 DOWNLOADS = {
@@ -85,6 +88,58 @@ def test_the_newest_notebook_of_each_student_is_imported(course, tmp_path, capsy
         assert sorted(path.name for path in (course.root / "submitted").iterdir() if path.is_dir()) == ["ben", "evasr"]
     time = course.root / "submitted" / "evasr" / LESSON / "timestamp.txt"
     assert time.is_file() == (system == "Brightspace")
+
+
+CHOICES = {
+    "the lesson's name": [f"{EVA}/zzz.ipynb", f"{EVA}/a_07_toy.ipynb", f"{EVA}/07_toy.ipynb"],
+    "Canvas's number": [
+        "ruizeva_678_999_07_toy-10.ipynb",
+        "ruizeva_678_1001_07_toy.ipynb",
+        "ruizeva_678_1002_07_toy-1.ipynb",
+    ],
+    "a zip file in the zip file": [f"{EVA}/other.ipynb", f"{EVA}/my.zip/07_toy/07_toy.ipynb"],
+    "a time with 24 hours": [
+        "1-2 - Eva Ruiz - Oct 9, 2026 2210/a.ipynb",
+        "1-2 - Eva Ruiz - 10. Okt. 2026 09:05/b.ipynb",
+    ],
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_of_several_the_one_that_counts_is_imported(course, tmp_path, capsys, choice):
+    *older, newest = CHOICES[choice]
+    files = dict.fromkeys(older, OLD) | {newest: NEW}
+    if (parts := newest.partition(".zip/"))[1]:
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr(parts[2], NEW)
+        files = dict.fromkeys(older, OLD) | {f"{parts[0]}.zip": content.getvalue()}
+    source = deliver(tmp_path, files, True)
+    assert bring(course, source, "name,login,ID\nEva Ruiz,evasr,678\n") == 0, capsys.readouterr().err
+    assert (course.root / "submitted" / "evasr" / LESSON / f"{LESSON}.ipynb").read_text() == NEW
+    assert capsys.readouterr().err.count("was not imported") == len(older)
+
+
+def test_a_time_that_cannot_be_read_is_told_and_the_notebook_imported(course, tmp_path, capsys):
+    source = deliver(tmp_path, {"1-2 - Eva Ruiz - 10 листопада 2026/07_toy.ipynb": NEW}, True)
+    assert bring(course, source) == 1
+    assert "the time '10 листопада 2026' cannot be read" in capsys.readouterr().err
+    assert [path.name for path in (course.root / "submitted" / "Eva-Ruiz" / LESSON).iterdir()] == [f"{LESSON}.ipynb"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_a_table_is_read_as_a_spreadsheet_saves_it(tmp_path, encoding, delimiter):
+    table = tmp_path / "names.csv"
+    table.write_bytes(f"\n{NAMES['Moodle'].replace(',', delimiter)}".encode(encoding))
+    file = importing.File("", "", "Eva Sánchez Ruiz", "", 0, None, b"")
+    assert importing.People(table).login(file) == "evasr"
+
+
+def test_a_login_that_is_a_path_is_refused(course, tmp_path, capsys):
+    source = deliver(tmp_path, {f"{EVA}/07_toy.ipynb": NEW}, True)
+    assert bring(course, source, "name,login\nEva Ruiz,x/../../../evil\n") == 1
+    assert "cannot take '/'" in capsys.readouterr().err
 
 
 def test_a_time_of_brightspace_counts_for_the_due_date(course, tmp_path, monkeypatch):

@@ -14,6 +14,8 @@ Of several notebooks of a student the newest counts: by Brightspace's time, else
 from __future__ import annotations
 
 import argparse
+import codecs
+import contextlib
 import csv
 import datetime
 import functools
@@ -34,9 +36,16 @@ from autograder.lessons.files import write_whole
 
 PATTERNS = (
     re.compile(r"(?P<name>[^/]+?)_\d+_assignsubmission_(file|onlinetext)_(?P<rest>[^/]*)$"),
-    re.compile(r"\d+-\d+ - (?P<name>[^/]+?) - (?P<time>\w{3,9}\.? \d{1,2}, \d{4},? \d{1,4}:?\d* ?[AP]M)$"),
-    re.compile(r"(?P<name>[^/]+?)(_LATE)?_(?P<user>\d+)_\d+_(?P<rest>[^/]+)$"),
+    re.compile(r"\d+-\d+ - (?P<name>[^/]+?) - (?P<time>[^/]*\b\d{4}\b[^/]*)$"),
+    re.compile(r"(?P<name>[^/]+?)(_LATE)?_(?P<user>\d+)_(?P<number>\d+)_(?P<rest>[^/]+)$"),
 )
+_CLOCK = r" (?P<year>\d{4}),? (?P<hour>\d{1,2}?)[:.]?(?P<minute>\d{2}) ?(?P<half>[AP]M)?(?= - |$)"
+#: Brightspace's times, with the month or the day first; its months in English and German.
+TIMES = (
+    re.compile(r"(?P<month>[^\W\d]{3,})\.? (?P<day>\d{1,2}),?" + _CLOCK),
+    re.compile(r"(?P<day>\d{1,2})\.? (?P<month>[^\W\d]{3,})\.?,?" + _CLOCK),
+)
+MONTHS = ("jan", "feb", "mar mär", "apr", "may mai", "jun", "jul", "aug", "sep", "oct okt", "nov", "dec dez")
 #: Columns of a list of names, in lower case: those of Moodle's, Canvas's and Brightspace's exports among them.
 LOGIN = ("login", "username", "sis login id", "student_id", "orgdefinedid")
 NAMES = (("name",), ("student",), ("full name",), ("first name", "last name"), ("first name", "surname"))
@@ -47,21 +56,36 @@ RECORD = ".imported-{lesson}.json"
 
 
 class File(NamedTuple):
-    """A notebook in a download. place: its path there. owner: the part of the path that names who handed it in."""
+    """A notebook in a download. place: its path there. owner: the part of the path that names who handed it in.
+
+    number: Canvas's of this file, which grows with time.
+    """
 
     place: str
     owner: str
     name: str
     user: str
+    number: int
     time: datetime.datetime | None
     content: bytes
 
     @property
-    def age(self) -> tuple:
-        """Sorts the newest last: by time, then by the number at the end of the file's name, as in `x (2)` and `x-2`."""
-        stem = re.sub(r"(\.ipynb)?(\.\w+)?$", "", self.place.rsplit("/", 1)[-1], flags=re.IGNORECASE)
-        copy = re.search(r"[ _-]*\(?(\d{1,3})\)?$", stem)
-        return (self.time.timestamp() if self.time else 0.0, int(copy[1]) if copy else 0, self.place)
+    def age(self) -> tuple[float, int, int]:
+        """How new it is: by time, Canvas's number, and the number at the end of the name, as in `x (2)` and `x-2`."""
+        copy = _COPY.search(self._stem)
+        return self.time.timestamp() if self.time else 0.0, self.number, int(copy[1]) if copy else 0
+
+    def counts(self, lesson: str) -> tuple:
+        """Sorts the one that counts last: of those that bear the lesson's name, if any do, the newest."""
+        stem = _COPY.sub("", self._stem)
+        return self.age[0], stem.endswith(lesson), self.age, -len(stem), self.place
+
+    @property
+    def _stem(self) -> str:
+        return re.sub(r"\.ipynb.*$", "", self.place.rsplit("/", 1)[-1], flags=re.IGNORECASE)
+
+
+_COPY = re.compile(r"[ _-]*\(?(\d{1,3})\)?$")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -91,16 +115,20 @@ def command(arguments: argparse.Namespace) -> int:
     problems, older_ones = list[str](), list[str]()
     for file in files_of(source, problems):
         login = people.login(file) if people else _as_folder(file.name)
-        if not login or limits.why_no_student(login):
-            why = f"{arguments.names} has no login for {file.name!r}" if people else limits.why_no_student(login)
+        if wrong := limits.why_no_student(login):
+            why = f"{arguments.names} has no login for {file.name!r}" if people and not login else wrong
             problems.append(f"{file.place} was not imported: {why}")
         else:
             owners.setdefault(login, []).append(file)
     with lock.held(course.root, "autograder import"):
         for login, files in owners.items():
-            *older, newest = sorted(files, key=lambda file: file.age)
+            *older, newest = files = sorted(files, key=lambda file: file.counts(lesson))
             put(course.root, lesson, login, newest)
-            older_ones += [f"{file.place} was not imported: {newest.place} is newer" for file in older]
+            for file in older:
+                named = newest.counts(lesson)[1] > file.counts(lesson)[1]
+                why = "is newer" if file.age < newest.age else "bears the lesson's name" if named else "was taken"
+                older_ones.append(f"{file.place} was not imported: {newest.place} {why}")
+            owners[login] = files
         _remember(course.root, lesson, {login: files[-1].owner for login, files in owners.items()})
     for line in (*older_ones, *problems):
         print(printable(line), file=sys.stderr)
@@ -133,11 +161,17 @@ def files_of(source: Path, problems: list[str]) -> Iterator[File]:
         if found is None:
             if parts[-1].lower() != "index.html":  # Brightspace's list of contents
                 problems.append(f"{place} was not imported: its path does not say who handed it in")
-        elif not LIKE_A_NOTEBOOK.search(place):
+            continue
+        groups = found[1].groupdict()
+        time = _time(groups.get("time"))
+        if groups.get("time") and time is None:
+            problems.append(f"{place}: the time {groups['time']!r} cannot be read: no late penalty will be computed")
+        inside = [(place, read)] if LIKE_A_NOTEBOOK.search(place) else _zipped_notebooks(place, read)
+        if not inside:
             problems.append(f"{place} was not imported: it is not a notebook")
-        else:
-            groups = found[1].groupdict()
-            yield File(place, found[0], groups["name"], groups.get("user", ""), _time(groups.get("time")), read())
+        for name, content in inside:
+            more = groups.get("user", ""), int(groups.get("number") or 0), time
+            yield File(name, found[0], groups["name"], *more, content())
 
 
 def _entries(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
@@ -155,23 +189,47 @@ def _entries(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
         raise ValueError(f"{source} is neither a zip file nor a folder: name what the LMS delivers for one assignment")
 
 
+def _zipped_notebooks(place: str, read: Callable[[], bytes]) -> list[tuple[str, Callable[[], bytes]]]:
+    """(path, what reads it) of the notebooks in a zip file that a student handed in; none if it is no such file."""
+    from autograder.grading.handed_in import OF_A_SYSTEM
+    from autograder.grading.nbgrader.submission_files import LIKE_A_NOTEBOOK
+
+    if not place.lower().endswith(".zip"):
+        return []
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(read()))
+    except zipfile.BadZipFile:
+        return []
+    return [
+        (f"{place}/{entry.filename}", functools.partial(archive.read, entry))
+        for entry in archive.infolist()[: limits.NAMES]
+        if LIKE_A_NOTEBOOK.search(entry.filename)
+        and entry.file_size <= 4 * limits.FILE
+        and not entry.flag_bits & 1  # encrypted
+        and not any(part.startswith(OF_A_SYSTEM) for part in entry.filename.split("/"))
+    ]
+
+
 def _time(text: str | None) -> datetime.datetime | None:
-    """Brightspace's time, in the time zone of this machine."""
-    if text is None:
+    """Brightspace's time, in the time zone of this machine; None if it cannot be read."""
+    match = next((found for one in TIMES if (found := one.match(text or ""))), None)
+    month = next((n for n, names in enumerate(MONTHS, 1) if match and match["month"][:3].lower() in names.split()), 0)
+    if match is None or not month:
         return None
-    month, day, year, clock, half = re.split(r"[ ,]+", text.replace(":", ""))
-    hour, minute = int(clock.zfill(4)[:2]) % 12, int(clock[-2:])
-    number = "janfebmaraprmayjunjulaugsepoctnovdec".index(month[:3].lower()) // 3 + 1
-    hour += 12 * (half == "PM")
-    return datetime.datetime(int(year), number, int(day), hour, minute).astimezone()
+    hour = int(match["hour"])
+    if match["half"]:
+        hour = hour % 12 + 12 * (match["half"] == "PM")
+    try:
+        return datetime.datetime(int(match["year"]), month, int(match["day"]), hour, int(match["minute"])).astimezone()
+    except ValueError:
+        return None
 
 
 class People:
     """A table of names and logins: the columns that LMSs export are known, others can be named `name` and `login`."""
 
     def __init__(self, file: Path):
-        with open(file, encoding="utf-8-sig", newline="") as text:
-            rows = [{(key or "").strip().lower(): value for key, value in row.items()} for row in csv.DictReader(text)]
+        rows = [{(key or "").strip().lower(): value for key, value in row.items()} for row in _table(file)]
         columns = rows[0].keys() if rows else set()
         login = next((column for column in LOGIN if column in columns), None)
         names = [parts for parts in NAMES if columns >= set(parts)]
@@ -191,6 +249,18 @@ class People:
             if len(found) == 1:
                 return next(iter(found))
         return ""
+
+
+def _table(file: Path) -> csv.DictReader:
+    """A table as a spreadsheet saves it: with commas, semicolons or tabs, in UTF-8, UTF-16 or Windows's encoding."""
+    content = file.read_bytes()
+    text = ""
+    for encoding in ("utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", "cp1252"):
+        with contextlib.suppress(UnicodeDecodeError):
+            text = content.decode(encoding).lstrip()
+            break
+    head = text.split("\n", 1)[0]
+    return csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
 
 
 def _key(name: str) -> str:

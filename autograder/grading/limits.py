@@ -244,7 +244,7 @@ def _serve(connection: Any, memory: int, prepare: Callable | None) -> None:
 
 
 #: Not in a student's name: nbgrader writes it as it is into pages and scripts of the formgrader.
-NOT_IN_NAMES = "<>&\"'`\\"
+NOT_IN_NAMES = "<>&\"'`\\/"
 
 
 def is_students_name(name: str) -> bool:
