@@ -330,6 +330,19 @@ def test_trouble_with_the_database_is_one_line_and_nothing_is_forgotten(toy, mon
     assert row(toy, "cyd")["score"] == "6"
 
 
+def test_a_gradebook_that_cannot_grow_is_one_line_and_the_next_run_goes_on(toy):
+    for number in range(6):
+        toy.hand_in(f"s{number}", submission())
+    most = (toy.root / "gradebook.db").stat().st_size // 2
+    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "1"]
+    bounded = ["prlimit", f"--fsize={most}", *command]
+    done = subprocess.run(bounded, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "Rolling back" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("autograder: gradebook.db cannot be written on its disk: ")
+    grade(toy)
+    assert all(row(toy, f"s{number}")["score"] == "6" for number in range(6))
+
+
 def test_a_gradebook_of_another_version_is_told(toy, capsys):
     import sqlite3
 

@@ -63,6 +63,9 @@ def logged(log_file: Path | None = None) -> Iterator[Log]:
     file = logging.FileHandler(log_file, encoding="utf-8") if log_file else logging.NullHandler()
     log.addHandler(file)
     before = os.getcwd()
+    # nbgrader logs an error of the database, with its traceback, before it raises it.
+    elsewhere = logging.getLogger("tornado.application")
+    elsewhere.addFilter(_is_not_nbgraders)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SAWarning)  # nbgrader's, about its own queries
@@ -75,6 +78,11 @@ def logged(log_file: Path | None = None) -> Iterator[Log]:
     finally:
         os.chdir(before)
         file.close()
+        elsewhere.removeFilter(_is_not_nbgraders)
+
+
+def _is_not_nbgraders(record: logging.LogRecord) -> bool:
+    return record.module != "api" or not record.getMessage().startswith("Rolling back session")
 
 
 @contextlib.contextmanager
@@ -112,6 +120,7 @@ _DAMAGED = "gradebook.db is damaged: move it away and restore a copy, or grade a
 REMEDIES = {
     "locked": "the gradebook is in use by another program, such as a DB browser: close it, and run this again",
     "disk is full": "the disk is full: make room, and run this again",
+    "disk I/O error": "gradebook.db cannot be written on its disk: check its room and quota, and run this again",
     "no such column": _UPGRADE,
     "no such table": _UPGRADE,
     "readonly": _RIGHTS,
