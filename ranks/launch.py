@@ -93,7 +93,7 @@ def run(
     """
     __tracebackhide__ = True  # a traceback ends at the caller's cell
     world_size, timeout, seed = _check(worker, world_size, args, timeout, seed)
-    payload = _pack(worker, args)
+    payload, cwd = _pack(worker, args), _working_folder()
     folder = Path(tempfile.mkdtemp(prefix="ranks-"))
     started = None
     try:
@@ -104,7 +104,7 @@ def run(
             "folder": str(folder),
             "timeout": timeout,
             "seed": seed,
-            "cwd": _working_folder(),
+            "cwd": cwd,
             "sys_path": list(sys.path),
             "environment": {**os.environ, "RANKS_INSIDE": "rank", "OMP_NUM_THREADS": "1"},
         }

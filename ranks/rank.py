@@ -135,6 +135,8 @@ def _text(error: BaseException) -> str:
         text = str(error)
     except Exception as another:
         return f"(its text cannot be shown: __str__ raised {type(another).__name__})"
+    if "Unable to find address for: lo" in text:
+        return "gloo finds no loopback network on this machine, over which the ranks would talk: `ip link set lo up`"
     if len(text) > LONGEST_TEXT:
         text = f"{text[:LONGEST_TEXT]} … and {len(text) - LONGEST_TEXT:,} more characters"
     return text.encode("utf-8", "backslashreplace").decode()

@@ -943,6 +943,8 @@ def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend("")
     folder.rmdir()
+    monkeypatch.setattr(processes, "start", lambda *_: os.path.abspath("x"))  # as a new server does
     with pytest.raises(ValueError, match="the working folder is gone"):
         ranks.run(all_reduced_rank, 2)
