@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -13,18 +12,14 @@ from pathlib import Path
 from autograder.grading import limits
 from autograder.grading.limits import printable
 
-#: Names of files that somebody may have handed in: notebooks, scripts, documents, archives.
-COULD_BE_WORK = re.compile(r"\.(ipynb([.~ _-][^/]*)?|py|zip|tar|t?gz|7z|rar|docx?|pdf|html?)$", re.IGNORECASE)
 #: What is said of one in the wrong place, of so many of them at most.
 EXPECTED = "put it at submitted/STUDENT/LESSON/LESSON.ipynb"
 MOST_NAMED = 10
-#: How names begin that a system or an editor has put there.
-OF_A_SYSTEM = (".", "__MACOSX", "~$")
 
 
 def could_be_work(name: str) -> bool:
     """Is this the name of a file that somebody may have handed in?"""
-    return bool(COULD_BE_WORK.search(name)) and not name.startswith(OF_A_SYSTEM)
+    return bool(limits.COULD_BE_WORK.search(name)) and not name.startswith(limits.OF_A_SYSTEM)
 
 
 def folders(root: Path) -> list[tuple[str, str]]:
@@ -46,7 +41,7 @@ def strays(root: Path, lessons: Collection[str]) -> list[str]:
     found: list[str] = []
     for folder, below, names in os.walk(root / "submitted"):
         place = Path(folder).relative_to(root / "submitted").parts
-        below[:] = sorted(name for name in below if not name.startswith(OF_A_SYSTEM))
+        below[:] = sorted(name for name in below if not name.startswith(limits.OF_A_SYSTEM))
         if len(place) >= limits.DEPTH or len(found) >= limits.NAMES:
             below[:] = []
         if len(place) == 2 and place[1] in lessons:
@@ -76,7 +71,7 @@ def complaints(root: Path, lessons: Collection[str]) -> Iterator[str]:
         why = limits.why_no_student(student.name)
         if student.is_dir() and not os.access(student, os.R_OK):
             yield f"{folder} cannot be read and is skipped"
-        elif student.is_dir() and why and not student.name.startswith(OF_A_SYSTEM):
+        elif student.is_dir() and why and not student.name.startswith(limits.OF_A_SYSTEM):
             yield f"{folder!r} is skipped: {why}"
     alike: dict[str, str] = {}
     for name in sorted(path.name for path in (root / "submitted").glob("[!.]*") if path.is_dir()):
@@ -87,7 +82,7 @@ def complaints(root: Path, lessons: Collection[str]) -> Iterator[str]:
         place = printable("/".join(("submitted", *job)))
         if job[1] in lessons and submission_files.has_unreadable_time(root.joinpath("submitted", *job)):
             yield f"the time in {place}/timestamp.txt cannot be read: no late penalty was computed"
-        elif job[1] not in lessons and not any(part.startswith(OF_A_SYSTEM) for part in job):
+        elif job[1] not in lessons and not any(part.startswith(limits.OF_A_SYSTEM) for part in job):
             no_lessons[job[0]] += 1
             if no_lessons[job[0]] <= MOST_NAMED:
                 yield f"{place} is not a lesson and is skipped: check its name"

@@ -149,12 +149,11 @@ def files_of(source: Path, problems: list[str]) -> Iterator[File]:
 
     ValueError if it is neither a zip file nor a folder.
     """
-    from autograder.grading.handed_in import COULD_BE_WORK, OF_A_SYSTEM
     from autograder.grading.nbgrader.submission_files import LIKE_A_NOTEBOOK
 
     for place, read in _entries(source):
         parts = place.split("/")
-        if any(part.startswith(OF_A_SYSTEM) for part in parts) or not COULD_BE_WORK.search(place):
+        if any(part.startswith(limits.OF_A_SYSTEM) for part in parts) or not limits.COULD_BE_WORK.search(place):
             continue
         # From the outside in: a folder tells whose a file is, and the file's own name may look as if it did.
         found = next(((part, match) for part in parts for one in PATTERNS if (match := one.match(part))), None)
@@ -191,7 +190,6 @@ def _entries(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 def _zipped_notebooks(place: str, read: Callable[[], bytes]) -> list[tuple[str, Callable[[], bytes]]]:
     """(path, what reads it) of the notebooks in a zip file that a student handed in; none if it is no such file."""
-    from autograder.grading.handed_in import OF_A_SYSTEM
     from autograder.grading.nbgrader.submission_files import LIKE_A_NOTEBOOK
 
     if not place.lower().endswith(".zip"):
@@ -206,7 +204,7 @@ def _zipped_notebooks(place: str, read: Callable[[], bytes]) -> list[tuple[str, 
         if LIKE_A_NOTEBOOK.search(entry.filename)
         and entry.file_size <= 4 * limits.FILE
         and not entry.flag_bits & 1  # encrypted
-        and not any(part.startswith(OF_A_SYSTEM) for part in entry.filename.split("/"))
+        and not any(part.startswith(limits.OF_A_SYSTEM) for part in entry.filename.split("/"))
     ]
 
 

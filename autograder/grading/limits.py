@@ -243,6 +243,10 @@ def _serve(connection: Any, memory: int, prepare: Callable | None) -> None:
         connection.send(answer)
 
 
+#: Names of files that somebody may have handed in: notebooks, scripts, documents, archives.
+COULD_BE_WORK = re.compile(r"\.(ipynb([.~ _-][^/]*)?|py|zip|tar|t?gz|7z|rar|docx?|pdf|html?)$", re.IGNORECASE)
+#: How names begin that a system or an editor has put there.
+OF_A_SYSTEM = (".", "__MACOSX", "~$")
 #: Not in a student's name: nbgrader writes it as it is into pages and scripts of the formgrader.
 NOT_IN_NAMES = "<>&\"'`\\/"
 

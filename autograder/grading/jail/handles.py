@@ -200,8 +200,8 @@ def _valid_entry(one: Any, kind: type, world_size: int) -> bool:
         times, whole, texts = [one.start, one.end], [], [one.name]
     elif kind is Message and isinstance(one, Message):
         times = [one.start, one.end, one.over]
-        whole = [one.peer, one.bytes, one.line, one.tag, one.posted, one.completed]
-        texts = [one.call, one.file]
+        whole = [one.peer, one.bytes, one.line, one.tag, one.posted, one.completed, one.each]
+        texts = [one.call, one.file, one.op]
     else:
         return False
     return (

@@ -23,7 +23,6 @@ from pathlib import Path
 import nbformat
 
 from autograder.grading import limits
-from autograder.grading.handed_in import COULD_BE_WORK, OF_A_SYSTEM
 from autograder.lessons import adapted, course_settings, notebook
 from autograder.lessons.release import AGENTS
 
@@ -201,7 +200,7 @@ def _notebook_in(top: int, name: str) -> tuple[Submission, str]:
             if stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
                 raise FileNotFoundError  # what is in it is found like what is in any other folder
         except FileNotFoundError:
-            others = sorted(_others(top), key=lambda one: not COULD_BE_WORK.search(one[1]))
+            others = sorted(_others(top), key=lambda one: not limits.COULD_BE_WORK.search(one[1]))
             notebooks = [one for one in others if LIKE_A_NOTEBOOK.search(one[1])]
             of_this_name = [one for one in notebooks if one[1] == name]
             found = of_this_name if len(of_this_name) == 1 else notebooks
@@ -232,7 +231,7 @@ def _others(top: int, hidden: bool = False) -> Iterator[tuple[str, str]]:
     """
     for place, name, inner in itertools.islice(files_below(top), limits.SCANNED):
         parts = () if place == "." else place.split(os.sep)
-        of_a_system = any(part.startswith(OF_A_SYSTEM) for part in (*parts, name))
+        of_a_system = any(part.startswith(limits.OF_A_SYSTEM) for part in (*parts, name))
         if of_a_system == hidden and not _is_link(name, inner) and name not in (*EXCHANGE_FILES, AGENTS.name):
             yield place, name
 
