@@ -291,9 +291,9 @@ def write_feedback(arguments: argparse.Namespace) -> int:
     if not record.is_file():
         raise ValueError(f"nothing of {lesson} was imported, so its names in Moodle are not known")
     written, missing, target = 0, list[str](), Path(arguments.zip).expanduser()
-    content = io.BytesIO()
+    content, owners = io.BytesIO(), json.loads(record.read_text(encoding="utf-8"))
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for login, owner in json.loads(record.read_text(encoding="utf-8")).items():
+        for login, owner in owners.items():
             page = course.root / "feedback" / login / lesson / f"{lesson}.html"
             if page.is_file():
                 # Moodle knows a student by the beginning of this name.
@@ -305,5 +305,9 @@ def write_feedback(arguments: argparse.Namespace) -> int:
     write_whole(target, content.getvalue())
     for login in missing:
         print(f"{printable(login)} has no page for {lesson} yet: grade it first", file=sys.stderr)
+    for (login, _), whose in sorted(course.handed_in_by([lesson]).items()):
+        if login != whose and login not in owners:
+            why = f"Moodle's name for the hand-in is not known; {printable(whose)} has the page of the group"
+            print(f"{printable(login)} has handed in nothing, so {why}", file=sys.stderr)
     print(f"The pages of {written} students are in {target}, under Moodle's names.")
     return 1 if missing else 0

@@ -35,7 +35,7 @@ def command(arguments: argparse.Namespace) -> int:
     target, count = Path(arguments.folder).expanduser(), 0
     for lesson in sorted({lesson for _, lesson in course.jobs(arguments.lessons)}):
         shutil.rmtree(target / lesson, ignore_errors=True)
-        students = [student for student, _ in course.jobs([lesson])]
+        students = sorted(set(course.handed_in_by([lesson]).values()))  # a group's answers once
         found = {student: answers for student in students if (answers := answers_of(course, student, lesson))}
         if found:
             write(target / lesson / "base", given(course, lesson))

@@ -7,6 +7,7 @@ look at. The page is one HTML file without scripts, which needs no other file an
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
@@ -37,6 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--course", metavar="DIR", help="the folder with gradebook.db (default: the repository)")
     parser.add_argument("--example", action="store_true", help="the example class, which `grade --example` has graded")
     parser.add_argument("--output", metavar="FILE", help="the page (default: report.html in the course's folder)")
+    parser.add_argument("--anonymous", action="store_true", help="no names: notebooks have their numbers in formgrader")
     parser.add_argument("--canvas", metavar="FILE", help="write the scores as CSV for Canvas's gradebook, too")
     parser.add_argument("--moodle", metavar="FILE", help="write the scores as CSV for Moodle's gradebook, too")
     parser.set_defaults(run=command)
@@ -60,9 +62,9 @@ def command(arguments: argparse.Namespace) -> int:
         of = f" of {', '.join(arguments.lessons)}" if arguments.lessons else ""
         print(f"Nothing to report: nothing{of} is graded in {folder}; run `autograder grade` there first.")
         return 0
-    target = _file(arguments.output or folder / "report.html")
-    write_whole(target, page(found, target))
-    print(f"The report on {_count(len(found.submissions), 'submission')} is in {target}.")
+    target = _file(arguments.output or folder / ("report-anonymous.html" if arguments.anonymous else "report.html"))
+    write_whole(target, page(marks.without_names(course, found) if arguments.anonymous else found, target))
+    print(f"The report on {_count(len(found.notebooks), 'submission')} is in {target}.")
     if arguments.canvas:
         _export(found, lms.canvas(found), _file(arguments.canvas), "Canvas")
     if arguments.moodle:
@@ -108,7 +110,7 @@ def page(found: ClassMarks, target: Path) -> str:
         lessons=[_lesson(found, lesson) for lesson in found.lessons],
         students=[_student(found, student, target) for student in found.students],
         most=sum(map(found.most, found.lessons)),
-        submissions=len(found.submissions),
+        submissions=len(found.notebooks),
         look=look(found, target),
         questions=_questions(found),
         late=_late(found, target),
@@ -192,7 +194,7 @@ def _exercises(graded: list[Submission]) -> dict[str, dict]:
 def _questions(found: ClassMarks) -> list[tuple[str, str, list[str]]]:
     """(lesson, question, students) for each question that somebody still has to grade."""
     waiting: dict[tuple[str, str], list[str]] = {}
-    for one in found.submissions:
+    for one in itertools.chain(*map(found.of_lesson, found.lessons)):
         for mark in one.marks:
             if mark.waits:
                 waiting.setdefault((one.lesson, mark.exercise), []).append(one.student)
@@ -254,7 +256,7 @@ def _who(marks: list[tuple[str, str]]) -> list[str]:
 
 def look(found: ClassMarks, target: Path) -> list[dict]:
     """The submissions that a person should look at, each with the reasons and a link to its feedback page."""
-    rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
+    rows = [(one.lesson, one.student, _reasons(one)) for one in found.notebooks]
     rows += [("", stray, [f"Not graded: {EXPECTED}."]) for stray in found.strays]
     rows += [(lesson, student, [_why_waiting(student)]) for student, lesson in found.waiting]
     return [

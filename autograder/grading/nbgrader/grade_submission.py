@@ -20,9 +20,9 @@ from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.nbgrader import gradebook as grades
-from autograder.grading.nbgrader import late, reading, restore, scoring, submission_files
+from autograder.grading.nbgrader import groups, late, reading, restore, scoring, submission_files
 from autograder.grading.nbgrader.preprocessors import RunCells
-from autograder.lessons import course_settings, notebook
+from autograder.lessons import course_settings
 
 if TYPE_CHECKING:
     from traitlets.config import Config
@@ -43,11 +43,13 @@ def grade_submission(
         gradebook.update_or_create_student(student)
         when = submission_files.submitted_at(files)
         gradebook.update_or_create_submission(lesson, student, **({"timestamp": when} if when else {}))
-    where = _names(course, student, lesson) | {"changed": changed_answers(_autograded(course, student, lesson), nb)}
+    where = _names(course, student, lesson) | {
+        "changed": reading.changed_answers(_autograded(course, student, lesson), nb)
+    }
     steps = config.Autograde.autograde_preprocessors
     nb, _ = _taken(steps[steps.index(RunCells) + 1 :], config, nb, where)
     _replace(Autograde(coursedir=course, config=config), where, {f"{lesson}.ipynb": nbformat.writes(nb), **files})
-    write_page(course, config, student, lesson, nb)
+    _write_pages(course, config, student, lesson, nb)
 
 
 def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
@@ -62,6 +64,23 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
         for cell in nb.cells:
             cell.metadata["autograder"] = nbformat.from_dict({"comment": why})
         scoring.save(gradebook, lesson, lesson, student, {cell.id: cell for cell in nb.cells}, changed=())
+    _write_pages(course, config, student, lesson, nb)
+
+
+def _write_pages(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
+    """Write the feedback on a notebook that was just graded, for everybody for whom it counts."""
+    root = Path(course.root)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        groups.share(gradebook, root, (student, lesson))
+    write_page(course, config, student, lesson, nb)
+    for other in groups.others_of(root, student, lesson):
+        _follow(course, config, other, lesson, nb)
+
+
+def _follow(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
+    """Bring a late penalty and a page up to date with the gradebook."""
+    if late.LatePenalties in config.Autograde.autograde_preprocessors:
+        _taken([late.LatePenalties], config, nb, _names(course, student, lesson))
     write_page(course, config, student, lesson, nb)
 
 
@@ -70,7 +89,10 @@ def write_page(course: CourseDirectory, config: Config, student: str, lesson: st
     where = _names(course, student, lesson) | {"based_on": _state(course, config, (student, lesson))[student, lesson]}
     nb, where = _taken(config.GenerateFeedback.preprocessors, config, nb, where)
     page, _ = config.GenerateFeedback.exporter_class(config=config).from_notebook_node(nb, {"nbgrader": where})
-    files = submission_files.exchange_files(Path(course.format_path(course.autograded_directory, student, lesson)))
+    folder = Path(course.format_path(course.autograded_directory, student, lesson))
+    if not folder.is_dir():  # of a student in a group who has handed in an older one
+        folder = Path(course.format_path(course.submitted_directory, student, lesson))
+    files = submission_files.exchange_files(folder)
     _replace(GenerateFeedback(coursedir=course, config=config), where, {f"{lesson}.html": page, **files})
 
 
@@ -80,32 +102,18 @@ def follow_gradebook(config: Config, course: CourseDirectory | None = None) -> l
     No notebook is run. Points, comments and extra credit by hand, due dates and extensions need nothing else to count.
     """
     course, rewritten = course or CourseDirectory(config=config), []
+    own = course_settings.of(course.root)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        groups.share(gradebook, Path(course.root))
     for (student, lesson), state in sorted(_state(course, config).items()):
         page = Path(course.format_path(course.feedback_directory, student, lesson), f"{lesson}.html")
-        nb = _autograded(course, student, lesson) if page.is_file() and _based_on(page) != state else None
+        of_group = groups.graded_as(Path(course.root), own, student, lesson) != student
+        is_old = _based_on(page) != state if page.is_file() else of_group
+        nb = _autograded(course, student, lesson) if is_old else None
         if nb is not None:
-            if late.LatePenalties in config.Autograde.autograde_preprocessors:
-                _taken([late.LatePenalties], config, nb, _names(course, student, lesson))
-            write_page(course, config, student, lesson, nb)
+            _follow(course, config, student, lesson, nb)
             rewritten.append((student, lesson))
     return rewritten
-
-
-def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.NotebookNode) -> list[str]:
-    """What gives points for answers that are not what they were when the submission was graded before."""
-    old = _written(before) if before is not None else {}
-    return [name for name, texts in _written(now).items() if old.get(name) != texts]
-
-
-def _written(nb: nbformat.NotebookNode) -> dict[str, list[str]]:
-    """What gives points → what the student wrote for it: one cell, or for a task all cells that are nobody else's."""
-    own = [cell.source for cell in nb.cells
-           if not notebook.nbgrader_role(cell) and not cell.metadata.get("autograder", {}).get("setup")]  # fmt: skip
-    found = {cell.id: own for cell in nb.cells if notebook.is_task(cell)}
-    for cell in notebook.answer_cells(nb):
-        tested = notebook.nbgrader_role(cell) == "solution"
-        found[f"{cell.id}-test" if tested else cell.id] = [cell.source]
-    return found
 
 
 def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:
@@ -117,6 +125,7 @@ def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None 
     said = {True: "", False: "without hints"}
     texts = {
         one: f"{policy} {state}{said[own.of(one[1]).hints]}{delays.get(one, '')}{own.late or ''}"
+        f"{groups.words(Path(course.root), own, *one)}"
         for one, state in found.items()
     }
     return {one: hashlib.sha256(text.encode()).hexdigest() for one, text in texts.items()}
@@ -129,8 +138,9 @@ def _based_on(page: Path) -> str:
 
 
 def _autograded(course: CourseDirectory, student: str, lesson: str) -> nbformat.NotebookNode | None:
-    """The notebook as it was graded; None if there is none, or somebody has broken it."""
-    path = Path(course.format_path(course.autograded_directory, student, lesson), f"{lesson}.ipynb")
+    """The notebook as it was graded, of a student or of the group; None if there is none, or somebody has broken it."""
+    whose = groups.graded_as(Path(course.root), course_settings.of(course.root), student, lesson)
+    path = Path(course.format_path(course.autograded_directory, whose, lesson), f"{lesson}.ipynb")
     with contextlib.suppress(OSError, ValueError, nbformat.reader.NotJSONError):
         return nbformat.read(path, as_version=4)
     return None

@@ -20,6 +20,7 @@ from nbformat.v4.nbbase import random_cell_id
 
 from autograder.grading import limits
 from autograder.grading.nbgrader import submission_files
+from autograder.lessons.notebook import answer_cells, is_task, nbgrader_role
 
 #: Marks the notebooks that this process has written; a submission cannot know it.
 OURS = secrets.token_hex(16)
@@ -273,3 +274,20 @@ def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str 
     """A cell as nbformat makes it. Not validated by itself, which takes long: the notebook is, when it is written."""
     common = {"id": cell_id or random_cell_id(), "cell_type": kind, "metadata": metadata or {}, "source": source}
     return nbformat.from_dict({**common, **PARTS[kind]})
+
+
+def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.NotebookNode) -> list[str]:
+    """What gives points for answers that are not what they were when the submission was graded before."""
+    old = _written(before) if before is not None else {}
+    return [name for name, texts in _written(now).items() if old.get(name) != texts]
+
+
+def _written(nb: nbformat.NotebookNode) -> dict[str, list[str]]:
+    """What gives points → what the student wrote for it: one cell, or for a task all cells that are nobody else's."""
+    own = [cell.source for cell in nb.cells
+           if not nbgrader_role(cell) and not cell.metadata.get("autograder", {}).get("setup")]  # fmt: skip
+    found = {cell.id: own for cell in nb.cells if is_task(cell)}
+    for cell in answer_cells(nb):
+        tested = nbgrader_role(cell) == "solution"
+        found[f"{cell.id}-test" if tested else cell.id] = [cell.source]
+    return found

@@ -1,5 +1,8 @@
 """nbgrader's page on a submission, where an instructor gives points and comments: no script from elsewhere runs there.
 
+If `course.toml` says `anonymous = true`, neither that page nor the list that leads to it has a student's name. The
+notebook of a group is listed once.
+
 nbgrader's template fetches MathJax from another machine, without saying what it expects to get: whoever serves that
 acts as the instructor. And MathJax draws what a student's formula asks for, boxes that cover the page among it.
 """
@@ -8,17 +11,21 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import Preprocessor
+from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
 from autograder.grading import limits
+from autograder.grading.nbgrader import groups
 from autograder.grading.pages import formulas
 from autograder.grading.pages.safe_html import SIGNS
-from autograder.lessons import mathml
+from autograder.lessons import course_settings, mathml
 
 #: Scripts of other machines, and what configures them. A submission's own are text by now (`safe_html`).
 FOREIGN = re.compile(
@@ -31,6 +38,12 @@ STYLE = """<style>
 .tml-right { text-align: right; text-align: -webkit-right; } .tml-left { text-align: left; text-align: -webkit-left; }
 </style>
 </head>"""
+
+
+#: Shown by a click on the eye in place of a name.
+HIDDEN = "hidden (anonymous in course.toml)"
+#: What makes the page's link to the notebook's file, in a folder with the student's name.
+LIVE = re.compile(r""" (?:data-link="[^"]*\.ipynb"|title="Open live notebook")""")
 
 
 class DrawnFormulas(Preprocessor):
@@ -67,12 +80,47 @@ class FormgraderPage(HTMLExporter):
         self, nb: nbformat.NotebookNode, resources: dict | None = None, **kwargs: Any
     ) -> tuple[Any, dict]:
         """The page as text, and the resources."""
+        anonymous = course_settings.of(CourseDirectory(config=self.config).root).anonymous
+        if anonymous:
+            resources = {**(resources or {}), "student": HIDDEN, "last_name": "", "first_name": ""}
         page, resources = super().from_notebook_node(nb, resources, **kwargs)
+        page = LIVE.sub("", page) if anonymous else page
         return FOREIGN.sub("", page).replace("</head>", STYLE, 1), resources
 
 
 def use_own_page() -> None:
     """Let nbgrader's formgrader show submissions by FormgraderPage; `nbgrader_config.py` calls this."""
+    from nbgrader.apps.api import NbGraderAPI
     from nbgrader.server_extensions.formgrader import formgrader
 
     formgrader.HTMLExporter = FormgraderPage
+    for name, changed in (("get_notebook_submissions", _without_names), ("_filter_existing_notebooks", _once)):
+        method = getattr(NbGraderAPI, name)
+        if not hasattr(method, "__wrapped__"):  # the settings are read more than once
+            setattr(NbGraderAPI, name, changed(method))
+
+
+def _without_names(get_notebook_submissions: Callable) -> Callable:
+    """nbgrader's method, in whose rows no student is named if the course is graded anonymously."""
+
+    @functools.wraps(get_notebook_submissions)
+    def rows(self: Any, assignment_id: str, notebook_id: str) -> list[dict]:
+        found = get_notebook_submissions(self, assignment_id, notebook_id)
+        if course_settings.of(self.coursedir.root).anonymous:
+            for row in found:
+                row.update(student=HIDDEN, last_name=None, first_name=None)
+        return found
+
+    return rows
+
+
+def _once(filter_existing_notebooks: Callable) -> Callable:
+    """nbgrader's method, which leaves out the students for whom somebody else of their group has handed in."""
+
+    @functools.wraps(filter_existing_notebooks)
+    def listed(self: Any, assignment_id: str, notebooks: list) -> list:
+        root, own = Path(self.coursedir.root), course_settings.of(self.coursedir.root)
+        found = filter_existing_notebooks(self, assignment_id, notebooks)
+        return [one for one in found if groups.graded_as(root, own, one.student.id, assignment_id) == one.student.id]
+
+    return listed
