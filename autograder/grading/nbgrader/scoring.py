@@ -144,7 +144,7 @@ STOPPED = {
     TIMEOUT: "{What} did not end in the time allowed and was stopped: an endless loop, or ranks that wait "
     "for each other?",
     DIED: "Python itself ended during {what}: a call to exit, a crash, or too little memory?",
-    OUT_OF_TIME: "{What} did not run to its end: the whole notebook took longer than the time allowed.",
+    OUT_OF_TIME: "{What} did not run to its end: with what ran before it, it took longer than the time allowed.",
     OUTDATED: "{What} failed, but an earlier version of the grader ran it, which kept no reason. Grade it again.",
 }
 

@@ -15,7 +15,7 @@ from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
 from autograder.grading import limits
-from autograder.grading.nbgrader import scoring, setup_cells
+from autograder.grading.nbgrader import scoring, setup_cells, slow_cells
 from autograder.grading.nbgrader.restore import mark_scheme, visible_part
 from autograder.grading.pages import formulas, safe_html
 from autograder.grading.running.run_cells import NOT_RUN, NOT_TRIED, is_test
@@ -93,7 +93,11 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             problem=problem,
             remarks=ours.get("remarks", []),
             left_out=ours.get("left_out", []),
-            setup=[hide(remark, secrets) for remark in setup_cells.remarks(nb.cells)],
+            on_the_run=[
+                hide(remark, secrets)
+                for remark in (*setup_cells.remarks(nb.cells), slow_cells.remark(nb.cells))
+                if remark
+            ],
             waiting=sum(cell.metadata.nbgrader.points for cell in graded if cell.metadata.nbgrader.get("waits")),
             exercises=[
                 exercise(cell, answers.get(answer_of(cell.id)), secrets, bool(problem))
