@@ -212,6 +212,7 @@ def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
                 "says": [one.says for one in reason.outcomes if one.says],
                 "message": re.sub(r"^the ", "The ", hide(reason.message, secrets).strip()),
                 "hints": [hide(hint, secrets) for hint in reason.hints if hint not in seen],
+                "sure": reason.sure,
                 "picture": picture(first.get("picture")),
                 "where": [hide(frame, secrets) for frame in first.get("where", [])],
             }

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from bisect import bisect_left
@@ -49,8 +50,9 @@ class Limits:
 #: Seconds after which a kernel that still lives is believed to have survived what its cells started.
 MOMENT = 5.0
 
-#: What was written down about each property that failed, and the search for hints (`CheckFailed.find_hints`).
-Failures = list[tuple[nbformat.NotebookNode, Callable[[], tuple[Hint, ...]]]]
+#: What was written down about each property that failed, and about all of its exercise; the search for hints
+#: (`CheckFailed.find_hints`).
+Failures = list[tuple[nbformat.NotebookNode, list[nbformat.NotebookNode], Callable[..., tuple[Hint, ...]]]]
 
 #: What is written down about a cell that has run.
 OUTCOME = ("status", "failure", "seed", "where", "picture", "left_out")
@@ -108,9 +110,11 @@ def add_hints(failures: Failures, seconds: float) -> None:
     same. No search begins after `seconds`.
     """
     until = clock.now() + seconds
-    for outcome, find_hints in failures:
+    for outcome, exercise, find_hints in failures:
         if "failure" in outcome and clock.now() < until:
-            outcome.failure.hints = [nbformat.from_dict(hint._asdict()) for hint in _found_by(find_hints)]
+            passed = [one.name for one in exercise if one.status == "ok" or one.get("carried")]
+            found = _found_by(functools.partial(find_hints, passed=passed))
+            outcome.failure.hints = [nbformat.from_dict(hint._asdict()) for hint in found]
 
 
 def _found_by(find_hints: Callable[[], tuple[Hint, ...]]) -> tuple[Hint, ...]:
@@ -162,7 +166,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         if run.again and found.status != "ok":
             found.tries = 2
         if isinstance(reply.raised, CheckFailed):
-            run.failures.append((found, reply.raised.find_hints))
+            run.failures.append((found, ours.properties, reply.raised.find_hints))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
         hopeless |= run.brief and ours.properties[0].status != "ok"
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
