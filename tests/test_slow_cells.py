@@ -152,7 +152,7 @@ def test_an_exercise_that_calls_a_slow_answer_keeps_its_marks(clock):
 
 
 def test_a_slow_second_run_leaves_the_others_theirs(clock):
-    """Exercises 2 to 7 build on exercise 1, which is wrong. With the lesson's answer, the test of exercise 2 is slow."""
+    """Exercises 2 to 7 build on exercise 1, which is wrong. With the lesson's answer, exercise 2 is slow."""
 
     class Second(CallsSlowAnswer):
         def run_test(self, source, timeout):
@@ -191,7 +191,8 @@ def test_the_page_names_the_cells_that_took_the_time(clock):
     slow = {"own": ["# all seeds\nfor seed in range(99): run()  # takes 59"], "instead": {"07-ex1-f": "# takes 1000"}}
     assert said(clock, **slow) == (
         "A limit of time was met. Most of the time went into your answer to exercise 1 (60 s), "
-        "the cell “for seed in range(99): run()  # takes 59” above exercise 3 (59 s) and the tests of exercise 7 (20 s)."
+        "the cell “for seed in range(99): run()  # takes 59” above exercise 3 (59 s) "
+        "and the tests of exercise 7 (20 s)."
     )
     assert "then left out" in said(clock, **CASES["cells of their own in between"][0])
 

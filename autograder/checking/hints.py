@@ -143,10 +143,11 @@ def is_telling(evidence: Any) -> bool:
         return any(map(is_telling, evidence))
     if isinstance(evidence, np.ndarray) and evidence.dtype.kind == "O":
         return any(map(is_telling, evidence.flat))
-    if isinstance(evidence, (np.ndarray, np.generic, int, float, complex)) and not isinstance(evidence, bool):
+    if np.asarray(evidence).dtype.kind in "iuf" or (isinstance(evidence, int) and not isinstance(evidence, bool)):
         numbers = np.asarray(evidence)
         with np.errstate(invalid="ignore"):
-            return numbers.dtype.kind in "iufcO" and bool(np.any((numbers > SMALL) | (numbers < 0) | (numbers % 1 != 0)))
+            odd = (numbers > SMALL) | (numbers < 0) | (numbers % 1 != 0)
+        return bool(np.any(odd))
     return False
 
 

@@ -18,8 +18,7 @@ LINE = 60
 def remark(cells: Iterable[nbformat.NotebookNode]) -> str:
     """A sentence that names the slowest cells, the slowest first; "" if no limit of time was met.
 
-    cells: a submission as `run_cells` leaves it. The time of an exercise's tests is that which the student's answer took
-    in them.
+    cells: a submission as `run_cells` leaves it. An exercise's tests take the time that the student's answer takes.
     """
     code = [cell for cell in cells if cell.cell_type == "code"]
     if not any(map(_met_limit, code)):

@@ -47,7 +47,8 @@ def try_again(
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
     builds = names.builds_on(failed, cells, lesson)
-    needs = {name: needed & failed or (needed if _was_stopped(tests[name]) else set()) for name, needed in builds.items()}
+    slow = {name for name in failed if _was_stopped(tests[name])}
+    needs = {name: needed & failed or (needed if name in slow else set()) for name, needed in builds.items()}
     sources = {cell.id: cell.source for cell in cells}
     faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
     right: set[str] = set()
