@@ -11,7 +11,7 @@ from autograder.lessons import notebook
 
 #: A cell is named that took at least this part of the slowest one's time; at most so many cells.
 PART, MOST = 0.1, 3
-#: Characters of a cell's first line that are repeated.
+#: Characters that are repeated of a cell's first line, comments and imports aside.
 LINE = 60
 
 
@@ -42,8 +42,8 @@ def _named(code: list[nbformat.NotebookNode], at: int) -> str:
         return f"the tests of {_exercise(cell)}"
     if notebook.nbgrader_role(cell):
         return f"your answer to {_exercise(cell)}"
-    lines = [line.strip() for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    line = lines[0] if lines else ""
+    lines = [line.strip() for line in cell.source.splitlines()]
+    line = next((one for one in lines if one and not one.startswith(("#", "import ", "from "))), "")
     line = line if len(line) <= LINE else f"{line[: LINE - 2]} …"
     above = next((one for one in code[at:] if notebook.nbgrader_role(one)), None)
     return f"the cell “{line}” {f'above {_exercise(above)}' if above is not None else 'at the end'}"
