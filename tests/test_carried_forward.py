@@ -343,24 +343,24 @@ def test_no_answer_has_the_best_of_two_behaviours():
 def wrong_sum():
     """What is written down about a property of which a check says that the sum is wrong."""
     reply = Reply("error", raised=CheckFailed("the sum is 3, expected 4"))
-    return nbformat.from_dict({"status": "error", "failure": run_cells.failure_of(reply)})
+    return nbformat.from_dict({"name": "adds", "status": "error", "failure": run_cells.failure_of(reply)})
 
 
 def test_hints_are_searched_for_only_where_a_failure_still_counts():
     failed = wrong_sum()
-    kept = nbformat.from_dict({"status": "error", "carried": ["01-ex1"]})
+    kept = nbformat.from_dict({"name": "keeps", "status": "error", "carried": ["01-ex1"]})
     for_nobody = functools.partial(pytest.fail, "the student would not see it")
     hints = (Hint("stops_early", "Add the last one."), Hint("starts_at_one", "Begin with zero."))
-    run_cells.add_hints([(failed, lambda: hints), (kept, for_nobody)], 60)
+    run_cells.add_hints([(failed, [failed, kept], lambda passed: hints), (kept, [failed, kept], for_nobody)], 60)
     assert [tuple(hint.values()) for hint in failed.failure.hints] == [*hints]
     assert failed.failure.message == "the sum is 3, expected 4" and "failure" not in kept
 
 
 @pytest.mark.parametrize("raised", [MemoryError, RecursionError, outside.DiedError])
 def test_evidence_that_cannot_be_compared_costs_the_hint_and_not_the_grade(raised):
-    def search():
+    def search(passed):
         raise raised
 
     failed = wrong_sum()
-    run_cells.add_hints([(failed, search)], 60)
+    run_cells.add_hints([(failed, [failed], search)], 60)
     assert failed == wrong_sum()

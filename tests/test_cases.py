@@ -251,6 +251,12 @@ def test_the_picture_of_a_failure_shows_its_case_alone():
     assert [(m.rank, m.bytes) for m in sorted(failure.ledger, key=lambda m: m.rank)] == [(0, 16), (1, 16)]
 
 
+def test_a_call_that_fails_shows_no_messages_of_ranks_that_ran_before():
+    right = case(reduce_all(3), Seen(number=1), sends=[("all_reduce", 12)])
+    failure = play(right, Call(lambda: 3.0, gives=close(1.5), name="half(3)", what="the half"))
+    assert failure.message.startswith("the half is wrong") and failure.ledger is None
+
+
 # ---- plain calls ----
 
 

@@ -173,6 +173,36 @@ def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, monkey
     assert caught.value.hints == (ADDS_TWO,)
 
 
+def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, monkeypatch):
+    """The known answer fails a check that this one passes: it is another mistake that looks the same here."""
+    known = [replace(one, fails=("doubles", "halves")) for one in wrong.of_exercise("00-double")]
+    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: known)
+    with hints.later(), pytest.raises(CheckFailed) as caught:
+        doubling(lambda y: 2 + y)
+    assert caught.value.find_hints(passed=["halves"]) == () and caught.value.find_hints() == (ADDS_TWO,)
+
+
+def test_of_too_many_mistakes_that_look_alike_none_is_named(doubling, monkeypatch):
+    """The first two in the file were shown, whichever was made."""
+    known = wrong.of_exercise("00-double")
+    alike = [*known, *(replace(known[1], name=f"adds_{n}", hint=f"You added {n}.") for n in ("1 + 1", "4 - 2"))]
+    for count, shown in ((2, 1), (3, 2), (4, 0)):
+        monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise, count=count: alike[:count])
+        with pytest.raises(CheckFailed) as caught:
+            doubling(lambda y: 2 + y)
+        assert [hint.sure for hint in caught.value.hints] == [shown == 1] * shown
+
+
+@pytest.mark.parametrize("evidence", ["nothing raised", ["sent", 1, True], {"rank": 3}, np.array([0, 2])])
+def test_what_many_mistakes_give_makes_no_hint_a_fact(evidence):
+    assert not hints.is_telling(("2 ranks, width 12", evidence))
+
+
+@pytest.mark.parametrize("evidence", [0.25, ["sent", 1, ("all_reduce", 28)], {"rank": np.array([1.5])}, -1, 10**400])
+def test_numbers_make_a_hint_a_fact(evidence):
+    assert hints.is_telling(("2 ranks", evidence))
+
+
 def test_the_search_for_hints_can_be_put_off(doubling):
     with hints.later(), pytest.raises(CheckFailed) as caught:
         doubling(lambda y: 2 + y)

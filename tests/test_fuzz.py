@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from autograder.checking.expect import CheckFailed
 from autograder.checking.hints import same_evidence
 from autograder.grading import limits
 from autograder.grading.jail import wire
@@ -176,7 +177,7 @@ def draws_a_ledger(chance):
             posted=chance.choice(numbers), completed=chance.choice([None, *numbers]),
         )  # fmt: skip
 
-    error = ValueError("x")
+    error = CheckFailed("the sum is wrong: got 3, expected 4")
     error.ledger = Ledger([message() for _ in range(chance.randint(1, 12))], 2)
     pictures.picture_of(error)
 

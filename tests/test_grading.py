@@ -412,13 +412,57 @@ def test_a_failed_check_on_ranks_shows_what_they_sent():
     from autograder.grading.running import pictures
     from ranks.ledger import Ledger, Message
 
-    error = CheckFailed("wrong")
+    error = CheckFailed("the sum on rank 1 is wrong: got 3, expected 4")
     error.ledger = Ledger([Message(0, "send", 1, 8, 0.0, 0.1), Message(1, "recv", 0, 8, 0.0, 0.1)], 2)
     drawn = pictures.picture_of(error)
     assert drawn["png"].startswith("iVBOR") and "Messages of 2 ranks" in drawn["alt"]
     assert pictures.picture_of(CheckFailed("wrong")) == {} == pictures.picture_of(None)
     error.ledger = Ledger([Message(0, "send", 1, 8, 0.0)] * 500, 2)
     assert pictures.picture_of(error) == {}, "nobody could see anything in it"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "the loss on rank 0 is wrong: got -inf, expected 3.00158",
+        "the gradient on rank 1 is wrong at index (0, 2): got 3, expected 4",
+        "rank 0 sends 3 messages, expected 2: all_reduce of 8 bytes is one too many",
+        "in Copy's backward, rank 0 put 16 bytes into all_reduce, expected 8 (4 numbers)",
+        "rank 0 called all_gather 8 times in 4 steps, expected one a step",
+        "finish() waited for no all-reduce",
+        "a message was sent before the ValueError",
+        "With 2 ranks, rank 0 waits for rank 1",
+    ],
+)
+def test_messages_are_shown_where_they_explain_what_failed(said):
+    from autograder.checking.expect import HANG, WRONG
+    from autograder.grading.running import pictures
+
+    assert pictures.is_about_messages(HANG if said.startswith("With") else WRONG, said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "expected ValueError, but nothing was raised",
+        "rank 0 raised nothing, expected a ValueError that names heads",
+        "on rank 0, no CheckpointError was raised",
+        "the ValueError should name 'sends', but it says 'no'",
+        "the layer holds 216 numbers of other ranks' pieces, behind a view or in a copy",
+        "a vector that rank 0 received shares its memory with a shard",
+        "'momentum_buffer' on rank 0 shares its memory with the optimizer",
+        "on rank 0, the given MLP has another fc than before: leave the caller's block as it is",
+        "the dtype of the result is torch.float32, expected torch.bfloat16",
+        "With 2 ranks, rank 1 raised ValueError: it sends nothing",
+        "With 2 ranks, rank 1 ended",
+    ],
+)
+def test_no_messages_are_shown_where_they_explain_nothing(said):
+    from autograder.checking.expect import DIED, RAISED, WRONG
+    from autograder.grading.running import pictures
+
+    kind = {"raised ValueError: it": RAISED, "ended": DIED}
+    assert not pictures.is_about_messages(next((kind[one] for one in kind if one in said), WRONG), said)
 
 
 def test_every_file_that_could_be_work_is_graded_or_named(course, capsys):

@@ -176,7 +176,7 @@ def test_a_forged_ledger_gives_no_picture_whatever_it_raises():
         def sends(self):
             raise ZeroDivisionError
 
-    error = ValueError("x")
+    error = CheckFailed("the sum is wrong: got 3, expected 4")
     error.ledger = Forged([Message(0, "send", 1, 1e308, 0.0, 0.0)], 2)
     assert pictures.picture_of(error) == {}
     error.ledger = Ledger([Message(0, "send", 10**30, -(10**400), 0.0, 1e308)], 2)
@@ -289,7 +289,7 @@ def test_a_notebook_of_too_many_pieces_is_not_read():
 
 def test_a_picture_of_too_many_or_too_long_spans_is_not_drawn():
     def drawn(*spans):
-        error = ValueError()
+        error = CheckFailed("the sum is wrong: got 3, expected 4")
         error.ledger = Ledger([Message(0, "send", 1, 8, 0.0, 1.0, "", 1)], 2, list(spans))
         return pictures.picture_of(error)
 

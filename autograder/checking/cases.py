@@ -245,6 +245,7 @@ def _shares(case: Case | Call) -> bool:
 
 def _make(case: Any, names: dict[int, str]) -> None:
     """Make a call and judge what it gives."""
+    picture(None)  # of ranks that ran before, the messages explain nothing of it
     if not case.name:
         if id(case.function) not in names:
             raise CaseError(f"{case.place}: a Call of a driver needs a name")

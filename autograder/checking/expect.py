@@ -24,10 +24,11 @@ WRONG, RAISED, HANG, DIED, UNWRITTEN = "wrong", "raised", "hang", "died", "unwri
 
 
 class Hint(NamedTuple):
-    """What the author of a known wrong answer would say to it. name: of that answer."""
+    """What the author of a known wrong answer would say to it. name: of that answer. sure: is it hardly another one?"""
 
     name: str
     text: str
+    sure: bool = True
 
 
 class CheckFailed(AssertionError):
@@ -60,12 +61,13 @@ class CheckFailed(AssertionError):
         self.ledger: Any = None
         #: The seed of the inputs on which it failed; it repeats the failure (`check.AUTOGRADER_SEED`).
         self.seed: int | None = None
-        #: Searches for the hints, where that was put off (`hints.later`).
-        self.find_hints: Callable[[], tuple[Hint, ...]] = tuple
+        #: Searches for the hints, where that was put off (`hints.later`); `passed`: the checks that the answer passes.
+        self.find_hints: Callable[..., tuple[Hint, ...]] = lambda passed=(): ()
         super().__init__(message)
 
     def __str__(self) -> str:
-        return "\n".join([with_case(self.message, self.case), *(f"Hint: {hint.text}" for hint in self.hints)])
+        hints = [f"{'Hint' if hint.sure else 'Perhaps'}: {hint.text}" for hint in self.hints]
+        return "\n".join([with_case(self.message, self.case), *hints])
 
     def record(self) -> dict[str, Any]:
         """The failure as plain data, for the notebook in which it is kept."""
@@ -76,11 +78,11 @@ class CheckFailed(AssertionError):
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> CheckFailed:
         """The failure of which `record` was made, without its evidence."""
-        hints = tuple(Hint(str(one["name"]), str(one["text"])) for one in record["hints"])
+        hints = tuple(Hint(str(one["name"]), str(one["text"]), one.get("sure") is not False) for one in record["hints"])
         texts = {key: str(record[key]) for key in ("message", "case", "kind", "error")}
         failure = cls(**texts, hints=hints)
         failure.check, failure.fault = str(record["check"]), str(record.get("fault", ""))
-        failure.find_hints = lambda: hints
+        failure.find_hints = lambda passed=(): hints
         return failure
 
 

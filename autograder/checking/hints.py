@@ -1,11 +1,18 @@
-"""Which known wrong answers fail a check as the student's answer did, and what their authors would say to it."""
+"""Which known wrong answers fail a check as the student's answer did, and what their authors would say to it.
+
+A hint says "you did this", so it is shown only if that is likely. A known wrong answer is suspected if it fails the
+same check in the same case with the same evidence, and no other check that the student's answer passes. Up to
+MAX_HINTS suspects are named; of more, none: the evidence does not tell them apart. Only a single suspect whose evidence
+has numbers in it that few mistakes give is named as a fact; all others are what the student "perhaps" did, since "no
+error was raised" can have many reasons, of which some are not known.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +22,7 @@ import numpy as np
 from autograder.checking.expect import CheckFailed, Hint
 from autograder.checking.stage import Launches
 
-#: At most this many hints are shown: two wrong answers can look alike from outside.
+#: So many wrong answers may look alike from outside for their hints to be shown.
 MAX_HINTS = 2
 
 #: Runs a check's body on subjects, with a seed, and counts its launches: `check.attempt`.
@@ -68,12 +75,18 @@ def later() -> contextlib.AbstractContextManager[None]:
 
 
 def matching(
-    exercise: str, body: Callable, seed: int, compared: Any, attempt: Attempt, launches: int
+    exercise: str,
+    body: Callable,
+    seed: int,
+    compared: Any,
+    attempt: Attempt,
+    launches: int,
+    passed: Collection[str] = (),
 ) -> tuple[Hint, ...]:
     """The hints of the known wrong answers that fail this check, on these inputs, as the student's did.
 
     compared: what has to be the same (`CheckFailed.compared`). launches: how often the check had started ranks when it
-    failed.
+    failed. passed: the exercise's checks that the student's answer passes.
     """
     from autograder.answers import wrong
 
@@ -84,12 +97,15 @@ def matching(
             continue
         if known.fails and body.__name__ not in known.fails:
             continue  # it passes this check, which the audit has tried
+        if set(known.fails) & set(passed):
+            continue
         other = twin(exercise, body, names, known, seed, launches, attempt)
         if other is not None and same_evidence(other.compared, compared):
-            found.append(Hint(known.name, known.hint))
-            if len(found) == MAX_HINTS:
-                break
-    return tuple(found)
+            found.append(known)
+            if len(found) > MAX_HINTS:
+                return ()
+    sure = len(found) == 1 and is_telling(compared)
+    return tuple(Hint(known.name, known.hint, sure) for known in found)
 
 
 def twin(
@@ -113,6 +129,26 @@ def twin(
         to_the_end = counted.count <= launches
         met[key] = (failure, counted.count, math.inf if to_the_end else launches)
     return failure
+
+
+#: Small whole numbers, such as those of ranks, are no evidence of one mistake rather than another.
+SMALL = 8
+
+
+def is_telling(evidence: Any) -> bool:
+    """Is there a number in an observation that another mistake would hardly give?"""
+    if isinstance(evidence, dict):
+        return any(map(is_telling, evidence.values()))
+    if isinstance(evidence, (list, tuple)):
+        return any(map(is_telling, evidence))
+    if isinstance(evidence, np.ndarray) and evidence.dtype.kind == "O":
+        return any(map(is_telling, evidence.flat))
+    if np.asarray(evidence).dtype.kind in "iuf" or (isinstance(evidence, int) and not isinstance(evidence, bool)):
+        numbers = np.asarray(evidence)
+        with np.errstate(invalid="ignore"):
+            odd = (numbers > SMALL) | (numbers < 0) | (numbers % 1 != 0)
+        return bool(np.any(odd))
+    return False
 
 
 def same_evidence(a: Any, b: Any) -> bool:

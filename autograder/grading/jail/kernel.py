@@ -81,6 +81,8 @@ class JailedKernel:
         #: The cells that have run, and the seconds that they took.
         self.cells: list[str] = []
         self.took = 0.0
+        #: The seconds in which they ran again, for a test that asked for another process.
+        self.ran_again = 0.0
         #: The process no longer answers as it should, and has to be replaced.
         self.broken = False
 
@@ -119,7 +121,7 @@ class JailedKernel:
         Two processes at a time could pass each other what a test has given to one of them. From now on, the other
         process takes the place of the first for all that follows. The test's timer is paused while it runs the cells.
         """
-        first = self.running
+        first, began = self.running, clock.now()
         with _clock_stopped(first):
             first.end()
             self.former.append(first)
@@ -128,6 +130,7 @@ class JailedKernel:
             for source in self.cells:
                 second.ask("cell", source=source)
         second.deadline = first.deadline
+        self.ran_again += clock.now() - began
         tempfile.tempdir = second.folder  # until the test has ended
         return second
 
@@ -161,7 +164,7 @@ class JailedKernel:
 
     def run_test(self, source: str, timeout: float) -> Reply:
         """Run a grade cell in this process. It sees the lesson's own names, and handles of the submission's."""
-        inmate = self.running
+        inmate, self.ran_again = self.running, 0.0
         inmate.deadline = clock.now() + max(timeout, 0.01)
         reply = Reply("unstarted")
         if self.broken:
@@ -186,6 +189,7 @@ class JailedKernel:
             reply.error = (type(error).__name__, _said(error))
             reply.traceback = frames_of(error)
             self.broken = not self._can_be_asked()
+        reply.ran_again = self.ran_again
         return reply
 
     def _can_be_asked(self) -> bool:

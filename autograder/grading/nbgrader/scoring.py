@@ -70,18 +70,25 @@ def score(test: nbformat.NotebookNode) -> float:
 
 
 class Reason(NamedTuple):
-    """Why properties do not hold: those that failed in the same way, what there is to say, and hints."""
+    """Why properties do not hold: those that failed in the same way, what there is to say, and hints.
+
+    sure: is there one hint, of a mistake that was hardly another one?
+    """
 
     outcomes: list[nbformat.NotebookNode]
     message: str
     hints: list[str]
+    sure: bool = False
 
 
 def comment(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
     """Why a test lacks points, for the gradebook; "" if all properties hold. problem: why the notebook was not run."""
     if problem:
         return problem
-    texts = ["\n".join([one.message, *(f"Hint: {hint}" for hint in one.hints)]) for one in reasons(test, answer)]
+    texts = [
+        "\n".join([one.message, *(f"{'Hint' if one.sure else 'Perhaps'}: {hint}" for hint in one.hints)])
+        for one in reasons(test, answer)
+    ]
     return "\n\n".join([*texts, *remarks(test)])
 
 
@@ -100,7 +107,8 @@ def reasons(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None) -
         missing = _was_left_out(answer) and not failure["check"] and failure["error"] == "NameError"
         text = "" if missing else why(failure, unwritten)[:MAX_MESSAGE]
         hints = list(dict.fromkeys(hint["text"] for hint in failure["hints"]))
-        found.setdefault((text, *hints), Reason([], text, hints)).outcomes.append(one)
+        sure = len(hints) == 1 and all(hint.get("sure", True) for hint in failure["hints"])
+        found.setdefault((text, *hints), Reason([], text, hints, sure)).outcomes.append(one)
     return [
         one._replace(message=f"{about} {one.message}".strip() if number == 0 or not one.message else one.message)
         for number, one in enumerate(found.values())
@@ -145,7 +153,7 @@ STOPPED = {
     TIMEOUT: "{What} did not end in the time allowed and was stopped: an endless loop, or ranks that wait "
     "for each other?",
     DIED: "Python itself ended during {what}: a call to exit, a crash, or too little memory?",
-    OUT_OF_TIME: "{What} did not run to its end: the whole notebook took longer than the time allowed.",
+    OUT_OF_TIME: "{What} did not run to its end: with what ran before it, it took longer than the time allowed.",
     OUTDATED: "{What} failed, but an earlier version of the grader ran it, which kept no reason. Grade it again.",
 }
 

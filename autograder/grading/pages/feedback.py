@@ -15,7 +15,7 @@ from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
 from autograder.grading import limits
-from autograder.grading.nbgrader import scoring, setup_cells
+from autograder.grading.nbgrader import scoring, setup_cells, slow_cells
 from autograder.grading.nbgrader.restore import mark_scheme, visible_part
 from autograder.grading.pages import formulas, safe_html
 from autograder.grading.running.run_cells import NOT_RUN, NOT_TRIED, is_test
@@ -94,7 +94,11 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             problem=problem,
             remarks=ours.get("remarks", []),
             left_out=ours.get("left_out", []),
-            setup=[hide(remark, secrets) for remark in setup_cells.remarks(nb.cells)],
+            on_the_run=[
+                hide(remark, secrets)
+                for remark in (*setup_cells.remarks(nb.cells), slow_cells.remark(nb.cells))
+                if remark
+            ],
             waiting=sum(cell.metadata.nbgrader.points for cell in graded if cell.metadata.nbgrader.get("waits")),
             exercises=[
                 exercise(cell, answers.get(answer_of(cell.id)), secrets, bool(problem))
@@ -209,6 +213,7 @@ def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
                 "says": [one.says for one in reason.outcomes if one.says],
                 "message": re.sub(r"^the ", "The ", hide(reason.message, secrets).strip()),
                 "hints": [hide(hint, secrets) for hint in reason.hints if hint not in seen],
+                "sure": reason.sure,
                 "picture": picture(first.get("picture")),
                 "where": [hide(frame, secrets) for frame in first.get("where", [])],
             }

@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell
 
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import Kernel
-from autograder.grading.running.run_cells import Limits, is_test, run_cells
+from autograder.grading.running.run_cells import OUT_OF_TIME, TIMEOUT, Limits, is_test, run_cells
 from autograder.grading.running.take_over import cells_around
 from autograder.lessons import names, release
 from autograder.lessons.notebook import answer_of, natural
@@ -37,7 +37,8 @@ def try_again(
     """Try failed exercises again with the lesson's answers to the failed exercises on which they build.
 
     The lesson's answers may need more of each other than the statements ask for, such as an attribute of a base class.
-    What does not hold then is tried once more with the lesson's answers to all exercises on which it builds.
+    What does not hold then is tried once more with the lesson's answers to all exercises on which it builds. So is at
+    once an exercise that was stopped by a limit of time and builds on no failed one: another answer may be too slow.
 
     cells: a submission as `run_cells` leaves it. A property that holds now gets `carried`, the names of the exercises
     that had made it fail, and loses what the first run said of it. One that still does not hold gets them as
@@ -46,31 +47,34 @@ def try_again(
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
     builds = names.builds_on(failed, cells, lesson)
-    needs = {name: needed & failed for name, needed in builds.items()}
+    slow = {name for name in failed if _was_stopped(tests[name])}
+    needs = {name: needed & failed or (needed if name in slow else set()) for name, needed in builds.items()}
     sources = {cell.id: cell.source for cell in cells}
     faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
     right: set[str] = set()
     waiting = sorted(failed - faulty)
     until = clock.now() + limits.notebook
 
-    def holding(exercises: list[str], replaced: set[str]) -> dict[str, set[str]]:
-        rest = replace(limits, notebook=max(0.0, until - clock.now()))  # for all second runs together
-        return _holding(exercises, replaced, cells, lesson, new_kernel, rest)
+    def holding(exercises: list[str], replaced: set[str]) -> tuple[dict[str, set[str]], bool]:
+        # A limit for all second runs together. Each exercise that still waits has its part of what is left.
+        part = max(0.0, until - clock.now()) * len(exercises) / len(waiting)
+        return _holding(exercises, replaced, cells, lesson, new_kernel, replace(limits, notebook=part))
 
     while waiting and clock.now() < until:
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
-        ready = [name for name in waiting if needs[name] <= faulty | right] or waiting[:1]
+        ready = [name for name in waiting if needs[name] & failed <= faulty | right] or waiting[:1]
         replaced = {name: needs[name] - right for name in ready}
         ready = _without_later_answers(ready, replaced, cells)
         given = set().union(*(replaced[name] for name in ready))
-        held_again = holding(ready, given)
+        held_again, in_time = holding(ready, given)
         for name in ready:
             outcomes = tests[name].metadata.autograder.properties
             held = {one.name for one in outcomes if one.status == "ok"}
             holds = _of_one_answer(held, held_again[name])
             if builds[name] - given and {one.name for one in outcomes} - held - holds:
-                holds = max(holds, _of_one_answer(held, holding([name], builds[name])[name]), key=len)
-            told = bool(holds >= held and clock.now() < until)
+                also, in_time_too = holding([name], builds[name])
+                holds, in_time = max(holds, _of_one_answer(held, also[name]), key=len), in_time and in_time_too
+            told = bool(holds >= held and in_time and replaced[name] & failed)
             (right if _carry(outcomes, holds, sorted(replaced[name]), told) else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
 
@@ -122,12 +126,17 @@ def _without_later_answers(
 
 
 def _status(test: nbformat.NotebookNode) -> str:
-    return test.metadata.get("autograder", {}).get("status", "out of time")
+    return test.metadata.get("autograder", {}).get("status", OUT_OF_TIME)
 
 
 def _may_pass(test: nbformat.NotebookNode, answer: str) -> bool:
-    """Can a failed test pass in a second run? Not if its exercise is not written, and not if there was no time."""
-    return _status(test) != "out of time" and STUB not in answer
+    """Can a failed test pass in a second run? Not if its exercise is not written, and not if nothing of it was run."""
+    return "autograder" in test.metadata and STUB not in answer
+
+
+def _was_stopped(test: nbformat.NotebookNode) -> bool:
+    """Did a property meet a limit of time?"""
+    return any(one.status in (TIMEOUT, OUT_OF_TIME) for one in test.metadata.autograder.properties)
 
 
 def _holding(
@@ -137,8 +146,11 @@ def _holding(
     lesson: nbformat.NotebookNode,
     new_kernel: Callable[[], Kernel],
     limits: Limits,
-) -> dict[str, set[str]]:
-    """Which properties of these exercises hold with the lesson's answers to the `replaced` ones."""
+) -> tuple[dict[str, set[str]], bool]:
+    """Which properties of these exercises hold with the lesson's answers to the `replaced` ones.
+
+    And was there time for all cells? If not, what does not hold says nothing.
+    """
     ours = {cell.id: cell.source for cell in lesson.cells}
     run: list[nbformat.NotebookNode] = []
     for cell in cells:
@@ -154,8 +166,9 @@ def _holding(
             for number, source in enumerate(filter(None, (before, ours[cell.id], after))):
                 run.append(new_code_cell(source, id=f"{cell.id}-of-the-lesson-{number}"))
     run_cells(run, new_kernel, limits)
-    return {
+    holds = {
         answer_of(cell.id): {one.name for one in cell.metadata.autograder.properties if one.status == "ok"}
         for cell in run
         if is_test(cell)
     }
+    return holds, not any(_status(cell) == OUT_OF_TIME or "left_out" in cell.metadata.autograder for cell in run)

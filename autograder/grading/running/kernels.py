@@ -39,7 +39,8 @@ class Reply:
     status: "ok", "error", "timeout" (stopped after `timeout` seconds), "died" (the kernel ended), or
     "unstarted" (the kernel had ended before the cell began). error: name and text of the exception that it raised. why:
     what ended the kernel, if known. limit: the seconds after which it was stopped. raised: the exception that a grade
-    cell raised outside the jail. seed: the seed of its checks' inputs.
+    cell raised outside the jail. seed: the seed of its checks' inputs. ran_again: the seconds in which cells ran again
+    in another process, because the test asked for one.
     """
 
     status: str
@@ -51,6 +52,7 @@ class Reply:
     limit: float = 0.0
     raised: Exception | None = None
     seed: int | None = None
+    ran_again: float = 0.0
 
 
 class Kernel(Protocol):

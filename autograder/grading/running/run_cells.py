@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import nbformat
@@ -27,21 +30,32 @@ from autograder.lessons.notebook import answer_of, natural
 
 @dataclass
 class Limits:
-    """Seconds (`clock.now`): for a cell, for a test cell, for the whole notebook."""
+    """Seconds (`clock.now`): for a cell, for a test cell, for the whole notebook.
+
+    A third of the notebook's is kept for the exercises' tests and a third for all other cells, in equal parts. What a
+    cell does not need of its part goes to those after it, and no cell takes from theirs: one that is slow, or does not
+    end, costs no exercise but its own. For what runs again in fresh kernels there is as much time once more.
+    """
 
     cell: float = 60
     test: float = 120
     notebook: float = 900
 
+    @property
+    def kept(self) -> float:
+        """Seconds that are kept for all tests together, and for all other cells."""
+        return self.notebook / 3
+
 
 #: Seconds after which a kernel that still lives is believed to have survived what its cells started.
 MOMENT = 5.0
 
-#: What was written down about each property that failed, and the search for hints (`CheckFailed.find_hints`).
-Failures = list[tuple[nbformat.NotebookNode, Callable[[], tuple[Hint, ...]]]]
+#: What was written down about each property that failed, and about all of its exercise; the search for hints
+#: (`CheckFailed.find_hints`).
+Failures = list[tuple[nbformat.NotebookNode, list[nbformat.NotebookNode], Callable[..., tuple[Hint, ...]]]]
 
 #: What is written down about a cell that has run.
-OUTCOME = ("status", "failure", "seed", "where", "picture")
+OUTCOME = ("status", "failure", "seed", "where", "picture", "left_out")
 
 #: The status of a cell that was skipped.
 NOT_RUN = "not run"
@@ -69,17 +83,23 @@ def run_cells(
     whole notebook took too long; a cell that did not run to its end has a `failure` (`failure_of`). A test also gets
     `properties`: for each property of its exercise, the core first, the `name`, the sentence that it `says`, its
     `points`, its `status` and, if it does not hold, the `failure`, `where` (the frames in the student's cells), the
-    `seed` that repeats the failure, and the number of `tries` if there were two. Returns the failures of checks, for
-    `add_hints`.
+    `seed` that repeats the failure, and the number of `tries` if there were two. Each cell that ran gets the `seconds`
+    that all its `runs` took, and `left_out` if fresh kernels had no time for it any more. Returns the failures of
+    checks, for `add_hints`.
     """
+    code = [cell for cell in cells if cell.cell_type == "code"]
     run = _Run(new_kernel, limits, again, brief)
+    run.keep_time([cell for cell in code if cell.id not in skip and not run.holds_already(cell)])
     try:
-        for cell in cells:
-            if cell.cell_type == "code":
-                _run_cell(run, cell, skip)
-                passed()
+        for cell in code:
+            _run_cell(run, cell, skip)
+            passed()
     finally:
         run.kernel.stop()
+    for cell in code:
+        if cell.id in run.took:
+            cell.metadata.autograder.seconds = round(run.took[cell.id], 1)
+            cell.metadata.autograder.runs = run.runs[cell.id]
     return run.failures
 
 
@@ -90,9 +110,11 @@ def add_hints(failures: Failures, seconds: float) -> None:
     same. No search begins after `seconds`.
     """
     until = clock.now() + seconds
-    for outcome, find_hints in failures:
+    for outcome, exercise, find_hints in failures:
         if "failure" in outcome and clock.now() < until:
-            outcome.failure.hints = [nbformat.from_dict(hint._asdict()) for hint in _found_by(find_hints)]
+            passed = [one.name for one in exercise if one.status == "ok" or one.get("carried")]
+            found = _found_by(functools.partial(find_hints, passed=passed))
+            outcome.failure.hints = [nbformat.from_dict(hint._asdict()) for hint in found]
 
 
 def _found_by(find_hints: Callable[[], tuple[Hint, ...]]) -> tuple[Hint, ...]:
@@ -107,8 +129,9 @@ def _found_by(find_hints: Callable[[], tuple[Hint, ...]]) -> tuple[Hint, ...]:
 def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> None:
     """Run one code cell and write down what became of it."""
     ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
-    if run.again and is_test(cell) and ours.status == "ok":
+    if run.holds_already(cell):
         return
+    run.begin(cell)
     for key in OUTCOME:  # of an earlier run
         ours.pop(key, None)
     if cell.id in skip:
@@ -143,7 +166,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         if run.again and found.status != "ok":
             found.tries = 2
         if isinstance(reply.raised, CheckFailed):
-            run.failures.append((found, reply.raised.find_hints))
+            run.failures.append((found, ours.properties, reply.raised.find_hints))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
         hopeless |= run.brief and ours.properties[0].status != "ok"
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
@@ -210,7 +233,10 @@ class _Run:
 
     def __init__(self, new_kernel: Callable[[], Kernel], limits: Limits, again: bool = False, brief: bool = False):
         self.new_kernel, self.limits, self.again, self.brief = new_kernel, limits, again, brief
-        self.deadline = clock.now() + limits.notebook
+        self.deadline, self.kept = clock.now() + limits.notebook, dict[str, float]()
+        self.left_again = limits.notebook  # seconds for what runs again in fresh kernels
+        self.took: dict[str, float] = {}  # seconds of all runs of a cell
+        self.runs: Counter[str] = Counter()
         self.kernel, self.fresh = new_kernel(), True
         self.since = time.monotonic()  # when the live kernel had seen the cells before
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
@@ -218,6 +244,23 @@ class _Run:
         self.shown = 0  # characters of all outputs so far
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
         self.tested: set[str] = set()  # the tests that the live kernel has seen
+
+    def holds_already(self, cell: nbformat.NotebookNode) -> bool:
+        """Is this a test that held in an earlier run?"""
+        return self.again and is_test(cell) and cell.metadata.autograder.status == "ok"
+
+    def keep_time(self, cells: list[nbformat.NotebookNode]) -> None:
+        """Keep a part of the time for each of these cells, which are to be run (`Limits`)."""
+        tests = sum(map(is_test, cells))
+        self.kept = {c.id: self.limits.kept / (tests if is_test(c) else len(cells) - tests) for c in cells}
+
+    def begin(self, cell: nbformat.NotebookNode) -> None:
+        """From now on this cell runs, and no time is kept for it any more."""
+        self.kept.pop(cell.id, None)
+
+    def left(self) -> float:
+        """Seconds for the cell that runs now: all that is left but what is kept for others."""
+        return max(0.0, self.deadline - sum(self.kept.values()) - clock.now())
 
     def step(self, cell: nbformat.NotebookNode, source: str) -> Reply:
         """Run one cell, or the part of a test that is given, in a kernel that has seen the cells before it.
@@ -228,9 +271,12 @@ class _Run:
         retried = False
         if is_test(cell) and any(natural(cell.id) < natural(other) for other in self.tested):
             self._end()
-        while clock.now() < self.deadline:
-            if self.fresh and not self._replay(list(self.seen)):
-                continue
+        while self.left() > 0:
+            if self.fresh:
+                with self._apart():
+                    self._leave_out_what_is_too_slow()
+                    if not self._replay(list(self.seen)):
+                        continue
             reply = self._run(cell, source)
             if reply.status == "unstarted" and not retried:
                 # The kernel had ended before the cell began, or at once: a fresh one shows whether the cell can run.
@@ -242,9 +288,10 @@ class _Run:
             elif reply.status not in ("ok", "error"):
                 reply.status = "died" if reply.status == "unstarted" else reply.status
                 lived = time.monotonic() - self.since
-                self._end()
-                if reply.status == "died" and self._leave_out_what_kills_later(lived):
-                    continue
+                with self._apart():
+                    self._end()
+                    if reply.status == "died" and self._leave_out_what_kills_later(lived):
+                        continue
             return reply
         return Reply("out of time", limit=self.limits.notebook)
 
@@ -264,6 +311,35 @@ class _Run:
             return {**kept, **({"failure": cut(outcome["failure"], 100)} if "failure" in outcome else {})}
         return outcome
 
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Inside, cells run again for a fresh kernel: that is not counted as time of the cell that needs it."""
+        began = clock.now()
+        try:
+            yield
+        finally:
+            self._ran_again(clock.now() - began)
+
+    def _ran_again(self, seconds: float) -> None:
+        """Take these seconds from those for fresh kernels, as far as there are any, and not from those of cells."""
+        apart = min(seconds, self.left_again)
+        self.left_again -= apart
+        self.deadline += apart
+
+    def _leave_out_what_is_too_slow(self) -> None:
+        """Before cells run again: leave out the slowest from now on, until there is time for the others."""
+
+        def seconds(cell: nbformat.NotebookNode) -> float:
+            return self.took[cell.id] / self.runs[cell.id]
+
+        enough = self.limits.kept / max(1, len(self.seen))
+        while self.seen and sum(map(seconds, self.seen)) > self.left_again:
+            slowest = max(self.seen, key=seconds)
+            if seconds(slowest) <= enough:
+                return
+            self._drop(slowest)
+            slowest.metadata.autograder.left_out = True
+
     def _leave_out_what_kills_later(self, lived: float) -> bool:
         """After a kernel has ended: was it ended by something that an earlier cell started, such as a timer?
 
@@ -279,7 +355,7 @@ class _Run:
             time.sleep(pause)
             return self.kernel.run("", self.limits.cell).status == "ok"
 
-        if not cells or survives(len(cells)):
+        if not cells or self.left_again <= 0 or survives(len(cells)):
             return False
         self._drop(cells[bisect_left(range(1, len(cells)), True, key=lambda count: not survives(count))])
         return True
@@ -295,19 +371,23 @@ class _Run:
         self.kernel.start()
         self.fresh, self.counts = False, set()
         for cell in cells:
-            if self._run(cell, cell.source).status not in ("ok", "error"):
+            if self._run(cell, cell.source, again=True).status not in ("ok", "error"):
                 self._drop(cell)
                 return False
         self.since = time.monotonic()
         return True
 
-    def _run(self, cell: nbformat.NotebookNode, source: str) -> Reply:
+    def _run(self, cell: nbformat.NotebookNode, source: str, again: bool = False) -> Reply:
+        """Run a cell in the live kernel; again: because the kernel is a fresh one."""
         limit = self.limits.test if is_test(cell) else self.limits.cell
-        left = max(0.0, self.deadline - clock.now())
-        run = self.kernel.run_test if is_test(cell) else self.kernel.run
+        left = max(self.left(), self.left_again) if again else self.left()
+        run, began = self.kernel.run_test if is_test(cell) else self.kernel.run, clock.now()
         if is_test(cell):
             self.tested.add(cell.id)
         reply = run(source, min(limit, left))
+        self.took[cell.id] = self.took.get(cell.id, 0.0) + clock.now() - began - reply.ran_again
+        self.runs[cell.id] += 1
+        self._ran_again(reply.ran_again)
         if reply.status == "timeout":
             reply.limit = limit
             if left < limit:

@@ -126,10 +126,20 @@ def _not_once(rank: int, parts: list) -> str:
 
 @check("08-ex2-gradient", points=0.5)
 def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
-    """A second call returns the same tensor, which self.gradient keeps, and sends nothing; zero_grad forgets it."""
+    """A second call gives the first one's tensor and sends nothing; zero_grad forgets it. bf16 is summed in float32."""
     for n in (2, 3):
         gradients = [eighths(rng, (7,)) for _ in range(n)]
         mean = mean_shards([[g] for g in gradients])
         expect = [Repeated("", close(4 * m, **ROUNDING), close(m, **ROUNDING)) for m in mean]
         args = (ShardedGradient, gradients)
         yield Case("7 parameters", n, _reduce_often, args, expect, parts=2, judge=_not_once)
+    gradients = [[eighths(rng, (5,))] for _ in range(2)]
+    mean = mean_shards(gradients)
+    yield Case(
+        "5 parameters, in bfloat16",
+        2,
+        _reduce,
+        (ShardedGradient, [((5,), "bfloat16", True)], False, gradients),
+        expect=[Reduced(close(m, **ROUNDING, dtype="float32"), 5, 3, [0], changed="") for m in mean],
+        sends=[("reduce_scatter", 4 * mean.size, "the padded vector in float32")],
+    )

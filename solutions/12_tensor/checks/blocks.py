@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from autograder.checking.cases import Case as OfFacts
+from autograder.checking.cases import fact
 from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks
 from autograder.checks.tensor.layers import FLOAT32, FLOAT64, Case, Refused, draw, fill, try_layers
@@ -88,13 +92,50 @@ def _attention_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Ca
     return cases, wrong
 
 
-@check("12-ex5-mlp", points=2)
+@dataclass
+class Made:
+    """Of what a rank's block is made."""
+
+    kinds: Any = fact("the class of {}")
+
+
+def _kinds(rank: int, world_size: int, block_class: Any, block: nn.Module, names: dict[str, str]) -> Made:
+    """Of each of these layers the class that is asked for, if it is of that class or of one derived from it."""
+    found, made = {}, block_class(block)
+    for name, asked in names.items():
+        classes = [one.__name__ for one in type(getattr(made, name, None)).__mro__]
+        found[f".{name}"] = asked if asked in classes else classes[0]
+    return Made(found)
+
+
+def _made_of(block_class: Any, rng: np.random.Generator, block: nn.Module, **names: str) -> OfFacts:
+    """The case that asks for the classes of a block's layers."""
+    fill(rng, block, FLOAT64)
+    expected = Made({f".{name}": asked for name, asked in names.items()})
+    return OfFacts("the layers of a block", 2, _kinds, (block_class, block, names), expect=[expected] * 2)
+
+
+@check("12-ex5-mlp", points=1.5)
 def mlp_equals_the_unsplit_block(ParallelMLP, *, rng):  # noqa: N803
     """Output, loss and every gradient are the unsplit MLP's, with one all-reduce in forward and one in backward."""
     try_layers(ParallelMLP, lambda world_size: _mlp_cases(rng, world_size))
 
 
-@check("12-ex6-attention", points=4)
+@check("12-ex5-mlp", points=0.5)
+def mlp_is_made_of_the_two_layers(ParallelMLP, *, rng):  # noqa: N803
+    """`.fc` is a `ColumnParallelLinear`, `.out` a `RowParallelLinear`."""
+    width = int(rng.integers(1, 5))
+    yield _made_of(ParallelMLP, rng, MLP(width), fc="ColumnParallelLinear", out="RowParallelLinear")
+
+
+@check("12-ex6-attention", points=0.5)
+def attention_ends_in_a_row_parallel_layer(ParallelAttention, *, rng):  # noqa: N803
+    """`.proj` is a `RowParallelLinear`."""
+    width = 4 * int(rng.integers(1, 5))
+    yield _made_of(ParallelAttention, rng, Attention(width, 4), proj="RowParallelLinear")
+
+
+@check("12-ex6-attention", points=3.5)
 def attention_equals_the_unsplit_block(ParallelAttention, *, rng):  # noqa: N803
     """Output, loss and every gradient are the unsplit block's, with one all-reduce in forward and one in backward."""
     try_layers(ParallelAttention, lambda world_size: _attention_cases(rng, world_size))

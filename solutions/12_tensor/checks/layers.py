@@ -90,6 +90,7 @@ def _part(tensor: torch.Tensor, rank: int, world_size: int, cut: bool) -> torch.
 def _run(rank: int, world_size: int, layer_class: Any, case: Case) -> dict:
     """One case built, forward, backward, each between barriers; what came of it."""
     before = [p.detach().clone() for p in case.module.parameters()]
+    modules = dict(case.module.named_modules())
     dist.barrier()
     layer = layer_class(case.module)
     parameters = _parameters(layer, case.axes)
@@ -113,7 +114,8 @@ def _run(rank: int, world_size: int, layer_class: Any, case: Case) -> dict:
         "kinds": {name: _kind(p, layer) for name, p in parameters.items() if p is not None},
         "numel": sum(p.numel() for p in layer.parameters()),
         "foreign": foreign,
-        "held": _held(layer, case.module),
+        "held": _held(layer, modules),
+        "replaced": [name for name, one in modules.items() if one is not dict(case.module.named_modules()).get(name)],
         "used": [name for name, p in case.module.named_parameters() if p.grad is not None],
     }
     with torch.no_grad():
@@ -124,10 +126,10 @@ def _run(rank: int, world_size: int, layer_class: Any, case: Case) -> dict:
     return observed
 
 
-def _held(layer: nn.Module, unsplit: nn.Module) -> list[str]:
-    """The names of the unsplit module's modules that are among a layer's; "" is the unsplit module itself."""
+def _held(layer: nn.Module, unsplit: dict[str, nn.Module]) -> list[str]:
+    """The names of those of the unsplit module's modules that are among a layer's; "" is the unsplit module itself."""
     own = set(map(id, layer.modules()))
-    return [name for name, module in unsplit.named_modules() if id(module) in own]
+    return [name for name, module in unsplit.items() if id(module) in own]
 
 
 def _kind(p: Any, layer: nn.Module) -> str:
@@ -249,6 +251,9 @@ def _judge_what_is_held(case: Case, seen: list[dict], name: str, whole: dict[str
         if not mine["x stays"]:
             rank.fail("x was changed in place", "x was changed")
         kind = KINDS[type(case.module).__name__]
+        if mine["replaced"]:
+            text = f"the given {kind} has another {mine['replaced'][0]} than before: leave the caller's block as it is"
+            rank.fail(text, ["replaced", *mine["replaced"]])
         if mine["held"]:
             text = f"the module still holds the unsplit {mine['held'][0] or kind}: it must hold its own pieces alone"
             rank.fail(text, ["held", *mine["held"]])

@@ -288,6 +288,7 @@ def tampered(folder: Path, rng: np.random.Generator, world_size: int) -> list[tu
         damage(another(f"{name} has one byte more", name) / name, "one byte more")
     (another("a shard too many", "shard_00099.bin") / "shard_00099.bin").write_bytes(b"from elsewhere")
     (another("a file that is not listed", "shard_00000.bin.part") / "shard_00000.bin.part").write_bytes(b"")
+    (another("a file of another kind that is not listed", "notes.txt") / "notes.txt").write_bytes(b"from elsewhere")
     (another("a folder that is not listed", "of_yesterday") / "of_yesterday").mkdir()
     (another("a hidden file that is not listed", ".nfs0001") / ".nfs0001").write_bytes(b"")
     (another("no manifest.json", "manifest") / "manifest.json").unlink()

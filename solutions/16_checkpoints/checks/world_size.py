@@ -110,6 +110,13 @@ def resharding_refuses_damage(reshard, *, rng):
         cases += [(good, files / "there", 3), (good, files / "none", 0), (good, files / "none", -1)]
         cases.append((good, files / "good", 1))
         outcomes = run_ranks(_reshard_driver, 1, (folder, reshard, cases))[0]
+        case = "the step is there already"
+        expect_error(case, outcomes[-4], "CheckpointError", "step_00000020")
+        if fingerprint(there) != before:
+            fail("the checkpoint that was there has changed", case, "overwritten")
+        if [path.name for path in there.parent.iterdir()] != [there.name]:
+            fail("reshard wrote something before the error", case, "written beside")
+        # After that: who writes before the look at the step writes before the look at the shards as well.
         for i, ((case, _, mentions), outcome) in enumerate(zip(wrong, outcomes, strict=False)):
             expect_error(case, outcome, "CheckpointError", mentions)
             target = files / f"target{i}"
@@ -118,12 +125,6 @@ def resharding_refuses_damage(reshard, *, rng):
         case = "an intact checkpoint after all those"
         expect_returned(case, outcomes[len(wrong)], "reshard")
         expect_content(case, files / "cut" / intact.name, recut(intact, 2), "the new checkpoint")
-        case = "the step is there already"
-        expect_error(case, outcomes[-4], "CheckpointError", "step_00000020")
-        if fingerprint(there) != before:
-            fail("the checkpoint that was there has changed", case, "overwritten")
-        if [path.name for path in there.parent.iterdir()] != [there.name]:
-            fail("reshard wrote something before the error", case, "written beside")
         for number, outcome in ((0, outcomes[-3]), (-1, outcomes[-2])):
             expect_error(f"world_size = {number}", outcome, "ValueError", "world_size")
         expect_error("target_root is the original's own root", outcomes[-1], "CheckpointError", "step_00000020")
