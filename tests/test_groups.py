@@ -429,12 +429,16 @@ def named(text):
 
 def test_a_report_without_names_calls_notebooks_by_their_numbers_in_formgrader(class_with_names, capsys):
     root = class_with_names.root
+    settings(root, 'anonymous = true\ngroups = "zzada, zzben"\n[late]\nlate_days = 2')
     assert main(["report", "--anonymous", "--course", str(root), "--moodle", str(root / "moodle.csv")]) == 0
     page = (root / "report-anonymous.html").read_text()
     assert not named(page) and "#1 (2), #2 (2)" in page and "Submission #7 in formgrader" in page
+    assert "late days" not in page.lower(), "who has used some is left out, and so is that nobody has"
     assert "zzben,4" in (root / "moodle.csv").read_text(), "what systems import has them"
     assert main(["report", "--course", str(root)]) == 0
-    assert len(named((root / "report.html").read_text())) == 5
+    page = (root / "report.html").read_text()
+    assert len(named(page)) == 5 and "Nobody has used any: everybody has 2 left." in page
+    settings(root, 'anonymous = true\ngroups = "zzada, zzben"')
     capsys.readouterr()
 
 

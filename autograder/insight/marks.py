@@ -194,7 +194,8 @@ def without_names(course: Course, found: ClassMarks) -> ClassMarks:
     ]
     # By number: the order of their logins would tell who is who.
     submissions.sort(key=lambda one: (one.lesson, natural(one.student)))
-    return replace(found, students=[], submissions=submissions, waiting=[], strays=[])
+    own = replace(found.own, late=None)
+    return replace(found, students=[], submissions=submissions, waiting=[], strays=[], own=own)
 
 
 def _id(submitted: Any) -> str:
