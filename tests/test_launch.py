@@ -95,7 +95,7 @@ def runs_the_notebooks_script(rank, world_size, folder, told_in_step):
 def test_the_notebooks_script_leaves_when_it_is_told_to_and_goes_on(tmp_path):
     for told_in_step in (5, 0):  # in the middle of the second three steps; in none
         ranks.run(runs_the_notebooks_script, 2, (str(tmp_path), told_in_step), echo=False, timeout=120)
-    lines = re.findall(r"for (\d+) .* (\d+) are", (tmp_path / "log").read_text())
+    lines = re.findall(r"train to step (\d+): (\d+) are", (tmp_path / "log").read_text())
     assert [f"{done} of {asked}" for asked, done in lines[:2]] == ["3 of 3", "5 of 6"]
     assert [f"{done} of {asked}" for asked, done in lines[2:]] == ["5 of 3", "6 of 6", "9 of 9", "12 of 12"]
     assert torch.load(tmp_path / "result.0", weights_only=True)["done"]
