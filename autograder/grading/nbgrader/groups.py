@@ -7,8 +7,10 @@ their own. What a person enters for one member counts for all.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator
@@ -59,7 +61,10 @@ def _age(root: Path, student: str, lesson: str) -> tuple[bool, float, str]:
     """Sorts hand-ins: those without a notebook first, then by `timestamp.txt`, or else by the time of the file."""
     folder = root / "submitted" / student / lesson
     when = submission_files.submitted_at(submission_files.exchange_files(folder))
-    files = [path.lstat().st_mtime for path in folder.glob("*") if submission_files.LIKE_A_NOTEBOOK.search(path.name)]
+    files = []
+    with contextlib.suppress(OSError):  # of a folder that cannot be entered, nothing counts
+        names = [name for name in os.listdir(folder) if submission_files.LIKE_A_NOTEBOOK.search(name)]
+        files = [(folder / name).lstat().st_mtime for name in names]
     return bool(files), when.timestamp() if when else max(files, default=0.0), student
 
 
@@ -67,10 +72,12 @@ def others(root: Path, who: dict[Job, str]) -> Iterator[tuple[str, str, str]]:
     """(student, lesson, whose counts) for each hand-in that does not count, unless it is the same notebook."""
     for (student, lesson), newest in sorted(who.items()):
         folder = root / "submitted" / student / lesson
-        if student != newest and folder.is_dir():
+        if student != newest and os.path.isdir(folder):
             own, counts = (root / "submitted" / one / lesson / f"{lesson}.ipynb" for one in (student, newest))
-            are_files = all(path.is_file() and not path.is_symlink() for path in (own, counts))
-            if not (are_files and filecmp.cmp(own, counts, shallow=False)):
+            same = all(os.path.isfile(path) and not os.path.islink(path) for path in (own, counts))
+            with contextlib.suppress(OSError):  # what cannot be read is not compared
+                same = same and filecmp.cmp(own, counts, shallow=False)
+            if not same:
                 yield student, lesson, newest
 
 
@@ -99,7 +106,7 @@ def _counting_in(root: Path, own: Settings, lesson: str) -> dict[Job, str]:
 
 
 def _counting_of(root: Path, own: Settings, members: Iterable[str], lesson: str) -> dict[Job, str]:
-    return counting(root, own, [(one, lesson) for one in members if (root / "submitted" / one / lesson).is_dir()])
+    return counting(root, own, [(one, lesson) for one in members if os.path.isdir(root / "submitted" / one / lesson)])
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -250,7 +257,7 @@ def _take_apart(gradebook: Gradebook, root: Path, own: Settings, record: dict, c
             before = students.pop(student)
             if before["of"] == student or (student, lesson) not in cells:
                 continue
-            has_own = (root / "submitted" / student / lesson).is_dir()
+            has_own = os.path.isdir(root / "submitted" / student / lesson)
             if not has_own and not gradebook.find_submission(lesson, student).extension:
                 gradebook.remove_submission(lesson, student)
                 shutil.rmtree(root / "feedback" / student / lesson, ignore_errors=True)
