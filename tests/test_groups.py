@@ -40,25 +40,6 @@ def test_groups_are_lines_of_logins_and_a_lesson_can_have_its_own(tmp_path):
     assert settings(tmp_path, 'groups = "ada ben cyd"').others.groups == (("ada", "ben", "cyd"),), "one more than even"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('groups = "ada"', "groups: 'ada' is alone: write two in each line (three where somebody is left over), and"),
-        ('groups = "ada,"', "groups: 'ada' is alone: write two in each line"),
-        ('groups = "ada, ben, cyd, dan"', "groups: 'ada, ben, cyd, dan' are 4 logins: write two in each line"),
-        ('groups = "ada ben\\ncyd ada"', "groups: 'ada' is in 'ada ben' and 'cyd ada': leave one of them"),
-        ('groups = "ada ada"', "groups: 'ada' is in 'ada ada' twice: leave one of them"),
-        ('groups = [["ada", "ben"]]', "groups: it is [['ada', 'ben']]: write a text with two logins in each line"),
-        ('[lessons.03]\ngroups = "ada"', "lessons.03.groups: 'ada' is alone"),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path, capsys, text, says):
-    (tmp_path / "course.toml").write_text(text)
-    assert main(["grade", "--course", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert says in said and said.count("\n") == 1
-
-
 # --- which hand-in counts ---------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""`autograder regrade`: what a mended test changes, said student by student; points by hand stay."""
+"""`autograder regrade`: what a corrected test changes, student by student; points by hand stay."""
 
 import pytest
 from nbformat import write

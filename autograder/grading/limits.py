@@ -121,6 +121,12 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)
 
 
+def listed(parts: Iterable[str]) -> str:
+    """One or more parts of a sentence: "a, b and c"."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def csv_cell(text: str) -> str:
     """A text for a CSV file, with an apostrophe in front where a spreadsheet might take it for a formula.
 

@@ -1,6 +1,6 @@
 """Writes the due dates and extensions of `course.toml` into the gradebook, so that nbgrader's own lists show them.
 
-A date of `course.toml` counts before one that somebody has entered in the gradebook. That one is told in a line, kept,
+A date of `course.toml` counts before one that somebody has entered in the gradebook. That one is named in a line, kept,
 and back in its place as soon as `course.toml` says nothing about it.
 """
 

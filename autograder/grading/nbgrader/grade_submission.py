@@ -70,8 +70,9 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
 def _write_pages(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
     """Write the feedback on a notebook that was just graded, for everybody for whom it counts."""
     root = Path(course.root)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
-        groups.share(gradebook, root, (student, lesson))
+    if groups.has_any(root):
+        with Gradebook(course.db_url, course.course_id) as gradebook:
+            groups.share(gradebook, root, (student, lesson))
     write_page(course, config, student, lesson, nb)
     for other in groups.others_of(root, student, lesson):
         _follow(course, config, other, lesson, nb)

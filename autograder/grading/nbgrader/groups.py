@@ -8,6 +8,7 @@ their own. What a person enters for one member counts for all.
 from __future__ import annotations
 
 import contextlib
+import copy
 import filecmp
 import json
 import os
@@ -96,8 +97,8 @@ def words(root: Path, own: Settings, student: str, lesson: str) -> str:
     who = _counting_of(root, own, members, lesson)
     newest = who.get((student, lesson), student)
     older = [one for one, *_ in others(root, who)]
-    told = f"What {_listed(older)} handed in is older and does not count." if older else ""
-    return f"Handed in by {newest}; it counts for {_listed(members)}. {told}".strip()
+    told = f"What {limits.listed(older)} handed in is older and does not count." if older else ""
+    return f"Handed in by {newest}; it counts for {limits.listed(members)}. {told}".strip()
 
 
 def _counting_in(root: Path, own: Settings, lesson: str) -> dict[Job, str]:
@@ -107,11 +108,6 @@ def _counting_in(root: Path, own: Settings, lesson: str) -> dict[Job, str]:
 
 def _counting_of(root: Path, own: Settings, members: Iterable[str], lesson: str) -> dict[Job, str]:
     return counting(root, own, [(one, lesson) for one in members if os.path.isdir(root / "submitted" / one / lesson)])
-
-
-def _listed(names: Iterable[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def graded_as(root: Path, own: Settings, student: str, lesson: str) -> str:
@@ -129,9 +125,10 @@ def share(gradebook: Gradebook, root: Path, only: Job | None = None) -> list[str
 
     What people have entered since the last time for any of them counts for all. only: the group of this hand-in.
     """
-    own, record, before = course_settings.of(root), _record(root), _record(root)
-    if not has_any(root):
+    own, record = course_settings.of(root), _record(root)
+    if not (own.in_groups() or record):
         return []
+    before = copy.deepcopy(record)
     lessons = own.names() if only is None else [only[1]]
     who = {job: whose for lesson in lessons for job, whose in _counting_in(root, own, lesson).items()}
     cells, lines = _cells(gradebook, only and (own.group(*only), only[1])), list[str]()
@@ -172,8 +169,8 @@ class _Group:
             values = ", ".join(f"{one}: {_said(self.cells[one][torn].entered)}" for one in self.cells)
             exercise = torn.split("/", 1)[1].removesuffix("-test")
             return [
-                f"{self.lesson}: {_listed(self.members)} are a group, and what was entered by hand for {exercise} "
-                f"differs ({values}): enter the same for both in formgrader, or take it back for one"
+                f"{self.lesson}: {limits.listed(self.members)} are a group, and what was entered by hand for "
+                f"{exercise} differs ({values}): enter the same for both in formgrader, or take it back for one"
             ]
         waits = self._waiting(merged)
         for one in self.members:

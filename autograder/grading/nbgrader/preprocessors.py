@@ -11,7 +11,7 @@ from traitlets import Bool, Integer, List, Unicode
 
 from autograder import checks, properties
 from autograder.grading.nbgrader import checklist
-from autograder.grading.nbgrader.submission_files import lesson_notebook, submitted_files
+from autograder.grading.nbgrader.submission_files import lesson_notebook, taken
 from autograder.grading.running import submission
 from autograder.grading.running.run_cells import Limits
 from autograder.lessons import adapted, course_settings, names, notebook
@@ -78,9 +78,9 @@ class RunCells(NbGraderPreprocessor):
         where = resources["nbgrader"]
         course = CourseDirectory(config=self.config)
         handed_in = Path(course.format_path(course.submitted_directory, where["student"], where["assignment"]))
-        files, left_out = submitted_files(handed_in, self.data_files)
+        found = taken(handed_in, self.data_files)
         source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(source / f"{where['notebook']}.ipynb", course_settings.of(course.root))
-        submission.run_submission(nb.cells, lesson, {**files, **notebook.companions(source)}, self)
-        nb.metadata.autograder.left_out = left_out
+        submission.run_submission(nb.cells, lesson, {**found.files, **notebook.companions(source)}, self)
+        nb.metadata.autograder.left_out = found.left_out
         return nb, resources

@@ -20,6 +20,7 @@ from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
+from autograder.grading import limits
 from autograder.grading.nbgrader import groups, late
 from autograder.grading.running.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
 from autograder.lessons import course_settings
@@ -174,9 +175,7 @@ def _numbered(exercises: list[str]) -> str:
 def _listed(exercises: list[str]) -> str:
     """Exercises by their numbers: "exercises 1, 2 and 3"."""
     numbers = [re.sub(r"^\d+-ex(\d+)-.*", r"\1", name) for name in exercises]
-    if len(numbers) == 1:
-        return f"exercise {numbers[0]}"
-    return f"exercises {', '.join(numbers[:-1])} and {numbers[-1]}"
+    return f"exercise{'s' * (len(numbers) > 1)} {limits.listed(numbers)}"
 
 
 def _details(failure: dict) -> str:

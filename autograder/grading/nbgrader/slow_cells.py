@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import nbformat
 
+from autograder.grading import limits
 from autograder.grading.running.run_cells import OUT_OF_TIME, TIMEOUT, is_test
 from autograder.lessons import notebook
 
@@ -26,7 +27,7 @@ def remark(cells: Iterable[nbformat.NotebookNode]) -> str:
     timed = sorted(((cell.metadata.autograder.get("seconds", 0.0), n) for n, cell in enumerate(code)), reverse=True)
     slow = [(seconds, n) for seconds, n in timed[:MOST] if seconds >= max(0.1, PART * timed[0][0])]
     parts = [f"{_named(code, n)} ({_seconds(code[n])})" for _, n in slow]
-    return f"A limit of time was met. Most of the time went into {_listed(parts)}." if parts else ""
+    return f"A limit of time was met. Most of the time went into {limits.listed(parts)}." if parts else ""
 
 
 def _met_limit(cell: nbformat.NotebookNode) -> bool:
@@ -59,7 +60,3 @@ def _seconds(cell: nbformat.NotebookNode) -> str:
     said = f"{ours.seconds:.0f} s" if ours.seconds >= 10 else f"{ours.seconds:.1f} s"
     again = f", run {ours.runs} times" if ours.runs > 1 and not is_test(cell) else ""
     return f"{said}{again}{', then left out' if ours.get('left_out') else ''}"
-
-
-def _listed(parts: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

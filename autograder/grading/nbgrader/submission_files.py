@@ -307,14 +307,8 @@ def has_unreadable_time(folder: Path) -> bool:
     return os.path.lexists(folder / "timestamp.txt") and submitted_at(exchange_files(folder)) is None
 
 
-def submitted_files(folder: Path, patterns: list[str]) -> tuple[dict[str, bytes], list[str]]:
-    """The declared data files of a submission, name → bytes; and for every other file why it was left out."""
-    with contextlib.suppress(NotTakenError), opened(folder) as top:
-        return _submitted_files(top, patterns, _notebook_in(top, f"{folder.name}.ipynb")[1])
-    return {}, []
-
-
 def _submitted_files(top: int, patterns: list[str], notebook: str) -> tuple[dict[str, bytes], list[str]]:
+    """The declared data files of a submission, name → bytes; and for every other file why it was left out."""
     taken: dict[str, bytes] = {}
     left_out: list[str] = []
     for number, (place, base, inner) in enumerate(files_below(top)):

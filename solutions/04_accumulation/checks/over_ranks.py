@@ -203,7 +203,7 @@ def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     yield _estimation(noise_and_signal, rng, 4, 5_000, 4, "float32", facts=Estimated(), judge=_sends(4, 5_000))
 
 
-def _sends(world_size: int, numel: int) -> Callable[[int, list], str]:
+def _sends(world_size: int, numel: float = math.inf) -> Callable[[int, list], str]:
     """A judge of messages: something is sent, and no more than a gradient of `numel` numbers and eight more."""
 
     def judge(rank: int, parts: list) -> str:
@@ -229,5 +229,5 @@ def _numbers(message: Any, world_size: int) -> int:
 def noise_leaves_the_gradient_alone(noise_and_signal, *, rng):
     """The gradient that is given stays as it was, on every rank, though all ranks' gradients are reduced."""
     for dtype in ("float64", "float32"):
-        judge = _sends(2, 10**9)
+        judge = _sends(2)
         yield _estimation(noise_and_signal, rng, 2, 5, 8, dtype, facts=Estimated(changed=""), judge=judge)
