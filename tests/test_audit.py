@@ -9,6 +9,7 @@ import sys
 import types
 import warnings
 
+import nbformat
 import pytest
 
 from autograder import checks
@@ -19,7 +20,7 @@ from autograder.checking import cases, check, hints
 from autograder.checking.expect import expect_equal
 from autograder.grading import jail
 from autograder.lessons import names, notebook
-from autograder.soundness import audit, tables
+from autograder.soundness import audit, disguises, tables
 from tests.helpers import tiny_lesson
 
 #: How many known wrong answers of each exercise `make test` tries, next to as many other right ones.
@@ -328,12 +329,12 @@ def test_a_change_of_a_check_shows_as_a_changed_line(tiny, capsys):
     capsys.readouterr()
     assert main(["audit", "98", "--force"]) == 1
     said = capsys.readouterr().out
-    assert "\n  -  zero_is_one: takes_zero\n  +  zero_is_one: core\n  doubles fails: " in said
+    assert "\n  -  zero_is_one: takes_zero\n  +  zero_is_one: doubles takes_zero\n  doubles fails: " in said
     assert "adds_three" not in said.partition("98_tiny · wrong")[2] and "3 of 4 cases hold" in said
     assert main(["audit", "98", "--force", "--record"]) == 1, "no wrong answer fails the other check alone"
     said = capsys.readouterr().out
-    assert "  -  zero_is_one: takes_zero\n  +  zero_is_one: core\n" in said and "4 of 4 cases hold" in said
-    assert tiny.recorded == ["  zero_is_one: core", "  adds_three: core"]
+    assert "  -  zero_is_one: takes_zero\n  +  zero_is_one: doubles takes_zero\n" in said and "4 of 4 cases hold" in said
+    assert tiny.recorded == ["  zero_is_one: doubles takes_zero", "  adds_three: core"]
 
 
 def misnamed(twice, *, rng):
@@ -426,6 +427,23 @@ def test_recording_voids_nothing_but_what_it_changes(tiny, monkeypatch):
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_no_check_holds_for_a_table_of_its_cases(lesson):
     assert not list(tables.complaints(lesson))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_no_visible_assertion_is_stricter_than_the_checks(lesson):
+    assert not list(disguises.complaints(lesson))
+
+
+def test_a_visible_assertion_that_no_check_repeats_is_named(tiny):
+    """The tiny lesson's checks try whole numbers; its visible part asks for the type of another one."""
+    assert not list(disguises.complaints("98_tiny"))
+    path = tiny.folder / "98_tiny.ipynb"
+    nb = nbformat.read(path, as_version=4)
+    next(cell for cell in nb.cells if cell.id == "98-ex1-twice-test").source += "\nassert isinstance(twice(1.5), float)"
+    nbformat.write(nb, path)
+    (said,) = disguises.complaints("98_tiny")
+    assert said.endswith(": the visible part refuses a tensor for a float, and no check does: let one, or drop it")
 
 
 def test_a_check_that_draws_nothing_holds_for_a_table():

@@ -3,7 +3,8 @@
 Four claims are tested for each lesson: the solution gets full marks; the unedited student notebook gets none; every
 known wrong answer fails a check of its exercise, the student sees its hint, and the marks that it loses, there and in
 the exercises that build on it, are those that are recorded (`answers.verdicts`); every other known right answer keeps
-full marks. And no check holds for an answer that knows its fixed cases by heart (`tables`). Cells run as they do when
+full marks. And no check holds for an answer that knows its fixed cases by heart (`tables`), and no visible assertion is
+stricter than all checks (`disguises`). Cells run as they do when
 a class is graded (`run_cells`), in this process or, with `--jail`, in a jail. A grade cell that does not depend on the
 cell that an answer replaces is not run again for that answer: the solution has shown its outcome. Each process of an
 audit draws its inputs once, and every audit draws new ones (`check.share_inputs`).
@@ -43,7 +44,7 @@ from autograder.grading.running import run_cells, submission
 from autograder.grading.running.kernels import Kernel, OwnKernel
 from autograder.lessons import keys, names, notebook
 from autograder.lessons.files import write_whole
-from autograder.soundness import matrix, tables
+from autograder.soundness import disguises, matrix, tables
 
 #: Where the cases that have held are recorded, one file per exercise.
 VERDICTS = notebook.ROOT / "_build" / "audit"
@@ -347,7 +348,8 @@ def _main(arguments: argparse.Namespace) -> int:
         for complaint in verdict.complaints:
             print(f"  {complaint}")
     print(f"\n{len(examined) - len(failed)} of {len(examined)} cases hold")
-    unneeded = [line for lesson in lessons for line in (*matrix.complaints(lesson), *tables.complaints(lesson))]
+    about = (matrix.complaints, tables.complaints, disguises.complaints)
+    unneeded = [line for lesson in lessons for complaints in about for line in complaints(lesson)]
     for line in unneeded:
         print(line)
     return 1 if failed or unneeded else 0
