@@ -333,7 +333,9 @@ def test_a_change_of_a_check_shows_as_a_changed_line(tiny, capsys):
     assert "adds_three" not in said.partition("98_tiny · wrong")[2] and "3 of 4 cases hold" in said
     assert main(["audit", "98", "--force", "--record"]) == 1, "no wrong answer fails the other check alone"
     said = capsys.readouterr().out
-    assert "  -  zero_is_one: takes_zero\n  +  zero_is_one: doubles takes_zero\n" in said and "4 of 4 cases hold" in said
+    assert (
+        "  -  zero_is_one: takes_zero\n  +  zero_is_one: doubles takes_zero\n" in said and "4 of 4 cases hold" in said
+    )
     assert tiny.recorded == ["  zero_is_one: doubles takes_zero", "  adds_three: core"]
 
 

@@ -28,6 +28,60 @@ def test_a_function_is_called_there_with_copies(inmate):
     assert function.__name__ == "f"
 
 
+LOOKS = """
+import sys
+
+def f(guess, low):
+    found = [vars(guess) if hasattr(guess, "__dict__") else {}, [one.cell_contents for one in guess.__closure__ or ()]]
+    frame = sys._getframe()
+    while frame:
+        found.append({name: value for name, value in frame.f_locals.items() if isinstance(value, (str, int, list))})
+        frame = frame.f_back
+    try:
+        guess(-1)
+    except ValueError as error:
+        found.append(str(error))
+    return str(4320 + 1) in str(found), guess(low, add=2), found[-1]
+"""
+
+
+def test_an_oracle_answers_here_and_what_it_knows_is_not_there(inmate):
+    secret, asked = 4321, []
+
+    def guess(number, add=0):
+        asked.append(number)
+        if number < 0:
+            raise ValueError("numbers begin at 0")
+        return number + add < secret
+
+    looks, forks = handle(inmate, LOOKS, "f"), handle(inmate, FORKS, "g")
+    with handles.in_jail():
+        assert stage.call_inside(looks, stage.Oracle(guess), 10) == (False, True, "numbers begin at 0")
+        assert asked == [-1, 10]
+        assert stage.call_inside(forks, stage.Oracle(guess)) == ("refused", True)
+        with pytest.raises(TypeError, match="ranks cannot ask an oracle"):
+            ranks.run(looks, 2, (stage.Oracle(guess),))
+    assert stage.call_inside(lambda ask: ask(5), stage.Oracle(guess)), "without a jail it is a plain call"
+
+
+#: A process that the submission has forked would speak for it over the same line.
+FORKS = """
+import os
+
+def g(guess):
+    read, write = os.pipe()
+    if not os.fork():
+        try:
+            said = str(guess(1))
+        except RuntimeError:
+            said = "refused"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.wait()
+    return os.read(read, 99).decode(), guess(1)
+"""
+
+
 def test_what_it_changes_in_place_is_changed_here(inmate):
     function = handle(inmate, "def f(a, others):\n    a += 1\n    others[0].zero_()\n    return None", "f")
     array, tensor, untouched = np.ones(3), torch.ones(2), torch.ones(2)

@@ -80,9 +80,16 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
         self.luggage = luggage
         #: Whose handle was met last.
         self.met: outside.Inmate | None = None
+        self.oracles: list[stage.Oracle] = []
 
-    def persistent_id(self, obj: Any) -> str | int | None:
-        """The name or number by which the jail finds an object of its own (`inside.resolve`); None for one of ours."""
+    def persistent_id(self, obj: Any) -> str | int | tuple[str, int] | None:
+        """The name or number by which the jail finds an object of its own (`inside.resolve`); None for one of ours.
+
+        Of an oracle nothing is sent but the number by which the jail asks for it.
+        """
+        if isinstance(obj, stage.Oracle):
+            self.oracles.append(obj)
+            return "oracle", len(self.oracles) - 1
         if isinstance(obj, Handle):
             self.met = obj._inmate
             return obj._reference
@@ -92,13 +99,13 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
         return super().reducer_override(self.luggage.lighter(obj) if is_record(obj) else obj)
 
 
-def pack(value: Any) -> tuple[bytes, outside.Inmate | None]:
-    """A value as bytes for the jail, our own functions and classes by value; and whose handle it mentions."""
+def pack(value: Any) -> tuple[bytes, outside.Inmate | None, list[stage.Oracle]]:
+    """A value as bytes for the jail, our own functions and classes by value; whose handle it mentions; its oracles."""
     data = io.BytesIO()
     packer = _Packer(data, Luggage(value))
     with _by_value():
         packer.dump(value)
-    return data.getvalue(), packer.met
+    return data.getvalue(), packer.met, packer.oracles
 
 
 @contextlib.contextmanager
@@ -121,18 +128,20 @@ def call(
     kwargs: dict | None = None,
     *,
     ours: bool = False,
-    payload: bytes | None = None,
+    packed: tuple[bytes, list[stage.Oracle]] | None = None,
 ) -> Any:
     """Call a function in the jail: a handle, or one of ours whose arguments mention handles.
 
-    payload: the function and its arguments, if they are packed already. ours: the function is a check's. Such a
-    function returns all that it has to say. What it was given stays as it was here: the submission that it calls could
-    find its arguments in its frame, and change them for this check and for later ones.
+    packed: the function and its arguments, if they are packed already, and the oracles among them. ours: the function
+    is a check's. Such a function returns all that it has to say. What it was given stays as it was here: the submission
+    that it calls could find its arguments in its frame, and change them for this check and for later ones.
     """
-    if payload is None:
-        payload, _ = pack((function, args, kwargs or {}))
+    if packed is None:
+        data, _, asked = pack((function, args, kwargs or {}))
+        packed = data, asked
+    payload, oracles = packed
     files = wire.read_folder(inmate.folder)
-    reply = inmate.ask("call", classes=classes(), payload=payload, folder=inmate.folder, files=files)
+    reply = inmate.ask("call", classes=classes(), oracles=oracles, payload=payload, folder=inmate.folder, files=files)
     take_files(inmate, reply.get("files"))
     if ours:
         return received(inmate, answer(reply).get("value"), ours=True)
@@ -144,10 +153,10 @@ def call(
 
 def call_where(function: Callable, args: tuple) -> Any:
     """`function(*args)`: in the jail if an argument mentions a handle, else in this process."""
-    payload, inmate = pack((function, args, {}))
+    payload, inmate, oracles = pack((function, args, {}))
     if inmate is None:
         return function(*args)
-    return call(inmate, function, args, ours=not isinstance(function, Handle), payload=payload)
+    return call(inmate, function, args, ours=not isinstance(function, Handle), packed=(payload, oracles))
 
 
 class Results(ranks.Results):
@@ -167,7 +176,9 @@ def run(
 ) -> ranks.Results:
     """`ranks.run`, in the jail if the worker or its arguments mention a handle, else in this process."""
     ranks.launch._check(worker, world_size, args, timeout)
-    payload, inmate = pack((worker, tuple(args)))
+    payload, inmate, oracles = pack((worker, tuple(args)))
+    if oracles:
+        raise TypeError("ranks cannot ask an oracle: only a plain call can")
     if inmate is None:
         return _run_outside(worker, world_size, args, timeout, seed=seed, echo=echo)
     options = {"world_size": world_size, "timeout": timeout, "seed": seed}

@@ -192,6 +192,20 @@ class Kernel:
         self.kept[number] = value
         return number
 
+    def oracle(self, number: int) -> Any:
+        """A function that asks one of the other side (`stage.Oracle`), and waits for what it says."""
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            if os.getpid() != self.owner:
+                raise RuntimeError("only the process that was given this function can call it")
+            wire.send(self.connection, {"asks": number, "args": list(args), "kwargs": kwargs}, self._keep)
+            told = wire.receive(self.connection)["told"]
+            if "error" in told:
+                raise getattr(builtins, told["error"], Exception)(told["text"])
+            return told["value"]
+
+        return ask
+
     def do_cell(self, source: str) -> dict:
         """Run a cell as a notebook does; what it raised, if anything."""
         result = self.shell.run_cell(source, store_history=True)
@@ -253,11 +267,16 @@ class Kernel:
 current: Kernel | None = None
 
 
-def resolve(reference: int | str) -> Any:
-    """An object of the submission: by its name in the notebook, or by the number under which it was kept."""
+def resolve(reference: int | str | tuple[str, int]) -> Any:
+    """An object of the submission: by its name in the notebook, or by the number under which it was kept.
+
+    Or a function that asks the oracle of this number.
+    """
     import jail.inside
 
     kernel = jail.inside.current
+    if isinstance(reference, tuple):
+        return kernel.oracle(reference[1])
     if isinstance(reference, str):
         if reference not in kernel.shell.user_ns:
             raise NameError(f"name {reference!r} is not defined")
@@ -268,7 +287,7 @@ def resolve(reference: int | str) -> Any:
 class _Unpacker(pickle.Unpickler):
     """Reads what `handles.pack` has written: in the place of each handle stands the submission's own object."""
 
-    def persistent_load(self, reference: int | str) -> Any:
+    def persistent_load(self, reference: int | str | tuple[str, int]) -> Any:
         return resolve(reference)
 
 

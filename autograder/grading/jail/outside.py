@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import util
 from pathlib import Path
@@ -223,31 +223,40 @@ class Inmate:
             raise JailError(DOES_NOT_START.format(why=(why.strip().splitlines() or ["it ended without a word"])[-1]))
         self._watch.start()
 
-    def ask(self, what: str, on_output: Any = None, classes: dict | None = None, **request: Any) -> dict:
+    def ask(
+        self, what: str, on_output: Any = None, classes: dict | None = None, oracles: Sequence = (), **request: Any
+    ) -> dict:
         """Send a request and wait for its reply, which is a dict; output that comes meanwhile goes to `on_output`.
 
+        oracles: our functions that it may call meanwhile, by their numbers, with plain data (`stage.Oracle`).
         TooLongError after the deadline, DiedError if the process ends or sends a reply that cannot be read.
         """
         if self.left() <= 0:
             raise TooLongError
-        try:
-            for part in wire.encoded({"what": what, **request}):
-                wire.send_all(self.connection, part, self.left)
-        except TimeoutError:
-            raise TooLongError from None
-        except OSError:
-            raise DiedError(self.why_ended) from None
+        self._send({"what": what, **request})
         while True:
             message = self._receive(classes)
             if not isinstance(message, dict):
                 raise DiedError(UNREADABLE)
             if isinstance(message.get("reply"), dict):
                 return message["reply"]
+            if "asks" in message:
+                self._send({"told": _told(oracles, message)})
+                continue
             kind, content = message.get("output"), message.get("content")
             if not isinstance(kind, str) or not isinstance(content, dict):
                 raise DiedError(UNREADABLE)
             if on_output is not None:
                 on_output(kind, content)
+
+    def _send(self, message: dict) -> None:
+        try:
+            for part in wire.encoded(message):
+                wire.send_all(self.connection, part, self.left)
+        except TimeoutError:
+            raise TooLongError from None
+        except OSError:
+            raise DiedError(self.why_ended) from None
 
     def left(self) -> float:
         """Seconds until its time is up."""
@@ -333,6 +342,14 @@ _shared: dict[frozenset[str], Jail] = {}
 #: Held while a jail's control groups and its bubblewrap are made: `close_all` then finds both or neither.
 _starting = threading.Lock()
 _ending = False
+
+
+def _told(oracles: Sequence, message: dict) -> dict:
+    """What one of our functions answers a submission, whose message can say anything: a value, or an error."""
+    try:
+        return {"value": oracles[message["asks"]](*message["args"], **message["kwargs"])}
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)}
 
 
 def shared(modules: frozenset[str] = frozenset()) -> Jail:
