@@ -9,6 +9,7 @@ from typing import Any
 
 from autograder.checking.cases import Call, clue, fact
 from autograder.checking.check import check
+from autograder.checking.stage import Oracle
 
 DIAGNOSIS = "02-ex3-diagnosis"
 #: Seconds to start a message, and bytes per second of a healthy port.
@@ -27,45 +28,51 @@ class Diagnosed:
     alone: int = clue()  # so many nodes sent alone, up to two
 
 
-def _ask(diagnose, nodes: int, fault: object, factor: float, noise: float, seed: int) -> Diagnosed:
-    """What `diagnose` says of a cluster with this fault; a whole number as one of Python's, to compare it."""
-    random, longest, senders = Random(seed), [0.0], [frozenset()]
+class _Cluster:
+    """A cluster with a fault: a word, None, or the number of the bad node; and what experiments were made on it."""
 
-    def bytes_per_second(port: tuple, node: int, messages: int) -> float:
+    def __init__(self, nodes: int, fault: object, factor: float, noise: float, seed: int):
+        self.nodes, self.fault, self.factor, self.noise = nodes, fault, factor, noise
+        self.random, self.longest, self.senders = Random(seed), [0.0], [frozenset[int]()]
+
+    def _bytes_per_second(self, port: tuple, node: int, messages: int) -> float:
         """What each of so many messages through a port gets."""
-        slower = factor if fault == "cards" or (fault == node and type(fault) is int) else 1
-        return PORT / slower / messages
+        bad = self.fault == "cards" or (self.fault == node and type(self.fault) is int)
+        return PORT / (self.factor if bad else 1) / messages
 
-    def ports_of(pair: tuple) -> list[tuple]:
+    def _ports_of(self, pair: tuple) -> list[tuple]:
         """(direction, port) at both ends: a GPU's number, or its node's if the node has one port."""
-        return [(way, gpu // 8 if fault == "ports" else gpu) for way, gpu in zip(("out", "in"), pair, strict=True)]
+        shared = self.fault == "ports"
+        return [(way, gpu // 8 if shared else gpu) for way, gpu in zip(("out", "in"), pair, strict=True)]
 
-    def seconds(messages, nbytes):
+    def seconds(self, messages: Any, nbytes: float) -> float:
+        """What diagnose may ask: the seconds of messages that are sent at the same time."""
         crossing = [(int(a), int(b)) for a, b in messages if int(a) // 8 != int(b) // 8]
         if not crossing:
             return 3.4e-6 + nbytes / 450e9
-        if bad := [gpu for pair in crossing for gpu in pair if not 0 <= gpu < 8 * nodes]:
-            raise ValueError(f"there is no GPU {bad[0]}: the cluster has {8 * nodes}, numbered from 0")
-        longest.append(nbytes)
-        senders.append(frozenset(pair[0] // 8 for pair in crossing))
-        through = Counter(port for pair in crossing for port in ports_of(pair))
+        if bad := [gpu for pair in crossing for gpu in pair if not 0 <= gpu < 8 * self.nodes]:
+            raise ValueError(f"there is no GPU {bad[0]}: the cluster has {8 * self.nodes}, numbered from 0")
+        self.longest.append(nbytes)
+        self.senders.append(frozenset(pair[0] // 8 for pair in crossing))
+        through = Counter(port for pair in crossing for port in self._ports_of(pair))
         rates = [
-            bytes_per_second(port, gpu // 8, through[port])
+            self._bytes_per_second(port, gpu // 8, through[port])
             for pair in crossing
-            for port, gpu in zip(ports_of(pair), pair, strict=True)
+            for port, gpu in zip(self._ports_of(pair), pair, strict=True)
         ]
-        if fault == "switches":
-            rates.append(8 * nodes * PORT / factor / len(crossing))
-        return (START + nbytes / min(rates)) * random.uniform(1, 1 + noise)
+        if self.fault == "switches":
+            rates.append(8 * self.nodes * PORT / self.factor / len(crossing))
+        return (START + nbytes / min(rates)) * self.random.uniform(1, 1 + self.noise)
 
-    said = diagnose(seconds, nodes)
-    alone = len({sent for sent in senders if len(sent) == 1})
-    return Diagnosed(
-        int(said) if hasattr(said, "__index__") and not isinstance(said, bool) else said,
-        max(longest) > 1e7,
-        max(map(len, senders)) > nodes / 2,
-        min(alone, 2),
-    )
+    def diagnosed(self, said: Any) -> Diagnosed:
+        """The facts about an answer; a whole number as one of Python's, to compare it."""
+        alone = len({sent for sent in self.senders if len(sent) == 1})
+        return Diagnosed(
+            int(said) if hasattr(said, "__index__") and not isinstance(said, bool) else said,
+            max(self.longest) > 1e7,
+            max(map(len, self.senders)) > self.nodes / 2,
+            min(alone, 2),
+        )
 
 
 def _case(diagnose, rng, fault, nodes, factor=None, noise=0.0):
@@ -74,7 +81,10 @@ def _case(diagnose, rng, fault, nodes, factor=None, noise=0.0):
     kind = f"node {fault} is bad" if type(fault) is int else f"{fault}" if fault else "nothing is wrong"
     slower = "" if fault in (None, "ports") else f", {factor:.3g} times slower"
     name, seed = f"a cluster of {nodes} nodes: {kind}{slower}", int(rng.integers(2**32))
-    return Call(_ask, diagnose, nodes, fault, factor, noise, seed, gives=Diagnosed(fault), name=name)
+    cluster = _Cluster(nodes, fault, factor, noise, seed)
+    # The cluster answers on this side: diagnose could read its fault from a function of its own process.
+    asks = Oracle(cluster.seconds)
+    return Call(diagnose, asks, nodes, gives=Diagnosed(fault), sees=lambda said, *_: cluster.diagnosed(said), name=name)
 
 
 @check(DIAGNOSIS, points=2)

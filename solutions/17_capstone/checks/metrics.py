@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch.distributed as dist
 
 from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, expect_equal, expect_type, fail
 from autograder.checks.capstone.common import equip, run_ranks, strict_or_fail
 
+#: By so many intervals of a cadence rank 0's clock goes on before each call: exact hits, halves, a long pause.
+STEPS = (0.5, 0.5, 1.0, 0.75, 2.5, 0.5, 0.25, 0.25)
+#: And by which of these before the last calls.
+DRAWN = (0.25, 0.5, 0.75, 1.0, 1.25, 2.5)
 
-def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[tuple]) -> list[list[bool]]:
+
+def _drive_cadence(rank: int, world_size: int, cadence_class: Any, path: str, cases: list[float]) -> list[list[bool]]:
     equip(cadence_class)
+    file, clocks = Path(path), {1: [50.0] * 12, 2: [100.0 + 10 * call for call in range(12)]}
+    if rank == 0:
+        clocks = {0: json.loads(file.read_text())}
+        file.unlink()  # before another rank can look: rank 0 alone knows what its clock will say
+    dist.barrier()
     outcomes = []
-    for seconds, times in cases:
-        now = [50.0 * rank]
+    for number, seconds in enumerate(cases):
+        # Rank 1's clock stands still, rank 2's runs ahead.
+        times, now = clocks[0][number] if rank == 0 else clocks[rank], [clocks[rank][0] if rank else 0.0]
         cadence, said = cadence_class(seconds, clock=lambda now=now: now[0]), []
         for time in times:
-            # Rank 1's clock stands still, rank 2's runs ahead.
-            now[0] = {0: time, 1: 50.0, 2: 100.0 + 10 * time}[rank]
+            now[0] = time
             said.append(cadence.due())
         outcomes.append([value if isinstance(value, bool) else repr(value) for value in said])
         dist.barrier()
@@ -30,25 +42,38 @@ def _drive_cadence(rank: int, world_size: int, cadence_class: Any, cases: list[t
     return outcomes
 
 
+def _due_at(times: list[float], seconds: float) -> list[bool]:
+    """When so many seconds are over since time 0, or since the last time that they were."""
+    last, found = 0.0, []
+    for time in times:
+        found.append(time - last >= seconds)
+        last = time if found[-1] else last
+    return found
+
+
 @check("17-ex6-watch", points=1)
 def one_clock_decides_for_all(Cadence, *, rng):  # noqa: N803
     """due() follows rank 0's clock on all ranks, from the construction or the last True."""
-    start = float(rng.integers(1, 4))
-    cases = [
-        (5.0, [1, 4.5, 5, 6, 9, 10, 14, 15, 27, 28, 31.5, 32, 36], [0, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0]),
-        (start, [start / 2, start, start * 1.5, start * 3], [0, 1, 0, 1]),
-        (0.0, [0, 0, 1, 1], [1, 1, 1, 1]),
+    # Quarters of whole seconds, so that no sum is rounded.
+    cases = [4.0, float(rng.integers(1, 4)), 0.0]
+    steps = [[*STEPS, *rng.choice(DRAWN, 12 - len(STEPS))] for _ in cases]
+    times = [
+        np.cumsum([(seconds or 1.0) * step for step in mine]).tolist()
+        for seconds, mine in zip(cases, steps, strict=True)
     ]
+    wanted = [*map(_due_at, times, cases), [True, False]]
     for world_size in (3, 1):
-        results = run_ranks(_drive_cadence, world_size, (Cadence, [case[:2] for case in cases]))
-        for number, (seconds, times, wanted) in enumerate([*cases, (0.0, [], [1, 0])]):
-            case = f"N = {world_size}, every {seconds:g} s" if times else f"N = {world_size}, time.monotonic"
-            got = [mine[number] for mine in results]
-            what = (
-                f"the list of what due() says at {times}" if times else "what due() says, every 0 s and every 1000 s,"
-            )
-            for rank, said in each_rank("every 5 s" if number == 0 else case, got):
-                rank.expect_equal(said, [bool(value) for value in wanted], what=what)
+        with tempfile.TemporaryDirectory(prefix="check-") as root:
+            path = Path(root, "times.json")
+            path.write_text(json.dumps(times))
+            results = run_ranks(_drive_cadence, world_size, (Cadence, str(path), cases))
+        for number, want in enumerate(wanted):
+            case, what = f"N = {world_size}, time.monotonic", "what due() says, every 0 s and every 1000 s,"
+            if number < len(cases):
+                case = f"N = {world_size}, every {cases[number]:g} s" if number else "every 4 s"
+                what = f"the list of what due() says at {times[number]} on rank 0's clock"
+            for rank, said in each_rank(case, [mine[number] for mine in results]):
+                rank.expect_equal(said, want, what=what)
 
 
 def _drive_watched(rank: int, world_size: int, train: Any, root: str) -> list[dict]:
