@@ -105,7 +105,9 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
         return _verdict(case, map(_lost, lost), lost)
     own_test = f"{known.cell}-test"
     only = {own_test} | (names.dependents(nb, known.cell) if thorough else set())
-    tests, failures = tested(nb, case.lesson, only, jailed)
+    # Whether the exercises that build on this one lose marks shows at their cores. So does what is recorded as `core`.
+    whole = set() if known.breaks and not known.fails else {own_test}
+    tests, failures = tested(nb, case.lesson, only, jailed, whole)
     lost = [test for test in tests if not scoring.passed(test)]
     if case.kind == "right":
         return _verdict(case, map(_lost, lost), lost)
@@ -140,12 +142,17 @@ LIMITS = run_cells.Limits(60, 240, 900)
 
 
 def tested(
-    nb: nbformat.NotebookNode, lesson: str, only: Collection[str] | None = None, jailed: bool = False
+    nb: nbformat.NotebookNode,
+    lesson: str,
+    only: Collection[str] | None = None,
+    jailed: bool = False,
+    whole: Collection[str] | None = None,
 ) -> tuple[list[nbformat.NotebookNode], run_cells.Failures]:
     """The test cells of a notebook after they have run, behind its setup and answer cells, and what checks failed.
 
     only: the ids of the test cells to run, if not all. Demonstrations are left out, because a known wrong answer may
     break them. jailed: answers run in a jail, as students' do, and with limits of time; otherwise in this process.
+    whole: as for `run_cells`.
     """
     cells = [
         cell for cell in nb.cells
@@ -156,7 +163,7 @@ def tested(
         files = notebook.companions(notebook.solution_path(lesson).parent)
         kernels = submission.kernels_for(notebook.read(lesson), files, jail=True)
     with kernels as new_kernel, hints.later():
-        failures = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True)
+        failures = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True, whole=whole)
     return [cell for cell in cells if run_cells.is_test(cell)], failures
 
 

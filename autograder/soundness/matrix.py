@@ -72,7 +72,7 @@ def of_lesson(lesson: str) -> list[Row]:
 
 
 def losses(nb: nbformat.NotebookNode, answer: Answer, lost: list[nbformat.NotebookNode]) -> Losses:
-    """What an answer was seen to lose: its own test, then the others; and the checks of its own, () for the core alone.
+    """What an answer was seen to lose: its own test, then the others; and the checks of its own, none for `core`.
 
     lost: the test cells that have lost marks, as they ran.
     """

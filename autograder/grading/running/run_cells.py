@@ -72,12 +72,14 @@ def run_cells(
     passed: Callable[[], None] = lambda: None,
     again: bool = False,
     brief: bool = False,
+    whole: Collection[str] | None = None,
 ) -> Failures:
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
     passed: called after each code cell. again: the cells have run before; tests that hold do not run once more.
-    brief: no picture is drawn.
+    brief: no picture is drawn. whole: the tests of which all properties are tried, if not of all; in the others, none
+    is tried after a core that does not hold.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
     whole notebook took too long; a cell that did not run to its end has a `failure` (`failure_of`). A test also gets
@@ -88,7 +90,7 @@ def run_cells(
     checks, for `add_hints`.
     """
     code = [cell for cell in cells if cell.cell_type == "code"]
-    run = _Run(new_kernel, limits, again, brief)
+    run = _Run(new_kernel, limits, again, brief, whole)
     run.keep_time([cell for cell in code if cell.id not in skip and not run.holds_already(cell)])
     try:
         for cell in code:
@@ -169,6 +171,7 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         if isinstance(reply.raised, CheckFailed):
             run.failures.append((found, ours.properties, reply.raised.find_hints))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
+        hopeless |= run.whole is not None and test.id not in run.whole and ours.properties[0].status != "ok"
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
 
 
@@ -231,8 +234,15 @@ def is_unwritten(outcome: dict) -> bool:
 class _Run:
     """One pass over a notebook: the live kernel, and which cells it has seen."""
 
-    def __init__(self, new_kernel: Callable[[], Kernel], limits: Limits, again: bool = False, brief: bool = False):
-        self.new_kernel, self.limits, self.again, self.brief = new_kernel, limits, again, brief
+    def __init__(
+        self,
+        new_kernel: Callable[[], Kernel],
+        limits: Limits,
+        again: bool = False,
+        brief: bool = False,
+        whole: Collection[str] | None = None,
+    ):
+        self.new_kernel, self.limits, self.again, self.brief, self.whole = new_kernel, limits, again, brief, whole
         self.deadline, self.kept = clock.now() + limits.notebook, dict[str, float]()
         self.left_again = limits.notebook  # seconds for what runs again in fresh kernels
         self.took: dict[str, float] = {}  # seconds of all runs of a cell
