@@ -30,7 +30,7 @@ def blocked(records: list[Record], finished: set[int]) -> dict[int, Waits]:
     result = {}
     for rank, record in enumerate(records):
         message = record.waiting
-        if rank in finished or message is None or record.threaded:
+        if rank in finished or message is None or record.threaded or record.beside == "limit":
             continue
         waits = _collective_waits(records, message) if message.is_collective else _peer_waits(records, message)
         if waits is not None:
@@ -220,7 +220,19 @@ def _unmatched(records: list[Record], states: dict[int, str]) -> str:
 
 def _never_waited(records: list[Record], states: dict[int, str]) -> str:
     """An isend or irecv that its rank never waited for: the message may never leave or arrive."""
+    for m in _unwaited(records, states):
+        to, happen = ("to", "leave") if m.is_send else ("from", "arrive")
+        return (
+            f"Rank {m.rank}'s {m.call} {to} rank {m.peer} {_at(m.file, m.line)} was never waited for, so its "
+            f"message may never {happen}: keep the object that {m.call} returns, and call its wait()."
+        )
+    return ""
+
+
+def _unwaited(records: list[Record], states: dict[int, str]) -> list[Message]:
+    """Messages that were never waited for, between two ranks of which one waits for the other, the likeliest first."""
     unmatched = blocked(records, set(states))
+    found = []
     for rank, record in enumerate(records):
         waiting = record.waiting
         if rank in states or rank in unmatched or waiting is None or waiting.peer is None:
@@ -231,13 +243,13 @@ def _never_waited(records: list[Record], states: dict[int, str]) -> str:
             for m in records[here].messages
             if m.peer == there and m.call in ("isend", "irecv") and m.completed is None and m.waiting_at is None
         ]
-        for m in sorted(between, key=lambda m: (m.is_send == waiting.is_send, m.tag != waiting.tag)):
-            to, happen = ("to", "leave") if m.is_send else ("from", "arrive")
-            return (
-                f"Rank {m.rank}'s {m.call} {to} rank {m.peer} {_at(m.file, m.line)} was never waited for, so its "
-                f"message may never {happen}: keep the object that {m.call} returns, and call its wait()."
-            )
-    return ""
+        found += sorted(between, key=lambda m: (m.is_send == waiting.is_send, m.tag != waiting.tag))
+    return found
+
+
+def dropped(records: list[Record], states: dict[int, str]) -> bool:
+    """Does a rank wait for another, with a message between them for which nobody can wait any more?"""
+    return any("dropped" in records[m.rank].notes[m.posted] for m in _unwaited(records, states))
 
 
 def _inside_torch(records: list[Record], states: dict[int, str]) -> str:

@@ -37,7 +37,7 @@ LONGEST = 1_000_000
 #: A rank that prints more than this many bytes is ended.
 OUTPUT_LIMIT = 16 * 2**20
 
-#: Seconds without a new record, and looks that found every thread of the ranks asleep, after which the ranks are searched
+#: Seconds without a new record, and looks that found every thread of the ranks asleep, after which they are searched
 #: for a hang that the records alone do not prove.
 _STILL, _ASLEEP = 3.0, 3
 #: The files of torch in which a rank waits for others; backward() is in `graph.py`, DTensor's calls in `_ops.py`.
@@ -278,25 +278,27 @@ class _Run:
                 self._raise_hang(hang.headline(sorted(stuck), self.world_size), kind="stuck")
         if progress != self._progress_before:
             self._still_since, self._asleep = now, 0
-        self._asleep += all_sleep(self.ranks.pids)
-        if now - self._still_since >= _STILL and self._asleep >= _ASLEEP:
-            self._raise_if_stuck_in_torch()
+        left = [rank for rank in range(self.world_size) if rank not in self.answers]
+        self._asleep += all_sleep(self.ranks.pids[rank] for rank in left) if self.ranks.pids else False
+        if now - self._still_since >= _STILL:
+            self._raise_if_stuck_in_torch(left)
             self._still_since, self._asleep = now, 0
         self._progress_before = progress
 
-    def _raise_if_stuck_in_torch(self) -> None:
-        """Raise if every rank that has not returned is in a call of torch's in which it waits for others.
+    def _raise_if_stuck_in_torch(self, left: list[int]) -> None:
+        """Raise if each of the ranks `left`, which have not returned, is in a call of torch's that waits for others.
 
-        Nothing has moved for some time, and no thread has work left. The records alone prove nothing of a message that
-        was never waited for, or that torch sends by itself.
+        Nothing has moved for some time, and no thread has work left, or one tries without end to take a message for
+        which nobody waits. The records alone prove nothing of such a message, nor of those that torch sends by itself.
         """
         __tracebackhide__ = True
         records = self._records()
-        left = [rank for rank in range(self.world_size) if rank not in self.answers]
         if any(records[rank].threaded or records[rank].beside for rank in left):
             return
+        if self._asleep < _ASLEEP and not hang.dropped(records, dict.fromkeys(self.answers, "")):
+            return
         computing = [rank for rank in left if records[rank].waiting is None]
-        if all(size for size in self._progress()[0]):  # each has begun to record, and so to answer signals
+        if all((self.folder / f"events.{rank}").exists() for rank in left):  # from then on they answer signals
             states = self._where_they_compute(computing) if computing else {}
             if all(state.startswith(hang.IN_TORCH) for state in states.values()):
                 self._raise_hang(hang.headline(left, self.world_size), kind="stuck", states=states)

@@ -89,15 +89,16 @@ class Span:
 class Record:
     """One rank's file: its messages and spans in the order of their starts.
 
-    threaded: did a background thread of the rank communicate? beside: did it have one when it last communicated?
-    notes: of a message, by its place `posted`, what `hang.remarks` needs: layout, shared, direct, asked. left: (file,
-    line) of the code that ended the group of all ranks.
+    threaded: did a background thread of the rank communicate? beside: "thread" if it had one when it
+    last called something, "limit" if it waits for a limited time, "" if it can only go on when its call returns.
+    notes: of a message, by its place `posted`: layout, shared, direct, asked, dropped (see `ranks.record`). left:
+    (file, line) of the code that ended the group of all ranks.
     """
 
     messages: list[Message] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     threaded: bool = False
-    beside: bool = False
+    beside: str = ""
     notes: dict[int, dict[str, Any]] = field(default_factory=dict)
     left: tuple[str, int] | None = None
 
@@ -219,7 +220,7 @@ def _record(rank: int, events: list[dict[str, Any]], first: float) -> Record:
     spans: dict[int, Span] = {}
     for ordinal, event in enumerate(events):
         record.threaded |= "thread" in event
-        record.beside = "beside" in event if event["e"] in ("call", "wait") else record.beside
+        record.beside = event.get("beside", "") if event["e"] in ("call", "wait") else record.beside
         time = event["t"] - first
         if event["e"] == "call":
             at = tuple(event["at"])
@@ -254,8 +255,8 @@ def _record(rank: int, events: list[dict[str, Any]], first: float) -> Record:
             by_number[event["i"]].over = time
         elif event["e"] == "left":
             record.left = tuple(event["at"])
-        elif event["e"] == "asked":
-            record.notes[by_number[event["i"]].posted]["asked"] = True
+        elif event["e"] in ("asked", "dropped"):
+            record.notes[by_number[event["i"]].posted][event["e"]] = True
         elif event["e"] == "failed":
             by_number[event["i"]].waiting_at = None
             record.notes[by_number[event["i"]].posted]["asked"] = True

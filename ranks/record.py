@@ -9,6 +9,7 @@ hung or died. `current_path` says where this process records, and `detach` stops
     {"e": "done", "i": 7, "t": …}                the call of operation 7, or the wait for it, has returned
     {"e": "over", "i": 7, "t": …}                the asynchronous collective 7 is over, whether or not the rank waits
     {"e": "asked", "i": 7, "t": …}               the worker asked for the future or the state of operation 7
+    {"e": "dropped", "i": 7, "t": …}             nobody holds the object of the message 7 any more
     {"e": "failed", "i": 7, "begun": true, …}    operation 7 raised, after it had begun or because torch refused it
     {"e": "left", "at": …, "t": …}               the worker ended the group of all ranks
     {"e": "begin", "i": 8, "name": "backward", "t": …}   the worker enters a stretch that it marked with
@@ -106,12 +107,12 @@ class _Recorder:
 
     def write(self, **event: Any) -> None:
         event["t"] = time.monotonic()
-        # "over" comes from a thread of gloo's, which is no thread of the worker's that communicates.
-        if event["e"] != "over":
+        # "over" and "dropped" come from any thread, such as gloo's, and not from one that communicates.
+        if event["e"] not in ("over", "dropped"):
             if threading.current_thread() is not threading.main_thread():
                 event["thread"] = threading.get_ident()
             elif threading.active_count() > 1:
-                event["beside"] = True
+                event.setdefault("beside", "thread")
         os.write(self._file, (_as_json(event) + "\n").encode())
 
     def detach(self) -> None:
@@ -129,6 +130,11 @@ class _Recorder:
         number = self.number()
         self.write(e="call", i=number, op=op, blocking=blocking, at=_caller(), **what)
         return number
+
+    def dropped(self, number: int) -> None:
+        """Nobody holds the object of message `number` any more, so nobody can wait for it."""
+        if number not in self.waited:
+            self.write(e="dropped", i=number)
 
     @property
     def nested(self) -> bool:
@@ -217,7 +223,7 @@ def _record_works(recorder: _Recorder) -> None:
             raise RuntimeError(f"wait() was called twice on the same {message}: call it once for each message")
         if number is None or number in recorder.waited:
             return wait(self, *args, **kwargs)
-        recorder.write(e="wait", i=number, at=_caller())
+        recorder.write(e="wait", i=number, at=_caller(), **({"beside": "limit"} if args or kwargs else {}))
         with recorder.failing(number):
             result = wait(self, *args, **kwargs)
         recorder.waited.add(number)
@@ -285,7 +291,9 @@ def _recorded(recorder: _Recorder, name: str, original: Callable[..., Any]) -> C
             recorder.write(e="done", i=number, **({"peer": result} if name == "recv" and facts["peer"] is None else {}))
         else:
             recorder.works[result] = number, name if name in PEERS else ""
-            if name not in PEERS:
+            if name in PEERS:
+                weakref.finalize(result, recorder.dropped, number).atexit = False
+            else:
                 with recorder:
                     future = result.get_future()
                 future.add_done_callback(lambda _: recorder.write(e="over", i=number))
