@@ -436,7 +436,7 @@ def _working_folder() -> str:
 
 def _pack(worker: Callable[..., Any], args: Iterable[Any]) -> bytes:
     try:
-        return sending.packed((worker, tuple(args)))
+        return sending.packed((worker, tuple(args), sending.MAIN_NAMES))
     except Exception as error:
         raise ValueError(
             f"the worker or its args cannot be sent to the ranks ({error}); "
