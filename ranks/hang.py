@@ -1,7 +1,8 @@
 """Why a run does not go on: which rank waits for which, and where the ranks' calls do not fit together.
 
 `stuck` reads the ranks' records and names only ranks that can certainly never go on: a message counts as sent as soon
-as its sender has begun the call, and a rank whose background threads communicate counts as able to do anything.
+as its sender has begun the call, and a rank with background threads, or that waits for a limited time, counts as able
+to do anything.
 `headline`, `describe_wait` and `parted` put the answer into sentences.
 """
 
@@ -30,7 +31,7 @@ def blocked(records: list[Record], finished: set[int]) -> dict[int, Waits]:
     result = {}
     for rank, record in enumerate(records):
         message = record.waiting
-        if rank in finished or message is None or record.threaded or record.beside == "limit":
+        if rank in finished or message is None or record.threaded or record.beside:
             continue
         waits = _collective_waits(records, message) if message.is_collective else _peer_waits(records, message)
         if waits is not None:

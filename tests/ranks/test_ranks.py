@@ -885,8 +885,8 @@ def fails_oddly(rank, world_size, how):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("breakpoint", "raised BdbQuit: breakpoint\(\) and pdb need a terminal"),
-        ("mute", "raised Mute: \(its text cannot be shown: __str__ raised AttributeError\)"),
+        ("breakpoint", r"raised BdbQuit: breakpoint\(\) and pdb need a terminal"),
+        ("mute", r"raised Mute: \(its text cannot be shown: __str__ raised AttributeError\)"),
         ("half a sign", r"raised ValueError: half \\ud800 a sign"),
         ("long", "raised ValueError: x{20000} … and 980,000 more characters"),
         ("note", "(?s)raised ExceptionGroup: several.*in step 3\n  KeyError: 'first'"),
