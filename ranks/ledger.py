@@ -89,8 +89,8 @@ class Span:
 class Record:
     """One rank's file: its messages and spans in the order of their starts.
 
-    threaded: did a background thread of the rank communicate? beside: "thread" if it had one when it
-    last called something, "limit" if it waits for a limited time, "" if it can only go on when its call returns.
+    threaded: did a background thread of the rank communicate? beside: may the rank go on before its last call returns?
+    "thread" if it had other threads then, "limit" if the call waits for a limited time.
     notes: of a message, by its place `posted`: layout, shared, direct, asked, dropped (see `ranks.record`). left:
     (file, line) of the code that ended the group of all ranks.
     """

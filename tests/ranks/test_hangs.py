@@ -176,7 +176,7 @@ def groups_of_their_members_only(rank, world_size):
 
 def a_group_that_one_rank_does_not_make(rank, world_size):
     dist.new_group([0, 1])
-    if rank != 2:
+    if rank != 3:
         dist.new_group([1, 3])
 
 
@@ -189,7 +189,7 @@ HANGS = {
     groups_of_their_members_only: ["The ranks diverge at group number 1", "ranks 1 and 2 called new_group([1, 2])"],
     a_group_that_one_rank_does_not_make: [
         "group number 2",
-        "rank 2 called none: it has returned",
+        "rank 3 called none: it has returned",
         "called new_group([1, 3])",
     ],
     everybody_receives_first: ["cycle of receives", "recv from rank 3", "dist.recv(buffer, src=(rank - 1)"],
