@@ -236,8 +236,12 @@ def _unwaited(records: list[Record], states: dict[int, str]) -> list[Message]:
     found = []
     for rank, record in enumerate(records):
         waiting = record.waiting
-        if rank in states or rank in unmatched or waiting is None or waiting.peer is None:
+        if rank in states or rank in unmatched or waiting is None:
             continue  # else the other side has begun, and yet the message has not come
+        if waiting.is_collective:  # gloo's thread may be busy with a message that nobody takes, and do nothing else
+            found += [m for m in record.messages if "dropped" in record.notes[m.posted] and m.is_receive]
+        if waiting.peer is None:
+            continue
         between = [
             m
             for here, there in ((rank, waiting.peer), (waiting.peer, rank))
@@ -250,7 +254,11 @@ def _unwaited(records: list[Record], states: dict[int, str]) -> list[Message]:
 
 def dropped(records: list[Record], states: dict[int, str]) -> bool:
     """Does a rank wait for another, with a message between them for which nobody can wait any more?"""
-    return any("dropped" in records[m.rank].notes[m.posted] for m in _unwaited(records, states))
+    return any(
+        "dropped" in records[m.rank].notes[m.posted]
+        for m in _unwaited(records, states)
+        if not ((waiting := records[m.rank].waiting) and waiting.is_collective)  # that may just take long
+    )
 
 
 def _inside_torch(records: list[Record], states: dict[int, str]) -> str:
