@@ -1,7 +1,8 @@
 """Why a run does not go on: which rank waits for which, and where the ranks' calls do not fit together.
 
 `stuck` reads the ranks' records and names only ranks that can certainly never go on: a message counts as sent as soon
-as its sender has begun the call, and a rank whose background threads communicate counts as able to do anything.
+as its sender has begun the call, and a rank with background threads, or that waits for a limited time, counts as able
+to do anything.
 `headline`, `describe_wait` and `parted` put the answer into sentences.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ranks.ledger import Message, Record, pairs
+from ranks.ledger import NEW_GROUP, Message, Record, pairs
 from ranks.source import place
 
 
@@ -30,7 +31,7 @@ def blocked(records: list[Record], finished: set[int]) -> dict[int, Waits]:
     result = {}
     for rank, record in enumerate(records):
         message = record.waiting
-        if rank in finished or message is None or record.threaded:
+        if rank in finished or message is None or record.threaded or record.beside:
             continue
         waits = _collective_waits(records, message) if message.is_collective else _peer_waits(records, message)
         if waits is not None:
@@ -93,28 +94,41 @@ def _counts(records: list[Record], message: Message) -> tuple[int, int]:
 
 def _collective_waits(records: list[Record], message: Message) -> Waits | None:
     """A collective waits for the members of its group that have not called it, or that called another one."""
-    members = message.group or tuple(range(len(records)))
-    place = _collectives(records[message.rank], message.group).index(message)
+    sequence = _sequence(message)
+    members = sequence or tuple(range(len(records)))
+    place = _collectives(records[message.rank], sequence).index(message)
     absent, differs = [], False
     for member in members:
-        calls = _collectives(records[member], message.group)
+        calls = _collectives(records[member], sequence)
         if len(calls) <= place:
             absent.append(member)
-        elif not _fit([calls[place], message]):
+        elif (
+            not _fit([calls[place], message]) and message.call != NEW_GROUP
+        ):  # other groups may come about all the same
             differs = True
     if differs:
         return Waits(message.rank, message, tuple(m for m in members if m != message.rank), mismatch=True)
     return Waits(message.rank, message, tuple(absent)) if absent else None
 
 
-def _collectives(record: Record, group: tuple[int, ...] | None) -> list[Message]:
-    return [m for m in record.messages if m.is_collective and m.group == group]
+def _sequence(message: Message) -> tuple[int, ...] | None:
+    """The calls among which a collective has its place: those of its group; () for those that make groups."""
+    return () if message.call == NEW_GROUP else message.group
+
+
+def _collectives(record: Record, sequence: tuple[int, ...] | None) -> list[Message]:
+    return [m for m in record.messages if m.is_collective and _sequence(m) == sequence]
 
 
 def _fit(calls: Sequence[Message]) -> bool:
     """Are these calls one collective? Name, root, dtype and reduction are the same, and `each` where it is known."""
     sizes = {call.each for call in calls if call.each is not None}
-    return len({(call.call, call.root, call.dtype, call.op) for call in calls}) == 1 and len(sizes) <= 1
+    alike = {(call.call, call.root, call.dtype, call.op, call.group) for call in calls}
+    return len(alike) == 1 and len(sizes) <= 1
+
+
+#: How the state of a rank begins that waits in a call of torch's that is not recorded.
+IN_TORCH = "waits inside torch"
 
 
 def headline(stuck: list[int], world_size: int) -> str:
@@ -128,7 +142,7 @@ def parted(records: list[Record], states: dict[int, str]) -> str:
 
     states: what each rank that is not in a call does instead ("has returned", "is computing at …").
     """
-    for explain in (_parted_collectives, _cycle, _unmatched, _never_waited):
+    for explain in (_parted_collectives, _cycle, _unmatched, _never_waited, _inside_torch):
         if sentence := explain(records, states):
             return sentence
     return ""
@@ -151,6 +165,9 @@ def _parted_collectives(records: list[Record], states: dict[int, str]) -> str:
             for rank, calls in sequences.items()
         }
         sides = "".join(f"\n  {side}" for side in _sides(said))
+        if group == ():
+            rule = "Every rank must call new_group for each group, in the same order, and also for groups without it."
+            return f"The ranks diverge at group number {place + 1} that they make:{sides}\n{rule}"
         inside = "" if group is None else f" of the group {list(group)}"
         return f"The ranks diverge at collective number {place + 1}{inside}:{sides}"
     return ""
@@ -203,19 +220,55 @@ def _unmatched(records: list[Record], states: dict[int, str]) -> str:
 
 
 def _never_waited(records: list[Record], states: dict[int, str]) -> str:
-    """An isend that its rank never waited for: the message may never leave."""
+    """An isend or irecv that its rank never waited for: the message may never leave or arrive."""
+    for m in _unwaited(records, states):
+        to, happen = ("to", "leave") if m.is_send else ("from", "arrive")
+        return (
+            f"Rank {m.rank}'s {m.call} {to} rank {m.peer} {_at(m.file, m.line)} was never waited for, so its "
+            f"message may never {happen}: keep the object that {m.call} returns, and call its wait()."
+        )
+    return ""
+
+
+def _unwaited(records: list[Record], states: dict[int, str]) -> list[Message]:
+    """Messages that were never waited for, between two ranks of which one waits for the other, the likeliest first."""
     unmatched = blocked(records, set(states))
+    found = []
     for rank, record in enumerate(records):
         waiting = record.waiting
-        if rank in states or rank in unmatched or waiting is None or not waiting.is_receive or waiting.peer is None:
-            continue  # else its message was handed over, and has not come
-        for m in records[waiting.peer].messages:
-            if m.call == "isend" and m.peer == rank and m.tag == waiting.tag and m.completed is None:
-                return (
-                    f"Rank {waiting.peer}'s isend to rank {rank} {_at(m.file, m.line)} was never waited for, so its "
-                    "message may never leave: keep the object that isend returns, and call its wait()."
-                )
-    return ""
+        if rank in states or rank in unmatched or waiting is None:
+            continue  # else the other side has begun, and yet the message has not come
+        if waiting.is_collective:  # gloo's thread may be busy with a message that nobody takes, and do nothing else
+            found += [m for m in record.messages if "dropped" in record.notes[m.posted] and m.is_receive]
+        if waiting.peer is None:
+            continue
+        between = [
+            m
+            for here, there in ((rank, waiting.peer), (waiting.peer, rank))
+            for m in records[here].messages
+            if m.peer == there and m.call in ("isend", "irecv") and m.completed is None and m.waiting_at is None
+        ]
+        found += sorted(between, key=lambda m: (m.is_send == waiting.is_send, m.tag != waiting.tag))
+    return found
+
+
+def dropped(records: list[Record], states: dict[int, str]) -> bool:
+    """Does a rank wait for another, with a message between them for which nobody can wait any more?"""
+    return any(
+        "dropped" in records[m.rank].notes[m.posted]
+        for m in _unwaited(records, states)
+        if not ((waiting := records[m.rank].waiting) and waiting.is_collective)  # that may just take long
+    )
+
+
+def _inside_torch(records: list[Record], states: dict[int, str]) -> str:
+    """Ranks that wait in calls of torch that are not recorded, while others have returned or wait elsewhere."""
+    inside = [rank for rank, state in states.items() if state.startswith(IN_TORCH)]
+    if not inside or len(inside) == len(records):
+        return ""
+    reason = "What torch sends by itself is not recorded, such as the gradients of DistributedDataParallel"
+    passes = "every rank must make the same calls, with as many forward and backward passes"
+    return f"{reason}: {passes} (join() of DistributedDataParallel helps if one has fewer batches)."
 
 
 def _ordinal(number: int) -> str:
@@ -256,6 +309,58 @@ def oversized(records: list[Record], places: bool = True) -> str:
                 f"rank {send.rank} sent {send.bytes} bytes{_at_line(send, places)}, but rank {receive.rank}'s "
                 f"buffer holds {receive.bytes} bytes{_at_line(receive, places)}"
             )
+    return ""
+
+
+def remarks(records: list[Record]) -> list[str]:
+    """What may have gone wrong without a word in a run that has ended: of each kind the first case, as a sentence."""
+    found = [look(records) for look in (unlike, _laid_out_otherwise, _sharing_memory, _never_waited_for)]
+    return [sentence for sentence in found if sentence]
+
+
+def _laid_out_otherwise(records: list[Record]) -> str:
+    """The first collective of tensors whose elements do not lie in memory in the order in which gloo takes them."""
+    kinds = {"": "a contiguous tensor", "several": "tensors in several orders", "with gaps": "a tensor with gaps"}
+    for sequence, members in _groups(records):
+        for calls in zip(*(_collectives(records[rank], sequence) for rank in members), strict=False):
+            layouts = {call.rank: records[call.rank].notes[call.posted].get("layout", "") for call in calls}
+            if len(set(layouts.values())) == 1 and not {"with gaps", "several"} & set(layouts.values()):
+                continue  # contiguous everywhere, or in another order, but the same everywhere
+            what = {rank: kinds.get(how, f"a tensor {how}") for rank, how in layouts.items() if how}
+            said = {
+                call.rank: f"called {_describe(call)} of {what[call.rank]} {_at(call.file, call.line)}"
+                for call in calls
+                if call.rank in what
+            }
+            return (
+                f"{'; '.join(_sides(said))}: gloo takes the bytes as they lie in memory, from the first element on, so "
+                "numbers end up in wrong places; pass x.contiguous(), and copy the result back into x"
+            )
+    return ""
+
+
+def _sharing_memory(records: list[Record]) -> str:
+    for record in records:
+        for m in record.messages:
+            if "shared" in record.notes[m.posted]:
+                return (
+                    f"rank {m.rank} gave {m.call} {_at(m.file, m.line)} tensors for the results that share memory, as "
+                    "those of [x] * n do: each result overwrites the one before; make a tensor for each"
+                )
+    return ""
+
+
+def _never_waited_for(records: list[Record]) -> str:
+    """A message or asynchronous collective of which the worker kept no track: nothing says that it was over."""
+    for record in records:
+        for m in record.messages:
+            note = record.notes[m.posted]
+            if m.completed is None and "direct" in note and "asked" not in note:
+                what = "its message may not have left" if m.is_send else "its result may not have been there"
+                return (
+                    f"rank {m.rank}'s {_describe(m)} {_at(m.file, m.line)} was never waited for, so {what}: keep the "
+                    f"object that {m.call} returns, and call its wait()"
+                )
     return ""
 
 
@@ -318,7 +423,7 @@ def _sides(said: dict[int, str]) -> list[str]:
 
 def _groups(records: list[Record]) -> list[tuple[tuple[int, ...] | None, tuple[int, ...]]]:
     """The groups that called collectives, with their members; the group of all ranks (None) first."""
-    groups = {m.group for record in records for m in record.messages if m.is_collective}
+    groups = {_sequence(m) for record in records for m in record.messages if m.is_collective}
     in_order = sorted(groups, key=lambda group: (group is not None, group or ()))
     return [(group, group or tuple(range(len(records)))) for group in in_order]
 
@@ -333,6 +438,8 @@ def _doing(record: Record, states: dict[int, str], rank: int) -> str:
 
 def _describe(message: Message) -> str:
     """The call and its details: "send to rank 1 (64 bytes, tag 2)"."""
+    if message.call == NEW_GROUP:
+        return f"new_group({list(message.group or ())})"
     if message.is_collective:
         preposition = "to" if message.call.startswith(("reduce", "gather")) else "from"
         text = message.call if message.root is None else f"{message.call} {preposition} rank {message.root}"

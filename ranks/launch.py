@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ranks import hang, processes, progress, sending, source
 from ranks.errors import HangError, RankError
 from ranks.ledger import Ledger, Record, ledger_of, read_records
-from ranks.stopwatch import Stopwatch
+from ranks.stopwatch import Stopwatch, all_sleep
 
 if TYPE_CHECKING:
     from ranks.figure import Figure
@@ -36,6 +36,12 @@ _START = 900.0
 LONGEST = 1_000_000
 #: A rank that prints more than this many bytes is ended.
 OUTPUT_LIMIT = 16 * 2**20
+
+#: Seconds without a new record, and looks that found every thread of the ranks asleep, after which they are searched
+#: for a hang that the records alone do not prove.
+_STILL, _ASLEEP = 3.0, 3
+#: The files of torch in which a rank waits for others; backward() is in `graph.py`, DTensor's calls in `_ops.py`.
+_WAITS = re.compile(r"[/\\]torch[/\\](distributed[/\\](?!checkpoint|elastic)|nn[/\\]parallel|autograd[/\\]graph|_ops)")
 
 #: What gloo says on the ranks that lost their peer: the consequence of a failure on another rank.
 _ECHO = re.compile(r"Connection (closed by peer|reset by peer|refused)|Broken pipe|recv.*-1|Application timeout")
@@ -126,6 +132,7 @@ class _Run:
         self.answers: dict[int, tuple[Any, ...]] = {}
         self.output = [_Output(self.folder / f"output.{rank}", rank, echo) for rank in range(self.world_size)]
         self.stopwatch = Stopwatch(lambda: self.ranks.pids)
+        self._still_since, self._asleep = time.monotonic(), 0
         self.began = time.monotonic()
         self._progress_before: tuple[Any, ...] | None = None
         self._examined: tuple[Any, ...] | None = None
@@ -148,8 +155,8 @@ class _Run:
         values = [pickle.loads(self.answers[rank][1]) for rank in range(self.world_size)]
         self._release()
         records = self._records()
-        if said := hang.unlike(records):
-            warnings.warn(said, RuntimeWarning, stacklevel=3)
+        for remark in hang.remarks(records):
+            warnings.warn(remark, RuntimeWarning, stacklevel=3)
         return Results(values, ledger_of(records), [output.text() for output in self.output])
 
     def so_far(self) -> str:
@@ -213,6 +220,8 @@ class _Run:
         for output in self.output:
             output.read()
         rank, (_, type_name, reason, chain) = min(self._failures().items(), key=self._blame)
+        if type_name and _ECHO.search(reason):
+            reason += self._who_left()
         error = RankError(rank, type_name, reason, source.stack_text(chain), source.where(chain))
         error.evidence = ("rank failed", rank, type_name, self._failures(places=False)[rank][2])
         raise error
@@ -230,6 +239,14 @@ class _Run:
             if output.over:
                 failures[output.rank] = ("error", "", f"printed more than {OUTPUT_LIMIT >> 20} MiB", [])
         return failures
+
+    def _who_left(self) -> str:
+        """What ended the connections, if it was a rank that ended its group."""
+        left = {rank: record.left for rank, record in enumerate(self._records()) if record.left}
+        return "".join(
+            f"\nrank {rank} had ended its group: it called destroy_process_group() at {source.place(*place)}"
+            for rank, place in left.items()
+        )
 
     def _blame(self, item: tuple[int, tuple[Any, ...]]) -> tuple[bool, bool, int]:
         """Sort key: the cause comes first. A death counts as a cause, a lost connection as a consequence."""
@@ -259,7 +276,32 @@ class _Run:
             stuck = hang.stuck(self._records(), set(self.answers))
             if stuck and progress == self._progress():  # nothing has moved while the records were read
                 self._raise_hang(hang.headline(sorted(stuck), self.world_size), kind="stuck")
+        if progress != self._progress_before:
+            self._still_since, self._asleep = now, 0
+        left = [rank for rank in range(self.world_size) if rank not in self.answers]
+        self._asleep += all_sleep(self.ranks.pids[rank] for rank in left) if self.ranks.pids else False
+        if now - self._still_since >= _STILL:
+            self._raise_if_stuck_in_torch(left)
+            self._still_since, self._asleep = now, 0
         self._progress_before = progress
+
+    def _raise_if_stuck_in_torch(self, left: list[int]) -> None:
+        """Raise if each of the ranks `left`, which have not returned, is in a call of torch's that waits for others.
+
+        Nothing has moved for some time, and no thread has work left, or one tries without end to take a message for
+        which nobody waits. The records alone prove nothing of such a message, nor of those that torch sends by itself.
+        """
+        __tracebackhide__ = True
+        records = self._records()
+        if any(records[rank].threaded or records[rank].beside for rank in left):
+            return
+        if self._asleep < _ASLEEP and not hang.dropped(records, dict.fromkeys(self.answers, "")):
+            return
+        computing = [rank for rank in left if records[rank].waiting is None]
+        if all((self.folder / f"events.{rank}").exists() for rank in left):  # from then on they answer signals
+            states = self._where_they_compute(computing) if computing else {}
+            if all(state.startswith(hang.IN_TORCH) for state in states.values()):
+                self._raise_hang(hang.headline(left, self.world_size), kind="stuck", states=states)
 
     def _limit(self) -> str:
         """The limit of time, and how long that was on a busy machine."""
@@ -272,10 +314,11 @@ class _Run:
         sizes = tuple(_size(self.folder / f"events.{rank}") for rank in range(self.world_size))
         return sizes, tuple(sorted(self.answers))
 
-    def _raise_hang(self, headline: str, kind: str) -> None:
+    def _raise_hang(self, headline: str, kind: str, states: dict[int, str] | None = None) -> None:
+        """states: what the ranks that are in no call are doing, if that is known."""
         __tracebackhide__ = True
         records = self._records()
-        states = dict.fromkeys(self.answers, "has returned")
+        states = {**dict.fromkeys(self.answers, "has returned"), **(states or {})}
         computing = [r for r in range(self.world_size) if r not in states and records[r].waiting is None]
         states |= self._where_they_compute(computing) if computing else {}
         waits = [hang.describe_wait(records, rank, states) for rank in range(self.world_size)]
@@ -288,15 +331,19 @@ class _Run:
         self.ranks.collect_exits()
         if not hasattr(signal, "SIGUSR1") or not self.ranks.pids:
             return result
+        before = {rank: _size(self.folder / f"stack.{rank}") for rank in ranks}
         for rank in ranks:
             if rank not in self.ranks.exits:
                 os.kill(self.ranks.pids[rank], signal.SIGUSR1)
         had = Stopwatch(lambda: self.ranks.pids)
-        while had.seconds() < 0.5 and not all(_size(self.folder / f"stack.{r}") for r in ranks):
+        while had.seconds() < 0.5 and not all(_size(self.folder / f"stack.{r}") > before[r] for r in ranks):
             time.sleep(0.01)
         for rank in ranks:
-            if found := _innermost_own_frame(self.folder / f"stack.{rank}"):
-                result[rank] = f"is computing at {source.place(*found)}"
+            frames = _frames(self.folder / f"stack.{rank}", before[rank])
+            own = next(((file, line) for file, line in frames if not source.foreign(file)), None)
+            if own:
+                waits = _WAITS.search(frames[0][0]) and all_sleep([self.ranks.pids[rank]])
+                result[rank] = f"{hang.IN_TORCH if waits else 'is computing'} at {source.place(*own)}"
         return result
 
     def _records(self) -> list[Record]:
@@ -389,7 +436,7 @@ def _working_folder() -> str:
 
 def _pack(worker: Callable[..., Any], args: Iterable[Any]) -> bytes:
     try:
-        return sending.packed((worker, tuple(args)))
+        return sending.packed((worker, tuple(args), sending.MAIN_NAMES))
     except Exception as error:
         raise ValueError(
             f"the worker or its args cannot be sent to the ranks ({error}); "
@@ -411,11 +458,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _innermost_own_frame(path: Path) -> tuple[str, int] | None:
-    """(file, line) of the innermost frame in a dump of `faulthandler` that is not foreign."""
+def _frames(path: Path, skip: int) -> list[tuple[str, int]]:
+    """(file, line) of each frame in a dump of `faulthandler`, the innermost first. skip: bytes of earlier dumps."""
     if not path.exists():
-        return None
-    for file, line in re.findall(r'File "(.*)", line (\d+) in', path.read_text(errors="replace")):
-        if not source.foreign(file):
-            return file, int(line)
-    return None
+        return []
+    dump = path.read_bytes()[skip:].decode(errors="replace")
+    return [(file, int(line)) for file, line in re.findall(r'File "(.*)", line (\d+) in', dump)]

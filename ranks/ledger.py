@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+#: The call that makes a group, in which ranks wait for each other, but send nothing of theirs: in no ledger.
+NEW_GROUP = "new_group"
+
 SENDS, RECEIVES = ("send", "isend"), ("recv", "irecv")
 
 
@@ -64,7 +67,7 @@ class Message:
 
     @property
     def is_collective(self) -> bool:
-        """A call that all ranks of a group make together."""
+        """A call that all ranks of a group make together, or all ranks for a new group."""
         return not (self.is_send or self.is_receive)
 
 
@@ -86,12 +89,18 @@ class Span:
 class Record:
     """One rank's file: its messages and spans in the order of their starts.
 
-    threaded: did a background thread of the rank communicate?
+    threaded: did a background thread of the rank communicate? beside: may the rank go on before its last call returns?
+    "thread" if it had other threads then, "limit" if the call waits for a limited time.
+    notes: of a message, by its place `posted`: layout, shared, direct, asked, dropped (see `ranks.record`). left:
+    (file, line) of the code that ended the group of all ranks.
     """
 
     messages: list[Message] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     threaded: bool = False
+    beside: str = ""
+    notes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    left: tuple[str, int] | None = None
 
     @property
     def waiting(self) -> Message | None:
@@ -187,7 +196,8 @@ def read_records(folder: Path, world_size: int) -> list[Record]:
 
 def ledger_of(records: list[Record]) -> Ledger:
     """What all ranks recorded, as one ledger."""
-    messages = sorted((m for record in records for m in record.messages), key=lambda m: (m.start, m.rank))
+    made = (m for record in records for m in record.messages if m.call != NEW_GROUP)
+    messages = sorted(made, key=lambda m: (m.start, m.rank))
     spans = sorted((s for record in records for s in record.spans), key=lambda s: (s.start, s.rank))
     return Ledger(messages, len(records), spans)
 
@@ -210,6 +220,7 @@ def _record(rank: int, events: list[dict[str, Any]], first: float) -> Record:
     spans: dict[int, Span] = {}
     for ordinal, event in enumerate(events):
         record.threaded |= "thread" in event
+        record.beside = event.get("beside", "") if event["e"] in ("call", "wait") else record.beside
         time = event["t"] - first
         if event["e"] == "call":
             at = tuple(event["at"])
@@ -232,6 +243,7 @@ def _record(rank: int, events: list[dict[str, Any]], first: float) -> Record:
                 from_any=event["op"] in RECEIVES and event.get("peer") is None,
             )
             record.messages.append(message)
+            record.notes[ordinal] = {key: event[key] for key in ("layout", "shared", "direct") if key in event}
         elif event["e"] == "wait":
             by_number[event["i"]].waiting_at = tuple(event["at"])
         elif event["e"] == "begin":
@@ -241,6 +253,15 @@ def _record(rank: int, events: list[dict[str, Any]], first: float) -> Record:
             spans[event["i"]].end = time
         elif event["e"] == "over":
             by_number[event["i"]].over = time
+        elif event["e"] == "left":
+            record.left = tuple(event["at"])
+        elif event["e"] in ("asked", "dropped"):
+            record.notes[by_number[event["i"]].posted][event["e"]] = True
+        elif event["e"] == "failed":
+            by_number[event["i"]].waiting_at = None
+            record.notes[by_number[event["i"]].posted]["asked"] = True
+            if not event["begun"]:  # torch refused it: it is no message, and nobody meets it
+                record.messages.remove(by_number[event["i"]])
         else:
             message = by_number[event["i"]]
             message.end, message.completed, message.waiting_at = time, ordinal, None

@@ -39,8 +39,14 @@ def main(connection: Any, rank: int) -> None:
     _take_over_environment(job)
     try:
         _join(job, rank)
-        worker, args = pickle.loads(job["payload"])
-        result = worker(rank, job["world_size"], *args)
+        worker, args, main_names = pickle.loads(job["payload"])
+        sending.put_into_main(main_names)
+        try:
+            result = worker(rank, job["world_size"], *args)
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise
+            result = None  # as a program that ends well
         for thread in threading.enumerate():  # as a Python program that ends would
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
@@ -131,6 +137,8 @@ def _text(error: BaseException) -> str:
     """What an exception says of itself, whatever that takes: as text that can be printed, and not without end."""
     if type(error).__name__ == "BdbQuit":
         return "breakpoint() and pdb need a terminal, which a rank does not have: print, or call the function by itself"
+    if isinstance(error, EOFError) and str(error) == "EOF when reading a line":
+        return "input() has nothing to read in a rank: pass what it needs in `args`"
     try:
         text = str(error)
     except Exception as another:

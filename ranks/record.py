@@ -8,6 +8,10 @@ hung or died. `current_path` says where this process records, and `detach` stops
     {"e": "wait", "i": 7, "at": …, "t": …}       the rank now blocks until operation 7 is done
     {"e": "done", "i": 7, "t": …}                the call of operation 7, or the wait for it, has returned
     {"e": "over", "i": 7, "t": …}                the asynchronous collective 7 is over, whether or not the rank waits
+    {"e": "asked", "i": 7, "t": …}               the worker asked for the future or the state of operation 7
+    {"e": "dropped", "i": 7, "t": …}             nobody holds the object of the message 7 any more
+    {"e": "failed", "i": 7, "begun": true, …}    operation 7 raised, after it had begun or because torch refused it
+    {"e": "left", "at": …, "t": …}               the worker ended the group of all ranks
     {"e": "begin", "i": 8, "name": "backward", "t": …}   the worker enters a stretch that it marked with
     {"e": "end", "i": 8, "t": …}                         torch.profiler.record_function, and leaves it
 
@@ -16,22 +20,25 @@ What torch's C++ code sends by itself, such as the gradients of DistributedDataP
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
 import json
+import operator
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 
 #: Collective → its parameter for what this rank puts in, whose bytes are counted; "" if none is counted.
 COLLECTIVES = {
@@ -53,8 +60,13 @@ COLLECTIVES = {
     "all_gather_object": "",
     "gather_object": "",
     "broadcast_object_list": "",
+    "all_reduce_coalesced": "tensors",
+    "all_gather_coalesced": "input_tensor_list",
     "scatter_object_list": "",
 }
+
+#: Send or receive → its parameter for the other rank.
+PEERS = {"send": "dst", "recv": "src", "isend": "dst", "irecv": "src"}
 
 _as_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -89,12 +101,18 @@ class _Recorder:
         self._file = open_to_append(path)
         self._numbers = itertools.count()
         self._inside = threading.local()
+        #: Asynchronous operations → their numbers, and what they are called if they are messages.
+        self.works: weakref.WeakKeyDictionary[dist.Work, tuple[int, str]] = weakref.WeakKeyDictionary()
+        self.waited: set[int | None] = set()
 
     def write(self, **event: Any) -> None:
         event["t"] = time.monotonic()
-        # "over" comes from a thread of gloo's, which is no thread of the worker's that communicates.
-        if event["e"] != "over" and threading.current_thread() is not threading.main_thread():
-            event["thread"] = threading.get_ident()
+        # "over" and "dropped" come from any thread, such as gloo's, and not from one that communicates.
+        if event["e"] not in ("over", "dropped"):
+            if threading.current_thread() is not threading.main_thread():
+                event["thread"] = threading.get_ident()
+            elif threading.active_count() > 1:
+                event.setdefault("beside", "thread")
         os.write(self._file, (_as_json(event) + "\n").encode())
 
     def detach(self) -> None:
@@ -113,40 +131,30 @@ class _Recorder:
         self.write(e="call", i=number, op=op, blocking=blocking, at=_caller(), **what)
         return number
 
+    def dropped(self, number: int) -> None:
+        """Nobody holds the object of message `number` any more, so nobody can wait for it."""
+        if number not in self.waited:
+            self.write(e="dropped", i=number)
+
     @property
     def nested(self) -> bool:
         """Was this call made by torch itself, inside a call that is being recorded?"""
         return getattr(self._inside, "depth", 0) > 0
+
+    @contextlib.contextmanager
+    def failing(self, number: int) -> Iterator[None]:
+        """Record it if operation `number` raises, and whether it may have begun: torch refuses some arguments."""
+        try:
+            yield
+        except Exception as error:
+            self.write(e="failed", i=number, begun=isinstance(error, RuntimeError))
+            raise
 
     def __enter__(self) -> None:
         self._inside.depth = getattr(self._inside, "depth", 0) + 1
 
     def __exit__(self, *_: Any) -> None:
         self._inside.depth -= 1
-
-
-class _RecordedWork:
-    """A torch `Work` whose `wait` is recorded; everything else is passed on to the original.
-
-    once: what it is called, if it is a message; gloo would wait forever for one that has arrived already.
-    """
-
-    def __init__(self, work: Any, recorder: _Recorder, number: int, once: str = ""):
-        self._work, self._recorder, self._number, self._waited, self._once = work, recorder, number, False, once
-
-    def wait(self, *args: Any, **kwargs: Any) -> Any:
-        if self._waited:
-            if self._once:
-                raise RuntimeError(f"wait() was called twice on the same {self._once}: call it once for each message")
-            return self._work.wait(*args, **kwargs)
-        self._recorder.write(e="wait", i=self._number, at=_caller())
-        result = self._work.wait(*args, **kwargs)
-        self._waited = True
-        self._recorder.write(e="done", i=self._number)
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
 
 
 #: What records this process; None outside a rank.
@@ -171,22 +179,68 @@ def install(path: str) -> None:
     """Record this process's communication in the file `path` from now on."""
     global _recorder
     _recorder = recorder = _Recorder(path)
-    makers = {
-        "send": functools.partial(_point_to_point, peer="dst", blocking=True),
-        "recv": functools.partial(_point_to_point, peer="src", blocking=True),
-        "isend": functools.partial(_point_to_point, peer="dst", blocking=False),
-        "irecv": functools.partial(_point_to_point, peer="src", blocking=False),
-        **{name: functools.partial(_collective, holds=holds) for name, holds in COLLECTIVES.items()},
-    }
-    for name, make in makers.items():
+    from torch.distributed import _functional_collectives  # needs the new names
+
+    remaps = _functional_collectives.traceable_collective_remaps  # the functions that torch.compile can translate
+    for name in (*PEERS, *COLLECTIVES, "new_group"):
         original = getattr(distributed_c10d, name, None)
         if original is None:  # this version of torch does not have it
             continue
-        recorded = functools.wraps(original)(make(recorder, name, original))
-        for module in (dist, distributed_c10d):
-            if getattr(module, name, None) is original:
-                setattr(module, name, recorded)
+        recorded = functools.wraps(original)(_recorded(recorder, name, original))
+        _replace(name, original, recorded)
+        if original in remaps:
+            remaps[recorded] = remaps[original]
+    _record_leaving(recorder)
+    _record_works(recorder)
     _record_spans(recorder)
+
+
+def _replace(name: str, original: Callable[..., Any], recorded: Callable[..., Any]) -> None:
+    for module in (dist, distributed_c10d, device_mesh):
+        if getattr(module, name, None) is original:
+            setattr(module, name, recorded)
+
+
+def _record_leaving(recorder: _Recorder) -> None:
+    """Record where the worker ends the group of all ranks."""
+    destroy = dist.destroy_process_group
+
+    def recorded(group: Any = None) -> None:
+        if group is None or group is dist.group.WORLD:
+            recorder.write(e="left", at=_caller())
+        destroy(group)
+
+    _replace("destroy_process_group", destroy, functools.wraps(destroy)(recorded))
+
+
+def _record_works(recorder: _Recorder) -> None:
+    """Record the waits for asynchronous operations. Their objects stay torch's own, which torch itself may wait for."""
+    wait = dist.Work.wait
+
+    def recorded(self: dist.Work, *args: Any, **kwargs: Any) -> Any:
+        number, message = recorder.works.get(self, (None, ""))
+        if number in recorder.waited and message:  # gloo would wait forever for one that has arrived already
+            raise RuntimeError(f"wait() was called twice on the same {message}: call it once for each message")
+        if number is None or number in recorder.waited:
+            return wait(self, *args, **kwargs)
+        recorder.write(e="wait", i=number, at=_caller(), **({"beside": "limit"} if args or kwargs else {}))
+        with recorder.failing(number):
+            result = wait(self, *args, **kwargs)
+        recorder.waited.add(number)
+        recorder.write(e="done", i=number)
+        return result
+
+    def asking(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(self: dist.Work, *args: Any) -> Any:
+            if self in recorder.works and not recorder.nested:
+                recorder.write(e="asked", i=recorder.works[self][0])
+            return ask(self, *args)
+
+        return functools.wraps(ask)(recorded)
+
+    setattr(dist.Work, "wait", functools.wraps(wait)(recorded))  # noqa: B010 (no mypy on an assignment)
+    for name in ("get_future", "is_completed", "synchronize"):
+        setattr(dist.Work, name, asking(getattr(dist.Work, name)))
 
 
 def _record_spans(recorder: _Recorder) -> None:
@@ -212,29 +266,63 @@ def _record_spans(recorder: _Recorder) -> None:
         setattr(marker, name, function)
 
 
-def _point_to_point(
-    recorder: _Recorder, name: str, original: Callable[..., Any], *, peer: str, blocking: bool
-) -> Callable[..., Any]:
-    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if recorder.nested:
-            return original(tensor, *args, **kwargs)
-        other = args[0] if args else kwargs.get(peer)
-        group = args[1] if len(args) > 1 else kwargs.get("group")
-        tag = args[2] if len(args) > 2 else kwargs.get("tag", 0)
-        in_group = kwargs.get(f"group_{peer}")
-        if other is None and in_group is not None:
-            other = in_group if group is None else dist.get_global_rank(group, in_group)
-        _check_peer(name, other)
-        number = recorder.call(name, blocking, peer=other, bytes=tensor.nbytes, dtype=str(tensor.dtype), tag=tag)
-        with recorder:
-            result = original(tensor, *args, **kwargs)
-        if blocking:
+def _recorded(recorder: _Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of this name, with its calls recorded. What torch does not accept is left to torch to refuse."""
+    signature = inspect.signature(original)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        facts = None if recorder.nested else _facts(name, signature, args, kwargs)
+        if facts is None:
+            return original(*args, **kwargs)
+        blocking = facts.pop("blocking")
+        number = recorder.call(name, blocking, **facts)
+        try:
+            with recorder, recorder.failing(number):
+                result = original(*args, **kwargs)
+        except RuntimeError as error:
+            if "Invalid scalar type" not in str(error) or name in PEERS:
+                raise
+            bytes_of_it = "" if "reduce" in name else ", or pass its bytes as x.view(torch.uint8)"
+            why = f"gloo has no {name} for {facts['dtype']}: convert the tensor to another dtype{bytes_of_it}"
+            raise RuntimeError(why) from None
+        # Of a call that starts nothing, torch returns None or, if it starts it later with others, an illegal Work.
+        if blocking or result is None or isinstance(result, distributed_c10d._IllegalWork):
             # A receive from any rank returns the rank whose message it took.
-            recorder.write(e="done", i=number, **({"peer": result} if other is None else {}))
-            return result
-        return _RecordedWork(result, recorder, number, once=name) if result is not None else result
+            recorder.write(e="done", i=number, **({"peer": result} if name == "recv" and facts["peer"] is None else {}))
+        else:
+            recorder.works[result] = number, name if name in PEERS else ""
+            if name in PEERS:
+                weakref.finalize(result, recorder.dropped, number).atexit = False
+            else:
+                # Not each of gloo's operations has a future: of reduce_scatter, nothing says when it was over.
+                with recorder, contextlib.suppress(RuntimeError):
+                    result.get_future().add_done_callback(lambda _: recorder.write(e="over", i=number))
+        return result
 
     return call
+
+
+def _facts(name: str, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """What is recorded of a call, and whether it blocks; None if it is not recorded."""
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    if name == "new_group":
+        return _new_group(given)
+    facts = _message(name, given) if name in PEERS else _collective(name, given)
+    facts["blocking"] = name not in ("isend", "irecv") and not given.get("async_op", False)
+    if name in PEERS or not sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+        facts["direct"] = True  # if anybody waits for it, then by `wait`; torch may hand a collective to its C++ code
+    return facts
+
+
+def _message(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    peer = _rank(given, PEERS[name], _members(given.get("group")))
+    _check_peer(name, peer)
+    tensor = given.get("tensor")
+    tag = _whole(given.get("tag", 0)) or 0
+    return {"peer": peer, "bytes": _nbytes(tensor) or 0, "dtype": _dtype(tensor), "tag": tag}
 
 
 def _check_peer(name: str, peer: int | None) -> None:
@@ -243,69 +331,95 @@ def _check_peer(name: str, peer: int | None) -> None:
     if peer is not None and not 0 <= peer < dist.get_world_size():
         last = dist.get_world_size() - 1
         raise RuntimeError(f"{name} {direction} rank {peer}: there is no such rank, the last one is rank {last}")
-    if peer == dist.get_rank():
+    if peer == dist.get_rank() and name != "send":  # of which torch itself says so
         raise RuntimeError(f"{name} {direction} rank {peer}, which is this rank itself: no message is needed")
 
 
-def _collective(recorder: _Recorder, name: str, original: Callable[..., Any], *, holds: str) -> Callable[..., Any]:
-    signature = inspect.signature(original)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if recorder.nested:
-            return original(*args, **kwargs)
-        arguments = signature.bind_partial(*args, **kwargs).arguments
-        blocking = not arguments.get("async_op", False)
-        group = arguments.get("group")
-        members = None if group is None or group is dist.group.WORLD else dist.get_process_group_ranks(group)
-        tensors = arguments.get(holds) if holds else None
-        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors or [])
-        typed = tensors or [one for one in (arguments.get("tensor"),) if isinstance(one, torch.Tensor)]
-        number = recorder.call(
-            name,
-            blocking,
-            group=members,
-            root=_root(arguments, members),
-            bytes=sum(tensor.nbytes for tensor in tensors),
-            dtype=str(typed[0].dtype) if typed else None,
-            op_name=getattr(arguments.get("op", dist.ReduceOp.SUM), "name", "") if "op" in signature.parameters else "",
-            each=_each(name, arguments, tensors),
-        )
-        with recorder:
-            try:
-                result = original(*args, **kwargs)
-            except RuntimeError as error:
-                if "Invalid scalar type" not in str(error) or not typed:
-                    raise
-                bytes_of_it = "" if "reduce" in name else ", or pass its bytes as x.view(torch.uint8)"
-                why = f"gloo has no {name} for {typed[0].dtype}: convert the tensor to another dtype{bytes_of_it}"
-                raise RuntimeError(why) from None
-        if blocking:
-            recorder.write(e="done", i=number)
-            return result
-        if result is None:  # this rank is not in the group
-            return None
-        result.get_future().add_done_callback(lambda _: recorder.write(e="over", i=number))
-        return _RecordedWork(result, recorder, number)
-
-    return call
+def _collective(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    members, tensor = _members(given.get("group")), given.get("tensor")
+    tensors = _listed(given.get(COLLECTIVES[name]))
+    sizes = [_nbytes(one) for one in tensors]
+    each = _listed(_nbytes(tensor)) if name == "scatter" else sizes
+    unequal = name == "all_to_all" or given.get("output_split_sizes") or given.get("input_split_sizes")
+    op = getattr(given.get("op", dist.ReduceOp.SUM), "name", "") if "reduce" in name else ""
+    return {
+        "group": members,
+        "root": _rank(given, "src", members, default=_rank(given, "dst", members)),
+        "bytes": sum(size or 0 for size in sizes),
+        "dtype": _dtype(*tensors, tensor),
+        "op_name": op,
+        "each": None if unequal or not each or None in each else sum(size or 0 for size in each),
+        **_traps(name, given, [*tensors, *_listed(tensor)]),
+    }
 
 
-def _root(arguments: dict[str, Any], members: list[int] | None) -> int | None:
-    """The `src` or `dst` of a collective, or the rank that its number in the group means; None if it has none."""
-    for key in ("src", "dst"):
-        if arguments.get(key) is not None:
-            return int(arguments[key])
-        if (place := arguments.get(f"group_{key}")) is not None:
-            return int(members[place] if members is not None and 0 <= place < len(members) else place)
-    return None
+def _new_group(given: dict[str, Any]) -> dict[str, Any] | None:
+    """Who shall be in the group; None if the others need not call, or if it is not known."""
+    ranks = given.get("ranks")
+    if given.get("use_local_synchronization") or not (ranks is None or hasattr(ranks, "__len__")):
+        return None
+    members = range(dist.get_world_size()) if ranks is None else map(_whole, ranks)
+    return {"blocking": True, "group": sorted(rank for rank in members if rank is not None), "bytes": 0}
 
 
-def _each(name: str, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> int | None:
-    """The bytes that every rank of a collective must name alike; None if they may differ, or if there are none."""
-    if name == "scatter":
-        tensors = [tensor] if isinstance(tensor := arguments.get("tensor"), torch.Tensor) else []
-    split = arguments.get("output_split_sizes") or arguments.get("input_split_sizes")
-    return None if name == "all_to_all" or split or not tensors else sum(tensor.nbytes for tensor in tensors)
+def _traps(name: str, given: dict[str, Any], tensors: list[Any]) -> dict[str, Any]:
+    """What gloo takes without a word and computes wrongly: memory with gaps, memory that two results share."""
+    if name in ("all_reduce", "broadcast", "reduce", "scatter"):
+        layouts = {_layout(tensor) for tensor in tensors if _nbytes(tensor)}
+        return {"layout": layouts.pop() if len(layouts) == 1 else "several"} if layouts - {""} else {}
+    results = _listed(given.get({"all_gather": "tensor_list", "gather": "gather_list"}.get(name, "output_tensor_list")))
+    plain = [one for one in results if type(one) in (torch.Tensor, torch.nn.Parameter) and _nbytes(one)]
+    ends = sorted((one.data_ptr(), one.data_ptr() + one.nbytes) for one in plain if one.is_contiguous())
+    return {"shared": True} if any(end > start for (_, end), (start, _) in itertools.pairwise(ends)) else {}
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    """How the elements lie in memory: "" in their order, "with gaps", or in another order."""
+    if tensor.is_contiguous():
+        return ""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return "with gaps"
+        expected *= size
+    return f"with strides {tuple(tensor.stride())}"
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [] if value is None else [value]
+
+
+def _members(group: Any) -> list[int] | None:
+    """The ranks of a group; None for the group of all ranks, and for what is no group."""
+    if group is dist.group.WORLD or not isinstance(group, dist.ProcessGroup):
+        return None
+    return [operator.index(rank) for rank in dist.get_process_group_ranks(group)]
+
+
+def _rank(given: dict[str, Any], key: str, members: list[int] | None, default: int | None = None) -> int | None:
+    """The rank in the parameter `key` ("src" or "dst"), or the one that its number in the group means; or `default`."""
+    if (rank := _whole(given.get(key))) is not None:
+        return rank
+    if (place := _whole(given.get(f"group_{key}"))) is not None:
+        return members[place] if members is not None and 0 <= place < len(members) else place
+    return default
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number of any type as Python's own; None for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _nbytes(value: Any) -> int | None:
+    """The bytes of a dense tensor; None for anything else."""
+    return value.nbytes if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
+
+
+def _dtype(*values: Any) -> str | None:
+    return next((str(value.dtype) for value in values if isinstance(value, torch.Tensor)), None)
 
 
 def _caller() -> list[Any]:

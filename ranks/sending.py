@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import ChainMap
 from collections.abc import Callable
 from io import BytesIO
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, ClassVar
+
+#: Packed as the last part of a value, it becomes the functions and classes of `__main__` in that value, by their names.
+#: pickle and torch.save look for them in `__main__`.
+MAIN_NAMES = object()
 
 #: The type of what functools.cache and functools.lru_cache return.
 _Cached = type(functools.cache(len))
@@ -35,7 +40,33 @@ def pickler() -> type[Any]:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
         dispatch_table: ClassVar[Any] = ChainMap({_Cached: _reduced, CodeType: reduced_code}, theirs)
 
+        def __init__(self, *args: Any, **kwargs: Any):
+            super().__init__(*args, **kwargs)
+            self.main_names: dict[str, Any] = {}
+
+        def reducer_override(self, value: Any) -> Any:
+            """How a value travels; on the way, collect the functions and classes of `__main__`, with their names."""
+            if value is MAIN_NAMES:
+                return dict, (self.main_names,)
+            if type(value).__module__ == "IPython.core.autocall":  # a notebook's exit and quit, which hold its shell
+                return getattr, (sys, "exit")
+            if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
+                there: Any = sys.modules["__main__"]
+                for name in value.__qualname__.split("."):
+                    there = getattr(there, name, None)
+                if there is value:
+                    self.main_names[value.__qualname__] = value
+            return super().reducer_override(value)
+
     return Pickler
+
+
+def put_into_main(names: dict[str, Any]) -> None:
+    """Give this process's `__main__` the functions and classes that MAIN_NAMES became."""
+    for name, value in names.items():
+        value.__qualname__ = name  # cloudpickle 3.1 gives a class inside another its short name
+        if "." not in name:
+            setattr(sys.modules["__main__"], name, value)
 
 
 def _code(file: str, build: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:

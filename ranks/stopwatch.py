@@ -73,6 +73,20 @@ def family(pid: int, most: int = 5000) -> list[int]:
     return found
 
 
+def all_sleep(processes: Iterable[int]) -> bool:
+    """Does every thread of these processes and their children wait for something? False where no system tells."""
+    tasks = [task for pid in dict.fromkeys(child for one in processes for child in family(one)) for task in _tasks(pid)]
+    return bool(tasks) and all(state == b"S" for state in tasks)
+
+
+def _tasks(pid: int) -> Iterable[bytes]:
+    """The state of each thread of a process: R runs or could run, S sleeps."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                yield Path(f"/proc/{pid}/task/{task}/stat").read_bytes().rpartition(b")")[2].split()[0]
+
+
 def _used(processes: Iterable[int]) -> dict[tuple[int, str], tuple[int, int]]:
     """(process, thread) → nanoseconds for which it has computed, and for which it has waited for a processor."""
     found = {}

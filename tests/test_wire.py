@@ -1,6 +1,7 @@
 """What crosses the wall of the jail: plain data, in the form in which it was sent, and nothing else."""
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,6 +15,13 @@ import torch
 
 import ranks
 from autograder.grading.jail import wire
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def send_while_somebody_reads(connection, message):
+    with contextlib.suppress(OSError):
+        connection.sendall(message)
 
 
 def across(value, keep=None, classes=None):
@@ -186,7 +194,7 @@ def test_what_is_no_message_is_an_error_and_nothing_else(message):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.settimeout(10)
-        sender = threading.Thread(target=lambda: (ours.sendall(message), ours.close()))
+        sender = threading.Thread(target=lambda: (send_while_somebody_reads(ours, message), ours.close()))
         sender.start()
         with pytest.raises((wire.WireError, EOFError)):
             wire.receive(theirs)
@@ -216,9 +224,12 @@ def test_a_message_is_read_only_until_its_deadline():
     ours, theirs = socket.socketpair()
     message = b"".join(wire.encoded(list(range(1_000_000))))
     with ours, theirs:
-        threading.Thread(target=ours.sendall, args=(message,)).start()
+        sender = threading.Thread(target=send_while_somebody_reads, args=(ours, message))
+        sender.start()
         with pytest.raises(TimeoutError):
             wire.receive(theirs, left=iter([0.1, *[0.0] * 9]).__next__)
+        theirs.close()
+        sender.join()
 
 
 def test_a_reader_goes_on_waiting_while_there_is_time():

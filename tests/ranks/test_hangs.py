@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import os
 import re
 import signal
+import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -131,8 +135,63 @@ def a_group_that_one_member_forgets(rank, world_size):
         dist.all_reduce(torch.ones(1), group=group)
 
 
+def an_isend_that_is_dropped(rank, world_size):
+    if rank == 0:
+        dist.isend(torch.zeros(2), dst=1)
+    if rank == 1:
+        time.sleep(0.5)
+        dist.recv(torch.zeros(2), src=0)
+
+
+def handles_that_are_overwritten(rank, world_size):
+    if rank == 0:
+        for tag in range(2):
+            dist.send(torch.ones(1), 1, tag=tag)
+    if rank == 1:
+        for tag in range(2):
+            work = dist.irecv(torch.zeros(1), 0, tag=tag)
+        work.wait()
+
+
+def one_batch_more(rank, world_size):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    for _ in range(2 + (rank == 1)):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def only_one_asks_for_the_whole(rank, world_size):
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    shards = distribute_tensor(torch.arange(4.0), init_device_mesh("cpu", (world_size,)), [Shard(0)])
+    if rank == 2:
+        shards.full_tensor().sum()
+
+
+def groups_of_their_members_only(rank, world_size):
+    members = [0, 3] if rank in (0, 3) else [1, 2]
+    dist.barrier(group=dist.new_group(members))
+    if members == [0, 3]:
+        dist.recv(torch.zeros(1), src=1)  # on some runs both groups come about all the same
+
+
+def a_group_that_one_rank_does_not_make(rank, world_size):
+    dist.new_group([0, 1])
+    if rank != 3:
+        dist.new_group([1, 3])
+
+
 #: worker → what the explanation must say, apart from the state of every rank.
 HANGS = {
+    an_isend_that_is_dropped: ["Rank 0's isend to rank 1 at", "dist.isend(torch.zeros(2), dst=1) was never waited for"],
+    handles_that_are_overwritten: ["Rank 1's irecv from rank 0 at", "was never waited for", "may never arrive"],
+    one_batch_more: ["rank 1 waits inside torch at", ".sum().backward()", "gradients of DistributedDataParallel"],
+    only_one_asks_for_the_whole: ["rank 2 waits inside torch at", "full_tensor()", "is not recorded"],
+    groups_of_their_members_only: ["The ranks diverge at group number 1", "ranks 1 and 2 called new_group([1, 2])"],
+    a_group_that_one_rank_does_not_make: [
+        "group number 2",
+        "rank 3 called none: it has returned",
+        "called new_group([1, 3])",
+    ],
     everybody_receives_first: ["cycle of receives", "recv from rank 3", "dist.recv(buffer, src=(rank - 1)"],
     everybody_sends_first: ["cycle of sends", "send to rank 1 (16777216 bytes)"],
     one_rank_skips_a_collective: ["collective number 2", "rank 2 called none: it has returned"],
@@ -177,23 +236,14 @@ def rank_of(rank, world_size):
     return rank
 
 
-def never_waits(rank, world_size):
-    if rank == 0:
-        dist.isend(torch.zeros(2), dst=1)
-    if rank == 1:
-        time.sleep(0.5)
-        dist.recv(torch.zeros(2), src=0)
-
-
 def nobody_waits(rank, world_size):
     dist.isend(torch.zeros(2), dst=(rank + 1) % world_size)
     dist.recv(torch.zeros(2), src=(rank - 1) % world_size)
 
 
-@pytest.mark.parametrize("worker", [never_waits, nobody_waits])
-def test_an_isend_without_a_wait_is_explained_if_it_hangs(no_leftovers, worker):
+def test_an_isend_without_a_wait_is_explained_if_it_hangs(no_leftovers):
     try:
-        ranks.run(worker, world_size=2, timeout=2)
+        ranks.run(nobody_waits, world_size=2, timeout=60)
     except ranks.HangError as error:  # gloo may or may not send the message
         assert re.search(r"isend to rank \d at .* was never waited for", str(error)), str(error)
 
@@ -206,11 +256,16 @@ def to_oneself(rank, world_size):
     dist.recv(torch.zeros(1), src=rank)
 
 
+def sends_to_itself(rank, world_size):
+    dist.send(torch.zeros(1), dst=rank)
+
+
 @pytest.mark.parametrize(
     ("worker", "says"),
     [
         (to_nobody, "send to rank 1: there is no such rank, the last one is rank 0"),
         (to_oneself, "recv from rank 0, which is this rank itself"),
+        (sends_to_itself, "raised ValueError: Invalid destination rank"),  # torch says it well
     ],
 )
 def test_an_impossible_peer_is_reported_at_once(worker, says, no_leftovers):
@@ -312,6 +367,51 @@ def test_a_rank_that_a_mismatch_kills_says_what_did_not_match(no_leftovers):
     assert "test_hangs.py" in str(caught.value)
     _, _, _, why = caught.value.evidence  # the same for the same mistake on another line of another notebook
     assert "400000 bytes" in why and "test_hangs.py" not in why and "line" not in why
+
+
+def leaves_its_group(rank, world_size):
+    if rank == 0:
+        dist.destroy_process_group()
+    else:
+        time.sleep(0.5)
+        dist.barrier()
+    time.sleep(600)
+
+
+def test_a_lost_connection_names_the_rank_that_ended_its_group(no_leftovers):
+    with pytest.raises(ranks.RankError, match=r"(?s)raised RuntimeError.*rank 0 had ended its group: .* at test_hangs"):
+        ranks.run(leaves_its_group, world_size=2, timeout=600)
+
+
+def waits_for_a_limited_time(rank, world_size):
+    x = torch.zeros(1)
+    if rank == 0:
+        with contextlib.suppress(RuntimeError):
+            dist.irecv(x, src=1).wait(datetime.timedelta(seconds=2))
+        return "went on"
+
+
+def waits_long_but_not_forever(rank, world_size):
+    """For messages of a thread that has not yet communicated, while the main threads sleep."""
+    x = torch.zeros(1)
+    if rank == 0:
+        thread = threading.Thread(target=lambda: time.sleep(5) or dist.send(torch.ones(1), 1))
+        thread.start()
+        dist.recv(x, src=1)
+        thread.join()
+    else:
+        dist.recv(x, src=0)
+        dist.send(x, 0)
+    return x.item()
+
+
+@pytest.mark.parametrize(
+    ("worker", "results"), [(waits_for_a_limited_time, ["went on", None]), (waits_long_but_not_forever, [1.0, 1.0])]
+)
+def test_a_wait_that_ends_is_not_taken_for_a_hang(worker, results):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert ranks.run(worker, world_size=2, timeout=60) == results
 
 
 def slow_but_fine(rank, world_size):

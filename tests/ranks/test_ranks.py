@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -276,6 +277,7 @@ def many_collectives(rank, world_size):
         dist.all_reduce(x, group=group)
     objects = [None] * world_size
     dist.all_gather_object(objects, rank)
+    dist.all_reduce_coalesced([x, torch.ones(2)])
     return objects
 
 
@@ -283,6 +285,7 @@ def test_collectives_are_in_the_ledger_once():
     results = ranks.run(many_collectives, world_size=3)
     assert results == [[0, 1, 2]] * 3
     calls = [m.call for m in results.ledger.of(0)]
+    assert calls.pop() == "all_reduce_coalesced" and results.ledger.of(0)[-1].bytes == 24
     assert calls == ["all_reduce", "broadcast", "all_gather", "all_reduce", "all_reduce", "all_gather_object"]
     assert [m.group for m in results.ledger.of(0)].count((0, 1)) == 1
     assert all(m.end is not None for m in results.ledger)
@@ -822,6 +825,46 @@ def test_collectives_that_kill_a_rank_since_they_do_not_fit_are_named(call):
     assert caught.value.type_name == ""
 
 
+def column(rank):
+    return (torch.arange(4.0) + 10 * rank).reshape(2, 2)[:, 0]
+
+
+#: Worker → the remark after its run, None if there is none.
+TRAPS = {
+    lambda rank, n: dist.all_reduce(column(rank)): "ranks 0 and 1 called all_reduce .* of a tensor with gaps",
+    lambda rank, n: dist.broadcast(column(rank), 0): "called broadcast from rank 0 .* of a tensor with gaps",
+    lambda rank, n: dist.reduce(column(rank), 0): "called reduce to rank 0 .* of a tensor with gaps",
+    lambda rank, n: dist.all_reduce(torch.zeros(1).expand(3)): "of a tensor with gaps",
+    lambda rank, n: dist.broadcast(torch.zeros(2, 3) if rank else torch.zeros(3, 2).t(), 0): "strides .1, 2.",
+    lambda rank, n: dist.scatter(torch.zeros(2), [column(0)] * 2 if rank == 0 else None): "tensors in several orders",
+    lambda rank, n: dist.all_gather([torch.zeros(1)] * n, torch.ones(1)): "rank 0 gave all_gather .* share memory",
+    lambda rank, n: dist.gather(torch.ones(1), [torch.zeros(1)] * n if rank == 0 else None): "rank 0 gave gather",
+    lambda rank, n: dist.all_gather(list(torch.zeros(3).unfold(0, 2, 1)), torch.ones(2)): "share memory",
+    lambda rank, n: dist.all_reduce(torch.ones(1), async_op=True): "rank 0's all_reduce .* was never waited for",
+    lambda rank, n: dist.irecv(torch.ones(1), 0) if rank else dist.send(torch.ones(1), 1): "rank 1's irecv from rank 0",
+    lambda rank, n: dist.all_reduce(torch.ones(2, 3).t()): None,
+    lambda rank, n: dist.all_reduce(torch.ones(2, 1)[:, 0]): None,
+    lambda rank, n: dist.all_gather(list(torch.zeros(2, 2).t()), column(rank)): None,
+    lambda rank, n: dist.all_gather(list(torch.zeros(4).chunk(2)), torch.ones(2)): None,
+    lambda rank, n: dist.all_reduce(torch.ones(1), async_op=True).get_future().wait() and None: None,
+    lambda rank, n: dist.all_reduce(torch.ones(1), async_op=True).wait(): None,
+}
+
+
+@pytest.mark.parametrize("worker", TRAPS, ids=lambda worker: str(list(TRAPS).index(worker)))
+def test_what_gloo_computes_wrongly_without_a_word_is_named(worker):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ranks.run(worker_without_a_result, 2, (worker,), echo=False)
+    said = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+    assert len(said) == (TRAPS[worker] is not None), said
+    assert all(re.search(TRAPS[worker], text) and "test_ranks.py, line" in text for text in said), said
+
+
+def worker_without_a_result(rank, world_size, worker):
+    worker(rank, world_size)
+
+
 def splits(rank, world_size):
     """Rank 0 gives no sizes of what it sends, since its parts are equal; the others' are not."""
     got = torch.zeros(3 if rank == 0 else 5)
@@ -861,6 +904,75 @@ def test_a_number_of_ranks_may_be_of_any_whole_type(world_size):
     assert ranks.run(all_reduced_rank, world_size=world_size, seed=world_size) == [(0, 1), (1, 1)]
 
 
+def calls_exit(rank, world_size, code):
+    dist.barrier()
+    sys.exit(code)
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_worker_may_end_as_a_program_does(code):
+    assert ranks.run(calls_exit, 2, (code,)) == [None, None]
+
+
+@pytest.mark.parametrize(("code", "said"), [("out of data", "SystemExit: out of data"), (3, "SystemExit: 3")])
+def test_a_worker_that_exits_with_an_error_has_failed(code, said):
+    with pytest.raises(ranks.RankError, match=said):
+        ranks.run(calls_exit, 2, (code,))
+
+
+#: What a notebook's cells define, and what pickle finds only in `__main__`.
+CELLS = """
+import collections, dataclasses, enum, io, sys
+import torch, torch.distributed as dist
+
+class Outer:
+    class Inner:
+        pass
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+class Kind(enum.Enum):
+    A = 1
+
+Pair = collections.namedtuple("Pair", "a b")
+
+def double(x):
+    return 2 * x
+
+def worker(rank, world_size, argument):
+    mine = Point(rank), Kind.A, Pair(1, 2), double, Outer.Inner, argument
+    found, told, file = [None] * world_size, [mine if rank == 0 else None], io.BytesIO()
+    dist.all_gather_object(found, mine)
+    dist.broadcast_object_list(told, 0)
+    torch.save({"p": Point(3)}, file)
+    file.seek(0)
+    same = all(one[1:5] == mine[1:5] for one in [*found, *told])
+    return [one[0] for one in found], same, torch.load(file, weights_only=False)["p"].x, type(found[1][5]).__name__
+"""
+
+
+class Autocall:
+    """As IPython's `exit` in a notebook: it holds the shell, which cannot be sent."""
+
+    __module__ = "IPython.core.autocall"
+
+    def __init__(self):
+        self.shell = threading.Lock()
+
+
+def test_pickle_finds_the_classes_of_the_notebook_in_a_rank(monkeypatch):
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(CELLS, vars(main))
+    results = ranks.run(main.worker, 2, (main.Point(5),))
+    assert results == [([main.Point(0), main.Point(1)], True, 3, "Point")] * 2
+    vars(main)["exit"] = Autocall()
+    exec("def leaves(rank, world_size):\n    exit()\n", vars(main))
+    assert ranks.run(main.leaves, 2) == [None, None]
+
+
 class Mute(Exception):
     def __str__(self):
         return self.no_such_attribute
@@ -869,6 +981,8 @@ class Mute(Exception):
 def fails_oddly(rank, world_size, how):
     if how == "breakpoint":
         breakpoint()
+    if how == "input":
+        input("how many? ")
     if how == "half a sign":
         raise ValueError("half \ud800 a sign")
     if how == "long":
@@ -885,8 +999,9 @@ def fails_oddly(rank, world_size, how):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("breakpoint", "raised BdbQuit: breakpoint\(\) and pdb need a terminal"),
-        ("mute", "raised Mute: \(its text cannot be shown: __str__ raised AttributeError\)"),
+        ("breakpoint", r"raised BdbQuit: breakpoint\(\) and pdb need a terminal"),
+        ("input", "raised EOFError: input.. has nothing to read in a rank"),
+        ("mute", r"raised Mute: \(its text cannot be shown: __str__ raised AttributeError\)"),
         ("half a sign", r"raised ValueError: half \\ud800 a sign"),
         ("long", "raised ValueError: x{20000} … and 980,000 more characters"),
         ("note", "(?s)raised ExceptionGroup: several.*in step 3\n  KeyError: 'first'"),
