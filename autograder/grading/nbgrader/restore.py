@@ -9,10 +9,13 @@ are known by nbgrader's metadata or their ids, and where an editor has removed b
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import nbformat
@@ -25,7 +28,15 @@ from autograder.grading.nbgrader import setup_cells
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
+from autograder.lessons.files import write_whole
 from autograder.lessons.notebook import answer_of, natural
+
+PUT_BACK = "The test cell was missing and has been put back."
+EARLIER = "The test cell is that of an earlier version of the lesson; the present one was run."
+OLDER = (
+    "This is an earlier version of the lesson: tests have changed since, or exercises were added, which are missing "
+    "here. Copy your answers into the present version, and hand that in."
+)
 
 
 class SubmissionExporter(NotebookExporter):
@@ -44,7 +55,8 @@ class SubmissionExporter(NotebookExporter):
 class SourceCell:
     """A cell as the gradebook keeps it: a test with its hidden part, an answer cell with its stub, or a task.
 
-    by_hand: does a person grade it, an answer (or a task) without a test?
+    by_hand: does a person grade it, an answer (or a task) without a test? earlier: of a test, digests of what students
+    got of it in earlier versions of the lesson.
     """
 
     name: str
@@ -54,6 +66,7 @@ class SourceCell:
     cell_type: str = "code"
     by_hand: bool = False
     is_task: bool = False
+    earlier: tuple[str, ...] = ()
 
     @property
     def test(self) -> str:
@@ -197,14 +210,15 @@ def _place_test(source: SourceCell, result: Restored) -> None:
     copies = result.places(source.name)
     test = Named(source.cell(), source.name)
     if not copies:
-        notes.append("The test cell was missing and has been put back.")
+        notes.append(PUT_BACK)
         all_cells.insert(answer + 1, test)
         return
     released = visible_part(source.source).strip()
     if any(all_cells[at].cell.cell_type != "code" for at in copies):
         notes.append("The test cell had been turned into text; the original was run.")
-    elif any(all_cells[at].cell.source.strip() != released for at in copies):
-        notes.append("The test cell had been changed; the original was run.")
+    elif texts := {text for at in copies if (text := all_cells[at].cell.source.strip()) != released}:
+        is_earlier = {_digest(text) for text in texts} <= set(source.earlier)
+        notes.append(EARLIER if is_earlier else "The test cell had been changed; the original was run.")
     if len(copies) > 1:
         notes.append("The test cell was there several times; it was run once.")
     behind = [at for at in copies if at > answer]
@@ -216,6 +230,22 @@ def _place_test(source: SourceCell, result: Restored) -> None:
     for at in reversed(copies):
         if all_cells[at] is not test:
             del all_cells[at]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def earlier(root: Path | str, lesson: str, add: Iterable[SourceCell] = ()) -> dict[str, list[str]]:
+    """Test → digests of what students got of it in earlier versions of a lesson. add: one more version, to be kept."""
+    path = Path(root, "autograded", f".earlier-{lesson}.json")
+    found: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for test in (one for one in add if one.is_test):
+        digest = _digest(visible_part(test.source).strip())
+        found[test.name] = [*(one for one in found.get(test.name, []) if one != digest), digest]
+    if add:
+        write_whole(path, json.dumps(found, indent=1, sort_keys=True))
+    return found
 
 
 def visible_part(source: str) -> str:
@@ -291,16 +321,20 @@ class RestoreCells(NbGraderPreprocessor):
         course = CourseDirectory(config=self.config)
         folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb", course_settings.of(course.root))
-        return restored_notebook(nb, sources, lesson), resources
+        return restored_notebook(nb, sources, lesson, earlier(course.root, where["assignment"])), resources
 
 
 def restored_notebook(
-    submitted: nbformat.NotebookNode, sources: list[SourceCell], lesson: nbformat.NotebookNode
+    submitted: nbformat.NotebookNode,
+    sources: list[SourceCell],
+    lesson: nbformat.NotebookNode,
+    before: Mapping[str, list[str]] = MappingProxyType({}),
 ) -> nbformat.NotebookNode:
     """The notebook to grade: a submission's cells, the gradebook's, and the lesson's setup cells that were lost.
 
-    submitted: as `reading` returns it. Where it has a problem, only the gradebook's cells.
+    submitted: as `reading` returns it. Where it has a problem, only the gradebook's cells. before: see `earlier`.
     """
+    sources = [replace(source, earlier=tuple(before.get(source.name, ()))) for source in sources]
     mark = submitted.metadata.autograder
     problem = mark.problem
     restored = restore([] if problem else submitted.cells, sources)
@@ -321,7 +355,11 @@ def restored_notebook(
             cell.metadata[adapted.SHARED] = shared[cell.id]
     if not problem:
         setup_cells.put_back(cells, lesson)
-    return notebook_of(cells, problem, [*mark.remarks, *_of_another_lesson(submitted.cells, sources)])
+    remarks = [*mark.remarks, *_of_another_lesson(submitted.cells, sources)]
+    new = [name for name, notes in restored.notes.items() if PUT_BACK in notes and before and name not in before]
+    if not problem and (new or any(EARLIER in notes for notes in restored.notes.values())):
+        remarks.append(OLDER)
+    return notebook_of(cells, problem, remarks, mark.get("python", ""))
 
 
 def _of_another_lesson(cells: list[nbformat.NotebookNode], sources: list[SourceCell]) -> list[str]:
