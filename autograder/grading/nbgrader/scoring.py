@@ -220,7 +220,8 @@ LACKS = re.compile(r"module '[\w.]+' has no attribute '|cannot import name '")
 
 def about_python(nb: nbformat.NotebookNode) -> list[str]:
     """A sentence if cells may fail only because the student's Python is newer than this one."""
-    here, theirs, newer = sys.version_info[:2], nb.metadata.autograder.get("python", ""), dict[str, tuple[int, ...]]()
+    here: tuple[int, ...] = sys.version_info[:2]
+    theirs, newer = nb.metadata.autograder.get("python", ""), dict[str, tuple[int, ...]]()
     saved_with = tuple(map(int, theirs.split("."))) if theirs else here
     for cell in nb.cells:
         lost = filter(is_lost, outcomes_of(cell)) if is_test(cell) else [cell.metadata.get("autograder", {})]
