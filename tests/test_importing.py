@@ -3,6 +3,7 @@
 import datetime
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -271,6 +272,11 @@ def test_two_students_never_become_one_in_two_imports(course, tmp_path, capsys):
     assert "'kim' (1) was imported as 'kim' before" in capsys.readouterr().err
     assert (course.root / "submitted/kim" / LESSON / f"{LESSON}.ipynb").read_text() == NEW
     assert bring(course, deliver(tmp_path, {"kim_1_93_07_toy.ipynb": OLD}, True)) == 0
+    shutil.copytree(course.solutions / LESSON, course.solutions / "08_more")
+    (course.solutions / "08_more" / f"{LESSON}.ipynb").rename(course.solutions / "08_more" / "08_more.ipynb")
+    for number in (2, 1):
+        source = str(deliver(tmp_path, {f"kim_{number}_94_08_more.ipynb": NEW}, True))
+        assert main(["import", source, "08", "--course", str(course.root)]) == number - 1
 
 
 @pytest.mark.parametrize(

@@ -300,8 +300,8 @@ class Course:
             self._taken[student, lesson] = kept, self._fingerprint(student, lesson, submission)
             nb, files = reading.read_taken(submission), submission_files.next_to(files, submission.files)
         with self.gradebook() as gradebook:
-            sources = restore.source_cells(gradebook, lesson, lesson)
-        restored = restore.restored_notebook(nb, sources, instructor, restore.earlier(self.root, lesson))
+            sources = restore.source_cells(gradebook, lesson, lesson, restore.earlier(self.root, lesson))
+        restored = restore.restored_notebook(nb, sources, instructor)
         texts = nbformat.writes(restored), nbformat.writes(instructor)
         return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
 

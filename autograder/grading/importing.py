@@ -143,8 +143,16 @@ def command(arguments: argparse.Namespace) -> int:
         problems += [_not_imported(file.place, why) for login, why in refused.items() for file in owners[login]]
         try:
             for login in sorted(owners.keys() - refused.keys()):
-                if newest := _import_newest(course.root, lesson, login, owners[login], problems, notes):
+                *older, newest = sorted(owners[login], key=lambda file: file.counts(lesson))
+                for file in older:
+                    named = newest.counts(lesson)[1] > file.counts(lesson)[1]
+                    why = "is newer" if file.age < newest.age else "bears the lesson's name" if named else "was taken"
+                    notes.append(_not_imported(file.place, f"{newest.place} {why}"))
+                try:
+                    notes += put(course.root, lesson, login, newest)
                     imported[login] = newest.owner
+                except Exception as error:  # whatever it is, it concerns this student alone
+                    problems.append(_not_imported(newest.place, error))
         finally:
             _remember(course.root, lesson, imported)
     for line in (*notes, *problems):
@@ -168,48 +176,26 @@ def _refused(course: Course, lesson: str, login: str, files: list[File], people:
     if len({(file.name, file.user) for file in files}) > 1:
         both = limits.listed(sorted({f"{file.name!r} ({file.user})" for file in files}))
         needs = f"{people.file if people else 'a table for --names'} must have a login for each"
-        return (
-            f"{both} would be one student, {login!r}: {needs}, and a column `id` with these numbers if names are equal"
-        )
+        return f"{both} would be one student, {login!r}: {needs}, and their numbers in a column `id` if names are equal"
     if not people and own.name.endswith("Participant"):
         return "Moodle was told to hide the names: download again without that, or name a table with --names"
-    before = _whose(_read_record(course.root, lesson).get(login, ""), is_folder=False)
-    number = before.groupdict().get("user") if before and folder.is_dir() else None
-    if before and number and own.user not in ("", number) and not (people and own.name == before["name"]):
-        other = f"{before['name']!r} ({number}) was imported as {login!r} before"
-        return f"{other}: if it is the same student, remove submitted/{login}/{lesson}, else give them another login"
+    for other in (one for one in course.lessons() if (folder.parent / one).is_dir()):
+        before = _whose(_read_record(course.root, other).get(login, ""), is_folder=False)
+        number = before.groupdict().get("user") if before else None
+        # Moodle numbers the students of each assignment anew.
+        same = other == lesson or (before and before.re is not _MOODLE)
+        if before and same and number and own.user not in ("", number) and not (people and own.name == before["name"]):
+            who = f"{before['name']!r} ({number}) was imported as {login!r} before"
+            return f"{who}: if it is the same student, remove submitted/{login}/{other}, else give them another login"
     for path in (folder.parent, folder):
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             return f"{path.relative_to(course.root)} is no folder: remove it"
     if login.isdigit() and not folder.parent.is_dir():
         known = set(course.students()) | (people.logins if people else set())
-        if course.has_gradebook():
-            with course.gradebook() as gradebook:
-                known |= {student.id for student in gradebook.students}
         for other in sorted(known - {login}):
             if other.lstrip("0") == login.lstrip("0"):
                 return f"the login {login} is new, but {other} is known: has a spreadsheet dropped zeros in front?"
     return ""
-
-
-def _import_newest(
-    root: Path, lesson: str, login: str, files: list[File], problems: list[str], notes: list[str]
-) -> File | None:
-    """Import the newest of a student's files that can be read; None if none can. Adds a line for each other one."""
-    files = sorted(files, key=lambda file: file.counts(lesson))
-    while files:
-        newest = files.pop()
-        try:
-            notes += put(root, lesson, login, newest)
-        except Exception as error:  # whatever it is, it concerns this student alone
-            problems.append(_not_imported(newest.place, error))
-            continue
-        for file in files:
-            named = newest.counts(lesson)[1] > file.counts(lesson)[1]
-            why = "is newer" if file.age < newest.age else "bears the lesson's name" if named else "was taken"
-            notes.append(_not_imported(file.place, f"{newest.place} {why}"))
-        return newest
-    return None
 
 
 def put(root: Path, lesson: str, login: str, file: File) -> list[str]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import nbformat
@@ -316,25 +315,22 @@ class RestoreCells(NbGraderPreprocessor):
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """The notebook to grade. What was mended stays with each test, in its `metadata.autograder.notes`."""
         where = resources["nbgrader"]
-        with Gradebook(where["db_url"]) as gradebook:
-            sources = source_cells(gradebook, where["notebook"], where["assignment"])
         course = CourseDirectory(config=self.config)
+        with Gradebook(where["db_url"]) as gradebook:
+            before = earlier(course.root, where["assignment"])
+            sources = source_cells(gradebook, where["notebook"], where["assignment"], before)
         folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb", course_settings.of(course.root))
-        return restored_notebook(nb, sources, lesson, earlier(course.root, where["assignment"])), resources
+        return restored_notebook(nb, sources, lesson), resources
 
 
 def restored_notebook(
-    submitted: nbformat.NotebookNode,
-    sources: list[SourceCell],
-    lesson: nbformat.NotebookNode,
-    before: Mapping[str, list[str]] = MappingProxyType({}),
+    submitted: nbformat.NotebookNode, sources: list[SourceCell], lesson: nbformat.NotebookNode
 ) -> nbformat.NotebookNode:
     """The notebook to grade: a submission's cells, the gradebook's, and the lesson's setup cells that were lost.
 
-    submitted: as `reading` returns it. Where it has a problem, only the gradebook's cells. before: see `earlier`.
+    submitted: as `reading` returns it. Where it has a problem, only the gradebook's cells.
     """
-    sources = [replace(source, earlier=tuple(before.get(source.name, ()))) for source in sources]
     mark = submitted.metadata.autograder
     problem = mark.problem
     restored = restore([] if problem else submitted.cells, sources)
@@ -356,8 +352,11 @@ def restored_notebook(
     if not problem:
         setup_cells.put_back(cells, lesson)
     remarks = [*mark.remarks, *_of_another_lesson(submitted.cells, sources)]
-    new = [name for name, notes in restored.notes.items() if PUT_BACK in notes and before and name not in before]
-    if not problem and (new or any(EARLIER in notes for notes in restored.notes.values())):
+    known = {source.name for source in sources if source.earlier}
+    if not problem and any(
+        EARLIER in notes or (known and name not in known and PUT_BACK in notes)
+        for name, notes in restored.notes.items()
+    ):
         remarks.append(OLDER)
     return notebook_of(cells, problem, remarks, mark.get("python", ""))
 
@@ -373,8 +372,13 @@ def _of_another_lesson(cells: list[nbformat.NotebookNode], sources: list[SourceC
     return [f"This is the notebook of lesson {others}, not of {', '.join(sorted(own))}: hand in the right one."]
 
 
-def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:
-    """The graded cells of an assignment's notebook, as `nbgrader generate_assignment` stored them."""
+def source_cells(
+    gradebook: Gradebook, notebook: str, assignment: str, before: dict[str, list[str]] | None = None
+) -> list[SourceCell]:
+    """The graded cells of an assignment's notebook, as `nbgrader generate_assignment` has stored them.
+
+    before: what `earlier` returns.
+    """
     stored = gradebook.find_notebook(notebook, assignment)
     points = {cell.name: cell.max_score for cell in (*stored.grade_cells, *stored.task_cells)}
     answers, tasks = ({cell.name for cell in cells} for cells in (stored.solution_cells, stored.task_cells))
@@ -387,6 +391,7 @@ def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[S
             cell_type=cell.cell_type,
             by_hand=cell.name in points and cell.name in answers | tasks,
             is_task=cell.name in tasks,
+            earlier=tuple((before or {}).get(cell.name, ())),
         )
         for cell in stored.source_cells
         if cell.name in points or cell.name in answers
