@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbgrader.apps.api import NbGraderAPI
-from nbgrader.converters import GenerateFeedback
+from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
@@ -390,6 +390,11 @@ def test_a_time_that_cannot_be_read_leaves_no_earlier_one(toy):
     config = toy.course._config(assignment_id=LESSON, student_id="ada")
     grade_submission(config, "ada", LESSON, executed, Submission(b"", exchange={"timestamp.txt": b"junk"}))
     assert toy.course.totals()["ada", LESSON] == (6, 6) and "late" not in toy.page("ada").split("<tfoot>")[1]
+    for text, when in (("20.10.2026 12:00 UTC", datetime.datetime(2026, 10, 20, 12)), ("junk", None)):
+        (toy.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text(text)
+        Autograde(coursedir=CourseDirectory(config=config), config=config).init_assignment(LESSON, "ada")
+        with toy.course.gradebook() as gradebook:
+            assert gradebook.find_submission(LESSON, "ada").timestamp == when
 
 
 def test_dates_in_the_gradebook_count_where_the_file_says_nothing_and_stay(toy):
