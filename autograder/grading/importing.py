@@ -362,8 +362,8 @@ class People:
         for row in rows:
             keys = {key for parts in names for key in _keys(" ".join(row[column] or "" for column in parts))}
             found = (row[login] or "").strip(), (row.get(USER) or "").strip()
-            if spoiled := next(filter(re.compile(r"\d([.,]\d+)?E\+\d+$", re.IGNORECASE).match, found), ""):
-                why = f"a spreadsheet has made {spoiled!r} of a long number, whose digits are lost"
+            if spoiled := next(filter(re.compile(r"\d+([.,]\d+)?E\+\d+$|\d+\.0$", re.IGNORECASE).match, found), ""):
+                why = f"a spreadsheet has written a number as {spoiled!r}, and its digits may be lost"
                 raise ValueError(f"{file}: {why}: export the table again, and do not save it from a spreadsheet")
             for key in (*keys, *([f"#{found[1]}"] if found[1] else [])):
                 self.known.setdefault(key, set()).add(found)
