@@ -255,6 +255,7 @@ TWO = {
     "accents": (moodle("Ana Peña", "Ana Pena"), "name,login\nAna Peña,p1\nAna Pena,p2\n", ["p1", "p2"], ""),
     "another accent": (moodle("Ádá Honest"), "name,login\nAda Honest,ada\n", [], "no login for 'Ádá Honest'"),
     "vowels that are marks": (moodle("रीम"), "name,login\nराम,ram\n", [], "no login for 'रीम'"),
+    "vowels of folders": (moodle("रीम", "राम"), "", ["राम", "रीम"], ""),
     "words": (moodle("Anna Marie"), "name,login\nAnn Amarie,ann\n", [], "no login for 'Anna Marie'"),
 }  # fmt: skip
 
@@ -274,9 +275,16 @@ def test_two_students_never_become_one_in_two_imports(course, tmp_path, capsys):
     assert bring(course, deliver(tmp_path, {"kim_1_93_07_toy.ipynb": OLD}, True)) == 0
     shutil.copytree(course.solutions / LESSON, course.solutions / "08_more")
     (course.solutions / "08_more" / f"{LESSON}.ipynb").rename(course.solutions / "08_more" / "08_more.ipynb")
-    for number in (2, 1):
-        source = str(deliver(tmp_path, {f"kim_{number}_94_08_more.ipynb": NEW}, True))
-        assert main(["import", source, "08", "--course", str(course.root)]) == number - 1
+    assert bring(course, deliver(tmp_path, moodle("Jean-Luc Roy"), True)) == 0
+    roy = "Roy_9_assignsubmission_file_/x.ipynb"
+    for path, status in {
+        "kim_2_94_x.ipynb": 1,
+        "kim_1_94_x.ipynb": 0,
+        f"Jean Luc {roy}": 1,
+        f"Jean-Luc {roy}": 0,
+    }.items():
+        source = str(deliver(tmp_path, {path: NEW}, True))
+        assert main(["import", source, "08", "--course", str(course.root)]) == status, path
 
 
 @pytest.mark.parametrize(

@@ -182,9 +182,11 @@ def _refused(course: Course, lesson: str, login: str, files: list[File], people:
     for other in (one for one in course.lessons() if (folder.parent / one).is_dir()):
         before = _whose(_read_record(course.root, other).get(login, ""), is_folder=False)
         number = before.groupdict().get("user") if before else None
+        if not (before and number and own.user):
+            continue
         # Moodle numbers the students of each assignment anew.
-        same = other == lesson or (before and before.re is not _MOODLE)
-        if before and same and number and own.user not in ("", number) and not (people and own.name == before["name"]):
+        comparable, renamed = other == lesson or before.re is not _MOODLE, own.name != before["name"]
+        if (number != own.user if comparable else renamed) and not (people and not (comparable and renamed)):
             who = f"{before['name']!r} ({number}) was imported as {login!r} before"
             return f"{who}: if it is the same student, remove submitted/{login}/{other}, else give them another login"
     for path in (folder.parent, folder):
@@ -418,7 +420,9 @@ def _keys(name: str) -> set[str]:
 
 def _as_folder(name: str) -> str:
     """A name as a student's folder, where there is no table of logins."""
-    return re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFC", name)).strip("-.")
+    kinds = ((sign, unicodedata.category(sign)[0]) for sign in unicodedata.normalize("NFC", name))
+    words = "".join(sign if sign in "_.-" or kind in "LMN" else " " for sign, kind in kinds).split()
+    return re.sub("-+", "-", "-".join(words)).strip("-.")
 
 
 def _read_record(root: Path, lesson: str) -> dict[str, str]:
