@@ -478,3 +478,10 @@ def test_answers_are_written_as_files_with_what_was_given(toy, tmp_path, capsys)
     assert "NotImplementedError" in (folder / "base" / "07-ex2-square.py").read_text()
     assert sorted(path.name for path in (folder / "submissions").iterdir()) == ["ada", "ben"]
     assert not list(folder.rglob("*test*"))
+    (folder / "mine.txt").write_text("")
+    (folder / "submissions" / "gone").mkdir()
+    assert main(["answers", str(tmp_path / "copies"), "07", "--course", str(toy.root)]) == 0
+    assert (folder / "mine.txt").is_file() and not (folder / "submissions" / "gone").exists()
+    assert main(["answers", str(toy.root / "solutions"), "07", "--course", str(toy.root)]) == 2
+    assert "exists, and `autograder answers` has not written it" in capsys.readouterr().err
+    assert (toy.root / "solutions" / LESSON / f"{LESSON}.ipynb").is_file()

@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbgrader.apps.api import NbGraderAPI
-from nbgrader.converters import GenerateFeedback
+from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
@@ -23,6 +23,9 @@ from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import dates, scoring
+from autograder.grading.nbgrader.grade_submission import grade_submission
+from autograder.grading.nbgrader.late import of_students
+from autograder.grading.nbgrader.submission_files import Submission
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
@@ -342,6 +345,54 @@ def test_due_dates_penalties_late_days_grace_and_extensions_count_without_a_run(
     assert late(toy, "") == ("6", "4") and "late" not in toy.page("ada").split("<tfoot>")[1].split("</tfoot>")[0]
 
 
+WEEK = "[extensions.ada]\n03 = 7\n"
+#: Clocks go back on 2026-10-25 and forward on 2027-03-28. (due, more settings, handed in, days late)
+DAYS = [
+    ("2026-10-24T18:00:00", "", "2026-10-24T18:00:01", 1),
+    ("2026-10-24T18:00:00", "", "2026-10-25T17:30:00", 1),
+    ("2026-10-24T18:00:00", "", "2026-10-25T18:00:01", 2),
+    ("2026-10-25T02:50:00", "", "2026-10-25T01:10:00Z", 1),
+    ("2027-03-27T18:00:00", "", "2027-03-28T18:30:00", 2),
+    ("2026-10-19", WEEK, "2026-10-26T23:59:59", 0),
+    ("2026-10-19", WEEK, "2026-10-27T00:00:00", 1),
+    ("2026-10-19", WEEK.replace("7", "2026-10-26"), "2026-10-26T23:59:59", 0),
+    ("2026-10-19", WEEK.replace("7", "2026-10-26"), "2026-10-27T00:00:00", 1),
+    ("2026-10-10T18:00:00", "[late]\ngrace_minutes = 15\n", "2026-10-10T18:15:00", 0),
+    ("2026-10-10T18:00:00", "[late]\ngrace_minutes = 15\n", "2026-10-11T18:10:00", 1),
+    ("2026-10-10T18:00:00", "[late]\ngrace_minutes = 15\n", "2026-10-11T18:16:00", 2),
+    ("9998-12-31", "", "9999-12-31T23:59:59Z", 1),
+    ("2026-10-10", "[late]\ngrace_minutes = 15\n", "0001-01-01T00:00:00Z", 0),
+]
+
+
+def test_days_and_extensions_follow_the_calendar_of_the_course(tmp_path):
+    with Course(tmp_path).gradebook() as gradebook:
+        gradebook.add_assignment("03_step")
+        gradebook.add_student("ada")
+        for due, more, when, days in DAYS:
+            own = settings(tmp_path, f"timezone = 'Europe/Berlin'\n{more}[lessons.03]\ndue = {due}\n")
+            time = datetime.datetime.fromisoformat(when)
+            time = (time if time.tzinfo else time.replace(tzinfo=own.zone)).astimezone(datetime.UTC)
+            gradebook.update_or_create_submission("03_step", "ada", timestamp=time.replace(tzinfo=None))
+            found = of_students(gradebook, own)["ada", "03_step"]
+            assert found.days == days, (due, more, when, found)
+
+
+def test_a_time_that_cannot_be_read_leaves_no_earlier_one(toy):
+    assert late(toy, "[late]\npenalty_per_day = 0.25\n[lessons.07]\ndue = 2026-10-19T14:00:00\n") == ("3", "2")
+    executed = (toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb").read_text()
+    config = toy.course._config(assignment_id=LESSON, student_id="ada")
+    grade_submission(config, "ada", LESSON, executed, Submission(b"", exchange={"timestamp.txt": b"junk"}))
+    assert toy.course.totals()["ada", LESSON] == (6, 6) and "late" not in toy.page("ada").split("<tfoot>")[1]
+    for text, when in (("20.10.2026 12:00 UTC", datetime.datetime(2026, 10, 20, 12)), ("junk", None)):
+        (toy.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text(text)
+        autograde = Autograde(coursedir=CourseDirectory(config=config), config=config)
+        autograde.notebooks = [str(toy.root / "submitted" / "ada" / LESSON / f"{LESSON}.ipynb")]
+        autograde.init_assignment(LESSON, "ada")
+        with toy.course.gradebook() as gradebook:
+            assert gradebook.find_submission(LESSON, "ada").timestamp == when
+
+
 def test_dates_in_the_gradebook_count_where_the_file_says_nothing_and_stay(toy):
     with toy.course.gradebook() as gradebook:
         gradebook.update_or_create_assignment(LESSON, duedate=datetime.datetime(2026, 10, 20, 12))
@@ -368,7 +419,7 @@ def test_the_gradebook_has_the_dates_of_the_file_as_nbgrader_shows_them(toy, cap
     settings(toy.root, text + "[extensions.ben]\n07 = 2026-10-27\n08 = 2\n[extensions.ada]\n07 = 1.5\n")
     grade(toy)
     assert in_gradebook(toy) == (datetime.datetime(2026, 10, 24, 21, 59, 59), datetime.timedelta(days=3, hours=1))
-    assert in_gradebook(toy, "ada")[1] == datetime.timedelta(days=1.5)
+    assert in_gradebook(toy, "ada")[1] == datetime.timedelta(days=1.5, hours=1)
     course = CourseDirectory(config=toy.course._config())
     shown = {one["name"]: one["display_duedate"] for one in NbGraderAPI(course).get_assignments()}
     assert shown == {LESSON: "2026-10-24 21:59:59 UTC", "08_more": "2026-10-26 11:00:00 UTC"}
@@ -445,8 +496,6 @@ def test_a_grader_that_is_killed_takes_no_date_of_the_file_for_a_persons(toy, mo
 
 def test_late_days_are_used_up_in_the_order_of_the_due_dates(toy):
     """Two lessons, two days late each; of three late days, the second lesson gets one."""
-    from autograder.grading.nbgrader.late import of_students
-
     own = settings(toy.root, "[late]\nlate_days = 3\n[lessons.07]\ndue = 2026-10-19T12:00:00Z\n")
     with toy.course.gradebook() as gradebook:
         gradebook.update_or_create_assignment("06_before", duedate=datetime.datetime(2026, 10, 1))

@@ -331,6 +331,15 @@ def test_a_mistyped_lesson_folder_is_named(course, capsys):
     assert "submitted/ada/7_toy is not a lesson" in capsys.readouterr().err
 
 
+def test_who_was_graded_and_is_not_there_any_more_is_named(tmp_path, capsys):
+    for place in ("submitted/ada/03_step", *(f"autograded/{who}/03_step" for who in ("ada", "ben", "cyd"))):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "autograded/dan/99_other").mkdir(parents=True)
+    Course(tmp_path, jail=False)._check_setup()
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "any more" in line)
+    assert "ben 03_step, cyd 03_step; if they have left" in line and "ada" not in line and "dan" not in line
+
+
 @pytest.mark.parametrize("name", ["ada ", "<b>eve</b>", "eve\x1b[2J", b"eve\xff"])
 def test_a_folder_that_nbgrader_takes_for_another_student_is_named_and_skipped(course, capsys, name):
     course.course.grade()

@@ -312,6 +312,24 @@ def test_the_time_is_that_of_the_hand_in_and_an_extension_of_either_counts(toy):
     assert found() == {"ada": (0, 0), "ben": (0, 0)}
 
 
+def test_the_time_follows_the_hand_in_that_counts_though_its_points_are_the_same(toy):
+    policy = "[late]\npenalty_per_day = 0.1\n[lessons.07_toy]\ndue = 2026-05-10\n"
+    settings(toy.root, 'timezone = "UTC"\n' + PAIR + policy)
+
+    def found():
+        with toy.course.gradebook() as gradebook:
+            groups.share(gradebook, toy.root)
+            return {job[0]: one.days for job, one in late.of_students(gradebook, toy.course.own).items()}
+
+    for student, day, days in (("ada", 9, 0), ("ben", 15, 5), ("ada", 20, 10)):
+        hand_in(toy, student, day)
+        mark(toy, student)
+        assert found() == {"ada": days, "ben": days}
+    shutil.rmtree(toy.root / "submitted" / "ada")
+    mark(toy, "ben")
+    assert found() == {"ada": 5, "ben": 5}
+
+
 # --- the report, copies, answers --------------------------------------------------------------------------
 
 

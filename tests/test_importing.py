@@ -1,17 +1,23 @@
 """What Moodle, Canvas and Brightspace deliver lands where it is graded, or is named."""
 
+import datetime
 import io
 import json
+import shutil
 import subprocess
 import sys
+import time
 import zipfile
+import zoneinfo
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.grading import importing
-from tests.helpers.toy_course import LESSON, Toy, submission
+from autograder.grading import importing, limits
+from autograder.grading.course import Course
+from tests.helpers.toy_course import LESSON, lesson, submission
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
@@ -62,10 +68,16 @@ def deliver(folder, files, zipped):
 
 @pytest.fixture
 def course(tmp_path):
-    (tmp_path / "course").mkdir()
-    toy = Toy(tmp_path / "course")
-    toy.course.jail = False
-    return toy
+    """A course whose gradebook does not exist yet."""
+    source = tmp_path / "course" / "solutions" / LESSON
+    source.mkdir(parents=True)
+    nbformat.write(lesson(), source / f"{LESSON}.ipynb")
+    return Course(tmp_path / "course", jail=False)
+
+
+def handed_in(course):
+    """The students who have a notebook."""
+    return sorted(path.parent.parent.name for path in course.root.glob(f"submitted/*/*/{LESSON}.ipynb"))
 
 
 def bring(course, source, names="", *more):
@@ -132,7 +144,7 @@ def test_a_time_that_cannot_be_read_is_told_and_the_notebook_imported(course, tm
 def test_a_table_is_read_as_a_spreadsheet_saves_it(tmp_path, encoding, delimiter):
     table = tmp_path / "names.csv"
     table.write_bytes(f"\n{NAMES['Moodle'].replace(',', delimiter)}".encode(encoding))
-    file = importing.File("", "", "Eva Sánchez Ruiz", "", 0, None, b"")
+    file = importing.File("", "", "Eva Sánchez Ruiz", "", 0, None, bytes)
     assert importing.People(table).login(file) == "evasr"
 
 
@@ -175,8 +187,7 @@ def test_what_is_not_imported_is_named(course, tmp_path, capsys):
 
 def test_without_a_table_the_folders_bear_the_names(course, tmp_path):
     assert bring(course, deliver(tmp_path, DOWNLOADS["Moodle"], True)) == 0
-    found = sorted(path.name for path in (course.root / "submitted").iterdir() if path.is_dir())
-    assert found == ["Ben-O-Neill", "Eva-Sánchez-Ruiz"]
+    assert handed_in(course) == ["Ben-O-Neill", "Eva-Sánchez-Ruiz"]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +210,7 @@ def test_moodle_gets_the_pages_back_under_its_own_names(course, tmp_path, capsys
     back = ["feedback-zip", "07", str(tmp_path / "pages.zip"), "--course", str(course.root)]
     assert main(back) == 2 and "nothing of 07_toy was imported" in capsys.readouterr().err
     bring(course, deliver(tmp_path, DOWNLOADS["Moodle without folders"], True), NAMES["by hand"])
-    assert not course.course.grade(jobs=1, solutions=False)
+    assert not course.grade(jobs=1, solutions=False)
     assert main(back) == 0 and "The pages of 2 students are in" in capsys.readouterr().out
     with zipfile.ZipFile(tmp_path / "pages.zip") as archive:
         assert sorted(archive.namelist()) == [
@@ -207,7 +218,7 @@ def test_moodle_gets_the_pages_back_under_its_own_names(course, tmp_path, capsys
             "Eva Sánchez Ruiz_12345_assignsubmission_file_/07_toy.html",
         ]
         assert b"6 of 6 points" in archive.read(archive.namelist()[0])
-    (course.root / "course.toml").write_text(f'groups = "{next(iter(course.course.students()))} zoe"')
+    (course.root / "course.toml").write_text(f'groups = "{next(iter(course.students()))} zoe"')
     assert main(back) == 0 and "zoe has handed in nothing, so Moodle's name for the hand-in" in capsys.readouterr().err
 
 
@@ -218,6 +229,196 @@ def test_names_of_the_same_letters_are_two_students(course, tmp_path, capsys):
     names = "First name,Last name,Username\nAmy,Li,amy\nMay,Li,may\n"
     assert bring(course, deliver(tmp_path, delivered, True), names) == 0, capsys.readouterr().err
     assert all((course.root / "submitted" / login / LESSON).is_dir() for login in ("amy", "may"))
+
+
+def moodle(*names):
+    return {f"{name}_{5000 + at}_assignsubmission_file_/07_toy.ipynb": NEW for at, name in enumerate(names)}
+
+
+#: What is delivered, the table, who has a notebook afterwards, what is said.
+TWO = {
+    "one name in Canvas": ({"kim_1_91_07_toy.ipynb": NEW, "kim_2_92_07_toy.ipynb": NEW}, "", [], "be one student"),
+    "one name in Moodle": (moodle("Min Kim", "Min Kim", "Eva Ruiz"), "", ["Eva-Ruiz"], "'Min Kim' (5001)"),
+    "one name in Brightspace": (
+        {f"{n}-9 - Min Kim - Oct 10, 2026 122 PM/07_toy.ipynb": NEW for n in (1, 2)}, "", [], "'Min Kim' (2)"
+    ),
+    "one folder": (moodle("Jean-Luc Roy", "Jean Luc Roy"), "", [], "'Jean-Luc-Roy'"),
+    "no names": (moodle("Participant"), "", [], "Moodle was told to hide the names"),
+    "one login": (moodle("Min Kim", "Eva Ruiz"), "name,login\nMin Kim,x\nEva Ruiz,x\n", [], "one student, 'x'"),
+    "numbers tell": (
+        moodle("Min Kim", "Min Kim"), "name,login,id\nMin Kim,k1,5001\nMin Kim,k2,5000\n", ["k1", "k2"], ""
+    ),
+    "another number than Canvas's": (
+        {"kim_1_91_07_toy.ipynb": NEW, "kim_2_92_07_toy.ipynb": NEW}, "name,login,id\nKim,k1,1\n", ["k1"], "'kim' (2)"
+    ),
+    "no number": (moodle("Eva Ruiz", "Ann Lee"), "name,login,id\nEva Ruiz,eva,\n", ["eva"], "no login for 'Ann Lee'"),
+    "accents": (moodle("Ana Peña", "Ana Pena"), "name,login\nAna Peña,p1\nAna Pena,p2\n", ["p1", "p2"], ""),
+    "another accent": (moodle("Ádá Honest"), "name,login\nAda Honest,ada\n", [], "no login for 'Ádá Honest'"),
+    "vowels that are marks": (moodle("रीम"), "name,login\nराम,ram\n", [], "no login for 'रीम'"),
+    "vowels of folders": (moodle("रीम", "राम"), "", ["राम", "रीम"], ""),
+    "words": (moodle("Anna Marie"), "name,login\nAnn Amarie,ann\n", [], "no login for 'Anna Marie'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TWO)
+def test_two_students_never_become_one(course, tmp_path, capsys, kind):
+    delivered, names, there, said = TWO[kind]
+    assert bring(course, deliver(tmp_path, delivered, True), names) == (1 if said else 0)
+    assert handed_in(course) == there and said in capsys.readouterr().err
+
+
+def test_two_students_never_become_one_in_two_imports(course, tmp_path, capsys):
+    assert bring(course, deliver(tmp_path, {"kim_1_91_07_toy.ipynb": NEW}, True)) == 0
+    assert bring(course, deliver(tmp_path, {"kim_2_92_07_toy.ipynb": OLD}, True)) == 1
+    assert "'kim' (1) was imported as 'kim' before" in capsys.readouterr().err
+    assert (course.root / "submitted/kim" / LESSON / f"{LESSON}.ipynb").read_text() == NEW
+    assert bring(course, deliver(tmp_path, {"kim_1_93_07_toy.ipynb": OLD}, True)) == 0
+    shutil.copytree(course.solutions / LESSON, course.solutions / "08_more")
+    (course.solutions / "08_more" / f"{LESSON}.ipynb").rename(course.solutions / "08_more" / "08_more.ipynb")
+    assert bring(course, deliver(tmp_path, moodle("Jean-Luc Roy"), True)) == 0
+    roy = "Roy_9_assignsubmission_file_/x.ipynb"
+    for path, status in {
+        "kim_2_94_x.ipynb": 1,
+        "kim_1_94_x.ipynb": 0,
+        f"Jean Luc {roy}": 1,
+        f"Jean-Luc {roy}": 0,
+    }.items():
+        source = str(deliver(tmp_path, {path: NEW}, True))
+        assert main(["import", source, "08", "--course", str(course.root)]) == status, path
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("HW_7_2026_ada_attempt_2026-10-10-10-22-33_07_toy.ipynb", "does not say who handed it in"),
+        ("export/submission_1001_2002_x/07_toy.ipynb", "does not say who handed it in"),
+        ("ruizeva_333_text.html", "it is a text or a link that was typed in"),
+        ("LATE_anon_aB3dE_link.html", "it is a text or a link that was typed in"),
+        ("Eva Ruiz_1_assignsubmission_onlinetext_/onlinetext.html", "it is a text or a link that was typed in"),
+        (f"{'Eva ' * 70}_1_assignsubmission_file_/07_toy.ipynb", "no folder can have a name of more than 255 bytes"),
+        (f"Eva_1_assignsubmission_file_/{'a/' * 600}07_toy.ipynb", "its name is too long"),
+    ],
+)
+def test_what_no_student_can_be_told_from_is_named(course, tmp_path, capsys, path, said):
+    assert bring(course, deliver(tmp_path, {path: NEW, **moodle("Ada Lo")}, True)) == 1
+    assert handed_in(course) == ["Ada-Lo"] and said in capsys.readouterr().err
+
+
+def test_canvas_hides_names_behind_numbers_of_its_own(course, tmp_path):
+    files = {"anon_aB3dE_91_07_toy.ipynb": OLD, "LATE_anon_aB3dE_92_07_toy-1.ipynb": NEW, "anon_aB3dF_93_x.ipynb": NEW}
+    assert bring(course, deliver(tmp_path, files, True)) == 0
+    assert handed_in(course) == ["anon_aB3dE", "anon_aB3dF"]
+
+
+@pytest.mark.parametrize("login", ["1.23457E+11", "12,3E+15", "12345.0"])
+def test_a_table_that_has_lost_digits_is_refused(course, tmp_path, capsys, login):
+    assert bring(course, deliver(tmp_path, moodle("Ada Lo"), True), f'sep=;\nname;login\nAda Lo;"{login}"\n') == 2
+    assert "export the table again" in capsys.readouterr().err and not handed_in(course)
+
+
+def test_a_login_that_has_lost_its_zeros_is_named(course, tmp_path, capsys):
+    source = deliver(tmp_path, moodle("Ada Lo"), True)
+    assert bring(course, source, "name,login\nAda Lo,0012345\n") == 0
+    assert bring(course, source, "name,login\nAda Lo,12345\n") == 1
+    assert "the login 12345 is new, but 0012345 is known" in capsys.readouterr().err
+    assert handed_in(course) == ["0012345"]
+
+
+def packed(method=zipfile.ZIP_DEFLATED, **files):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method) as archive:
+        for name, text in files.items():
+            archive.writestr(f"{name}.ipynb", text)
+    return content.getvalue()
+
+
+def damaged(at, new):
+    content = bytearray(packed(zipfile.ZIP_STORED, a=NEW))
+    at = at(content)
+    content[at : at + len(new)] = new
+    return bytes(content)
+
+
+BROKEN = {
+    "another content": lambda: damaged(lambda z: z.find(b"cells"), b"sells"),
+    "an unknown method": lambda: damaged(lambda z: z.find(b"PK\1\2") + 10, b"\x09"),
+    "a newer version": lambda: damaged(lambda z: z.find(b"PK\1\2") + 6, b"\x63"),
+    "a wrong offset": lambda: damaged(lambda z: z.find(b"PK\1\2") + 42, b"\xff\xff"),
+    "no directory": lambda: damaged(lambda z: z.find(b"PK\1\2"), b"XXXX"),
+    "encrypted": lambda: damaged(lambda z: z.find(b"PK\1\2") + 8, b"\x01"),
+    "too much": lambda: packed(zipfile.ZIP_BZIP2, a=bytes(4 * limits.FILE + 1)),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_zip_file_that_cannot_be_unpacked_concerns_its_student_alone(course, tmp_path, capsys, kind):
+    eve = f"{EVA}/a.zip"
+    assert bring(course, deliver(tmp_path, {eve: BROKEN[kind](), **moodle("Ada Lo")}, True)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(eve) and "it cannot be unpacked (" in line and handed_in(course) == ["Ada-Lo"]
+
+
+def test_only_what_counts_is_unpacked_and_in_linear_time(course, tmp_path, monkeypatch):
+    names = {f"{'_' * 300}{'.ipynb-' * 90}{at}y": NEW for at in range(20)}
+    source = deliver(tmp_path, {f"{EVA}/a.zip": packed(**names, **{LESSON: NEW})}, True)
+    unpacked, call = [], importing._unpacker.call
+    monkeypatch.setattr(importing._unpacker, "call", lambda *args: unpacked.append(args[0].__name__) or call(*args))
+    began = time.process_time()
+    assert bring(course, source) == 0 and unpacked == ["_packed", "_unpacked"]
+    assert time.process_time() - began < 5
+    began = time.process_time()
+    importing.File(f"{'_' * 10**6}y", "", "", "", 0, None, bytes).counts(LESSON)
+    assert time.process_time() - began < 5
+
+
+def test_all_targets_are_looked_at_before_the_first_is_written(course, tmp_path, capsys):
+    (course.root / "submitted").mkdir()
+    (course.root / "submitted/Ben-Roy").write_text("")
+    (course.root / "submitted/Cyd-Li").symlink_to(tmp_path)
+    (course.root / "submitted/Dan-Wu" / LESSON / f"{LESSON}.ipynb" / "x").mkdir(parents=True)
+    assert bring(course, deliver(tmp_path, moodle("Ada Lo", "Ben Roy", "Cyd Li", "Dan Wu", "Eva Ruiz"), True)) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and sum("is no folder: remove it" in line for line in said) == 2
+    assert {"Ada-Lo", "Eva-Ruiz"} == importing._read_record(course.root, LESSON).keys() and not (
+        tmp_path / LESSON
+    ).exists()
+
+
+def test_a_damaged_download_is_one_line(course, tmp_path, capsys):
+    source = deliver(tmp_path, moodle("Ada Lo"), True)
+    source.write_bytes(source.read_bytes().replace(b"PK\1\2", b"XXXX"))
+    assert bring(course, source) == 2 and "is neither a zip file nor a folder" in capsys.readouterr().err
+
+
+def test_the_time_of_another_notebook_does_not_stay(course, tmp_path, capsys):
+    brightspace = {"1-2 - Ada Lo - Oct 10, 2026 1022 AM/07_toy.ipynb": OLD}
+    stamp = course.root / "submitted/Ada-Lo" / LESSON / "timestamp.txt"
+    assert bring(course, deliver(tmp_path, brightspace, True)) == 0
+    unknown = {path.replace("Oct", "???"): NEW for path in brightspace}
+    for files in (dict.fromkeys(unknown, OLD), unknown):
+        assert stamp.is_file()
+        assert bring(course, deliver(tmp_path, files, True)) == 1
+    assert not stamp.exists() and "timestamp.txt was removed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "is_folder"),
+    [
+        ("1-2 - Bob - Oct 1, 2020 1000 AM - Oct 10, 2026 1022 AM", True),
+        ("1-2 - Bob - Oct 1, 2020 1000 AM - Oct 10, 2026 1022 AM - x.ipynb", False),
+        ("1-2 - Bob - Oct 10, 2026 1022 AM - notes - Oct 1, 2020 1000 AM - x.ipynb", False),
+    ],
+)
+def test_no_date_in_a_name_makes_a_notebook_older(name, is_folder):
+    found = importing._whose(name, is_folder)
+    assert str(importing._time(found["time"], zoneinfo.ZoneInfo("Europe/Berlin"))) == "2026-10-10 08:22:00+00:00"
+    assert importing._time("Oct 1, 0001 1000 AM - Dec 31, 9999 1159 PM", datetime.timezone.max) is not None
+
+
+def test_brightspaces_times_are_in_the_zone_of_the_course(course, tmp_path):
+    (course.root / "course.toml").write_text('timezone = "Asia/Tokyo"')
+    bring(course, deliver(tmp_path, DOWNLOADS["Brightspace"], True), NAMES["by hand"])
+    assert (course.root / f"submitted/ben/{LESSON}/timestamp.txt").read_text() == "2026-10-08 15:01:00.000000 UTC\n"
 
 
 @pytest.mark.thorough

@@ -4,6 +4,7 @@ import copy
 import gzip
 import io
 import json
+import sys
 import time
 import zipfile
 
@@ -11,8 +12,14 @@ import nbformat
 import pytest
 
 from autograder.grading import limits
-from autograder.grading.nbgrader import reading, submission_files
-from tests.helpers.toy_course import submission
+from autograder.grading.nbgrader import reading, scoring, submission_files
+from autograder.grading.nbgrader.grade_submission import grade_submission
+from autograder.grading.running import run_cells
+from autograder.grading.running.kernels import Reply
+from autograder.insight import marks
+from tests.helpers.graded_class import WRONG, fill
+from tests.helpers.toy_course import LESSON, Toy, submission
+from tests.helpers.toy_course import cell as cell_of
 
 NB = json.loads(json.dumps(submission(ex1="def double(x):\n    # größer\n    return 2 * x\n")))
 
@@ -211,3 +218,60 @@ def test_no_link_is_followed_to_another_name(tmp_path):
     (path.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")
     (path.parent / "deeper").symlink_to(tmp_path)
     assert "no other notebook" in reading.read_file(path).metadata.autograder.problem
+
+
+#: Syntax → the version of Python that has brought it.
+SYNTAX = {
+    'd = {"a": 1}\nf"{d["a"]}"': (3, 12),
+    "def double[T](x: T) -> T:\n    return 2 * x": (3, 12),
+    "type Number = int | float": (3, 12),
+    "try:\n    1 / 0\nexcept TypeError, ValueError:\n    pass": (3, 14),
+    'x = 1\nt"{x}"': (3, 14),
+    "double(": (4, 0),
+}
+
+
+def graded(source, error, message, python=""):
+    """A notebook whose first answer stopped with this error."""
+    failure = run_cells.failure_of(Reply("error", error=(error, message)))
+    cell = reading.new_cell("code", source, {"autograder": {"failure": failure}}, "07-ex1-double")
+    return reading.notebook_of([cell], "", python=python)
+
+
+@pytest.mark.parametrize("source", SYNTAX)
+def test_syntax_that_is_newer_than_this_python_is_named(source):
+    since = SYNTAX[source]
+    if since <= sys.version_info[:2]:
+        pytest.skip("this Python knows it")
+    with pytest.raises(SyntaxError) as raised:
+        compile(source, "", "exec")
+    error = "SyntaxError", f"{raised.value.msg} (3.py, line {raised.value.lineno})"
+    said = scoring.about_python(graded(source, *error))
+    if since > (3, 14):
+        assert not said, "an error in every version"
+    else:
+        assert f"exercise 1 may be written for Python {since[0]}.{since[1]}: if it works there" in said[0]
+    assert "may be written for Python 3.99" in scoring.about_python(graded(source, *error, python="3.99"))[0]
+
+
+def test_errors_of_a_newer_python_are_named_where_the_file_names_it(tmp_path):
+    for version, python in {"3.99.1": "3.99", "3.7": "3.7", "x" * 99: "", "3.999": "", 3: ""}.items():
+        file = changed(lambda nb, version=version: nb.update(metadata={"language_info": {"version": version}}))
+        assert reading.read_submission(file).metadata.autograder.python == python
+    lacks = "AttributeError", "module 'itertools' has no attribute 'batched'"
+    assert scoring.about_python(graded("", *lacks, python="3.99"))
+    assert not scoring.about_python(graded("", *lacks, python="3.7")) and not scoring.about_python(graded("", *lacks))
+    assert not scoring.about_python(graded("", "AttributeError", "no 'x'", python="3.99"))
+
+
+def test_page_and_report_say_that_the_students_python_is_newer(tmp_path):
+    toy = Toy(tmp_path)
+    fill(toy, "ada", ex1=WRONG)
+    nb = nbformat.read(toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", 4)
+    nb.metadata.autograder.python = "3.99"
+    failure = run_cells.failure_of(Reply("error", error=("SyntaxError", "invalid syntax (3.py, line 1)")))
+    cell_of(nb, "07-ex1-double").metadata.autograder.failure = nbformat.from_dict(failure)
+    config = toy.course._config(assignment_id=LESSON, student_id="ada")
+    grade_submission(config, "ada", LESSON, nbformat.writes(nb), submission_files.Submission(b""))
+    said = "exercise 1 may be written for Python 3.99"
+    assert said in toy.page() and said in marks.read(toy.course).submissions[0].beside[0]

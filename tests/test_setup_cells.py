@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from autograder.grading.nbgrader import setup_cells
+from autograder.grading.nbgrader import restore, setup_cells
 from autograder.grading.nbgrader.reading import notebook_of, unreadable
 from autograder.grading.nbgrader.restore import SourceCell, restored_notebook
 from tests.helpers.toy_course import LESSON, Toy, at, cell, lesson, released, submission
@@ -146,6 +146,41 @@ def test_each_setup_cell_comes_back_where_the_lesson_has_it():
         "The lesson's own setup cells 07-imports, 07-given ran before your cells, "
         "because they were changed or missing in your notebook."
     ]
+
+
+def test_an_earlier_version_of_the_lesson_is_named_as_such(tmp_path):
+    toy = Toy(tmp_path)
+
+    def remarks(change=lambda nb: None):
+        nb = submission()
+        change(nb)
+        toy.hand_in("ada", nb)
+        ran = nbformat.reads(toy.course.task("ada", LESSON).cells, as_version=4)
+        return ran.metadata.autograder.remarks, cell(ran, "07-ex1-double-test").metadata.autograder.notes
+
+    def publish(change):
+        nb = lesson()
+        change(nb)
+        nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+        toy.course.prepare(LESSON)
+
+    def other_test(nb):
+        cell(nb, "07-ex1-double-test").source = "assert double(2) == 4"
+
+    def without_the_third(nb):
+        nb.cells = [one for one in nb.cells if "ex3" not in one.id]
+
+    changed = "The test cell had been changed; the original was run."
+    assert remarks() == ([], []) and remarks(other_test) == ([], [changed])
+    publish(without_the_third)
+    publish(other_test)
+    assert remarks() == ([restore.OLDER], [restore.EARLIER]) and remarks(other_test) == ([], [])
+    assert remarks(lambda nb: cell(nb, "07-ex1-double-test").update(source="assert True")) == ([], [changed])
+    (toy.root / "autograded" / f".earlier-{LESSON}.json").unlink()
+    publish(without_the_third)
+    (toy.root / "autograded" / f".earlier-{LESSON}.json").unlink()
+    publish(lambda nb: None)
+    assert remarks(without_the_third)[0] == [restore.OLDER] and remarks()[0] == []
 
 
 # --- cells without marks --------------------------------------------------------------------------------

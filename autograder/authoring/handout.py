@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ def _readme(lessons: list[str], own: Settings) -> str:
     return (
         README.read_text(encoding="utf-8")
         .replace("{lessons}", f"The assignments of these lessons are in `notebooks/`: {named}.")
+        .replace("{python}", ".".join(map(str, sys.version_info[:2])))
         .replace("{book}", f"The book: {address}" if address else "Your instructor says where you can read the book.")
     )
 

@@ -212,7 +212,8 @@ class Course:
         from autograder.grading.jail import shown_files
 
         handed_in.use_usual_accents(self.root)
-        for line in (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students(), *self._of_groups()):
+        lines = (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students(), *self._of_groups())
+        for line in (*lines, *handed_in.gone(self.root, self.lessons(), self.jobs())):
             print(limits.printable(line), file=sys.stderr)
         if not self.jail:
             print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
@@ -299,7 +300,8 @@ class Course:
             self._taken[student, lesson] = kept, self._fingerprint(student, lesson, submission)
             nb, files = reading.read_taken(submission), submission_files.next_to(files, submission.files)
         with self.gradebook() as gradebook:
-            restored = restore.restored_notebook(nb, restore.source_cells(gradebook, lesson, lesson), instructor)
+            sources = restore.source_cells(gradebook, lesson, lesson, restore.earlier(self.root, lesson))
+        restored = restore.restored_notebook(nb, sources, instructor)
         texts = nbformat.writes(restored), nbformat.writes(instructor)
         return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
 
@@ -310,6 +312,8 @@ class Course:
         """
         from nbgrader.api import MissingEntry
         from nbgrader.converters import GenerateAssignment
+
+        from autograder.grading.nbgrader import restore
 
         source, own = self.solutions / lesson, self.own
         state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes() + own.marks(lesson).encode()).hexdigest()
@@ -322,6 +326,8 @@ class Course:
             if cells is not None and done.get(lesson) == state:
                 return
             nb = adapted.adapted(nbformat.read(source / f"{lesson}.ipynb", as_version=4), lesson, own)
+            if cells is not None:
+                restore.earlier(self.root, lesson, restore.source_cells(gradebook, lesson, lesson))
             if cells is not None and cells != cells_of(nb):
                 # nbgrader cannot change the exercises of a graded lesson.
                 by_hand.take_out(gradebook, lesson, self._by_hand(lesson))

@@ -97,6 +97,17 @@ def complaints(root: Path, lessons: Collection[str]) -> Iterator[str]:
         yield f"… and {len(found) - MOST_NAMED} more files, which the report lists"
 
 
+def gone(root: Path, lessons: Collection[str], jobs: Collection[tuple[str, str]]) -> Iterator[str]:
+    """A line on graded work that is not in `submitted/` any more. jobs: what is there, (student, lesson)."""
+    graded = (path for path in (root / "autograded").glob("[!.]*/*") if path.name in lessons)
+    found = sorted(f"{path.parent.name} {path.name}" for path in graded if (path.parent.name, path.name) not in jobs)
+    if found:
+        more = f" and {len(found) - MOST_NAMED} more" if found[MOST_NAMED:] else ""
+        names = printable(", ".join(found[:MOST_NAMED])) + more
+        how = "if they have left the course, remove their folders in autograded/ and feedback/ as well"
+        yield f"graded before, not in submitted/ any more, and so in no table: {names}; {how}"
+
+
 def of_groups(root: Path, own: Settings, who: dict[tuple[str, str], str], known: set[str]) -> Iterator[str]:
     """A line for each hand-in that does not count, and for each login in a group that nobody knows.
 

@@ -57,6 +57,8 @@ SVG = 100_000
 
 #: Bytes of address space and seconds for a process that makes one feedback page.
 PAGE_MEMORY, PAGE_SECONDS = 4 * 2**30, 120.0
+#: The same for a process that unpacks one file that a student has packed.
+UNPACK_MEMORY, UNPACK_SECONDS = 2 * 2**30, 30.0
 #: Bytes of address space of a worker beyond what it begins with, and its seconds of computing for one submission.
 WORKER_MEMORY, WORKER_SECONDS = 6 * 2**30, 1_800.0
 
@@ -253,6 +255,8 @@ def _serve(connection: Any, memory: int, prepare: Callable | None) -> None:
 COULD_BE_WORK = re.compile(r"\.(ipynb([.~ _-][^/]*)?|py|zip|tar|t?gz|7z|rar|docx?|pdf|html?)$", re.IGNORECASE)
 #: How names begin that a system or an editor has put there.
 OF_A_SYSTEM = (".", "__MACOSX", "~$")
+#: Bytes that the systems take for the name of a folder.
+LONGEST_NAME = 255
 #: Not in a student's name: nbgrader writes it as it is into pages and scripts of the formgrader.
 NOT_IN_NAMES = "<>&\"'`\\/"
 
@@ -268,6 +272,8 @@ def why_no_student(name: str) -> str:
         if sign in NOT_IN_NAMES or not sign.isprintable():
             called = repr(sign) if sign.isprintable() else f"the invisible sign U+{ord(sign):04X}"
             return f"nbgrader cannot take {called} in a student's name: rename the folder, for instance to the login"
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        return f"no folder can have a name of more than {LONGEST_NAME} bytes: name it by the login"
     if name != name.strip() or name.startswith(".") or not name:
         return "a student's name has no blank at its ends and no dot at its beginning: rename the folder"
     if name != unicodedata.normalize("NFC", name):

@@ -8,6 +8,7 @@ answer in words is in `EXERCISE.md`.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ from autograder.grading import command as grade
 from autograder.grading.course import Course
 from autograder.grading.limits import printable
 from autograder.lessons import notebook
+
+#: In a lesson's folder: the command may replace what it has written there.
+MARK = ".answers"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -33,12 +37,18 @@ def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
     course = grade.course_of(arguments)
     target, count = Path(arguments.folder).expanduser(), 0
-    for lesson in sorted({lesson for _, lesson in course.jobs(arguments.lessons)}):
-        shutil.rmtree(target / lesson, ignore_errors=True)
+    lessons = sorted({lesson for _, lesson in course.jobs(arguments.lessons)})
+    for folder in (target / lesson for lesson in lessons):
+        if os.path.lexists(folder) and not (folder / MARK).is_file():
+            raise ValueError(f"{folder} exists, and `autograder answers` has not written it: name another folder")
+    for lesson in lessons:
+        for part in ("base", "submissions"):
+            shutil.rmtree(target / lesson / part, ignore_errors=True)
         students = sorted(set(course.handed_in_by([lesson]).values()))  # a group's answers once
         found = {student: answers for student in students if (answers := answers_of(course, student, lesson))}
         if found:
             write(target / lesson / "base", given(course, lesson))
+            write(target / lesson, {MARK: "`autograder answers` replaces base and submissions."})
         for student, answers in found.items():
             write(target / lesson / "submissions" / student, answers)
         for student in set(students) - found.keys():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import functools
+import math
 import re
 import tomllib
 import unicodedata
@@ -41,7 +42,7 @@ class Late:
     """What a late submission costs.
 
     penalty_per_day: the part of its points that each day takes. late_days: free days, for each student, over all
-    lessons. grace: how late is not late yet.
+    lessons. grace: how late is not late yet, on each day.
     """
 
     penalty_per_day: float = 0.0
@@ -120,6 +121,17 @@ class Settings:
     def local(self, when: datetime.datetime) -> datetime.datetime:
         """A time in the course's time zone."""
         return when.astimezone(self.zone)
+
+    def later(self, when: datetime.datetime, by: datetime.timedelta) -> datetime.datetime:
+        """A time so much later, in UTC: whole days are those of the calendar, and end at the same time of the clock."""
+        day = self.local(when).replace(tzinfo=None) + datetime.timedelta(by.days)
+        moved = (day.replace(tzinfo=self.zone) if self.zone else day) if by.days else when
+        return moved.astimezone(datetime.UTC) + datetime.timedelta(seconds=by.seconds, microseconds=by.microseconds)
+
+    def days_between(self, begin: datetime.datetime, end: datetime.datetime) -> int:
+        """How many days of the calendar have begun from a time to a later one."""
+        passed = self.local(end).replace(tzinfo=None) - self.local(begin).replace(tzinfo=None)
+        return max(1, math.ceil(passed / DAY))
 
     def has_dates(self) -> bool:
         """Does the file say anything about when work is late, or what that costs?"""

@@ -30,7 +30,12 @@ def copy_only_what_is_listed() -> None:
 
 
 def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callable) -> Callable:
-    """nbgrader's method, of which no file is copied but those that `listed` returns for the folder."""
+    """nbgrader's method, of which no file is copied but those that `listed` returns for the folder.
+
+    Where it autogrades, the time is what `submitted_at` makes of these, and never that of an earlier hand-in.
+    """
+    from nbgrader import converters
+    from nbgrader.api import Gradebook
 
     @functools.wraps(init_assignment)
     def init(self: Any, assignment_id: str, student_id: str) -> None:
@@ -42,7 +47,12 @@ def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callab
             self.coursedir.ignore = ignored
         target = Path(self._format_dest(assignment_id, student_id))
         target.mkdir(parents=True, exist_ok=True)
-        for name, content in listed(Path(self._format_source(assignment_id, student_id))).items():
+        files = listed(Path(self._format_source(assignment_id, student_id)))
+        if isinstance(self, converters.Autograde):
+            with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
+                when = submission_files.submitted_at(files)
+                gradebook.update_or_create_submission(assignment_id, student_id, timestamp=when)
+        for name, content in files.items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_bytes(content)
 

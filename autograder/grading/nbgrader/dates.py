@@ -77,15 +77,16 @@ def _extension(submission: SubmittedAssignment, own: Settings, kept: dict[str, A
     key = f"{student}/{lesson}"
     if wanted is None and key not in kept:
         return []
-    if isinstance(wanted, datetime.datetime):
-        wanted = wanted.replace(tzinfo=None) - due
+    if wanted is not None:
+        begins = due.replace(tzinfo=datetime.UTC)
+        wanted = (wanted if isinstance(wanted, datetime.datetime) else own.later(begins, wanted)) - begins
     found, submission.extension = submission.extension, wanted
     entered = _entered(kept, key, found and found.total_seconds(), wanted and wanted.total_seconds())
     if wanted is None:
         submission.extension = datetime.timedelta(seconds=entered) if entered else None
     if wanted is None or not entered or found is None or found.total_seconds() != entered or found == wanted:
         return []
-    return [_told(f"{student} has {wanted / DAY:g} more days for {lesson}", f"{found / DAY:g} days")]
+    return [_told(f"{student} has {wanted / DAY:.4g} more days for {lesson}", f"{found / DAY:.4g} days")]
 
 
 def _entered(kept: dict[str, Any], key: str, found: Any, wanted: Any) -> Any:

@@ -41,8 +41,8 @@ def grade_submission(
     nb.metadata.autograder.left_out = submission.left_out
     with Gradebook(course.db_url, course.course_id) as gradebook:
         gradebook.update_or_create_student(student)
-        when = submission_files.submitted_at(files)
-        gradebook.update_or_create_submission(lesson, student, **({"timestamp": when} if when else {}))
+        # None, too: the time of what was handed in before is not this one's.
+        gradebook.update_or_create_submission(lesson, student, timestamp=submission_files.submitted_at(files))
     where = _names(course, student, lesson) | {
         "changed": reading.changed_answers(_autograded(course, student, lesson), nb)
     }

@@ -180,6 +180,9 @@ class _Group:
             }
             if self.cells.get(one) != wanted:
                 self._write(gradebook, one, wanted)
+            # Another notebook can be worth the same.
+            when = gradebook.find_submission(self.lesson, self.source).timestamp
+            gradebook.find_submission(self.lesson, one).timestamp = when
         gradebook.db.commit()
         if self.source != self.newest:  # from now on, it is an earlier version of what the other one has handed in
             target = _path(self.root, self.newest, self.lesson).parent
@@ -234,9 +237,7 @@ class _Group:
         gradebook.update_or_create_student(student)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SAWarning)  # nbgrader's, about its own queries
-            submission = gradebook.update_or_create_submission(self.lesson, student)
-        source = gradebook.find_submission(self.lesson, self.source)
-        submission.timestamp = source.timestamp if self.source == self.newest else None
+            gradebook.update_or_create_submission(self.lesson, student)
         found = gradebook.find_submission_notebook(self.lesson, self.lesson, student)
         for grade in found.grades:
             new = wanted[f"grade/{grade.name}"]

@@ -6,7 +6,6 @@ A date of `course.toml` comes before one that somebody has entered in the gradeb
 from __future__ import annotations
 
 import datetime
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbgrader.api import Gradebook
@@ -14,17 +13,19 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.lessons import course_settings
-from autograder.lessons.course_settings import DAY, Settings
+from autograder.lessons.course_settings import Settings
 
 if TYPE_CHECKING:
     import nbformat
 
 
 NO_TIME = datetime.timedelta()
+#: Somebody can write any time. Beyond this one, other time zones have none.
+LAST = datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC)
 
 
 class Lateness(NamedTuple):
-    """How late a submission is: in seconds, and in days that have begun; how many of these days are free.
+    """How late a submission is: in seconds, and in days of the calendar that have begun; how many of these are free.
 
     until: when it was due, in UTC, which may be later than for others (extended). handed_in: when it came.
     """
@@ -72,14 +73,16 @@ def of_students(gradebook: Gradebook, own: Settings, student: str = "") -> dict[
     for who, lesson, timestamp, _, entered in rows:
         due, handed_in = own.of(lesson).due or _utc(entered), _utc(timestamp)
         given = [extensions.get((member, lesson)) for member in own.group(who, lesson)]
-        ends = [one if isinstance(one, datetime.datetime) else due and due + (one or NO_TIME) for one in given]
+        ends = [one if isinstance(one, datetime.datetime) else due and own.later(due, one or NO_TIME) for one in given]
         until = max(filter(None, ends), default=None)
         seconds = max(0.0, (handed_in - until).total_seconds()) if handed_in and until else 0.0
         late.append((due or until or far, lesson, who, Lateness(seconds, 0, 0, until, any(given), handed_in)))
     found, left = {}, dict[str, int]()
     policy = own.late or course_settings.Late()
     for _, lesson, who, one in sorted(late, key=lambda found: found[:3]):
-        days = math.ceil(one.seconds / DAY.total_seconds()) if one.seconds > policy.grace.total_seconds() else 0
+        days = 0
+        if one.until and one.handed_in and one.seconds > policy.grace.total_seconds():
+            days = own.days_between(one.until, one.handed_in - policy.grace)
         free = min(days, left.setdefault(who, policy.late_days))
         left[who] -= free
         found[who, lesson] = one._replace(days=days, free=free)
@@ -110,4 +113,4 @@ class LatePenalties(AssignLatePenalties):
 
 def _utc(time: datetime.datetime | None) -> datetime.datetime | None:
     """A time of the gradebook's, which are in UTC and do not say so."""
-    return time and time.replace(tzinfo=datetime.UTC)
+    return time and min(time.replace(tzinfo=datetime.UTC), LAST)

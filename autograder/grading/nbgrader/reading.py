@@ -85,7 +85,8 @@ def read_submission(content: bytes | str, remarks: list[str] | None = None) -> n
             raise UnreadableError(f"has {len(cells):,} cells ({most}): remove some, and hand it in again")
         kept = _with_own_ids(within_all_source([fresh_cell(cell) for cell in cells]))
         mark = nb.get("metadata", {}).get("autograder", {}) if ours else {}
-        return notebook_of(kept, str(mark.get("problem", "")), [*mark.get("remarks", []), *remarks])
+        said = str(mark.get("problem", "")), [*mark.get("remarks", []), *remarks]
+        return notebook_of(kept, *said, str(mark.get("python", "")) if ours else _python(nb))
     except UnreadableError as error:
         return unreadable(f"The file {error}.")
     except Exception:  # such as a RecursionError of the parser
@@ -206,17 +207,29 @@ def _of_version_3(cell: dict[str, Any]) -> dict[str, Any]:
     return {**cell, "source": source}
 
 
+def _python(nb: dict[str, Any]) -> str:
+    """The version of Python with which a notebook was saved, such as 3.13; '' if it does not say."""
+    found: Any = nb.get("metadata")
+    for key in ("language_info", "version"):
+        found = found.get(key) if isinstance(found, dict) else None
+    match = re.match(r"3\.\d{1,2}(?!\d)", found) if isinstance(found, str) else None
+    return match[0] if match else ""
+
+
 def unreadable(problem: str) -> nbformat.NotebookNode:
     """A notebook without cells that carries the reason."""
     return notebook_of([], problem)
 
 
 def notebook_of(
-    cells: list[nbformat.NotebookNode], problem: str, remarks: list[str] | None = None
+    cells: list[nbformat.NotebookNode], problem: str, remarks: list[str] | None = None, python: str = ""
 ) -> nbformat.NotebookNode:
-    """A notebook for this Python, whatever kernel the submission asks for. remarks: on how its file was read."""
+    """A notebook for this Python, whatever kernel the submission asks for. remarks: on how its file was read.
+
+    python: the version of the student's, if the file names it.
+    """
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    mark = {"problem": problem, "written_by": OURS, "remarks": remarks or []}
+    mark = {"problem": problem, "written_by": OURS, "remarks": remarks or [], "python": python}
     ours = {"kernelspec": kernel, "language_info": {"name": "python"}, "autograder": mark}
     return new_notebook(cells=cells, metadata=nbformat.from_dict(ours))
 

@@ -9,8 +9,10 @@ are known by nbgrader's metadata or their ids, and where an editor has removed b
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,15 @@ from autograder.grading.nbgrader import setup_cells
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
+from autograder.lessons.files import write_whole
 from autograder.lessons.notebook import answer_of, natural
+
+PUT_BACK = "The test cell was missing and has been put back."
+EARLIER = "The test cell is that of an earlier version of the lesson; the present one was run."
+OLDER = (
+    "This is an earlier version of the lesson: tests have changed since, or exercises were added, which are missing "
+    "here. Copy your answers into the present version, and hand that in."
+)
 
 
 class SubmissionExporter(NotebookExporter):
@@ -44,7 +54,8 @@ class SubmissionExporter(NotebookExporter):
 class SourceCell:
     """A cell as the gradebook keeps it: a test with its hidden part, an answer cell with its stub, or a task.
 
-    by_hand: does a person grade it, an answer (or a task) without a test?
+    by_hand: does a person grade it, an answer (or a task) without a test? earlier: of a test, digests of what students
+    got of it in earlier versions of the lesson.
     """
 
     name: str
@@ -54,6 +65,7 @@ class SourceCell:
     cell_type: str = "code"
     by_hand: bool = False
     is_task: bool = False
+    earlier: tuple[str, ...] = ()
 
     @property
     def test(self) -> str:
@@ -197,14 +209,15 @@ def _place_test(source: SourceCell, result: Restored) -> None:
     copies = result.places(source.name)
     test = Named(source.cell(), source.name)
     if not copies:
-        notes.append("The test cell was missing and has been put back.")
+        notes.append(PUT_BACK)
         all_cells.insert(answer + 1, test)
         return
     released = visible_part(source.source).strip()
     if any(all_cells[at].cell.cell_type != "code" for at in copies):
         notes.append("The test cell had been turned into text; the original was run.")
-    elif any(all_cells[at].cell.source.strip() != released for at in copies):
-        notes.append("The test cell had been changed; the original was run.")
+    elif texts := {text for at in copies if (text := all_cells[at].cell.source.strip()) != released}:
+        is_earlier = {_digest(text) for text in texts} <= set(source.earlier)
+        notes.append(EARLIER if is_earlier else "The test cell had been changed; the original was run.")
     if len(copies) > 1:
         notes.append("The test cell was there several times; it was run once.")
     behind = [at for at in copies if at > answer]
@@ -216,6 +229,22 @@ def _place_test(source: SourceCell, result: Restored) -> None:
     for at in reversed(copies):
         if all_cells[at] is not test:
             del all_cells[at]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def earlier(root: Path | str, lesson: str, add: Iterable[SourceCell] = ()) -> dict[str, list[str]]:
+    """Test → digests of what students got of it in earlier versions of a lesson. add: one more version, to be kept."""
+    path = Path(root, "autograded", f".earlier-{lesson}.json")
+    found: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for test in (one for one in add if one.is_test):
+        digest = _digest(visible_part(test.source).strip())
+        found[test.name] = [*(one for one in found.get(test.name, []) if one != digest), digest]
+    if add:
+        write_whole(path, json.dumps(found, indent=1, sort_keys=True))
+    return found
 
 
 def visible_part(source: str) -> str:
@@ -286,9 +315,10 @@ class RestoreCells(NbGraderPreprocessor):
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """The notebook to grade. What was mended stays with each test, in its `metadata.autograder.notes`."""
         where = resources["nbgrader"]
-        with Gradebook(where["db_url"]) as gradebook:
-            sources = source_cells(gradebook, where["notebook"], where["assignment"])
         course = CourseDirectory(config=self.config)
+        with Gradebook(where["db_url"]) as gradebook:
+            before = earlier(course.root, where["assignment"])
+            sources = source_cells(gradebook, where["notebook"], where["assignment"], before)
         folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb", course_settings.of(course.root))
         return restored_notebook(nb, sources, lesson), resources
@@ -321,7 +351,14 @@ def restored_notebook(
             cell.metadata[adapted.SHARED] = shared[cell.id]
     if not problem:
         setup_cells.put_back(cells, lesson)
-    return notebook_of(cells, problem, [*mark.remarks, *_of_another_lesson(submitted.cells, sources)])
+    remarks = [*mark.remarks, *_of_another_lesson(submitted.cells, sources)]
+    known = {source.name for source in sources if source.earlier}
+    if not problem and any(
+        EARLIER in notes or (known and name not in known and PUT_BACK in notes)
+        for name, notes in restored.notes.items()
+    ):
+        remarks.append(OLDER)
+    return notebook_of(cells, problem, remarks, mark.get("python", ""))
 
 
 def _of_another_lesson(cells: list[nbformat.NotebookNode], sources: list[SourceCell]) -> list[str]:
@@ -335,8 +372,13 @@ def _of_another_lesson(cells: list[nbformat.NotebookNode], sources: list[SourceC
     return [f"This is the notebook of lesson {others}, not of {', '.join(sorted(own))}: hand in the right one."]
 
 
-def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[SourceCell]:
-    """The graded cells of an assignment's notebook, as `nbgrader generate_assignment` stored them."""
+def source_cells(
+    gradebook: Gradebook, notebook: str, assignment: str, before: dict[str, list[str]] | None = None
+) -> list[SourceCell]:
+    """The graded cells of an assignment's notebook, as `nbgrader generate_assignment` has stored them.
+
+    before: what `earlier` returns.
+    """
     stored = gradebook.find_notebook(notebook, assignment)
     points = {cell.name: cell.max_score for cell in (*stored.grade_cells, *stored.task_cells)}
     answers, tasks = ({cell.name for cell in cells} for cells in (stored.solution_cells, stored.task_cells))
@@ -349,6 +391,7 @@ def source_cells(gradebook: Gradebook, notebook: str, assignment: str) -> list[S
             cell_type=cell.cell_type,
             by_hand=cell.name in points and cell.name in answers | tasks,
             is_task=cell.name in tasks,
+            earlier=tuple((before or {}).get(cell.name, ())),
         )
         for cell in stored.source_cells
         if cell.name in points or cell.name in answers

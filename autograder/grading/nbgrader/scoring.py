@@ -8,6 +8,7 @@ nbgrader looks at the outputs instead: anything on stderr costs all points, and 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -209,6 +210,42 @@ def _about_answer(answer: nbformat.NotebookNode | None) -> str:
     return f"Your answer cell stopped with {failure.error}: {text}."
 
 
+#: Syntax that Python 3.11 does not know: since when, and how the error's text or its line looks.
+NEWER = (
+    ((3, 12), re.compile(r"^f-string")),
+    ((3, 12), re.compile(r"^\s*((async\s+)?def|class)\s+\w+\s*\[|^\s*type\s+\w+\s*[\[=]")),
+    ((3, 14), re.compile(r"^\s*except\*?\s+[\w.]+\s*,|\b[tT][rR]?[\"']")),
+)
+#: What the error says when a module of Python's own is an older one.
+LACKS = re.compile(r"module '[\w.]+' has no attribute '|cannot import name '")
+
+
+def about_python(nb: nbformat.NotebookNode) -> list[str]:
+    """A sentence if cells may fail only because the student's Python is newer than this one."""
+    here: tuple[int, ...] = sys.version_info[:2]
+    theirs, newer = nb.metadata.autograder.get("python", ""), dict[str, tuple[int, ...]]()
+    saved_with = tuple(map(int, theirs.split("."))) if theirs else here
+    for cell in nb.cells:
+        lost = filter(is_lost, outcomes_of(cell)) if is_test(cell) else [cell.metadata.get("autograder", {})]
+        for failure in (one["failure"] for one in lost if one.get("failure")):
+            message, needs = failure["message"], [here]
+            if failure["error"] == "SyntaxError":
+                at = CELL.search(message)
+                line = "".join(cell.source.split("\n")[int(at[1]) - 1 : int(at[1])]) if at else ""
+                needs += [saved_with, *(since for since, looks in NEWER if looks.search(message) or looks.search(line))]
+            elif LACKS.search(message):
+                needs.append(saved_with)
+            if max(needs) > here:
+                newer[answer_of(cell.id)] = max(needs)
+    if not newer:
+        return []
+    exercises = [name for name in newer if re.match(r"\d+-ex\d", name)]
+    what = _listed(exercises) if exercises else "a cell"
+    ours, wanted = (".".join(map(str, version)) for version in (here, max(newer.values())))
+    how = f"if it works there, write it for {ours} and hand it in again, or talk to your instructor"
+    return [f"Notebooks are graded with Python {ours}, and {what} may be written for Python {wanted}: {how}."]
+
+
 def is_question(cell: nbformat.NotebookNode) -> bool:
     """Is this a cell for which a person alone gives points?"""
     return nbgrader_role(cell) == "question"
@@ -232,6 +269,8 @@ class SaveScores(NbGraderPreprocessor):
                 cell.metadata.autograder[ALL_OR_NOTHING] = True
             about = about_question if is_question(cell) else comment
             cell.metadata.autograder.comment = about(cell, ids.get(answer_of(cell.id)), nb.metadata.autograder.problem)
+        ours = nb.metadata.autograder
+        ours.remarks = [*ours.get("remarks", []), *about_python(nb)]
         with Gradebook(where["db_url"]) as gradebook:
             save(gradebook, where["notebook"], where["assignment"], where["student"], graded, where.get("changed"))
         return nb, resources
