@@ -1,4 +1,4 @@
-"""What a reader needs to see: axe-core finds nothing serious on any page of the book, and figures' texts can be read."""
+"""What a reader needs to see: axe-core finds nothing serious on any page, and the texts of figures can be read."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_no_page_has_a_serious_fault(book, axe, theme, width):
     assert not faults, "\n".join(faults[:20])
 
 
-#: The texts of a page's figures that are cut off at an edge of their picture, and those smaller than a number of points.
-#: In a picture of matplotlib's, a text is a group of glyphs, scaled to a hundredth of its points, and stands in a comment.
+#: The texts of a page's figures that are cut off at an edge of their picture or smaller than a number of points.
+#: matplotlib draws a text as a group of glyphs, scaled to a hundredth of its points, with the words in a comment.
 TEXTS = """least => {
     const found = [];
     const say = (picture, text, fault) => found.push(`${fault}: "${text.trim()}" in: ${picture.slice(0, 60)}`);
