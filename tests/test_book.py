@@ -411,6 +411,32 @@ def test_every_mention_of_another_lesson_is_a_link(book):
     assert linked > 40
 
 
+def open_answers(page: BeautifulSoup) -> list[str]:
+    """The predictions of a chapter below which a table or the output of a cell lies open."""
+    found = []
+    for paragraph in page.select("article p:has(> strong)"):
+        if not any(strong.get_text().startswith("Predict") for strong in paragraph("strong")):
+            continue
+        below = paragraph.find_next_sibling()
+        while below and "cell" in below.get("class", []) and not below.select(".cell_output"):
+            below = below.find_next_sibling()  # code alone
+        shown = [] if below is None else below.select(".cell_output") + [below] * (below.name == "table")
+        found += [paragraph.get_text()[:80] for one in shown[:1] if not one.find_parent("details")]
+    return found
+
+
+def test_answers_to_predictions_are_folded(book):
+    asked, output = "<article><p><strong>Predict</strong> it.</p>", "<div class=cell_output>2</div>"
+    for below, answers in (
+        ("<table></table>", 1),
+        (f"<div class=cell>{output}</div>", 1),
+        ("<details><table></table></details>", 0),
+        (f"<div class=cell><details>{output}</details></div>", 0),
+    ):
+        assert len(open_answers(BeautifulSoup(asked + below, "html.parser"))) == answers
+    assert not {page.stem: found for page in chapters(book) if (found := open_answers(soup(page)))}
+
+
 def test_no_markup_is_left_raw(book):
     """A table that was not recognized, a fence, a role: readers would see its signs."""
     raw = []
