@@ -10,9 +10,13 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure as _Figure
+from matplotlib.text import Text
 
 #: The colors of ranks 0, 1, 2, …, the same in every figure: Okabe and Ito's palette, safe for color-blind readers.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
+
+#: The least size of a label, in points: smaller ones cannot be read beside a page's own text.
+LEGIBLE = 9
 
 #: A path in a picture, and what is finer in it than a hundredth of a point.
 _PATH, _FINER = re.compile(rb' d="[^"]*"'), re.compile(rb"(?<=\.\d\d)\d+")
@@ -38,7 +42,12 @@ class Figure(_Figure):
         self.alt, self.ledger = alt, ledger
 
     def svg(self) -> bytes:
-        """The figure as SVG on no ground: a page puts its own under it. The same figure is the same bytes."""
+        """The figure as SVG on no ground: a page puts its own under it. The same figure is the same bytes.
+
+        Labels that are smaller than `LEGIBLE` are drawn at that size.
+        """
+        for text in self.findobj(Text):
+            text.set_fontsize(max(text.get_fontsize(), LEGIBLE))
         picture = io.BytesIO()
         with rc_context({"svg.hashsalt": "ranks"}):
             self.savefig(picture, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -282,6 +282,9 @@ def test_search_finds_sections_and_shows_the_passage(chromium, book):
     assert marked <= {"error", "feedback"} | {f"error{sign}feedback" for sign in " -_"}
     same = [results(question) for question in ("all-reduce", "all_reduce", "All-Reduce")]
     assert same[0] == same[1] == same[2] and "notebooks/" not in same[0][0][0]
+    for written, question in (("all-reduce", "allreduce"), ("reduce-scatter", "reducescatter"), ("zero-3", "zero3")):
+        assert {link for link, _ in results(written)} >= {link for link, _ in results(question)[:5]} != set(), question
+        assert "bibliography" not in results(question)[0][0]
     tab.page.locator(".search-sections a").first.click()
     tab.wait("document.querySelector('article h1')")
     assert results("xyzzyplugh") == []
@@ -290,6 +293,35 @@ def test_search_finds_sections_and_shows_the_passage(chromium, book):
         results("%3Cimg+src%3Dx+onerror%3Dalert(1)%3E") == [] and not tab.page.locator(".search-sections img").count()
     )
     assert not tab.errors
+
+
+@pytest.mark.browser
+def test_a_copy_button_takes_commands_and_neither_prompts_nor_what_they_print(chromium, book):
+    tab = Tab(chromium)
+    taken = []
+    for path in sorted(book.glob("book/**/*.html")):
+        if "highlight-console" not in path.read_text(encoding="utf-8"):
+            continue
+        tab.open(path.as_uri())
+        tab.evaluate("window.copied = []; addEventListener('copy', event => copied.push(event.target.value))")
+        for button in tab.page.locator(".highlight-console .copybtn").all():
+            button.scroll_into_view_if_needed()
+            button.click(force=True)
+        blocks = tab.page.locator(".highlight-console pre").all_inner_texts()
+        copied = tab.evaluate("copied")
+        assert len(copied) == len(blocks) > 0
+        for block, text in zip(blocks, copied, strict=True):
+            assert text.splitlines() == [re.sub(r"^[$#] ", "", line) for line in block.splitlines()]
+        taken += copied
+    assert any(text.startswith("apt-get") for text in taken) and any(" -n class \\\n  " in text for text in taken)
+
+
+def test_every_section_has_an_anchor_with_a_name(book):
+    numbered = [
+        path for path in sorted(book.glob("*/**/*.html")) if re.search('<section[^>]* id="id[0-9]', path.read_text())
+    ]
+    assert not numbered
+    assert 'id="glossary-0-9"' in (book / "book" / "reference" / "glossary.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.browser
@@ -377,6 +409,32 @@ def test_every_mention_of_another_lesson_is_a_link(book):
         left = set(re.findall(r"\b(?:lesson|chapter) (\d\d)\b", article.get_text(), re.IGNORECASE))
         assert left <= {page.name[:2]}, f"{page.name}: {left}"
     assert linked > 40
+
+
+def open_answers(page: BeautifulSoup) -> list[str]:
+    """The predictions of a chapter below which a table or the output of a cell lies open."""
+    found = []
+    for paragraph in page.select("article p:has(> strong)"):
+        if not any(strong.get_text().startswith("Predict") for strong in paragraph("strong")):
+            continue
+        below = paragraph.find_next_sibling()
+        while below and "cell" in below.get("class", []) and not below.select(".cell_output"):
+            below = below.find_next_sibling()  # code alone
+        shown = [] if below is None else below.select(".cell_output") + [below] * (below.name == "table")
+        found += [paragraph.get_text()[:80] for one in shown[:1] if not one.find_parent("details")]
+    return found
+
+
+def test_answers_to_predictions_are_folded(book):
+    asked, output = "<article><p><strong>Predict</strong> it.</p>", "<div class=cell_output>2</div>"
+    for below, answers in (
+        ("<table></table>", 1),
+        (f"<div class=cell>{output}</div>", 1),
+        ("<details><table></table></details>", 0),
+        (f"<div class=cell><details>{output}</details></div>", 0),
+    ):
+        assert len(open_answers(BeautifulSoup(asked + below, "html.parser"))) == answers
+    assert not {page.stem: found for page in chapters(book) if (found := open_answers(soup(page)))}
 
 
 def test_no_markup_is_left_raw(book):

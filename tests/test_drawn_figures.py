@@ -10,8 +10,10 @@ from docutils import nodes
 from docutils.core import publish_doctree
 from docutils.parsers.rst import directives
 
+import ranks
 from autograder.lessons import notebook
 from ranks.cluster import GB, find
+from ranks.figure import LEGIBLE
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 
@@ -87,3 +89,10 @@ def test_a_figure_that_cannot_be_drawn_is_a_warning(shown, wrong):
     assert not list(page.findall(nodes.raw))
     (message,) = page.findall(nodes.system_message)
     assert message.astext().split("drawn-figure", 1)[1].startswith(f" {wrong.split()[0]}: ")
+
+
+def test_no_label_of_a_drawn_figure_is_too_small_to_read():
+    fig = ranks.Figure(alt="Two labels")
+    small, large = fig.text(0, 0, "small", fontsize=5), fig.text(0, 1, "large", fontsize=14)
+    fig.svg()
+    assert (small.get_fontsize(), large.get_fontsize()) == (LEGIBLE, 14)

@@ -57,6 +57,21 @@ def test_each_lesson_is_listed(lesson):
     complain(rules.missing_in_lists(lesson, {name: (notebook.ROOT / name).read_text() for name in LISTS}))
 
 
+#: A cell that a chapter shows, and the functions and classes that a cell defines.
+SHOWN = re.compile(r"^```\{code-cell\} python\n(?!:tags: \[remove-)(.*?)^```", re.MULTILINE | re.DOTALL)
+DEFINED = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
+
+
+@each_lesson
+def test_a_chapter_does_not_define_what_an_exercise_asks_for(lesson):
+    source = nbformat.read(notebook.ROOT / "solutions" / lesson / f"{lesson}.ipynb", as_version=4)
+    asked = {
+        name for cell in source.cells if "### BEGIN SOLUTION" in cell.source for name in DEFINED.findall(cell.source)
+    }
+    chapter = (notebook.ROOT / "book" / f"{lesson}.md").read_text(encoding="utf-8")
+    assert asked and not asked & {name for cell in SHOWN.findall(chapter) for name in DEFINED.findall(cell)}
+
+
 # What was forgotten would be noticed
 
 LESSON, EXERCISE = "08_zero1", "08-ex1-shard-bounds"

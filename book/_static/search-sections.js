@@ -5,13 +5,15 @@
   const MOST = 40; // results that are shown
   const AROUND = 110; // characters of a passage on each side of the first hit
 
-  // "All-Reduce" and "all_reduce" are the words "all reduce". Every character keeps its place.
-  const plain = (text) => text.toLowerCase().replace(/[-_‑–]/g, " ");
+  // "All-Reduce" and "all_reduce" are the words "all-reduce". Every character keeps its place.
+  const plain = (text) => text.toLowerCase().replace(/[-_‑–]/g, "-");
 
-  // A pattern for each word of the question, which it finds at the beginning of words.
+  // A pattern for each word of the question, which it finds at the beginning of words: with or without hyphens between
+  // its letters, so that "allreduce" finds "all-reduce"; a hyphen of the question also finds a space.
   function patterns(question) {
-    const words = question.split(/\s+/).map((word) => plain(word).trim()).filter(Boolean);
-    return words.map((word) => new RegExp(`(?<![\\p{L}\\p{N}])${word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}`, "gu"));
+    const words = question.split(/\s+/).map((word) => plain(word).replace(/^-+|-+$/g, "")).filter(Boolean);
+    const letter = (one) => (one === "-" ? "[- ]?" : one.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+    return words.map((word) => new RegExp(`(?<![\\p{L}\\p{N}])${[...word].map(letter).join("-?")}`, "gu"));
   }
 
   const count = (text, pattern) => [...text.matchAll(pattern)].length;

@@ -129,13 +129,13 @@
   }
 
   /* The picture of the losses: its size and the margins for the numbers at its axes. */
-  const WIDE = 320, HIGH = 150, LEFT = 26, BOTTOM = 20;
+  const WIDE = 320, HIGH = 150, LEFT = 26, TOP = 9, BOTTOM = 20;
 
   function chart(html, { runs, step }, { runs: all, at }) {
     const healthy = losses(all.none), steps = healthy.length;
     const [top, low] = [Math.ceil(2 * Math.max(...healthy)) / 2, Math.floor(2 * Math.min(...healthy)) / 2];
     const x = (number) => LEFT + ((WIDE - LEFT - 8) * (number - 1)) / (steps - 1);
-    const y = (loss) => 6 + ((HIGH - BOTTOM - 6) * (top - loss)) / (top - low);
+    const y = (loss) => TOP + ((HIGH - BOTTOM - TOP) * (top - loss)) / (top - low);
     const line = (list) => list.map((loss, t) => `${x(t + 1).toFixed(1)},${y(loss).toFixed(1)}`).join(" ");
     const levels = Array.from({ length: 2 * (top - low) + 1 }, (_, k) => low + k / 2);
     return html`<svg class="faults-chart" viewBox=${`0 0 ${WIDE} ${HIGH}`} aria-hidden="true">
@@ -143,8 +143,8 @@
         <text x=${LEFT - 5} y=${y(level) + 3} text-anchor="end">${level.toFixed(1)}</text>`)}
       ${[1, 5, 10, 15, 20].map((number) =>
         html`<text x=${x(number)} y=${HIGH - 6} text-anchor="middle">${number}</text>`)}
-      ${runs[0].kind !== "none" && html`<path class="faults-at" d=${`M${x(at)} 6V${HIGH - BOTTOM}`} />
-        <text x=${x(at) + 4} y="15">fault</text>`}
+      ${runs[0].kind !== "none" && html`<path class="faults-at" d=${`M${x(at)} ${TOP}V${HIGH - BOTTOM}`} />
+        <text x=${x(at) + 4} y="20">fault</text>`}
       <polyline class="faults-healthy" points=${line(healthy)} />
       ${runs.map((run) => html`<polyline class="faults-run" points=${line(run.losses)} />`)}
       ${step > 0 && html`<circle cx=${x(step)} cy=${y(runs[0].losses.at(-1))} r="3.5" />`}
