@@ -136,7 +136,8 @@ def form(server):
     (one,) = [one for one in submissions_of(server) if one["student"] == "wrong"]
     with browser.chromium() as chromium:
         tab = browser.Tab(chromium)
-        tab.open(f"{server.url}/formgrader/submissions/{one['id']}/?token={server.token}")
+        tab.page.set_extra_http_headers({"Authorization": f"token {server.token}"})
+        tab.open(f"{server.url}/formgrader/submissions/{one['id']}/")
         tab.wait("window.formgrader?.loaded && formgrader.grades.loaded && formgrader.comments.loaded")
         yield tab
 
@@ -144,9 +145,8 @@ def form(server):
 @pytest.mark.browser
 def test_no_heading_of_a_submission_takes_the_place_of_a_field(form, toy):
     ids = form.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
-    assert sorted(set(ids)) == sorted(ids)
+    assert [ids.count(name) for name in TAKEN] == [1, 1, 1]
     assert form.evaluate("document.querySelectorAll('.rendered_html [id], .output [id]').length") == 0
-    assert set(TAKEN) <= set(ids)
     for name, value in {"07-ex2-square-test": "1.5", "07-ex2-square-comment": "Nearly."}.items():
         form.page.fill(f"[id='{name}']", value)
         with form.page.expect_response(lambda answer: answer.request.method == "PUT"):

@@ -25,7 +25,7 @@ from autograder.grading.nbgrader import setup_cells
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
-from autograder.lessons.notebook import answer_of, natural
+from autograder.lessons.notebook import answer_of, is_task, natural
 
 
 class SubmissionExporter(NotebookExporter):
@@ -60,8 +60,8 @@ class SourceCell:
         """The name under which its points are: its own, or for an answer with a test that of the test."""
         return self.name if self.is_test or self.by_hand else f"{self.name}-test"
 
-    def cell(self, source: str | None = None) -> nbformat.NotebookNode:
-        """The cell with nbgrader's metadata; `source` is the student's text, if it counts."""
+    def cell(self, source: str | None = None, pictures: dict | None = None) -> nbformat.NotebookNode:
+        """The cell with nbgrader's metadata; `source` is the student's text, if it counts, `pictures` what it shows."""
         role: dict[str, Any] = {
             "grade": self.is_test or (self.by_hand and not self.is_task),
             "solution": not self.is_test and not self.is_task,
@@ -72,7 +72,7 @@ class SourceCell:
         if self.is_test or self.by_hand:
             role["points"] = self.points
         text = self.source if source is None else source
-        return new_cell(self.cell_type, text, {"nbgrader": role}, self.name)
+        return new_cell(self.cell_type, text, {"nbgrader": role}, self.name, pictures)
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Restored:
 def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -> Restored:
     """Build the cells to run from those of a submission and the gradebook's answer and test cells."""
     known = {source.name: source for source in sources}
-    result = Restored([Named(new_cell(cell.cell_type, cell.source), _name(cell, known)) for cell in submitted])
+    result = Restored([Named(_bare(cell), _name(cell, known)) for cell in submitted])
     _name_by_text(result, known)
     _name_merged(result, known)
     for source in sorted(known.values(), key=lambda source: (source.is_test, natural(source.name))):
@@ -116,6 +116,10 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
             cell.id = next(name for name in _ids(number) if name not in taken)
             taken.add(cell.id)
     return result
+
+
+def _bare(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    return new_cell(cell.cell_type, cell.source, pictures=cell.get("attachments"))
 
 
 def _place_answer(source: SourceCell, result: Restored) -> None:
@@ -143,7 +147,8 @@ def _place_answer(source: SourceCell, result: Restored) -> None:
     if all_cells[at].cell.cell_type != source.cell_type:
         turned = {"code": "text; it was run as code", "markdown": "code; it is read as text"}[source.cell_type]
         notes.append(f"The answer cell had been turned into {turned}.")
-    all_cells[at] = Named(source.cell(all_cells[at].cell.source), source.name)
+    counts = all_cells[at].cell
+    all_cells[at] = Named(source.cell(counts.source, counts.get("attachments")), source.name)
     # An empty copy below the answer would undo it. Written copies stay and run as cells of the student's own.
     for other in reversed(copies):
         if other != at:
@@ -316,9 +321,12 @@ def restored_notebook(
             }
         )
     shared = {cell.id: cell.metadata[adapted.SHARED] for cell in lesson.cells if adapted.SHARED in cell.metadata}
+    pictures = {cell.id: cell.attachments for cell in lesson.cells if is_task(cell) and "attachments" in cell}
     for cell in cells:
         if cell.id in shared:
             cell.metadata[adapted.SHARED] = shared[cell.id]
+        if cell.id in pictures:  # the gradebook keeps only the text
+            cell.attachments = pictures[cell.id]
     if not problem:
         setup_cells.put_back(cells, lesson)
     return notebook_of(cells, problem, [*mark.remarks, *_of_another_lesson(submitted.cells, sources)])

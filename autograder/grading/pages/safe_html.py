@@ -23,6 +23,7 @@ from traitlets import Bool
 
 from autograder.grading import limits
 from autograder.grading.limits import well_formed
+from autograder.lessons.notebook import address_of
 
 #: The tags that stay.
 TAGS = {
@@ -171,8 +172,16 @@ def markdown(source: str) -> str:
     its last, with Markdown's signs as entities, so that a second rendering finds nothing to render: a heading, for
     instance, would get its own text as its id.
     """
-    source = source.replace("attachment:", "#")  # attachments are not kept, and nbconvert stops at a missing one
+    source = source.replace("attachment:", "#")  # of what is not kept, at which nbconvert stops
     return f"<div>{clean(markdown2html(source).strip()).translate(SIGNS)}</div>"
+
+
+def _with_pictures(source: str, pictures: dict[str, dict[str, str]]) -> str:
+    """Markdown with the data of its attached pictures in place of their names, of each one once."""
+    for name, bundle in pictures.items():
+        ((kind, data),) = bundle.items()
+        source = address_of(name).sub(lambda _, data=f"data:{kind};base64,{data}": data, source, count=1)
+    return source
 
 
 def outputs(found: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
@@ -252,9 +261,9 @@ class SafeCells(Preprocessor):
         self, cell: nbformat.NotebookNode, resources: dict, index: int
     ) -> tuple[nbformat.NotebookNode, dict]:
         """One cell with harmless source and outputs."""
-        cell.pop("attachments", None)
+        pictures = cell.pop("attachments", {})
         if cell.cell_type == "markdown":
-            cell.source = markdown(cell.source)
+            cell.source = markdown(_with_pictures(cell.source, pictures))
         elif cell.cell_type == "raw":
             cell.source = html.escape(cell.source)
         else:
