@@ -26,6 +26,10 @@ from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
 from autograder.lessons.notebook import answer_of, is_task, natural
+from autograder.lessons.release import STUB
+
+#: The start of a function or a class, and its name.
+DEFINITION = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)
 
 
 class SubmissionExporter(NotebookExporter):
@@ -59,6 +63,13 @@ class SourceCell:
     def test(self) -> str:
         """The name under which its points are: its own, or for an answer with a test that of the test."""
         return self.name if self.is_test or self.by_hand else f"{self.name}-test"
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions and classes that it defines; in a stub, those that students write."""
+        _, *parts = DEFINITION.split(self.source)
+        found = list(zip(parts[::2], parts[1::2], strict=True))
+        return [name for name, body in found if STUB in body] or [name for name, _ in found]
 
     def cell(self, source: str | None = None, pictures: dict | None = None) -> nbformat.NotebookNode:
         """The cell with nbgrader's metadata; `source` is the student's text, if it counts, `pictures` what it shows."""
@@ -188,7 +199,7 @@ def _defining(source: SourceCell, result: Restored) -> list[int]:
 
 def _defines(source: SourceCell, text: str) -> bool:
     """Does a code cell's text define a function or class of this answer?"""
-    starts = re.findall(r"^(?:async +def|def|class) +(\w+)", source.source, re.MULTILINE)
+    starts = DEFINITION.findall(source.source)
     if not starts or source.cell_type != "code":
         return False
     name = "|".join(map(re.escape, starts))
@@ -310,6 +321,7 @@ def restored_notebook(
     problem = mark.problem
     restored = restore([] if problem else submitted.cells, sources)
     cells = restored.cells
+    functions = {source.test: source.functions for source in sources if not source.is_test}
     for cell in cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         cell.metadata["autograder"] = (
@@ -318,6 +330,7 @@ def restored_notebook(
             else {
                 "notes": [] if problem else restored.notes.get(name, []),
                 "unwritten": answer_of(name) in restored.unwritten,
+                "functions": functions.get(name, []),
             }
         )
     shared = {cell.id: cell.metadata[adapted.SHARED] for cell in lesson.cells if adapted.SHARED in cell.metadata}
