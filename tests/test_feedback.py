@@ -18,7 +18,9 @@ from tests.helpers.toy_course import HIDDEN, LESSON, Toy, cell, lesson, submissi
 
 
 def test_a_heading_on_the_page_is_the_heading_alone():
-    assert feedback._markdown(safe_html.markdown("## A heading")) == '<div class="box"><div><h2>A heading</h2></div></div>'
+    assert (
+        feedback._markdown(safe_html.markdown("## A heading")) == '<div class="box"><div><h2>A heading</h2></div></div>'
+    )
 
 
 @pytest.fixture(scope="module")
