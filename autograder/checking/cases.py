@@ -120,8 +120,8 @@ class Case:
     that is alone may leave any out. scalars: how many collectives of one number there may be besides. because: a clause
     that helps whoever sends something else. must: a sentence that stands before whatever it is that the ranks raise, or
     wait for; such a case has a launch of its own. parts: into how many parts the driver's own barriers cut the case.
-    judge: (rank, its messages in each part) → a sentence on what is wrong with them, or "", where `sends` cannot say it;
-    it is not given the case, so define it where the case is made.
+    judge: (rank, its messages in each part) → a sentence on what is wrong with them, or "", where `sends` cannot say it
+    (it is not given the case: define it where the case is made).
     """
 
     name: str
