@@ -11,7 +11,7 @@ from nbgrader.preprocessors import LimitOutput
 from autograder.grading.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
 from autograder.grading.nbgrader.exchange import Collect, ReleaseFeedback
 from autograder.grading.nbgrader.late import LatePenalties
-from autograder.grading.nbgrader.preprocessors import AdaptLesson, ListChecks, RunCells
+from autograder.grading.nbgrader.preprocessors import AdaptLesson, ClearAttachments, ListChecks, RunCells
 from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
 from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grading.pages.feedback import FeedbackExporter
@@ -41,6 +41,7 @@ c.GenerateAssignment.preprocessors = [
     AdaptLesson,
     ListChecks,
     *GenerateAssignment.class_traits()["preprocessors"].default(),
+    ClearAttachments,
 ]
 
 # Grading. A test cell gets the points of the properties that hold. Whatever state a submission is in, every exercise

@@ -102,6 +102,11 @@ def test_a_diff_changes_whole_lines(diff, result):
         ("-def f(x):\n@@\n-    z = x\n+    z = 1", 9, "the cell has 0 such places, expected one: 'z = x' …"),
         ("+    z = 1", 7, "nothing says where these lines go: add a line that stays, a blank in front"),
         ("-def f(x):\nreturn", 8, "'return' begins with neither a blank, nor -, nor +"),
+        (
+            " def f(x):\n-    return y",
+            7,
+            "its lines do not stand together in the cell: write a line @@ between two places",
+        ),
         (" def f(x):\n-    y = x\n@@\n     y = x\n-", 7, "this place overlaps with another one"),
     ],
 )

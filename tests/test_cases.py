@@ -307,6 +307,37 @@ def test_a_call_gives_facts_too_and_its_error_names_the_case():
     assert str(failure) == "Your code raised ZeroDivisionError: division by zero (case: a division)"
 
 
+def test_a_failure_shows_its_input_where_that_is_short():
+    def failure(*args, ranks=0, **how):
+        wrong = Case("few", ranks, take, args, [Seen(number=2)] * ranks, **how)
+        return play(wrong if ranks else Call(lambda *_: 1, *args, gives=2, name="few", **how))
+
+    short, long = {"a": [1, "b", None], "c": np.arange(2)}, list(range(99))
+    shown = "few; the input: {'a': [1, 'b', None], 'c': array([0, 1])}, 3"
+    assert failure(short, 3).case == shown and failure(short, 3, ranks=2).case == f"2 ranks, {shown}"
+    assert failure(short, 3).compared == ("few", 1), "hints compare without it"
+    assert failure(long).case == failure(object()).case == failure(len).case == "few"
+    assert failure(long, shows="0 to 98").case == "few; the input: 0 to 98"
+    assert len(failure(long, shows="x" * 5000).case) < 1100
+
+
+def take(rank, world_size, *_):
+    return Seen(number=1)
+
+
+def test_whole_numbers_are_equal_by_value_and_a_bool_is_none():
+    for got in (7, np.int64(7), np.uint8(7)):
+        assert told(Call(lambda got=got: got, gives=7, name="n")) == ""
+        assert told(Call(lambda got=got: {"a": (got,)}, gives={"a": (np.int32(7),)}, name="n")) == ""
+    for got in (7.0, np.float64(7), "7", True, np.bool_(True)):
+        assert told(Call(lambda got=got: got, gives=7, name="n"))
+        assert told(Call(lambda got=got: got, gives=1, name="n"))
+    assert (
+        play(Call(lambda: np.int64(0), gives=7, name="n")).compared == play(Call(lambda: 0, gives=7, name="n")).compared
+    )
+    assert told(Call(lambda: np.int64(0), gives=7, name="n")) == "what it returns is 0, expected 7 (case: n)"
+
+
 def test_what_is_refused_names_the_argument_and_the_right_call_must_succeed():
     right = {"numbers": np.ones(3), "start": 1}
 
@@ -325,7 +356,8 @@ def test_what_is_refused_names_the_argument_and_the_right_call_must_succeed():
         raise ValueError("start is always wrong")
 
     assert tried(total) is None
-    assert "should name 'start'" in tried(unnamed).message and tried(unnamed).case == "below 0"
+    assert "should name 'start'" in tried(unnamed).message
+    assert tried(unnamed).case == "below 0; the input: [1.0, 1.0, 1.0], -1"
     assert "nothing was raised" in tried(lambda numbers, start: 6.0).message
     assert "raised ValueError: start is always wrong" in tried(never).message
 

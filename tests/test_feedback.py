@@ -8,6 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 
 from autograder.checking.expect import CheckFailed, Hint
+from autograder.grading.nbgrader import restore
 from autograder.grading.pages import feedback, safe_html
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
@@ -17,7 +18,9 @@ from tests.helpers.toy_course import HIDDEN, LESSON, Toy, cell, lesson, submissi
 
 
 def test_a_heading_on_the_page_is_the_heading_alone():
-    assert feedback._markdown(safe_html.markdown("## A heading")) == '<div class="box"><h2>A heading</h2></div>'
+    assert (
+        feedback._markdown(safe_html.markdown("## A heading")) == '<div class="box"><div><h2>A heading</h2></div></div>'
+    )
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,36 @@ def test_the_page_shows_points_reason_hint_and_code_but_no_hidden_test(toy):
     assert "return 1 / 0" in plain and "Where it happened" in plain
     assert "3 / 6" in plain and "0 / 2" in plain and "3 / 3" in plain
     assert HIDDEN not in plain and "secret_inputs" not in plain
+
+
+def test_a_property_that_holds_is_green_only_if_it_earns_something():
+    held = nbformat.from_dict({"name": "corners", "says": "It counts.", "status": "ok", "points": 0.75})
+    rows = [feedback.property_of(held, earns) for earns in (True, False)]
+    assert [(row["result"], row["color"], row["points"]) for row in rows] == [
+        ("passed", "full", "0.75"),
+        ("passed", "note", "0 of 0.75"),
+    ]
+
+
+STUBS = """def given(x):
+    return x
+
+
+def written(x):
+    raise NotImplementedError("write this function")
+
+
+class Too(list):
+    def more(self):
+        raise NotImplementedError("write this function")
+"""
+
+
+def test_a_title_names_the_functions_that_students_write():
+    source = restore.SourceCell("06-ex2-preflight", STUBS, is_test=False)
+    assert feedback.title("06-ex2-preflight-test", source.functions) == "Exercise 2: written, Too"
+    assert feedback.title("06-ex2-preflight-test") == "Exercise 2: preflight"
+    assert restore.SourceCell("06-ex2-preflight", STUBS[:28], is_test=False).functions == ["given"]
 
 
 def test_only_our_hints_are_shown_as_hints(toy):

@@ -5,7 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from nbformat.v4 import new_markdown_cell
 
+from tests.helpers import browser
 from tests.helpers.formgrader_server import Server, environment
 from tests.helpers.toy_course import LESSON, Toy, submission
 
@@ -14,6 +16,8 @@ pytestmark = [pytest.mark.jail, pytest.mark.thorough]
 SCRIPT = "<script>document.title='planted'</script><img src=x onerror=\"document.title='planted'\">"
 #: A box over the whole page: MathJax drew it.
 COVER = r"$\smash{\rule{900em}{900em}}$"
+#: Ids of the page's fields, as headings of which the second rendering would make ids.
+TAKEN = ["07-ex2-square-test", "07-ex2-square-comment", "07-ex2-square-test_extra_credit"]
 NOISY = "import sys\n\ndef double(x):\n    print('noise', file=sys.stderr)\n    return 2 * x\n"
 
 
@@ -24,6 +28,7 @@ def toy(tmp_path_factory):
     toy.hand_in("noisy", submission(ex1=NOISY))
     wrong = submission(ex2="def square(x):\n    return 0\n")
     wrong.cells[0].source = f"{SCRIPT}\n\n[press](javascript:planted) a < b {COVER} $x_1 * y_2 * z$"
+    wrong.cells[:0] = [new_markdown_cell(f"<!-- --># {name}") for name in TAKEN]
     toy.hand_in("wrong", wrong)
     toy.hand_in("broken", "no notebook")
     (toy.root / "solutions" / LESSON / "wrong.md").write_text("kept back")
@@ -123,3 +128,45 @@ def test_formulas_are_drawn_on_the_page_without_a_script(server):
     (page,) = [page for page in pages if "a &lt; b" in page]
     cell = page.split("a &lt; b")[1].split("</div>")[0]
     assert "<msub><mi>x</mi><mn>1</mn></msub>" in cell and "<em>" not in cell and "$" not in cell, cell
+
+
+@pytest.fixture
+def form(server):
+    """The page on the submission with the headings, once its script has selected a field."""
+    (one,) = [one for one in submissions_of(server) if one["student"] == "wrong"]
+    with browser.chromium() as chromium:
+        tab = browser.Tab(chromium)
+        tab.page.set_extra_http_headers({"Authorization": f"token {server.token}"})
+        tab.open(f"{server.url}/formgrader/submissions/{one['id']}/")
+        tab.wait("window.formgrader?.loaded && formgrader.grades.loaded && formgrader.comments.loaded")
+        yield tab
+
+
+@pytest.mark.browser
+def test_no_heading_of_a_submission_takes_the_place_of_a_field(form, toy):
+    ids = form.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
+    assert [ids.count(name) for name in TAKEN] == [1, 1, 1]
+    assert form.evaluate("document.querySelectorAll('.rendered_html [id], .output [id]').length") == 0
+    for name, value in {"07-ex2-square-test": "1.5", "07-ex2-square-comment": "Nearly."}.items():
+        form.page.fill(f"[id='{name}']", value)
+        with form.page.expect_response(lambda answer: answer.request.method == "PUT"):
+            form.page.press(f"[id='{name}']", "Escape")
+    with toy.course.gradebook() as gradebook:
+        nb = gradebook.find_submission_notebook(LESSON, LESSON, "wrong")
+        assert {one.name: one.manual_score for one in nb.grades if one.manual_score is not None} == {TAKEN[0]: 1.5}
+        assert [one.manual_comment for one in nb.comments if one.manual_comment] == ["Nearly."]
+
+
+@pytest.mark.browser
+def test_the_shortcuts_work_without_a_script_from_elsewhere(form, server):
+    form.wait("document.activeElement.matches('.tabbable')")
+    places = []
+    for key in ("Tab", "Tab", "Shift+Tab"):
+        form.page.keyboard.press(key)
+        places.append(form.evaluate("$('.tabbable').index(document.activeElement)"))
+    assert places[1] == places[0] + 1 and places[2] == places[0]
+    form.page.keyboard.press("Escape")
+    assert form.evaluate("document.activeElement.tagName") == "BODY"
+    with form.page.expect_navigation():
+        form.page.keyboard.press("Control+.")
+    assert not form.outside and not [error for error in form.errors if "MathJax" in error], form.errors

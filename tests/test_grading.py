@@ -18,6 +18,7 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from autograder.__main__ import main
+from autograder.grading import course as course_module
 from autograder.grading import example_class, jail
 from autograder.grading.course import STARVED, Course
 from autograder.grading.running import workers
@@ -180,6 +181,21 @@ def test_grade_writes_table_csv_and_feedback_and_regrades_only_what_changed(cour
 
 def page(course, student):
     return course.root / "feedback" / student / LESSON / f"{LESSON}.html"
+
+
+def test_a_limit_that_others_may_have_caused_is_tried_in_one_more_grading_and_then_stays(course, capsys, monkeypatch):
+    monkeypatch.setattr(course_module, "_decided_by_others", lambda executed: True)
+
+    def tried(**how):
+        assert not course.course.grade(jobs=1, solutions=False, **how)
+        said = capsys.readouterr().err
+        return [words for words in ("once more", "--student ada --force") if words in said]
+
+    shutil.rmtree(course.root / "submitted" / "bob")
+    assert [tried() for _ in range(4)] == [["once more"], ["--student ada --force"], [], []]
+    assert tried(force=True) == ["--student ada --force"]
+    course.hand_in("ada", submission(ex1="def double(x):\n    return 0\n"))
+    assert tried() == ["once more"]
 
 
 def test_imports_begin_early_only_where_something_new_was_handed_in(course, monkeypatch):

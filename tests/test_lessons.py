@@ -147,6 +147,8 @@ EXAMPLE = "08-ex1-try"
         ("regions", EXAMPLE, lambda cell: cell.update(source="### BEGIN SOLUTION"), "needs no `### BEGIN`"),
         ("regions", EXERCISE, change_source('"""', "# "), "needs a docstring that says what is asked"),
         ("regions", EXERCISE, lambda cell: cell.update(source=cell.source + "\nx = 1"), "functions and classes alone"),
+        ("rebound", TEST, change_source('"""', 'torch = 1\n"""'), f"{TEST} defines torch anew, which "),
+        ("rebound", EXAMPLE, lambda cell: cell.update(source=f"torch = 1\n{cell.source}"), f"{EXAMPLE} defines torch anew, which "),
         ("long", EXAMPLE, lambda cell: cell.update(source="1\n" * 26), "students see 26 lines of 08-ex1-try: at "),
         ("long", EXERCISE, change_source("### END", "1\n    " * 40 + "### END"), f"{EXERCISE} has"),
         ("markup", EXAMPLE, lambda cell: cell.update(source=":::{note}\n:::"), "JupyterLab shows the ::: or ```{…} of"),
@@ -158,6 +160,7 @@ def test_what_no_lesson_may_have_is_named_with_its_place(rule, cell, change, say
     find = {
         "cells": lambda cells: rules.strange_cells(LESSON, cells),
         "regions": rules.strange_regions,
+        "rebound": rules.rebound_names,
         "long": rules.long_cells,
         "markup": rules.strange_markup,
         "statement": rules.long_statements,
@@ -219,9 +222,10 @@ def test_an_answer_with_a_check_that_is_none_is_named():
 
 def test_an_answer_without_a_record_and_a_record_without_an_answer_are_named():
     answer = Answer("rounds_up", LESSON, EXERCISE, "", "")
-    assert rules.unlike_the_record([answer], [(EXERCISE, "rounds_down")]) == [
+    other = Answer("adds_one", LESSON, EXERCISE, "", "")
+    assert rules.unlike_the_record([answer, other], [(EXERCISE, "rounds_down")]) == [
         "rounds_down is recorded, but no wrong answer: make audit LESSONS=08-ex1 RECORD=1",
-        "rounds_up is not recorded: make audit LESSONS=08-ex1 RECORD=1",
+        "adds_one, rounds_up are not recorded: make audit LESSONS=08-ex1 RECORD=1",
     ]
 
 

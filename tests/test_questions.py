@@ -3,12 +3,15 @@
 import csv
 import io
 import shutil
+from urllib.parse import quote
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.authoring import rules
+from autograder.grading import limits
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import restore
 from autograder.insight import answers_as_files, lms, marks, mistakes, regrade, report
@@ -21,6 +24,22 @@ pytestmark = pytest.mark.apart
 WORDS, CODE, TASK = "07-q1-why", "07-q2-show", "07-q3-try"
 POINTS = {WORDS: 2.0, CODE: 3.0, TASK: 4.0}
 SCRIPT = "<script>document.title='planted'</script>"
+#: A picture of one pixel, and one that is too large.
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+HUGE = PNG.rstrip("=") + "A" * limits.PICTURE
+#: Pictures of a student's cells: those that are kept, and names of those that are not.
+KEPT = {"mine.png": {"image/png": PNG}, "my photo.jpg": {"image/jpeg": "/9j/4AAQSkZJRgABAQ=="}}
+NOT_KEPT = {
+    "drawn.svg": {"image/svg+xml": "<svg onload='x()'/>"}, "huge.png": {"image/png": HUGE},
+    "text.png": {"image/png": "<script>"}, "none.png": {}, "moving.png": {"image/gif": "R0lGODlh"},
+}  # fmt: skip
+
+
+def with_pictures(one, pictures):
+    """A cell whose text shows each of these."""
+    one.source += "".join(f" ![it](attachment:{quote(name)})" for name in pictures)
+    one.attachments = pictures
+    return one
 
 
 def asked(name, kind, source):
@@ -38,6 +57,10 @@ def with_questions():
         asked(CODE, "code", "### BEGIN SOLUTION\nprint('model answer')\n### END SOLUTION"),
         asked(TASK, "markdown", "Try it.\n\n### BEGIN MARK SCHEME\nTwo points for *each* try.\n### END MARK SCHEME"),
     ]
+    nb.cells[-1].source = "Try it. ![as here](attachment:task.png)" + nb.cells[-1].source.removeprefix("Try it.")
+    nb.cells[-1].attachments = {"task.png": {"image/png": f"{PNG[:-2]}AA"}}
+    nb.cells[-3].source = nb.cells[-3].source.replace("model answer", "model answer ![s](attachment:secret.png)")
+    nb.cells[-3].attachments = {"secret.png": {"image/png": PNG}}
     return nb
 
 
@@ -150,7 +173,8 @@ def test_students_get_the_question_and_neither_model_answer_nor_mark_scheme(rele
     assert "model answer" not in text and "Two points" not in text
     assert cell(released, WORDS).source == "Why?\n\nYOUR ANSWER HERE"
     assert "NotImplementedError" in cell(released, CODE).source
-    assert cell(released, TASK).source.strip() == "Try it."
+    assert cell(released, TASK).source.strip() == "Try it. ![as here](attachment:task.png)"
+    assert "secret.png" not in text and PNG not in text and list(cell(released, TASK).attachments) == ["task.png"]
 
 
 def test_work_in_words_is_not_overwritten_by_a_release(released, tmp_path):
@@ -227,6 +251,48 @@ def test_spoilt_cells_are_shown_to_who_grades_and_cost_nothing_by_themselves(cou
     (at,) = (number for number, one in enumerate(nb.cells) if notebook.is_task(one))
     assert nb.cells[at + 1].source.endswith("I wrote here.") and "I wrote" not in nb.cells[at].source
     assert "Two points" in nb.cells[at].source, "formgrader shows the mark scheme"
+
+
+def test_pictures_reach_who_grades_and_the_page_or_both_are_told(course, released):
+    def draw(nb):
+        answer(nb)
+        with_pictures(cell(nb, WORDS), KEPT | {"unused.png": {"image/png": "iVBORw0KGgoAAAA"}} | NOT_KEPT)
+        cell(nb, WORDS).source = cell(nb, WORDS).source.replace(" ![it](attachment:unused.png)", "")
+        cell(nb, "mine").source += ' <img src="attachment:mine.png" width="300">'
+        cell(nb, "mine").attachments = {"mine.png": KEPT["mine.png"]}
+
+    hand_in(course, "ada", released, draw)
+    grade(course)
+    nb = nbformat.read(course.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", as_version=4)
+    nbformat.validate(nb)
+    assert cell(nb, WORDS).attachments == KEPT and list(cell(nb, TASK).attachments) == ["task.png"]
+    shown = [image.get("src") for image in BeautifulSoup(section(course, "ada", WORDS), "html.parser").find_all("img")]
+    kept = [f"data:{kind};base64,{data}" for one in KEPT.values() for kind, data in one.items()]
+    assert shown == kept + [None] * len(NOT_KEPT)
+    whole = BeautifulSoup(page(course, "ada"), "html.parser").find("details", class_="whole")
+    assert whole.find("img", width="300")["src"] == kept[0], "behind the task"
+    for text in (page(course, "ada"), report_of(course)):
+        (line,) = [line for line in text.split("\n") if "Left out of the text" in line]
+        assert all(name in line for name in NOT_KEPT) and "unused" not in line
+
+
+def test_another_picture_is_another_answer(course, released):
+    hand_in(course, "ada", released, lambda nb: (answer(nb), with_pictures(cell(nb, WORDS), KEPT)))
+    grade(course)
+    enter(course, "ada", WORDS, 1.0)
+    other = {"mine.png": {"image/png": f"{PNG[:-3]}A=="}, "my photo.jpg": KEPT["my photo.jpg"]}
+    hand_in(course, "ada", released, lambda nb: (answer(nb), with_pictures(cell(nb, WORDS), other)))
+    grade(course)
+    assert WORDS in to_grade(course, "ada") and "handed in anew since" in section(course, "ada", WORDS)
+
+
+def test_a_picture_in_a_mark_scheme_is_refused_with_the_reason(course):
+    def draw(nb):
+        cell(nb, "xq3").source = cell(nb, "xq3").source.replace("Two", "![s](attachment:task.png) Two")
+
+    change_lesson(course, draw)
+    with pytest.raises(ValueError, match="Encountered an attachment in a marking scheme"):
+        course.prepare(LESSON)
 
 
 def test_words_in_a_code_cell_are_read_as_words():

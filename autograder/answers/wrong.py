@@ -143,7 +143,10 @@ def changed(source: str, diff: list[str], start: int = 1) -> str:
             raise BadLineError(start, "nothing says where these lines go: add a line that stays, a blank in front")
         found = [at for at in range(len(lines)) if lines[at : at + len(old)] == old]
         if len(found) != 1:
-            raise BadLineError(start, f"the cell has {len(found)} such places, expected one: {old[0].strip()!r} …")
+            where = f"the cell has {len(found)} such places, expected one: {old[0].strip()!r} …"
+            apart = not found and all(line in lines for line in old)
+            near = "its lines do not stand together in the cell: write a line @@ between two places"
+            raise BadLineError(start, near if apart else where)
         places.append((found[0], old, new, start))
         diff, start = diff[length + 1 :], start + length + 1
     end = len(lines)

@@ -77,11 +77,11 @@ def refuse(lesson: str, function: str, points: float) -> None:
         if cell.cell_type == "code" and function in names.of_source(cell.source, "").defines:
             raise ValueError(f"the name {function} is taken: {notebook.place(cell.id)} defines it")
     answers = answer.solutions(lesson)
-    for size in drafts.sizes(lesson):
-        more = {"exercises": 1, "cells": 4}.get(size.what, 0)
-        if more and size.most is not None and size.got + more > size.most:
-            have = f"it has {size.got} {size.what}, and a lesson has at most {size.most}"
-            raise ValueError(f"{lesson} is full: {have}")
+    if size := full(lesson):
+        have = f"it has {size.got} {size.what}, and a lesson has at most {size.most}"
+        room = ", ".join(other[:2] for other in notebook.lessons() if not full(other))
+        others = f"in lessons {room} there is room" if room else "and so are all others"
+        raise ValueError(f"{lesson} is full: {have}; {others}, and `autograder new-lesson` begins another one")
     names_taken = {one.name for one in [*wrong.of_lesson(lesson), *right.of_lesson(lesson)]}
     cell = f"{lesson[:2]}-ex{len(answers) + 1}"
     if any(name.startswith(f"{function}_") for name in names_taken):
@@ -91,6 +91,13 @@ def refuse(lesson: str, function: str, points: float) -> None:
     module = answer.folder(lesson) / "checks" / f"{function}.py"
     if module.exists():
         raise ValueError(f"{module.relative_to(notebook.ROOT)} exists: move it away first, or choose another name")
+
+
+def full(lesson: str) -> drafts.Size | None:
+    """Of what a lesson has too much already for one more exercise, or None."""
+    more = {"exercises": 1, "cells": 4}
+    sizes = (one for one in drafts.sizes(lesson) if one.what in more and one.most is not None)
+    return next((one for one in sizes if one.got + more[one.what] > (one.most or 0)), None)
 
 
 def plan(root: Path, lesson: str, function: str, points: float) -> dict[str, str]:

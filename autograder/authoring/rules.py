@@ -19,10 +19,12 @@ from autograder.answers.answer import Answer
 from autograder.authoring import drafts, new_lesson
 from autograder.checking.check import Check
 from autograder.lessons import notebook
-from autograder.lessons.names import UNPARSABLE
+from autograder.lessons.names import UNPARSABLE, of_cell
 
 #: Exercises whose answer the exercises after them show at work.
 LATER = {"13-ex4-backward", "17-ex3-invariants"}
+#: The cell of an exercise that gives a name of another cell a new value on purpose, for cells behind the exercise.
+REBOUND = {("06-ex5-try", "whole")}
 #: What stands in all parts of an exercise that `new-exercise` has made, until its author has written them.
 TO_REPLACE = "Replace this"
 #: Words in a statement, without hints and formulas; about 120 are usual.
@@ -55,6 +57,7 @@ def of_lesson(lesson: str) -> list[str]:
         *wrong_sizes(lesson),
         *strange_cells(lesson, cells),
         *strange_regions(cells),
+        *rebound_names(cells),
         *long_cells(cells),
         *long_statements(cells),
         *wrong_points(lesson, cells),
@@ -173,6 +176,28 @@ def strange_regions(cells: Iterable[NotebookNode]) -> list[str]:
         if role == "solution" and not _defines_alone(cell.source):
             found.append(f"{place}: {cell.id} should define functions and classes alone: move the rest to another cell")
     return found
+
+
+def rebound_names(cells: Iterable[NotebookNode]) -> list[str]:
+    """The cells of an exercise that give a name of another cell a new value, which a cell behind the exercise reads.
+
+    Whoever runs the whole notebook meets an error in the reader, and the cell at fault is elsewhere.
+    """
+    found, bound = [], dict[str, list[NotebookNode]]()
+    for cell in (cell for cell in cells if cell.cell_type == "code"):
+        with contextlib.suppress(*UNPARSABLE):
+            names = of_cell(cell)
+            for name in sorted(names.reads - names.defines):
+                *before, last = bound.get(name) or [cell]
+                others = [one for one in before if _role(one) != "grade" and short_of(one.id) != short_of(last.id)]
+                in_exercise = re.fullmatch(r"\d+-ex\d+", short_of(last.id)) and short_of(cell.id) != short_of(last.id)
+                if in_exercise and (others or _role(last) == "grade") and (last.id, name) not in REBOUND:
+                    meant = f", and {others[-1].id} defines" if others else ""
+                    what = f"{last.id} defines {name} anew, which {cell.id} reads{meant}"
+                    found.append(f"{notebook.place(last.id)}: {what}: choose another name")
+            for name in names.defines:
+                bound.setdefault(name, []).append(cell)
+    return list(dict.fromkeys(found))
 
 
 def long_cells(cells: Iterable[NotebookNode]) -> list[str]:
@@ -323,9 +348,12 @@ def strange_answers(own: Iterable[Check], answers: list[Answer]) -> list[str]:
 def unlike_the_record(answers: list[Answer], recorded: Iterable[tuple[str, str]]) -> list[str]:
     """The wrong answers of which nothing is recorded, and what is recorded of answers that are no more."""
     known, there = {(one.cell, one.name) for one in answers}, set(recorded)
-    todo = [(cell, name, "is not recorded") for cell, name in known - there]
-    todo += [(cell, name, "is recorded, but no wrong answer") for cell, name in there - known]
-    return [f"{name} {what}: {verdicts.to_record(cell)}" for cell, name, what in sorted(todo)]
+    found = []
+    for pairs, what in ((there - known, "recorded, but no wrong answer"), (known - there, "not recorded")):
+        for cell in sorted({cell for cell, _ in pairs}):
+            names = sorted(name for other, name in pairs if other == cell)
+            found.append(f"{', '.join(names)} {'are' if names[1:] else 'is'} {what}: {verdicts.to_record(cell)}")
+    return found
 
 
 def not_replaced(folder: Path) -> list[str]:

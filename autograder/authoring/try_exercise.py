@@ -102,8 +102,14 @@ def audited(exercise: Exercise) -> Iterator[str]:
     if faults := dict.fromkeys(fault for verdict in verdicts for fault in verdict.faults):
         yield from faults  # all else may follow from these
         return
+    unrecorded = False
     for verdict in verdicts:
-        yield from (f"{verdict.case.kind} answer {verdict.case.name}: {said}" for said in verdict.complaints)
+        said = list(verdict.complaints)
+        if said and said[0].startswith(audit.UNRECORDED):  # `style` says what to do
+            unrecorded, said = True, said[2:]
+        yield from (f"{verdict.case.kind} answer {verdict.case.name}: {line}" for line in said)
+    if unrecorded:  # else each check seems to be one that nothing fails
+        return
     own = {row.check for row in _rows(exercise)}
     yield from (line for line in matrix.complaints(exercise.lesson) if line.split(":")[0] in own)
 
@@ -143,9 +149,10 @@ def _hand_in(course: Course, one: Answer) -> None:
 
 def checks_of(exercise: Exercise) -> list[str]:
     """A line for each check: what it is worth, and how many of the wrong answers fail it, and it alone."""
+    recorded = all(one.breaks for one in wrong.of_exercise(exercise.cell))
     return [
         f"  {row.check}, {row.weight}{' points' * (row.weight != matrix.VETO)}: "
-        f"{len(row.failing)} wrong answers fail it, {len(row.alone)} alone"
+        f"{f'{len(row.failing)} wrong answers fail it, {len(row.alone)} alone' if recorded else 'not recorded'}"
         for row in _rows(exercise)
     ]
 

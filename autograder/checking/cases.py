@@ -11,7 +11,7 @@ A check yields cases. Each says what is run and what is expected; all else is do
 
 `reduce(rank, world_size, ShardedGradient, grads)` is a driver. It runs in each rank and returns facts: a dataclass
 whose fields carry their words, `shard: Any = fact("the reduced gradient")`, or a list of such, one for each moment.
-What `expect` does not mention is not compared. `sends` is what each rank has to send, in order. Cases in a row on
+What `expect` does not mention is not compared. `sends` is what each rank has to call, in order. Cases in a row on
 equally many ranks share a launch. The first fact that differs fails the check: its words, the moment, the rank, what
 came and what was expected make the sentence; its values on all ranks, and the facts that are a `clue`, the evidence.
 What is yes or no is a `complaint`: the sentence itself, or "". `Call(function, *args, gives=…)` needs no driver. A
@@ -20,6 +20,7 @@ check that none of this fits compares by itself, and yields nothing.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
@@ -34,6 +35,7 @@ import numpy as np
 import torch
 
 from autograder.checking.expect import (
+    LONG,
     WRONG,
     CheckFailed,
     collective,
@@ -47,6 +49,9 @@ from autograder.checking.expect import (
 )
 from autograder.checking.stage import call_inside, jailed, picture, preload, run_ranks
 from ranks.ledger import Ledger, Message
+
+#: Characters of an input that a failure shows, if the check says how (`shows`); without, it shows at most LONG.
+INPUT = 1_000
 
 #: The expectation of a fact that is not compared.
 ANYTHING: Any = ...
@@ -109,12 +114,14 @@ class at_most:  # noqa: N801
 class Case:
     """`ranks` ranks run the driver `run(rank, ranks, *args)`.
 
-    name: of the input. expect: the facts of each rank. sends: [(collective, bytes), …], with a third entry that says
-    what it is, if that helps; None if it does not matter; a rank that is alone may leave any out. scalars: how many
-    collectives of one number there may be besides. because: a clause that helps whoever sends something else. must: a
-    sentence that stands before whatever it is that the ranks raise, or wait for; such a case has a launch of its own.
-    parts: into how many parts the driver's own barriers cut the case. judge: (rank, its messages in each part) → a
-    sentence on what is wrong with them, or "", where `sends` cannot say it.
+    name: of the input. shows: the input as a student should see it, where the arguments are too long. expect: the facts
+    of each rank. sends: [(operation, bytes), …], what each rank calls, in order, receives included, the same on all
+    ranks (else use `judge`); with a third entry that says what it is, if that helps; None if it does not matter; a rank
+    that is alone may leave any out. scalars: how many collectives of one number there may be besides. because: a clause
+    that helps whoever sends something else. must: a sentence that stands before whatever it is that the ranks raise, or
+    wait for; such a case has a launch of its own. parts: into how many parts the driver's own barriers cut the case.
+    judge: (rank, its messages in each part) → a sentence on what is wrong with them, or "", where `sends` cannot say it
+    (it is not given the case: define it where the case is made).
     """
 
     name: str
@@ -128,6 +135,7 @@ class Case:
     must: str = ""
     parts: int = 1
     judge: Callable[[int, list[Ledger]], str] | None = None
+    shows: str = ""
 
     def __post_init__(self) -> None:
         self.name = f"{count_of_ranks(self.ranks)}, {self.name}"
@@ -155,7 +163,8 @@ class Call:
     It gets copies of the arguments. A driver that gets a student's function among them runs next to the submission.
     sees: (result, *the copies) → what is compared, a value or facts; the result itself if not given. what: the value's
     name in a sentence. because: a clause that helps. name: of the input; the call as a student would write it, if not
-    given. evidence: of every failure of `raises`, where it does not matter what happened instead.
+    given. shows: the input as a student should see it, where the arguments are too long. evidence: of every failure of
+    `raises`, where it does not matter what happened instead.
     """
 
     def __init__(
@@ -170,9 +179,11 @@ class Call:
         what: str = "what it returns",
         because: str = "",
         evidence: Any = None,
+        shows: str = "",
     ):
         self.function, self.args, self.gives, self.sees, self.raises = function, args, gives, sees, raises
         self.naming, self.name, self.what, self.because, self.evidence = naming, name, what, because, evidence
+        self.shows = shows
 
     def fault(self) -> str:
         """What is wrong with the call itself, or ""."""
@@ -252,20 +263,43 @@ def _make(case: Any, names: dict[int, str]) -> None:
         case.name = f"{names[id(case.function)]}({', '.join(map(shown, case.args))})"
     memo: dict = {}
     args = [_copy(one, memo) for one in case.args]
-    if case.raises:
-        how = {"error": case.raises, "mentions": case.naming, "evidence": case.evidence}
-        expect_raises(case.name, call_inside, case.function, *args, **how)
-        return
-    try:
+    with _showing_the_input(case):
+        if case.raises:
+            how = {"error": case.raises, "mentions": case.naming, "evidence": case.evidence}
+            expect_raises(case.name, call_inside, case.function, *args, **how)
+            return
         seen = case.sees(call_inside(case.function, *args), *args)
         if _is_facts(case.gives):
             _judge(case, [case.gives], [seen])
         else:
             _compare(seen, case.gives, case.what, case.because)
+
+
+@contextlib.contextmanager
+def _showing_the_input(case: Any) -> Iterator[None]:
+    """Inside, what turns out wrong names the case, with its input where that is short. The evidence is without it."""
+    try:
+        yield
     except CheckFailed as failure:
-        if failure.case or failure.kind != WRONG:
+        if failure.kind != WRONG or failure.case not in ("", case.name):
             raise
-        raise CheckFailed(failure.message, case.name, _plain(failure.got)) from None
+        got = failure.got if failure.case else _plain(failure.got)
+        given = [one for one in case.args if not callable(one)]
+        text = case.shows[:INPUT] or (
+            ", ".join(shown(one, LONG + 1) for one in given) if all(map(_is_data, given)) else ""
+        )
+        hidden = text in case.name or (not case.shows and len(text) > LONG)
+        name = case.name if hidden else f"{case.name}; the input: {text}"
+        raise CheckFailed(failure.message, name, got, compared=(case.name, got)) from None
+
+
+def _is_data(value: Any) -> bool:
+    """Is this a value that reads as it is written: numbers, texts, arrays, and lists and dicts of them?"""
+    if isinstance(value, dict):
+        return all(map(_is_data, [*value, *value.values()]))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, (str, bytes, Real, np.ndarray))
 
 
 def _copy(value: Any, memo: dict) -> Any:
@@ -307,8 +341,9 @@ def _launch(cases: list[Any]) -> None:
         messages = [parts[start : start + case.parts] for parts in of_ranks]
         if len(cases) > 1:
             picture(Ledger(sorted(itertools.chain(*itertools.chain(*messages)), key=lambda m: m.start), case.ranks))
-        _judge(case, case.expect, [found[number] for found in results])
-        _judge_all_messages(case, messages)
+        with _showing_the_input(case):
+            _judge(case, case.expect, [found[number] for found in results])
+            _judge_all_messages(case, messages)
         start += case.parts
 
 
@@ -490,6 +525,8 @@ def _dtype(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """A value as evidence: tensors as arrays, floating ones in float64."""
+    if isinstance(value, np.integer):
+        return int(value)
     if hasattr(value, "detach"):
         value = value.detach()
         value = (value.double() if value.is_floating_point() else value).numpy()

@@ -297,7 +297,10 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal and of the same type, item by item; arrays and tensors of the same dtype, shape and bytes."""
+    """Equal and of the same type, item by item; arrays and tensors of the same dtype, shape and bytes.
+
+    Whole numbers are compared by their values: numpy's are as good as Python's. A bool is none.
+    """
     if hasattr(a, "detach") or hasattr(b, "detach"):
         if not (hasattr(a, "detach") and hasattr(b, "detach")) or a.dtype != b.dtype:
             return False
@@ -309,7 +312,12 @@ def same(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    return type(a) is type(b) and a == b
+    return (type(a) is type(b) or (is_whole(a) and is_whole(b))) and bool(a == b)
+
+
+def is_whole(value: Any) -> bool:
+    """Is this a whole number, of Python or of numpy?"""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 class _Nothing:
@@ -353,7 +361,7 @@ LONG = 200
 
 
 def _text(value: Any) -> str:
-    return repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
+    return repr(value.tolist()) if isinstance(value, (np.ndarray, np.integer)) else repr(value)
 
 
 def shown(value: Any, most: int = LONG) -> str:

@@ -49,11 +49,17 @@ if TYPE_CHECKING:
     from autograder.lessons.course_settings import Settings
 
 
-#: Said of a submission that is not remembered as graded.
+#: Said of a submission that is not remembered as graded, and of the same one when `grade` has tried it once more.
 STARVED = (
     "it met a limit of time, also when it was tried alone, while other programs had the processors; the next `grade` "
-    "tries it again"
+    "tries it once more"
 )
+STARVED_AGAIN = (
+    "it met a limit of time again, while other programs had the processors; this result stays until the notebook "
+    "changes, or until you run `autograder grade {1} --student {0} --force` on a quieter machine"
+)
+#: Stands before the fingerprint of such a submission that has been tried in one `grade`.
+ONCE = "once "
 
 #: Bytes: the system takes 107 for the name of a socket, and below this folder they have about 35.
 LONGEST_TMPDIR = 70
@@ -263,16 +269,19 @@ class Course:
             student, lesson = task.name
             bar.say(f"graded {student} {lesson}")
             # Until it is written, it is not graded, whatever was remembered of it.
-            if done.pop("/".join(task.name), None) is not None:
+            if (before := done.pop("/".join(task.name), None)) is not None:
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
             fingerprint = self._taken[task.name][1]
             problem = self.write_grade(student, lesson, executed, error)
             if problem:
                 problems.append(problem)
-            elif _decided_by_others(executed):
-                bar.note(f"{student} {lesson}: {STARVED}")
             else:
-                done["/".join(task.name)] = fingerprint
+                state = fingerprint
+                if _decided_by_others(executed):
+                    again = before is not None and before.removeprefix(ONCE) == fingerprint
+                    bar.note(f"{student} {lesson}: {STARVED_AGAIN.format(student, lesson) if again else STARVED}")
+                    state = fingerprint if again else ONCE + fingerprint
+                done["/".join(task.name)] = state
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
             bar.done(task.name)
         return problems

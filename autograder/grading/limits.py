@@ -45,6 +45,8 @@ PICTURE_MESSAGES, PICTURE_SPANS, SPAN_NAME, ALT = 150, 300, 100, 10_000
 
 #: Characters of a notebook's file; cells; objects and lists in it, outputs and metadata included.
 FILE, CELLS, PARTS = 50_000_000, 2_000, 200_000
+#: Characters, in base64, of a picture in a cell of text, and of all of them.
+PICTURE, ALL_PICTURES = 4_000_000, 16_000_000
 #: Names in a submission's folder and below that are looked at, and that are listed; how deep its folders may lie.
 SCANNED, NAMES, DEPTH = 20_000, 1_000, 20
 #: Bytes of one declared data file, their number, and bytes of all of them: less than one message to the jail holds.

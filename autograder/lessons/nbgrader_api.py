@@ -7,6 +7,7 @@ import errno
 import functools
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,4 +152,7 @@ class _Complaints(logging.Handler):
         text = record.getMessage().strip()
         if record.levelno >= logging.ERROR and not self.first and not text.startswith("There was an error"):
             lines = text.splitlines()
-            self.first = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+            if lines[0].startswith("Traceback"):  # what was raised may have a message of several lines
+                start = max((at for at, line in enumerate(lines) if re.match(r"[\w.]+(:|$)", line)), default=-1)
+                lines = [" ".join(" ".join(lines[start:]).split())]
+            self.first = lines[0]

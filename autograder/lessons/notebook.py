@@ -17,6 +17,7 @@ import linecache
 import re
 import sys
 import traceback
+import urllib.parse
 from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType
@@ -198,6 +199,12 @@ def answer_cells(nb: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 def answer_of(test: str) -> str:
     """The answer cell that a test cell belongs to: `03-ex1-worker-gradient-test` tests `03-ex1-worker-gradient`."""
     return test.removesuffix("-test")
+
+
+def address_of(attachment: str) -> re.Pattern[str]:
+    """How a cell's text names one of the pictures attached to it, in a link or in a tag."""
+    names = "|".join({re.escape(attachment), re.escape(urllib.parse.quote(attachment))})
+    return re.compile(rf"attachment:(?:{names})(?=[\s)\"'>]|$)")
 
 
 def natural(name: str) -> list:

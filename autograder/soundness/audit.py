@@ -46,6 +46,8 @@ from autograder.lessons import keys, names, notebook
 from autograder.lessons.files import write_whole
 from autograder.soundness import disguises, matrix, tables
 
+#: How a complaint about an answer begins of which nothing is recorded; what it was seen to fail follows.
+UNRECORDED = "what it fails is not recorded"
 #: Where the cases that have held are recorded, one file per exercise.
 VERDICTS = notebook.ROOT / "_build" / "audit"
 
@@ -178,7 +180,7 @@ def _unlike_its_record(known: Answer, losses: Losses, lost: list[nbformat.Notebo
         return []
     seen = f"+{verdicts.line(known.cell, known.name, losses)}"
     if recorded == NOT_RECORDED:
-        return [f"what it fails is not recorded: {verdicts.to_record(known.cell)}", seen]
+        return [f"{UNRECORDED}: {verdicts.to_record(known.cell)}", seen]
     own, *others = sorted(lost, key=lambda test: test.id != f"{known.cell}-test")
     why = [f"{name} fails: {text}" for name, text in matrix.failing(own).items() if name and name not in recorded.fails]
     if losses.fails == recorded.fails:

@@ -1,4 +1,4 @@
-"""Two steps that take part in nbgrader's own: one lists checks at release, one runs a submission at autograding."""
+"""Steps that take part in nbgrader's own: three at release, and one that runs a submission at autograding."""
 
 from __future__ import annotations
 
@@ -52,6 +52,19 @@ class ListChecks(NbGraderPreprocessor):
         for cell in nb.cells:
             cell.metadata.pop(adapted.SHARED, None)
         return nb, resources
+
+
+class ClearAttachments(NbGraderPreprocessor):
+    """Releases only those pictures that the text of their cell still names, and so none of a model answer."""
+
+    def preprocess_cell(
+        self, cell: nbformat.NotebookNode, resources: dict, index: int
+    ) -> tuple[nbformat.NotebookNode, dict]:
+        """One cell without the attachments that nothing shows."""
+        pictures = cell.pop("attachments", {})
+        if kept := {name: data for name, data in pictures.items() if notebook.address_of(name).search(cell.source)}:
+            cell.attachments = kept
+        return cell, resources
 
 
 class RunCells(NbGraderPreprocessor):

@@ -1,7 +1,8 @@
 """Reads what was handed in, whatever is in the file: if a person can read the answers in it, they are graded.
 
-Of a cell only its type, source, id and nbgrader's metadata are kept, so nothing else in a file can keep it from being
-read: no output, no other metadata, no missing field. What cannot be read becomes a notebook that says why.
+Of a cell only its type, source, id, nbgrader's metadata and the pictures that its text shows are kept, so nothing else
+in a file can keep it from being read: no output, no other metadata, no missing field. What cannot be read becomes a
+notebook that says why.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nbformat.v4.nbbase import random_cell_id
 
 from autograder.grading import limits
 from autograder.grading.nbgrader import submission_files
-from autograder.lessons.notebook import answer_cells, is_task, nbgrader_role
+from autograder.lessons.notebook import address_of, answer_cells, is_task, nbgrader_role
 
 #: Marks the notebooks that this process has written; a submission cannot know it.
 OURS = secrets.token_hex(16)
@@ -84,6 +85,7 @@ def read_submission(content: bytes | str, remarks: list[str] | None = None) -> n
             most = f"at most {limits.CELLS:,} are graded"
             raise UnreadableError(f"has {len(cells):,} cells ({most}): remove some, and hand it in again")
         kept = _with_own_ids(within_all_source([fresh_cell(cell) for cell in cells]))
+        remarks += _keep_pictures(kept)
         mark = nb.get("metadata", {}).get("autograder", {}) if ours else {}
         said = str(mark.get("problem", "")), [*mark.get("remarks", []), *remarks]
         return notebook_of(kept, *said, str(mark.get("python", "")) if ours else _python(nb))
@@ -252,6 +254,8 @@ def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
     }
     source = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     fresh = new_cell(kind, limits.source(limits.well_formed(source), kind), kept)
+    if kind == "markdown" and isinstance(cell.get("attachments"), dict):
+        fresh.attachments = cell["attachments"]  # until `_keep_pictures` has looked at them
     # Colab keeps an id that came with the file in the metadata.
     for name in (cell.get("id"), metadata.get("id")):
         if isinstance(name, str) and re.fullmatch(r"[a-zA-Z0-9-_]{1,64}", name):
@@ -273,6 +277,42 @@ def within_all_source(cells: list[nbformat.NotebookNode | None]) -> list[nbforma
     return kept
 
 
+#: How pictures of the kinds that are kept begin, in base64.
+PICTURES = {"image/png": "iVBORw0KGgo", "image/jpeg": "/9j/"}
+
+
+def _keep_pictures(cells: list[nbformat.NotebookNode]) -> list[str]:
+    """Keep of the attachments of cells the pictures that the text shows; a remark on those that are left out."""
+    left_out, room = list[str](), limits.ALL_PICTURES
+    for cell in cells:
+        shown = {
+            name: data for name, data in cell.pop("attachments", {}).items() if address_of(name).search(cell.source)
+        }
+        for name, bundle in shown.items():
+            kind, data = _picture(bundle)
+            if kind and len(data) <= min(limits.PICTURE, room):
+                room -= len(data)
+                cell.setdefault("attachments", nbformat.NotebookNode())[name] = nbformat.from_dict({kind: data})
+            else:
+                left_out.append(limits.printable(name))
+    if not left_out:
+        return []
+    sizes = f"{limits.PICTURE * 3 // 4_000_000} MB each and {limits.ALL_PICTURES * 3 // 4_000_000} MB together"
+    kinds = f"only PNG and JPEG pictures are shown, of at most {sizes}"
+    return [f"Left out of the text: {limits.listed(left_out)}; {kinds}."]
+
+
+def _picture(bundle: Any) -> tuple[str, str]:
+    """The kind and the data, in base64, of an attachment that is a picture as those in PICTURES; '' if it is none."""
+    for kind, start in PICTURES.items():
+        data = bundle.get(kind) if isinstance(bundle, dict) else None
+        data = "".join(map(str, data)) if isinstance(data, list) else data
+        data = "".join(data.split()) if isinstance(data, str) else ""
+        if data.startswith(start) and re.fullmatch(r"[A-Za-z0-9+/]*={0,2}", data):
+            return kind, data
+    return "", ""
+
+
 def _with_own_ids(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     """These cells, each with an id of its own: the first of several keeps the one that they share."""
     known: set[str] = set()
@@ -283,10 +323,16 @@ def _with_own_ids(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookN
     return cells
 
 
-def new_cell(kind: str, source: str, metadata: dict | None = None, cell_id: str = "") -> nbformat.NotebookNode:
-    """A cell as nbformat makes it. Not validated by itself, which takes long: the notebook is, when it is written."""
+def new_cell(
+    kind: str, source: str, metadata: dict | None = None, cell_id: str = "", pictures: dict | None = None
+) -> nbformat.NotebookNode:
+    """A cell as nbformat makes it. Not validated by itself, which takes long: the notebook is, when it is written.
+
+    pictures: the attachments of a cell of text.
+    """
     common = {"id": cell_id or random_cell_id(), "cell_type": kind, "metadata": metadata or {}, "source": source}
-    return nbformat.from_dict({**common, **PARTS[kind]})
+    attached = {"attachments": pictures} if pictures and kind == "markdown" else {}
+    return nbformat.from_dict({**common, **PARTS[kind], **attached})
 
 
 def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.NotebookNode) -> list[str]:
@@ -297,10 +343,14 @@ def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.Notebook
 
 def _written(nb: nbformat.NotebookNode) -> dict[str, list[str]]:
     """What gives points → what the student wrote for it: one cell, or for a task all cells that are nobody else's."""
-    own = [cell.source for cell in nb.cells
+    own = [_with_pictures(cell) for cell in nb.cells
            if not nbgrader_role(cell) and not cell.metadata.get("autograder", {}).get("setup")]  # fmt: skip
     found = {cell.id: own for cell in nb.cells if is_task(cell)}
     for cell in answer_cells(nb):
         tested = nbgrader_role(cell) == "solution"
-        found[f"{cell.id}-test" if tested else cell.id] = [cell.source]
+        found[f"{cell.id}-test" if tested else cell.id] = [_with_pictures(cell)]
     return found
+
+
+def _with_pictures(cell: nbformat.NotebookNode) -> str:
+    return f"{cell.source}{cell.get('attachments', '')}"

@@ -28,7 +28,11 @@ from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
 from autograder.lessons.files import write_whole
-from autograder.lessons.notebook import answer_of, natural
+from autograder.lessons.notebook import answer_of, is_task, natural
+from autograder.lessons.release import STUB
+
+#: The start of a function or a class, and its name.
+DEFINITION = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)
 
 PUT_BACK = "The test cell was missing and has been put back."
 EARLIER = "The test cell is that of an earlier version of the lesson; the present one was run."
@@ -72,8 +76,15 @@ class SourceCell:
         """The name under which its points are: its own, or for an answer with a test that of the test."""
         return self.name if self.is_test or self.by_hand else f"{self.name}-test"
 
-    def cell(self, source: str | None = None) -> nbformat.NotebookNode:
-        """The cell with nbgrader's metadata; `source` is the student's text, if it counts."""
+    @property
+    def functions(self) -> list[str]:
+        """The functions and classes that it defines; in a stub, those that students write."""
+        _, *parts = DEFINITION.split(self.source)
+        found = list(zip(parts[::2], parts[1::2], strict=True))
+        return [name for name, body in found if STUB in body] or [name for name, _ in found]
+
+    def cell(self, source: str | None = None, pictures: dict | None = None) -> nbformat.NotebookNode:
+        """The cell with nbgrader's metadata; `source` is the student's text, if it counts, `pictures` what it shows."""
         role: dict[str, Any] = {
             "grade": self.is_test or (self.by_hand and not self.is_task),
             "solution": not self.is_test and not self.is_task,
@@ -84,7 +95,7 @@ class SourceCell:
         if self.is_test or self.by_hand:
             role["points"] = self.points
         text = self.source if source is None else source
-        return new_cell(self.cell_type, text, {"nbgrader": role}, self.name)
+        return new_cell(self.cell_type, text, {"nbgrader": role}, self.name, pictures)
 
 
 @dataclass
@@ -116,7 +127,7 @@ class Restored:
 def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -> Restored:
     """Build the cells to run from those of a submission and the gradebook's answer and test cells."""
     known = {source.name: source for source in sources}
-    result = Restored([Named(new_cell(cell.cell_type, cell.source), _name(cell, known)) for cell in submitted])
+    result = Restored([Named(_bare(cell), _name(cell, known)) for cell in submitted])
     _name_by_text(result, known)
     _name_merged(result, known)
     for source in sorted(known.values(), key=lambda source: (source.is_test, natural(source.name))):
@@ -128,6 +139,10 @@ def restore(submitted: list[nbformat.NotebookNode], sources: list[SourceCell]) -
             cell.id = next(name for name in _ids(number) if name not in taken)
             taken.add(cell.id)
     return result
+
+
+def _bare(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    return new_cell(cell.cell_type, cell.source, pictures=cell.get("attachments"))
 
 
 def _place_answer(source: SourceCell, result: Restored) -> None:
@@ -155,7 +170,8 @@ def _place_answer(source: SourceCell, result: Restored) -> None:
     if all_cells[at].cell.cell_type != source.cell_type:
         turned = {"code": "text; it was run as code", "markdown": "code; it is read as text"}[source.cell_type]
         notes.append(f"The answer cell had been turned into {turned}.")
-    all_cells[at] = Named(source.cell(all_cells[at].cell.source), source.name)
+    counts = all_cells[at].cell
+    all_cells[at] = Named(source.cell(counts.source, counts.get("attachments")), source.name)
     # An empty copy below the answer would undo it. Written copies stay and run as cells of the student's own.
     for other in reversed(copies):
         if other != at:
@@ -195,7 +211,7 @@ def _defining(source: SourceCell, result: Restored) -> list[int]:
 
 def _defines(source: SourceCell, text: str) -> bool:
     """Does a code cell's text define a function or class of this answer?"""
-    starts = re.findall(r"^(?:async +def|def|class) +(\w+)", source.source, re.MULTILINE)
+    starts = DEFINITION.findall(source.source)
     if not starts or source.cell_type != "code":
         return False
     name = "|".join(map(re.escape, starts))
@@ -335,6 +351,7 @@ def restored_notebook(
     problem = mark.problem
     restored = restore([] if problem else submitted.cells, sources)
     cells = restored.cells
+    functions = {source.test: source.functions for source in sources if not source.is_test}
     for cell in cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         cell.metadata["autograder"] = (
@@ -343,12 +360,16 @@ def restored_notebook(
             else {
                 "notes": [] if problem else restored.notes.get(name, []),
                 "unwritten": answer_of(name) in restored.unwritten,
+                "functions": functions.get(name, []),
             }
         )
     shared = {cell.id: cell.metadata[adapted.SHARED] for cell in lesson.cells if adapted.SHARED in cell.metadata}
+    pictures = {cell.id: cell.attachments for cell in lesson.cells if is_task(cell) and "attachments" in cell}
     for cell in cells:
         if cell.id in shared:
             cell.metadata[adapted.SHARED] = shared[cell.id]
+        if cell.id in pictures:  # the gradebook keeps only the text
+            cell.attachments = pictures[cell.id]
     if not problem:
         setup_cells.put_back(cells, lesson)
     remarks = [*mark.remarks, *_of_another_lesson(submitted.cells, sources)]

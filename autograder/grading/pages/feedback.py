@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +143,14 @@ def exercise(
     by_machine = " ".join([*ours.get("notes", []), ours.get("comment", "")]).strip()
     comment = answer.metadata.nbgrader.get("comment") if answer is not None else None
     score, most = role.get("score") or 0.0, role.get("points") or 0.0
+    earns = bool(outcomes) and scoring.score(test) > 0
     return {
-        "title": title(test.id),
+        "title": title(test.id, ours.get("functions", [])),
         "anchor": answer_of(test.id),
         "score": score,
         "points": most,
         "result": result_of(score, most, any(one.get("carried") for one in outcomes)),
-        "properties": [] if len(outcomes) < 2 else [property_of(one) for one in outcomes],
+        "properties": [] if len(outcomes) < 2 else [property_of(one, earns) for one in outcomes],
         "all_or_nothing": ours.get(ALL_OR_NOTHING, False),
         "failures": failures(test, answer, secrets),
         "remarks": scoring.remarks(test) if outcomes else [NOT_READ] if unreadable else [],
@@ -197,12 +199,15 @@ def _take_mark_schemes(nb: nbformat.NotebookNode) -> dict[str, str]:
     return found
 
 
-def property_of(outcome: nbformat.NotebookNode) -> dict:
-    """A row of the exercise's table: the sentence, what became of it, its points."""
+def property_of(outcome: nbformat.NotebookNode, earns: bool) -> dict:
+    """A row of the exercise's table: the sentence, what became of it, its points. earns: has the exercise any?"""
     result = "not tried" if outcome.status == NOT_TRIED else "failed"
     if scoring.holds(outcome):
         result = "right" if outcome.get("carried") else "passed"
-    return {"says": outcome.says, "result": result, "points": outcome.points}
+    color = "none" if result == "failed" else "full" if earns and scoring.holds(outcome) else "note"
+    lost = scoring.holds(outcome) and outcome.points and not earns
+    points = f"0 of {_points(outcome.points)}" if lost else _points(outcome.points)
+    return {"says": outcome.says, "result": result, "points": points, "color": color}
 
 
 def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> list[dict]:
@@ -238,14 +243,17 @@ def picture(drawn: object) -> dict[str, str] | None:
     return {"png": drawn["png"], "alt": str(drawn.get("alt", ""))}
 
 
-def title(test: str) -> str:
-    """A name as a reader would write it: `03-ex2-mean-test` as "Exercise 2: mean", `03-q1-why` as "Question 1: why"."""
+def title(test: str, functions: Collection[str] = ()) -> str:
+    """A name as a reader would write it: `03-ex2-mean-test` as "Exercise 2: mean", `03-q1-why` as "Question 1: why".
+
+    functions: those that students write, which the title names if they are given.
+    """
     match = re.fullmatch(r"\d+-(ex|q)(\d+)-(.+)", answer_of(test))
     if not match:
         return answer_of(test)
     if match[1] == "q":
         return f"Question {match[2]}: {match[3].replace('-', ' ')}"
-    return f"Exercise {match[2]}: {match[3].replace('-', '_')}"
+    return f"Exercise {match[2]}: {', '.join(functions) or match[3].replace('-', '_')}"
 
 
 def hidden_lines(nb: nbformat.NotebookNode) -> list[str]:

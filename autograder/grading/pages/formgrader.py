@@ -32,11 +32,15 @@ FOREIGN = re.compile(
     r"""<script[^>]*\bsrc=["'](?:https?:)?//[^>]*>.*?</script>|<script type="text/x-mathjax-config">.*?</script>""",
     re.DOTALL,
 )
-#: Nothing is drawn outside the box that it belongs to; the classes are those of drawn formulas.
-STYLE = """<style>
+#: Nothing is drawn outside the box that it belongs to; the classes are those of drawn formulas. nbgrader's script waits
+#: for MathJax, which is left out, before it selects a field and sets up its shortcuts.
+OWN_HEAD = """<style>
 .rendered_html, .text_cell_render, .output { contain: paint; }
 .tml-right { text-align: right; text-align: -webkit-right; } .tml-left { text-align: left; text-align: -webkit-left; }
 </style>
+<script>
+var MathJax = {Hub: {Startup: {signal: {Interest: function (tell) { setTimeout(tell, 0, "End"); }}}}};
+</script>
 </head>"""
 
 
@@ -85,7 +89,7 @@ class FormgraderPage(HTMLExporter):
             resources = {**(resources or {}), "student": HIDDEN, "last_name": "", "first_name": ""}
         page, resources = super().from_notebook_node(nb, resources, **kwargs)
         page = LIVE.sub("", page) if anonymous else page
-        return FOREIGN.sub("", page).replace("</head>", STYLE, 1), resources
+        return FOREIGN.sub("", page).replace("</head>", OWN_HEAD, 1), resources
 
 
 def use_own_page() -> None:

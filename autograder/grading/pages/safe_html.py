@@ -23,6 +23,7 @@ from traitlets import Bool
 
 from autograder.grading import limits
 from autograder.grading.limits import well_formed
+from autograder.lessons.notebook import address_of
 
 #: The tags that stay.
 TAGS = {
@@ -91,8 +92,8 @@ TEXT_SIGNS = [
 #: A parser's time grows with the square of these: the tags, and the characters that are no picture's.
 MAX_TAGS, MAX_CHARACTERS = 20_000, 200_000
 PICTURE = re.compile(r"base64,[A-Za-z0-9+/=\s]+")
-#: Markdown's signs as entities; one of them makes a link of a bare address.
-SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "\n[]()*_`~\\$|:"}
+#: Line ends and Markdown's signs as entities; one of them makes a link of a bare address.
+SIGNS = {ord(sign): f"&#{ord(sign)};" for sign in "\n\r[]()*_`~\\$|:"}
 #: Stands after the markup. A tag, a stylesheet or a comment that is never closed swallows it.
 END = f"\u2063{secrets.token_hex(8)}"
 
@@ -167,11 +168,20 @@ def once(render: Callable[[str], str]) -> Callable[[str], str]:
 def markdown(source: str) -> str:
     """Markdown as clean HTML, which is Markdown too and may be rendered once more.
 
-    nbconvert's renderer lets scripts and script links through. Line breaks and Markdown's signs are written as
-    entities, so that a second rendering finds nothing to render.
+    nbconvert's renderer lets scripts and script links through. The result is one line of HTML from its first sign to
+    its last, with Markdown's signs as entities, so that a second rendering finds nothing to render: a heading, for
+    instance, would get its own text as its id.
     """
-    source = source.replace("attachment:", "#")  # attachments are not kept, and nbconvert stops at a missing one
-    return clean(markdown2html(source).strip()).translate(SIGNS)
+    source = source.replace("attachment:", "#")  # of what is not kept, at which nbconvert stops
+    return f"<div>{clean(markdown2html(source).strip()).translate(SIGNS)}</div>"
+
+
+def _with_pictures(source: str, pictures: dict[str, dict[str, str]]) -> str:
+    """Markdown with the data of its attached pictures in place of their names, of each one once."""
+    for name, bundle in pictures.items():
+        ((kind, data),) = bundle.items()
+        source = address_of(name).sub(lambda _, data=f"data:{kind};base64,{data}": data, source, count=1)
+    return source
 
 
 def outputs(found: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
@@ -251,9 +261,9 @@ class SafeCells(Preprocessor):
         self, cell: nbformat.NotebookNode, resources: dict, index: int
     ) -> tuple[nbformat.NotebookNode, dict]:
         """One cell with harmless source and outputs."""
-        cell.pop("attachments", None)
+        pictures = cell.pop("attachments", {})
         if cell.cell_type == "markdown":
-            cell.source = markdown(cell.source)
+            cell.source = markdown(_with_pictures(cell.source, pictures))
         elif cell.cell_type == "raw":
             cell.source = html.escape(cell.source)
         else:
