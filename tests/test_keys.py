@@ -65,7 +65,7 @@ CHANGES = [
     ("solutions/16_checkpoints/checks/saves_killed.py", *[["16_checkpoints"]] * 3, ["16_checkpoints"]),
     ("solutions/01_collectives/wrong.md", *[["01_collectives"]] * 3, ["index"]),
     ("solutions/01_collectives/checks/__init__.py", *[["01_collectives"]] * 3, ["index"]),
-    ("book/traces/ddp_gloo.json", [], [], [], ["05_ddp"]),
+    ("benchmarks/measured/h100_ddp_trace.json", [], [], [], ["05_ddp"]),
     ("autograder/grading/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),

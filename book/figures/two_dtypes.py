@@ -58,9 +58,10 @@ def still() -> tuple[str, str]:
     for x, *lines in PLACES:
         for line, text in enumerate(lines):
             marks.append(label(x, 2 * ROW + 14 + 16 * line, text, "still-label" if line else "still-title"))
+    choices = ". ".join(f"{name}: {' '.join(prices)}" for _, name, *prices in PLACES)
     alt = (
-        f"Two ranks. On each, {BATCHES} backward passes leave bf16 gradients, which are added to its main gradient: place "
-        "1. The main gradients and the counts of both ranks are then summed over the ranks: place 2. The sum is divided "
-        f"once by all counts and goes to the optimizer, in float32. {'. '.join(': '.join((a, ' '.join(b))) for _, a, *b in PLACES)}."
+        f"Two ranks. On each, {BATCHES} backward passes leave bf16 gradients, which are added to its main gradient: "
+        "place 1. The main gradients and the counts of both ranks are then summed over the ranks: place 2. The sum is "
+        f"divided once by all counts and goes to the optimizer, in float32. {choices}."
     )
     return drawing(WIDE, 2 * ROW + 68, marks), alt
