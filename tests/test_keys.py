@@ -25,7 +25,7 @@ LESSONS = notebook.lessons()
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """A copy of the repository's sources, of which all keys are taken."""
-    for name in ("ranks", "autograder", "solutions", "book"):
+    for name in ("ranks", "autograder", "solutions", "book", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "_vendor", "*.png"))
     for name in ("requirements.lock", "nbgrader_config.py"):
         shutil.copy(ROOT / name, tmp_path)
