@@ -75,7 +75,7 @@ def means_of_micro_batches_are_found(find_divisor, *, rng):
         yield _case(find_divisor, rng, fault)
 
 
-@check(DIVISOR, points=0.5)
+@check(DIVISOR, points=1)
 def means_of_ranks_are_found(find_divisor, *, rng):
     """A mean over ranks is distinguished from a mean over micro-batches and from the right division."""
     # As above: nothing to draw.
@@ -89,14 +89,14 @@ def processes_are_found(find_divisor, *, rng):
     yield _case(find_divisor, rng, "processes")
 
 
-@check(DIVISOR, points=0.25)
+@check(DIVISOR, points=0.5)
 def masked_items_are_found(find_divisor, *, rng):
     """A division by all items, masked ones too, is found."""
     # As above: nothing to draw.
     yield _case(find_divisor, rng, "masked")
 
 
-@check(DIVISOR, points=0.25)
+@check(DIVISOR, points=0.5)
 def rounding_is_no_fault(find_divisor, *, rng):
     """A mean over micro-batches and the right division are told apart where every gradient is rounded to bfloat16."""
     for fault in ("micro-batches", None) * 8:
