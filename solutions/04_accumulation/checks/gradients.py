@@ -116,18 +116,16 @@ def _beside_masked(function: Any, seed: int, batches: list[Batch]) -> Moved:
     for part in (batches, [(x, y) for x, y in batches if (y != -100).any()]):
         model = Tokens(seed, unused=False)
         loss = function(model, masked_loss, [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in part])
-        grads = [np.zeros(p.shape) if p.grad is None else p.grad.numpy() for p in model.parameters()]
-        found.append([*grads, np.asarray(float(loss) if np.size(loss) == 1 else np.nan)])
-    names = [
-        *(f"the .grad of parameter {name}" for name, _ in Tokens(seed, unused=False).named_parameters()),
-        "the loss",
-    ]
-    for name, got, without in zip(names, *found, strict=True):
+        found.append([np.zeros(p.shape) if p.grad is None else p.grad.numpy() for p in model.parameters()])
+        if np.isnan(float(loss)):
+            return Moved("the loss is NaN")
+    for (name, _), got, without in zip(Tokens(seed, unused=False).named_parameters(), *found, strict=True):
         if not without.any():
-            return Moved(f"{name} is zero, with masked micro-batches and without")
+            return Moved(f"the .grad of parameter {name} is zero, with masked micro-batches and without")
         if not np.all(np.abs(got - without) <= RTOL * np.abs(without).max()):
             kind = "NaN" if np.isnan(got).any() else "another one"
-            return Moved(f"{name} is {kind} with micro-batches in which nothing counts, but they change nothing")
+            text = f"the .grad of parameter {name} is {kind}"
+            return Moved(f"{text} with micro-batches in which nothing counts, but they change nothing")
     return Moved("")
 
 
@@ -221,13 +219,13 @@ def nothing_may_count_in_a_micro_batch(accumulate_gradients, *, rng):
 @check(ACCUMULATE, points=0.25)
 def old_gradients_do_not_count(accumulate_gradients, *, rng):
     """What was in .grad before the call has no part in the result."""
-    yield _case(accumulate_gradients, rng, "every .grad was 1 before", UNEQUAL, before=1.0)
+    yield _case(accumulate_gradients, rng, "1 micro-batch, every .grad was 1 before", UNEQUAL[:1], before=1.0)
 
 
 @check(ACCUMULATE, points=0.25)
 def unused_parameters_get_no_gradient(accumulate_gradients, *, rng):
     """A parameter that the model does not use has no gradient afterwards, or zeros."""
-    yield _case(accumulate_gradients, rng, "a layer that the model does not use", UNEQUAL, unused=True)
+    yield _case(accumulate_gradients, rng, "1 micro-batch, an unused layer", UNEQUAL[:1], unused=True)
 
 
 @check(ACCUMULATE, points=0.75)

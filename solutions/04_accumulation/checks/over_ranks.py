@@ -26,6 +26,7 @@ class Evaluated:
     kind: str = fact("the type of the mean loss")
     repeated: str = complaint()
     uneven: str = complaint()
+    strange: str = complaint()
     asked: list = clue()
 
 
@@ -48,8 +49,14 @@ def _evaluate(rank: int, world_size: int, evaluate: Any, values: np.ndarray) -> 
     if max(sizes) - min(sizes) > 1 or not every:
         uneven = f"the ranks have {sizes} examples, expected numbers that differ by at most one"
     number = isinstance(mean, int | float | torch.Tensor | np.generic) and np.size(mean) == 1
+    strange = "" if number and math.isfinite(mean) else f"{mean!r} is returned, expected a number"
     return Evaluated(
-        float(mean) if number else mean, type(mean).__name__.replace("float64", "float"), repeated, uneven, asked
+        float(mean) if number else mean,
+        type(mean).__name__.replace("float64", "float"),
+        repeated,
+        uneven,
+        strange,
+        asked,
     )
 
 
@@ -91,16 +98,16 @@ def ranks_have_equally_many_examples(evaluate, *, rng):
 
 @check(EVALUATE, points=0.25)
 def ranks_without_examples_take_part(evaluate, *, rng):
-    """With fewer examples than ranks, every rank returns the mean."""
+    """With fewer examples than ranks, those without an example take part, and return a number."""
     for length in (1, 3):
-        yield _evaluation(evaluate, 4, _losses(rng, length))
+        yield _evaluation(evaluate, 4, _losses(rng, length), strange="")
 
 
 @check(EVALUATE, points=0.25)
 def means_are_exact_floats(evaluate, *, rng):
     """The mean is a float, and that of one process up to a relative error of 1e-12."""
     for n in (2, 3):
-        values = _losses(rng, 101)
+        values = _losses(rng, 102)  # equally many on each rank
         yield _evaluation(
             evaluate, n, values, kind="float", mean=close(values.mean(), atol=1e-12 * np.abs(values).max())
         )

@@ -173,21 +173,3 @@ def all_buffers_become_the_sources(broadcast_parameters, *, rng):
 def numbers_stay_exact(broadcast_parameters, *, rng):
     """What is broadcast is exactly the source's, whatever its dtype."""
     yield from _cases(broadcast_parameters, rng, "several dtypes", (2,), "inexact")
-
-
-@check(BROADCAST, points=1.25)
-def all_parameters_become_the_sources(broadcast_parameters, *, rng):
-    """On every rank, every parameter becomes the source's, also a frozen one and one that two layers share."""
-    yield from _cases(broadcast_parameters, rng, "parameters", (1, 2, 3, 4))
-
-
-@check(BROADCAST, points=0.5)
-def all_buffers_become_the_sources(broadcast_parameters, *, rng):
-    """Every buffer becomes the source's, also one that state_dict() leaves out."""
-    yield from _cases(broadcast_parameters, rng, "buffers", (2, 3))
-
-
-@check(BROADCAST, points=0.25)
-def numbers_stay_exact(broadcast_parameters, *, rng):
-    """The numbers are exactly the source's, whatever their dtype."""
-    yield from _cases(broadcast_parameters, rng, "several dtypes", (2,))

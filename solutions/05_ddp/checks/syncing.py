@@ -240,16 +240,10 @@ def _tower_case(ddp_class: Any, world_size: int, seed: int, clear: bool, second:
     return Case(name, world_size, _drive_towers, (ddp_class, seed, clear), [expect] * world_size)
 
 
-@check("05-ex5-ddp", points=0.25)
-def ddp_keeps_the_order_of_buckets(DistributedDataParallel, *, rng):  # noqa: N803
-    """Ranks whose gradients arrive in different orders still add up the same buckets."""
-    for world_size in (2, 3):
-        yield _tower_case(DistributedDataParallel, world_size, inputs.seed(rng), clear=True, second=False)
-
-
-@check("05-ex5-ddp", points=0.25)
+@check("05-ex5-ddp", points=0.5)
 def what_was_in_grad_is_averaged(DistributedDataParallel, *, rng):  # noqa: N803
-    """Each rank has the mean of what .grad was on the ranks, where None counts as zeros."""
+    """Each rank has the mean of what .grad was on the ranks, where None counts as zeros, in whatever order it came."""
+    yield _tower_case(DistributedDataParallel, 2, inputs.seed(rng), clear=True, second=False)
     for world_size, clear in ((2, False), (3, True)):
         yield _tower_case(DistributedDataParallel, world_size, inputs.seed(rng), clear, second=True)
 
@@ -262,7 +256,7 @@ def _drive_arguments(rank: int, world_size: int, ddp_class: Any, seed: int) -> S
         got, right = ddp(x, use="both", left_first=left_first), towers(x, left_first)
         if not isinstance(got, tuple) or len(got) != 2 or not all(map(torch.equal, got, right)):
             return Synced("", arguments="forward gives something else than the module, called with keyword arguments")
-    return Synced("")
+    return Synced("", arguments="")
 
 
 @check("05-ex5-ddp", points=0.25)
