@@ -61,6 +61,7 @@ def divided(rank, world_size, factor):
     model = torch.nn.Linear(1, world_size, bias=False)
     fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
     if factor:
+        model.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
         model.set_gradient_divide_factor(factor)
     model(torch.full((1, 1), rank + 1.0)).sum().backward()
     return model.weight.grad.full_tensor()[0, 0].item()

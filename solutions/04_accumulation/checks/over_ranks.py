@@ -48,7 +48,7 @@ def _evaluate(rank: int, world_size: int, evaluate: Any, values: np.ndarray) -> 
         repeated = f"the ranks evaluate {len(every)} examples, expected each of {len(values)} once"
     if max(sizes) - min(sizes) > 1 or not every:
         uneven = f"the ranks have {sizes} examples, expected numbers that differ by at most one"
-    number = isinstance(mean, int | float | torch.Tensor | np.generic) and np.size(mean) == 1
+    number = isinstance(mean, int | float | np.generic) or (isinstance(mean, torch.Tensor) and mean.numel() == 1)
     strange = "" if number and math.isfinite(mean) else f"{mean!r} is returned, expected a number"
     return Evaluated(
         float(mean) if number else mean,

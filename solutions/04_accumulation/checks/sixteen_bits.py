@@ -65,7 +65,7 @@ def _micro_batches(seed: int, sizes: list[tuple[int, int]]) -> list[tuple]:
     g = torch.Generator().manual_seed(seed)
     return [
         (
-            (SCALES[:, k >= FADES] * (1 + 0.1 * torch.rand(rows, 3, generator=g))).bfloat16(),
+            (SCALES[:, int(k >= FADES)] * (1 + 0.1 * torch.rand(rows, 3, generator=g))).bfloat16(),
             (torch.arange(rows) < counted).bfloat16(),
         )
         for k, (rows, counted) in enumerate(sizes)
