@@ -20,7 +20,6 @@ from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     PATIENCE,
     SIZES,
-    WORLD_SIZES,
     arrays_of,
     calls_inside,
     case_of,
@@ -267,110 +266,136 @@ def _step_buckets(seed: int, rank: int, turn: int) -> list[list[np.ndarray]]:
     return [_gradients(seed + 10 * turn + b, rank, shapes, "float64") for b, shapes in enumerate(_STEP_SHAPES)]
 
 
-def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, steps: tuple[int, ...]) -> list[list]:
-    """Inside a rank: turns of one reducer, in which gradients arrive in the order of `_MARKS` for these steps."""
-    buckets = [[nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes] for shapes in _STEP_SHAPES]
-    with record_function("construction"):
-        reducer = reducer_class(buckets)
-        reducer_class([[nn.Parameter(torch.zeros(1))]])  # the reducer of another model: each remembers its own marks
+def _drive_reducer(rank: int, world_size: int, reducer_class: Any, seed: int, runs: list[tuple]) -> list[list]:
+    """Inside a rank: runs, each of one reducer, in whose turns gradients arrive in the order of `_MARKS` for a step."""
     observed = []
-    for turn, step in enumerate(steps):
-        for bucket, arrays in zip(buckets, _step_buckets(seed, rank, turn), strict=True):
-            for p, array in zip(bucket, arrays, strict=True):
-                p.grad = torch.from_numpy(array.copy())
-        for number, (b, k) in enumerate(_MARKS[step][rank % 2]):
-            with record_function(f"turn {turn} mark {number}"):
-                reducer.mark_ready(buckets[b][k])
-        with record_function(f"turn {turn} finish"):
-            reducer.finish()
+    for run, steps in enumerate(runs):
+        buckets = [[nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes] for shapes in _STEP_SHAPES]
+        with record_function(f"run {run} construction"):
+            reducer = reducer_class(buckets)
+            reducer_class([[nn.Parameter(torch.zeros(1))]])  # the reducer of another model: each has marks of its own
+        for turn, step in enumerate(steps):
+            for bucket, arrays in zip(buckets, _step_buckets(seed, rank, turn), strict=True):
+                for p, array in zip(bucket, arrays, strict=True):
+                    p.grad = torch.from_numpy(array.copy())
+            for number, (b, k) in enumerate(_MARKS[step][rank % 2]):
+                with record_function(f"run {run} turn {turn} mark {number}"):
+                    reducer.mark_ready(buckets[b][k])
+            with record_function(f"run {run} turn {turn} finish"):
+                reducer.finish()
         observed.append(arrays_of(p.grad for b in buckets for p in b))
     return observed
 
 
-def _run_steps(reducer_class: Any, rng: np.random.Generator, steps: tuple[int, ...], *judges: Any) -> None:
-    """Turns of a reducer on 1 to 4 ranks, of which the last is judged by each of these."""
-    for world_size in WORLD_SIZES:
+@dataclass
+class _Run:
+    """A run of a reducer: its case's name, its number in its launch, its steps, the seed, and what the ranks gave."""
+
+    case: str
+    number: int
+    steps: tuple[int, ...]
+    seed: int
+    results: Any
+
+    @property
+    def ranks(self) -> range:
+        """The ranks; none if there is one rank alone, which may send nothing."""
+        return range(len(self.results)) if len(self.results) > 1 else range(0)
+
+    def calls(self, rank: int, turn: int = -1) -> tuple[list[list[Message]], list[Message]]:
+        """What each mark of a turn started on a rank, and what finish() did; by default of the last turn."""
+        turn %= len(self.steps)
+        span, marks = f"run {self.number} turn {turn}", len(_MARKS[self.steps[turn]][rank % 2])
+        started = [calls_inside(self.results.ledger, rank, f"{span} mark {n}") for n in range(marks)]
+        return started, calls_inside(self.results.ledger, rank, f"{span} finish")
+
+
+def _try_runs(reducer_class: Any, rng: np.random.Generator, runs: list[tuple], *judges: Any, sizes=(2, 3)) -> None:
+    """Runs of reducers, each of which is judged by each of these."""
+    for world_size in sizes:
         seed = inputs.seed(rng)
-        results = run_ranks(_drive_reducer, world_size, (reducer_class, seed, steps), PATIENCE)
-        for judge in judges:
-            judge(case_of(world_size, _ORDERS[steps[-1]]), results, seed, steps)
+        results = run_ranks(_drive_reducer, world_size, (reducer_class, seed, runs), PATIENCE)
+        for number, steps in enumerate(runs):
+            for judge in judges:
+                judge(_Run(case_of(world_size, _ORDERS[steps[-1]]), number, steps, seed, results))
 
 
 @check("05-ex4-reducer", points=1.25)
 def the_reducer_keeps_the_order_of_buckets(Reducer, *, rng):  # noqa: N803  the notebook's name
     """Buckets start in their order, in mark_ready if all are complete in that order; finish leaves the means."""
-    _run_steps(Reducer, rng, (0,), _expect_silence, _expect_each_mark, _expect_means)
+    _try_runs(Reducer, rng, [(0,)], _expect_silence, _expect_each_mark, _expect_means, sizes=(1, 2, 4))
     for step in (1, 2):
-        _run_steps(Reducer, rng, (step,), _expect_sequence, _expect_means)
+        _try_runs(Reducer, rng, [(step,)], _expect_sequence, _expect_means)
 
 
 @check("05-ex4-reducer", points=0.75)
 def a_bucket_starts_when_its_turn_comes(Reducer, *, rng):  # noqa: N803
     """If buckets are complete out of order, each mark starts all whose turn has come."""
-    for step in (1, 2):
-        _run_steps(Reducer, rng, (step,), _expect_each_mark)
+    _try_runs(Reducer, rng, [(1,), (2,)], _expect_each_mark)
 
 
 @check("05-ex4-reducer", points=0.75)
 def the_reducer_serves_every_step(Reducer, *, rng):  # noqa: N803
-    """After finish the next step begins: its marks count anew, and finish leaves its means."""
-    _run_steps(Reducer, rng, (0, 0), _expect_sequence, _expect_means)
+    """After finish the next step begins: its marks start what they started before, and finish leaves its means."""
+    _try_runs(Reducer, rng, [(0, 0)], _expect_sequence, _expect_as_before, _expect_means)
 
 
 @check("05-ex4-reducer", points=0.5)
 def finish_starts_what_is_left(Reducer, *, rng):  # noqa: N803
     """Buckets that are not complete are sent after all, in their order, with the gradients that there are."""
-    for step in (3, 4):
-        _run_steps(Reducer, rng, (step,), _expect_sequence, _expect_means)
+    _try_runs(Reducer, rng, [(3,), (4,)], _expect_sequence, _expect_means)
 
 
 @check("05-ex4-reducer", points=0.5)
 def nothing_is_waited_for_before_all_have_started(Reducer, *, rng):  # noqa: N803
     """mark_ready waits for nothing, and finish waits only after it has started all buckets."""
-    for step in (0, 5):
-        _run_steps(Reducer, rng, (step,), _expect_no_wait)
-
-
-def _calls(results: Any, steps: tuple[int, ...], rank: int) -> tuple[list[list[Message]], list[Message]]:
-    """What each mark of the last turn started on a rank, and what finish() did."""
-    turn, ledger = len(steps) - 1, results.ledger
-    marks = [calls_inside(ledger, rank, f"turn {turn} mark {n}") for n in range(len(_MARKS[steps[-1]][rank % 2]))]
-    return marks, calls_inside(ledger, rank, f"turn {turn} finish")
+    _try_runs(Reducer, rng, [(0,), (5,)], _expect_no_wait)
 
 
 #: The all-reduces of a step, in the order of buckets.
 _SENT = [("all_reduce", 8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes)) for shapes in _STEP_SHAPES]
 
 
-def _expect_silence(case: str, results: Any, seed: int, steps: tuple[int, ...]) -> None:
+def _expect_silence(run: _Run) -> None:
     """Nothing was sent when the reducer was made."""
-    if any(calls_inside(results.ledger, rank, "construction") for rank in range(len(results))):
-        fail("the reducer sent messages when it was made", case, "construction")
+    if any(calls_inside(run.results.ledger, rank, f"run {run.number} construction") for rank in run.ranks):
+        fail("the reducer sent messages when it was made", run.case, "construction")
 
 
-def _expect_means(case: str, results: Any, seed: int, steps: tuple[int, ...]) -> None:
+def _expect_means(run: _Run) -> None:
     """The gradients are the means over the ranks."""
-    arrays = zip(*(_flat_step(seed, rank, len(steps) - 1) for rank in range(len(results))), strict=True)
-    _expect_mean(case, [result[-1] for result in results], [np.mean(one, axis=0) for one in arrays], 1e-12)
+    arrays = zip(*(_flat_step(run.seed, rank, len(run.steps) - 1) for rank in range(len(run.results))), strict=True)
+    means = [np.mean(one, axis=0) for one in arrays]
+    _expect_mean(run.case, [result[run.number] for result in run.results], means, 1e-12)
 
 
-def _expect_sequence(case: str, results: Any, seed: int, steps: tuple[int, ...]) -> None:
-    """All buckets were sent in their order, whenever they were. A single rank may have sent nothing."""
-    for rank in range(len(results)) if len(results) > 1 else ():
-        marks, finishing = _calls(results, steps, rank)
+def _expect_sequence(run: _Run) -> None:
+    """All buckets were sent in their order, whenever they were."""
+    for rank in run.ranks:
+        marks, finishing = run.calls(rank)
         sent = sent_by([message for messages in (*marks, finishing) for message in messages])
         if sent != _SENT:
-            fail(f"rank {rank} sent {in_words(sent)}, expected {in_words(_SENT)}", case, sent)
+            fail(f"rank {rank} sent {in_words(sent)}, expected {in_words(_SENT)}", run.case, sent)
 
 
-def _expect_each_mark(case: str, results: Any, seed: int, steps: tuple[int, ...]) -> None:
+def _expect_as_before(run: _Run) -> None:
+    """Each mark of the last turn started as much as in the first."""
+    for rank in run.ranks:
+        first, last = ([sent_by(messages) for messages in run.calls(rank, turn)[0]] for turn in (0, -1))
+        for number, (before, now) in enumerate(zip(first, last, strict=True)):
+            if before != now:
+                text = f"mark {number + 1} of the second step sent {in_words(now)}, in the first {in_words(before)}"
+                fail(f"on rank {rank}, {text}", run.case, [first, last])
+
+
+def _expect_each_mark(run: _Run) -> None:
     """Each mark started what it had to, and finish() the rest."""
-    if len(results) == 1:
+    if not run.ranks:
         return
-    each = [_calls(results, steps, rank) for rank in range(len(results))]
+    each = [run.calls(rank) for rank in run.ranks]
     sent = [[sent_by(messages) for messages in marks] for marks, _ in each]
-    for rank, mine in each_rank(case, sent):
-        of_rank = _MARKS[steps[-1]][rank.rank % 2]
+    for rank, mine in each_rank(run.case, sent):
+        of_rank = _MARKS[run.steps[-1]][rank.rank % 2]
         expected = [[_SENT[b] for b in now] for now in _marks_that_start(of_rank)]
         for number, (got, wanted, (b, k)) in enumerate(zip(mine, expected, of_rank, strict=True)):
             which = f"mark {number + 1} (parameter {k} of bucket {b})"
@@ -379,23 +404,23 @@ def _expect_each_mark(case: str, results: Any, seed: int, steps: tuple[int, ...]
         sent_last, wanted = sent_by(finishing), _SENT[sum(map(len, sent[rank])) :]
         if sent_last != wanted:
             text = f"on rank {rank}, finish() sent {in_words(sent_last)}, expected {in_words(wanted)}"
-            fail(text, case, [sent, sent_last])
+            fail(text, run.case, [sent, sent_last])
 
 
-def _expect_no_wait(case: str, results: Any, seed: int, steps: tuple[int, ...]) -> None:
+def _expect_no_wait(run: _Run) -> None:
     """No rank waited for a bucket before it had started all of them."""
-    for rank in range(len(results)) if len(results) > 1 else ():
-        marks, finishing = _calls(results, steps, rank)
-        begin = span_of(results.ledger, rank, "turn 0 finish").start
+    for rank in run.ranks:
+        marks, finishing = run.calls(rank)
+        begin = span_of(run.results.ledger, rank, f"run {run.number} turn 0 finish").start
         if any(m.end is not None and m.end < begin for messages in marks for m in messages):
             text = f"on rank {rank}, mark_ready waited for an all-reduce, expected only finish() to wait"
-            fail(text, case, "waits")
+            fail(text, run.case, "waits")
         all_of_it = [m for messages in marks for m in messages] + finishing
-        if steps == (0,) and not all_of_it:  # all gradients come in step 0; what is left in others is another check's
-            fail(f"on rank {rank}, no bucket was started", case, "none")
+        if run.steps == (0,) and not all_of_it:  # all gradients come in step 0; what others leave is another check's
+            fail(f"on rank {rank}, no bucket was started", run.case, "none")
         if all_of_it and any(m.completed is not None and m.completed < all_of_it[-1].posted for m in all_of_it):
             text = f"on rank {rank}, finish() waited for a bucket before it had started all of them"
-            fail(text, case, "waits between")
+            fail(text, run.case, "waits between")
 
 
 def _flat_step(seed: int, rank: int, turn: int) -> list[np.ndarray]:

@@ -200,8 +200,17 @@ class Synced:
     hooked: str = complaint()
 
 
-def _use(rank: int, step: int) -> str:
-    return "left" if step and rank == 0 else "both"
+class _Planned(Towers):
+    """Towers that are told beforehand which to use, and which first."""
+
+    def plan(self, rank: int, step: int) -> _Planned:
+        """Rank 0 uses one tower only in the second step; even ranks use the left one first."""
+        self.how = (rank % 2 == 0, "left" if step and rank == 0 else "both")
+        return self
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, 3) → (B, 3) twice."""
+        return super().forward(x, *self.how)
 
 
 def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int, clear: bool) -> list[Synced]:
@@ -209,13 +218,14 @@ def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int, clear: 
 
     clear: whether gradients are set to None before the second.
     """
-    towers, observed = Towers(seed), []
+    towers, observed = _Planned(seed), []
     ddp = ddp_class(towers, bucket_bytes=100)
     for step in range(2):
         if step and clear:
             ddp.zero_grad()
         before = arrays_of(p.grad for p in towers.parameters())
-        out = output_of(ddp(rows_of(seed, rank, step), rank % 2 == 0, _use(rank, step)))
+        towers.plan(rank, step)
+        out = output_of(ddp(rows_of(seed, rank, step)))
         same = all(map(np.array_equal, arrays_of(p.grad for p in towers.parameters()), before))
         out.sum().backward()
         ddp.finish_gradient_sync()
@@ -227,12 +237,12 @@ def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int, clear: 
 
 def _tower_case(ddp_class: Any, world_size: int, seed: int, clear: bool, second: bool) -> Case:
     """Two steps, of which the first is judged, or the second."""
-    model, expect = Towers(seed), []
+    model, expect = _Planned(seed), []
     for step in range(2):
         if step and clear:
             model.zero_grad()
         for rank in range(world_size):
-            out = output_of(model(rows_of(seed, rank, step), rank % 2 == 0, _use(rank, step)))
+            out = output_of(model.plan(rank, step)(rows_of(seed, rank, step)))
             (out.sum() / world_size).backward()
         means = [close(p.grad.clone().numpy(), rtol=RTOL, atol=1e-12) for p in model.parameters()]
         expect.append(Synced("", "", means) if step == second else Synced(""))
@@ -275,9 +285,9 @@ def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synce
             seen.append(id(param))
             super().on_gradient(param)
 
-    towers = Towers(seed)
+    towers = _Planned(seed).plan(rank, 0)
     ddp = Watched(towers)
-    ddp(rows_of(seed, rank), True)[0].sum().backward()
+    ddp(rows_of(seed, rank))[0].sum().backward()
     ddp.finish_gradient_sync()
     times = [seen.count(id(p)) for p in towers.parameters()]
     said = (
