@@ -25,7 +25,7 @@ LESSONS = notebook.lessons()
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """A copy of the repository's sources, of which all keys are taken."""
-    for name in ("ranks", "autograder", "solutions", "book"):
+    for name in ("ranks", "autograder", "solutions", "book", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "_vendor", "*.png"))
     for name in ("requirements.lock", "nbgrader_config.py"):
         shutil.copy(ROOT / name, tmp_path)
@@ -65,7 +65,7 @@ CHANGES = [
     ("solutions/16_checkpoints/checks/saves_killed.py", *[["16_checkpoints"]] * 3, ["16_checkpoints"]),
     ("solutions/01_collectives/wrong.md", *[["01_collectives"]] * 3, ["index"]),
     ("solutions/01_collectives/checks/__init__.py", *[["01_collectives"]] * 3, ["index"]),
-    ("book/traces/ddp_gloo.json", [], [], [], ["05_ddp"]),
+    ("benchmarks/measured/h100_ddp_trace.json", [], [], [], ["05_ddp"]),
     ("autograder/grading/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),

@@ -33,7 +33,7 @@ SOUNDNESS = ("autograder/soundness", "autograder/grading")
 
 #: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
-#: A file of the repository, as in `notebook.ROOT / "book" / "traces" / "ddp_gloo.json"`.
+#: A file of the repository, as in `notebook.ROOT / "benchmarks" / "measured" / "h100_ddp_trace.json"`.
 _FILE = re.compile(r"""notebook\.ROOT((?: / ["'][\w.-]+["'])+)""")
 #: What cells import of the grader besides `autograder.lessons`, and the topic of a lesson whose checks they take.
 _GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lessons\b)(?:checks\.(?P<topic>\w+))?", re.MULTILINE)

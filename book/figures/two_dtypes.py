@@ -6,23 +6,37 @@ import functools
 
 from drawing import box, drawing, label
 
-CAPTION = "Where gradients are added: over micro-batches on a rank, and over ranks. Each place has a dtype of its own"
+CAPTION = "Where gradients are added, in which dtype, and what each choice costs"
 #: In units of the picture: a rank's row, and where its boxes stand.
 ROW, BATCHES = 96, 3
-MICRO, MAIN, WHOLE = 0, 132, 266
-WIDE = 376
+MICRO, MAIN, WHOLE = 0, 140, 312
+WIDE = 420
+#: At each place of the picture: where its text stands, its name, and its two dtypes with their price.
+PLACES = (
+    (
+        0,
+        "1 accumulate, on a rank",
+        "bf16: 2 bytes per parameter,",
+        "a sum of equal terms stalls",
+        "float32: 4 bytes, safe",
+    ),
+    (
+        214,
+        "2 reduce, over N ranks",
+        "bf16: 2 bytes sent per parameter,",
+        "error grows like √N",
+        "float32: 4 bytes sent, safe",
+    ),
+)
 
 _label = functools.partial(label, anchor="middle")
 
 
 def still() -> tuple[str, str]:
     """The picture and its text alternative."""
-    marks = []
-    marks.append(_label(MICRO + 42, 26, "bf16"))
-    for x, number, name in ((MICRO + 102, 1, "accumulate"), (MAIN + 112, 2, "reduce")):
-        marks += [_label(x + 6, 12, f"{number}", "still-title"), _label(x + 6, 26, name)]
+    marks, center = [], ROW - 6
     for rank in (0, 1):
-        top = 36 + ROW * rank
+        top = ROW * rank
         middle = top + 42
         for k in range(BATCHES):
             y = top + 28 * k
@@ -33,14 +47,21 @@ def still() -> tuple[str, str]:
         for line, text in enumerate((f"rank {rank}", "main gradient", "and count")):
             kind = "still-label" if line else "still-title"
             marks.append(_label(MAIN + 49, middle - 13 + 17 * line, text, kind))
-        marks.append(f'<path class="node-pcie" d="M{MAIN + 98} {middle}L{WHOLE} {36 + ROW - 6}"/>')
-    center = 36 + ROW - 6
-    marks.append(box(WHOLE, center - 40, 110, 80, "node-port"))
+        marks.append(f'<path class="node-pcie" d="M{MAIN + 98} {middle}L{WHOLE} {center}"/>')
+        for x, number in ((MICRO + 112, 1), (MAIN + 135, 2)):
+            y = middle if number == 1 else (middle + center) / 2
+            marks.append(f'<circle class="node-port" cx="{x}" cy="{y:g}" r="9"/>')
+            marks.append(_label(x, y + 4, f"{number}", "still-title"))
+    marks.append(box(WHOLE, center - 40, 108, 80, "node-port"))
     for line, text in enumerate(("sum over ranks", "÷ all counts, once", "optimizer: float32")):
-        marks.append(_label(WHOLE + 55, center - 16 + 20 * line, text))
+        marks.append(_label(WHOLE + 54, center - 16 + 20 * line, text))
+    for x, *lines in PLACES:
+        for line, text in enumerate(lines):
+            marks.append(label(x, 2 * ROW + 14 + 16 * line, text, "still-label" if line else "still-title"))
+    choices = ". ".join(f"{name}: {' '.join(prices)}" for _, name, *prices in PLACES)
     alt = (
         f"Two ranks. On each, {BATCHES} backward passes leave bf16 gradients, which are added to its main gradient: "
-        "place 1, accumulate. The main gradients and the counts of both ranks are then summed over the ranks: place 2, "
-        "reduce. The sum is divided once by all counts and goes to the optimizer, in float32."
+        "place 1. The main gradients and the counts of both ranks are then summed over the ranks: place 2. The sum is "
+        f"divided once by all counts and goes to the optimizer, in float32. {choices}."
     )
-    return drawing(WIDE, 36 + 2 * ROW - 8, marks), alt
+    return drawing(WIDE, 2 * ROW + 68, marks), alt

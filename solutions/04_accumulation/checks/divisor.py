@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autograder.checking.cases import Call, clue, fact
+from autograder.checking.cases import Call, clue, complaint, fact
 from autograder.checking.check import check
 
 DIVISOR = "04-ex2-divisor"
@@ -61,10 +61,9 @@ def _find(find_divisor: Any, fault: str | None, rounding: float, seed: int) -> F
     return Found(said, ranks > 1, micro_batches > 1, parallel > 1, masked)
 
 
-def _case(find_divisor: Any, rng, fault: str | None, rounding: float = 0.0) -> Call:
-    about = f"a trainer {'without a fault' if fault is None else f'with the fault {fault!r}'}"
-    name, seed = f"{about}{', rounded' if rounding else ''}", int(rng.integers(2**32))
-    return Call(_find, find_divisor, fault, rounding, seed, gives=Found(fault), name=name)
+def _case(find_divisor: Any, rng, fault: str | None) -> Call:
+    name = f"a trainer {'without a fault' if fault is None else f'with the fault {fault!r}'}"
+    return Call(_find, find_divisor, fault, 0.0, int(rng.integers(2**32)), gives=Found(fault), name=name)
 
 
 @check(DIVISOR, points=1.5)
@@ -75,7 +74,7 @@ def means_of_micro_batches_are_found(find_divisor, *, rng):
         yield _case(find_divisor, rng, fault)
 
 
-@check(DIVISOR, points=0.5)
+@check(DIVISOR, points=1)
 def means_of_ranks_are_found(find_divisor, *, rng):
     """A mean over ranks is distinguished from a mean over micro-batches and from the right division."""
     # As above: nothing to draw.
@@ -89,15 +88,37 @@ def processes_are_found(find_divisor, *, rng):
     yield _case(find_divisor, rng, "processes")
 
 
-@check(DIVISOR, points=0.25)
+@check(DIVISOR, points=0.5)
 def masked_items_are_found(find_divisor, *, rng):
     """A division by all items, masked ones too, is found."""
     # As above: nothing to draw.
     yield _case(find_divisor, rng, "masked")
 
 
-@check(DIVISOR, points=0.25)
+@dataclass
+class Rounded:
+    """Whether rounding changes what find_divisor says."""
+
+    wrong: str = complaint()
+
+
+def _with_rounding(find_divisor: Any, seed: int) -> Rounded:
+    """Of the trainers that are found where nothing is rounded, whether they are found where every gradient is."""
+    random, found = Random(seed), 0
+    for fault in (None, "micro-batches", "ranks", "processes", "masked"):
+        if _find(find_divisor, fault, 0.0, 0).said != fault:
+            continue
+        found += 1
+        for _ in range(8):
+            said = _find(find_divisor, fault, ROUNDING, random.getrandbits(32)).said
+            if said != fault:
+                kind = "without a fault" if fault is None else f"with the fault {fault!r}"
+                return Rounded(f"a trainer {kind} is found if nothing is rounded; with rounding, you say {said!r}")
+    return Rounded("" if found > 1 else "no two trainers are told apart")
+
+
+@check(DIVISOR, points=0.5)
 def rounding_is_no_fault(find_divisor, *, rng):
-    """A mean over micro-batches and the right division are told apart where every gradient is rounded to bfloat16."""
-    for fault in ("micro-batches", None) * 8:
-        yield _case(find_divisor, rng, fault, ROUNDING)
+    """What is found without rounding is found where every gradient is rounded to bfloat16."""
+    seed = int(rng.integers(2**32))
+    yield Call(_with_rounding, find_divisor, seed, gives=Rounded(""), name="all trainers")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Call, at_most, close, fact
+from autograder.checking.cases import Call, at_most, close, complaint, fact
 from autograder.checking.check import check
 
 ACCUMULATE = "04-ex1-accumulate-gradients"
@@ -103,6 +103,32 @@ class Accumulated:
     graphs: Any = fact("the number of forward passes whose graphs are alive", "whatever holds a loss holds its graph")
 
 
+@dataclass
+class Moved:
+    """What micro-batches in which nothing counts change in an answer's own results."""
+
+    by_masked: str = complaint()
+
+
+def _beside_masked(function: Any, seed: int, batches: list[Batch]) -> Moved:
+    """A call with and one without the micro-batches in which nothing counts, whatever it makes of the others."""
+    found = []
+    for part in (batches, [(x, y) for x, y in batches if (y != -100).any()]):
+        model = Tokens(seed, unused=False)
+        loss = function(model, masked_loss, [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in part])
+        found.append([np.zeros(p.shape) if p.grad is None else p.grad.numpy() for p in model.parameters()])
+        if np.isnan(float(loss)):
+            return Moved("the loss is NaN")
+    for (name, _), got, without in zip(Tokens(seed, unused=False).named_parameters(), *found, strict=True):
+        if not without.any():
+            return Moved(f"the .grad of parameter {name} is zero, with masked micro-batches and without")
+        if not np.all(np.abs(got - without) <= RTOL * np.abs(without).max()):
+            kind = "NaN" if np.isnan(got).any() else "another one"
+            text = f"the .grad of parameter {name} is {kind}"
+            return Moved(f"{text} with micro-batches in which nothing counts, but they change nothing")
+    return Moved("")
+
+
 def _accumulate(function: Any, seed: int, batches: list[Batch], before: float | None, unused: bool) -> Accumulated:
     """A call. before: what every .grad holds then; None: there is none."""
     model = Tokens(seed, unused)
@@ -151,7 +177,7 @@ def _case(function: Any, rng: np.random.Generator, name: str, counts: list, befo
     return Call(_accumulate, function, seed, batches, before, unused, gives=expected, name=name)
 
 
-@check(ACCUMULATE, points=2.5)
+@check(ACCUMULATE, points=1.75)
 def gradients_weigh_all_items_alike(accumulate_gradients, *, rng):
     """The gradients are in proportion to those of one forward and backward pass over all micro-batches at once."""
     drawn = [tuple(rng.integers(1, 7, int(rng.integers(1, 6)))) for _ in range(int(rng.integers(5, 9)))]
@@ -182,23 +208,27 @@ def loss_is_that_of_the_whole_batch(accumulate_gradients, *, rng):
 @check(ACCUMULATE, points=0.25)
 def nothing_may_count_in_a_micro_batch(accumulate_gradients, *, rng):
     """Micro-batches in which nothing counts change nothing."""
-    yield _case(accumulate_gradients, rng, "5 micro-batches, two of them wholly masked", MASKED)
-    yield _case(accumulate_gradients, rng, "the last micro-batch is wholly masked", [*UNEQUAL, (0,)])
+    for name, counts in (
+        ("5 micro-batches, two of them wholly masked", MASKED),
+        ("the last micro-batch is wholly masked", [*UNEQUAL, (0,)]),
+    ):
+        seed, batches = int(rng.integers(2**31)), _batches(rng, counts)
+        yield Call(_beside_masked, accumulate_gradients, seed, batches, gives=Moved(""), name=name)
 
 
 @check(ACCUMULATE, points=0.25)
 def old_gradients_do_not_count(accumulate_gradients, *, rng):
     """What was in .grad before the call has no part in the result."""
-    yield _case(accumulate_gradients, rng, "every .grad was 1 before", UNEQUAL, before=1.0)
+    yield _case(accumulate_gradients, rng, "1 micro-batch, every .grad was 1 before", UNEQUAL[:1], before=1.0)
 
 
 @check(ACCUMULATE, points=0.25)
 def unused_parameters_get_no_gradient(accumulate_gradients, *, rng):
     """A parameter that the model does not use has no gradient afterwards, or zeros."""
-    yield _case(accumulate_gradients, rng, "a layer that the model does not use", UNEQUAL, unused=True)
+    yield _case(accumulate_gradients, rng, "1 micro-batch, an unused layer", UNEQUAL[:1], unused=True)
 
 
-@check(ACCUMULATE, points=1)
+@check(ACCUMULATE, points=0.75)
 def one_graph_is_alive(accumulate_gradients, *, rng):
     """A forward pass sees one micro-batch, each has at most two passes, and no graphs pile up."""
     for sizes in ([3] * 8, [1, 2, 5, 5, 1], [int(n) for n in rng.integers(2, 6, 6)]):

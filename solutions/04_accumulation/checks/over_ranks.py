@@ -24,7 +24,9 @@ class Evaluated:
 
     mean: Any = fact("the mean loss")
     kind: str = fact("the type of the mean loss")
+    repeated: str = complaint()
     uneven: str = complaint()
+    strange: str = complaint()
     asked: list = clue()
 
 
@@ -41,13 +43,21 @@ def _evaluate(rank: int, world_size: int, evaluate: Any, values: np.ndarray) -> 
     of_ranks: list[Any] = [None] * world_size
     dist.all_gather_object(of_ranks, asked)
     sizes, every = [len(one) for one in of_ranks], sorted(i for one in of_ranks for i in one)
-    uneven = ""
+    repeated = uneven = ""
     if every != list(range(len(values))):
-        uneven = f"the ranks evaluate {len(every)} examples, expected each of {len(values)} once"
-    elif max(sizes) - min(sizes) > 1:
-        uneven = f"the ranks have {sizes} examples, which differ by more than one"
-    number = isinstance(mean, int | float | torch.Tensor | np.generic) and np.size(mean) == 1
-    return Evaluated(float(mean) if number else mean, type(mean).__name__.replace("float64", "float"), uneven, asked)
+        repeated = f"the ranks evaluate {len(every)} examples, expected each of {len(values)} once"
+    if max(sizes) - min(sizes) > 1 or not every:
+        uneven = f"the ranks have {sizes} examples, expected numbers that differ by at most one"
+    number = isinstance(mean, int | float | np.generic) or (isinstance(mean, torch.Tensor) and mean.numel() == 1)
+    strange = "" if number and math.isfinite(mean) else f"{mean!r} is returned, expected a number"
+    return Evaluated(
+        float(mean) if number else mean,
+        type(mean).__name__.replace("float64", "float"),
+        repeated,
+        uneven,
+        strange,
+        asked,
+    )
 
 
 def _evaluation(evaluate: Any, n: int, values: np.ndarray, rtol: float = 1e-5, **facts: Any) -> Case:
@@ -62,7 +72,7 @@ def _losses(rng: np.random.Generator, length: int) -> np.ndarray:
     return rng.random(length) ** 4 * 1000 - 100
 
 
-@check(EVALUATE, points=1)
+@check(EVALUATE, points=0.75)
 def evaluation_is_the_mean_over_all_examples(evaluate, *, rng):
     """Every rank returns the mean over all examples, for lengths that the ranks do not divide."""
     for n in (2, 3, 4, 1):
@@ -72,24 +82,32 @@ def evaluation_is_the_mean_over_all_examples(evaluate, *, rng):
 
 @check(EVALUATE, points=0.5)
 def every_example_is_evaluated_once(evaluate, *, rng):
-    """Each example is evaluated once, on one rank, and the ranks' numbers of examples differ by at most one."""
+    """Each example is evaluated once, on one rank."""
     for n in (2, 4):
         for length in (12, 10, 7, int(rng.integers(5, 60))):
+            yield _evaluation(evaluate, n, _losses(rng, length), repeated="")
+
+
+@check(EVALUATE, points=0.25)
+def ranks_have_equally_many_examples(evaluate, *, rng):
+    """The ranks' numbers of examples differ by at most one."""
+    for n in (2, 4):
+        for length in (10, 7, int(rng.integers(5, 60))):
             yield _evaluation(evaluate, n, _losses(rng, length), uneven="")
 
 
 @check(EVALUATE, points=0.25)
 def ranks_without_examples_take_part(evaluate, *, rng):
-    """With fewer examples than ranks, every rank returns the mean."""
+    """With fewer examples than ranks, those without an example take part, and return a number."""
     for length in (1, 3):
-        yield _evaluation(evaluate, 4, _losses(rng, length))
+        yield _evaluation(evaluate, 4, _losses(rng, length), strange="")
 
 
 @check(EVALUATE, points=0.25)
 def means_are_exact_floats(evaluate, *, rng):
     """The mean is a float, and that of one process up to a relative error of 1e-12."""
     for n in (2, 3):
-        values = _losses(rng, 101)
+        values = _losses(rng, 102)  # equally many on each rank
         yield _evaluation(
             evaluate, n, values, kind="float", mean=close(values.mean(), atol=1e-12 * np.abs(values).max())
         )
@@ -109,6 +127,7 @@ class Estimated:
     noise: Any = fact("the noise")
     signal: Any = fact("the signal")
     changed: str = complaint()
+    kinds: list = fact("the list of the types that it returns")
     ratio: Any = fact("the noise, over the noise of other gradients of as many ranks and examples,")
 
 
@@ -118,7 +137,8 @@ def _estimate(rank: int, world_size: int, noise_and_signal: Any, grads: list, ro
     got = noise_and_signal(rank, world_size, grad, rows)
     changed = "" if np.array_equal(grad.numpy(), grads[rank]) else "the gradient was changed: all-reduce a copy"
     if not isinstance(got, tuple | list) or len(got) != 2:
-        return Estimated(got, got, changed, got)
+        return Estimated(got, got, changed, [type(got).__name__], got)
+    kinds = ["float" if isinstance(one, float) else type(one).__name__ for one in got]
     noise, signal = (float(one) for one in got)
     ratio = math.nan
     if other:
@@ -129,7 +149,7 @@ def _estimate(rank: int, world_size: int, noise_and_signal: Any, grads: list, ro
     squares, scatter = (wide.mean(axis=0) ** 2).sum(), wide.var(axis=0, ddof=1).sum()
     if abs(signal - (squares - noise / (rows * world_size))) <= NOISE_RTOL * (squares + abs(noise)):
         signal = squares - scatter / world_size
-    return Estimated(noise, signal, changed, ratio)
+    return Estimated(noise, signal, changed, kinds, ratio)
 
 
 def _gradients(rng: np.random.Generator, n: int, numel: int, dtype: str, kind: str) -> list[np.ndarray]:
@@ -171,7 +191,7 @@ def _of_any_size(function: Any, rng, what: str):
         yield _estimation(function, rng, n, 5, 8, kind=OPPOSITE, what=what)
 
 
-@check(NOISE, points=1.5)
+@check(NOISE, points=1)
 def noise_grows_with_the_scatter(noise_and_signal, *, rng):
     """Every rank returns a noise in proportion to the squared distances of the ranks' gradients from their mean."""
     yield from _of_any_size(noise_and_signal, rng, "ratio")
@@ -183,7 +203,7 @@ def noise_is_unbiased(noise_and_signal, *, rng):
     yield from _of_any_size(noise_and_signal, rng, "noise")
 
 
-@check(NOISE, points=0.25)
+@check(NOISE, points=0.5)
 def signal_is_unbiased(noise_and_signal, *, rng):
     """Every rank returns the unbiased estimate of the signal, from its estimate of the noise."""
     yield from _of_any_size(noise_and_signal, rng, "signal")
@@ -223,6 +243,12 @@ def _numbers(message: Any, world_size: int) -> int:
         return 0
     size = 8 if "64" in (message.dtype or "") else 4
     return message.bytes // size * (world_size if "gather" in message.call else 1)
+
+
+@check(NOISE, points=0.25)
+def noise_and_signal_are_floats(noise_and_signal, *, rng):
+    """Every rank returns two floats."""
+    yield _estimation(noise_and_signal, rng, 2, 5, 8, facts=Estimated(kinds=["float"] * 2))
 
 
 @check(NOISE, points=0.25)

@@ -20,6 +20,9 @@ RTOL = 1e-2
 #: How many rows each micro-batch has, and how many of them count.
 LONG = [(1, 1)] * 1000
 UNEQUAL, EQUAL = [(4, 1), (4, 4)], [(4, 2), (4, 2)]
+#: About what a row's entries are in the first `FADES` micro-batches, and in those after them. A sum that stalls is then
+#: too small beside one that has stopped growing: its error shows in the proportions, whatever all are divided by.
+SCALES, FADES = torch.tensor([[1, 1], [0.5, 0], [0.25, 0.25]]), 100
 #: `Line` uses one more layer for rows above 4.
 LATER = [(2, 2), (5, 2), (6, 2)]
 
@@ -58,11 +61,14 @@ def masked_sum(prediction: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def _micro_batches(seed: int, sizes: list[tuple[int, int]]) -> list[tuple]:
-    """Rows near (1, 1, 1), so that they add up to a sum that grows."""
+    """Rows near (1, 1/2, 1/4), so that they add up to sums that grow; the second entry only at the beginning."""
     g = torch.Generator().manual_seed(seed)
     return [
-        ((1 + 0.1 * torch.rand(rows, 3, generator=g)).bfloat16(), (torch.arange(rows) < counted).bfloat16())
-        for rows, counted in sizes
+        (
+            (SCALES[:, int(k >= FADES)] * (1 + 0.1 * torch.rand(rows, 3, generator=g))).bfloat16(),
+            (torch.arange(rows) < counted).bfloat16(),
+        )
+        for k, (rows, counted) in enumerate(sizes)
     ]
 
 
@@ -77,9 +83,7 @@ class Main:
     left: int = fact("the number of parameters with a .grad afterwards")
     alive: Any = fact("the number of micro-batches whose .grad are alive", "add each up before the next backward")
     carried: int = clue()
-    added: Any = fact(
-        "the sum of the gradients of parameter {}", "the count is divided out again where it was divided by"
-    )
+    shares: Any = fact("the gradient of parameter {}, scaled so that all gradients together have length 1,")
 
 
 def _main(main_gradients: Any, seed: int, sizes: list, before: float | None) -> Main:
@@ -98,13 +102,14 @@ def _main(main_gradients: Any, seed: int, sizes: list, before: float | None) -> 
         sum(p.grad is not None for p in model.parameters()),
         model.most_alive,
         model.carried,
-        {name: _undivided(value, sum(counted for _, counted in sizes)) for name, value in used.items()},
+        _shares(used),
     )
 
 
-def _undivided(value: np.ndarray, count: int) -> np.ndarray:
-    """The sum from a gradient that was divided by `count`, or was not: a row's gradient lies between 1 and 1.1."""
-    return value * count if np.abs(value).max(initial=0) < 2 else value
+def _shares(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """These gradients as parts of one vector of length 1, so that no divisor matters; zeros stay zeros."""
+    length = np.sqrt(sum((value**2).sum() for value in values.values()))
+    return {name: value / (length or 1.0) for name, value in values.items()}
 
 
 def _is_used(name: str, sizes: list) -> bool:
@@ -125,9 +130,9 @@ def _case(main_gradients: Any, rng, name: str, sizes: list, before: float | None
         count += counted
     near = {key: close(total / count, rtol=RTOL, atol=1e-12) for key, total in totals.items()}
     used = {key: value for key, value in near.items() if _is_used(key, sizes)}
-    sums = {key: close(totals[key], rtol=RTOL) for key in used}
+    shares = {key: close(value, rtol=RTOL) for key, value in _shares({key: totals[key] for key in used}).items()}
     expected = {
-        "added": Main(added=sums),
+        "shares": Main(shares=shares),
         "used": Main(used=used),
         "unused": Main(len(near), unused={key: value for key, value in near.items() if key not in used}),
         "dtypes": Main(dtypes=["float32"]),
@@ -139,7 +144,7 @@ def _case(main_gradients: Any, rng, name: str, sizes: list, before: float | None
 @check(MAIN, points=1.5)
 def main_gradients_are_added_in_float32(main_gradients, *, rng):
     """The gradients of a bfloat16 model's micro-batches are added in float32."""
-    yield _case(main_gradients, rng, "1,000 micro-batches of 1 row", LONG, what="added")
+    yield _case(main_gradients, rng, "1,000 micro-batches of 1 row", LONG, what="shares")
 
 
 @check(MAIN, points=0.5)
@@ -153,7 +158,7 @@ def main_gradients_are_divided_once(main_gradients, *, rng):
 def every_parameter_has_its_tensor(main_gradients, *, rng):
     """There is a tensor for each parameter, in order: zeros without a gradient, which may come late."""
     yield _case(main_gradients, rng, "a frozen parameter and a layer without use", UNEQUAL, what="unused")
-    yield _case(main_gradients, rng, "3 micro-batches, the first of which does not use a layer", LATER, what="added")
+    yield _case(main_gradients, rng, "3 micro-batches, the first of which does not use a layer", LATER, what="shares")
 
 
 @check(MAIN, points=0.25)
@@ -165,7 +170,7 @@ def main_gradients_are_float32(main_gradients, *, rng):
 @check(MAIN, points=0.25)
 def earlier_gradients_do_not_count(main_gradients, *, rng):
     """What was in .grad before the call has no part in the result."""
-    yield _case(main_gradients, rng, "2 micro-batches, every .grad was 7 before", EQUAL, before=7.0, what="added")
+    yield _case(main_gradients, rng, "2 micro-batches, every .grad was 7 before", EQUAL, before=7.0, what="shares")
 
 
 @check(MAIN, points=0.25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,16 @@ from torch import nn
 from torch.profiler import record_function
 
 from autograder.checking import inputs
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import HANG, CheckFailed, each_rank, fail
+from autograder.checking.expect import HANG, CheckFailed, fail
 from autograder.checking.stage import run_ranks
 from autograder.checks.ddp.common import (
     PATIENCE,
-    RTOL32,
+    RTOL,
     arrays_of,
     calls_inside,
     case_of,
-    expect_same,
     expect_sent,
     expected_buckets,
     rows_of,
@@ -81,11 +82,10 @@ _STACKS: dict[str, tuple[list[str], int, bool]] = {
 }
 
 
-def _drive_stacks(rank: int, world_size: int, ddp_class: Any, seed: int) -> dict[str, list]:
+def _drive_stacks(rank: int, world_size: int, ddp_class: Any, seed: int) -> None:
     """Inside a rank: two steps of each stack, with spans for the construction, each step and each layer."""
-    gradients = {}
     for name, (dtypes, bucket_bytes, dead) in _STACKS.items():
-        stack = _Stack(seed + rank, _LAYERS, dtypes, dead)
+        stack = _Stack(seed, _LAYERS, dtypes, dead)
         with record_function(f"{name} made"):
             ddp = ddp_class(stack, bucket_bytes=bucket_bytes)
         for step in range(2):
@@ -95,42 +95,52 @@ def _drive_stacks(rank: int, world_size: int, ddp_class: Any, seed: int) -> dict
                 ddp(rows_of(seed, rank, step)).square().sum().backward()
                 with record_function(f"{stack.prefix} finish"):
                     ddp.finish_gradient_sync()
-        gradients[name] = arrays_of(p.grad for p in stack.parameters())
-    return gradients
 
 
 def _stack_specs(dtypes: list[str]) -> list[tuple]:
     return [spec for dtype in dtypes for spec in (((3, 3), dtype, True), ((3,), dtype, True))]
 
 
-@check("05-ex5-ddp", points=1)
-def ddp_sends_each_bucket_once_while_backward_runs(DistributedDataParallel, *, rng):  # noqa: N803
-    """One all-reduce for each bucket, in bucket order, starts as soon as the bucket is complete."""
-    for world_size in (1, 2, 3):
-        seed = inputs.seed(rng)
-        results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, seed))
-        ledger, each = results.ledger, range(world_size)
-        for name, (dtypes, bucket_bytes, dead) in _STACKS.items():
+@check("05-ex5-ddp", points=1.25)
+def buckets_are_sent_while_backward_runs(DistributedDataParallel, *, rng):  # noqa: N803
+    """The all-reduce of a bucket starts before backward goes on to the layers after it."""
+    for world_size in (2, 3):
+        results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, inputs.seed(rng)))
+        for name, (dtypes, _, _) in _STACKS.items():
+            for step in range(2):
+                for rank in range(world_size):
+                    span = f"{name} step {step}"
+                    calls = [m for m in calls_inside(results.ledger, rank, span) if m.call == "all_reduce"]
+                    buckets = _buckets_of(calls, _stack_specs(dtypes))
+                    case = case_of(world_size, name, f"step {step + 1}")
+                    _expect_overlap(case, results.ledger, rank, span, calls, buckets)
+
+
+def _buckets_of(calls: list[Message], specs: list[tuple]) -> list[list[int]]:
+    """The parameters in each all-reduce, by its bytes, from the last on. How large buckets should be is not asked."""
+    left, buckets = list(range(len(specs))), []
+    for message in calls:
+        bucket: list[int] = []
+        while left and sum(spec_bytes(specs[i]) for i in bucket) < message.bytes:
+            bucket.append(left.pop())
+        buckets.append(bucket or [0])
+    return buckets
+
+
+@check("05-ex5-ddp", points=0.25)
+def a_step_sends_each_bucket_once(DistributedDataParallel, *, rng):  # noqa: N803
+    """A step sends one all-reduce for each bucket of `bucket_bytes`, in their order, and nothing else."""
+    for world_size in (1, 2):
+        results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, inputs.seed(rng)))
+        for name, (dtypes, bucket_bytes, _) in _STACKS.items():
             specs = _stack_specs(dtypes)
             buckets = expected_buckets(specs, bucket_bytes)
             expected = [("all_reduce", sum(spec_bytes(specs[i]) for i in bucket)) for bucket in buckets]
             for step in range(2):
                 case = case_of(world_size, name, f"step {step + 1}")
                 span = f"{name} step {step}"
-                calls = [calls_inside(ledger, rank, span) for rank in each]
-                expect_sent(
-                    case, [sent_by(messages) for messages in calls], expected, "the step, from forward to finish,"
-                )
-                for rank in each if world_size > 1 else ():
-                    _expect_overlap(case, ledger, rank, span, calls[rank], buckets)
-            _expect_stack_gradients(case_of(world_size, name), results, name, _Stack(seed, _LAYERS, dtypes, dead), seed)
-
-
-@check("05-ex5-ddp", points=0.5)
-def ddp_keeps_the_order_of_buckets(DistributedDataParallel, *, rng):  # noqa: N803
-    """Ranks whose gradients arrive in different orders, or not at all, still add up the same buckets."""
-    for world_size in (2, 3):
-        _expect_order_kept(DistributedDataParallel, world_size, inputs.seed(rng))
+                sent = [sent_by(calls_inside(results.ledger, rank, span)) for rank in range(world_size)]
+                expect_sent(case, sent, expected, "the step, from forward to finish,")
 
 
 def _drive_late_peer(rank: int, world_size: int, ddp_class: Any, seed: int) -> bool:
@@ -146,7 +156,7 @@ def _drive_late_peer(rank: int, world_size: int, ddp_class: Any, seed: int) -> b
     return True
 
 
-@check("05-ex5-ddp", points=0.5)
+@check("05-ex5-ddp", points=0.25)
 def backward_waits_for_nobody(DistributedDataParallel, *, rng):  # noqa: N803
     """A rank's backward ends although another rank has not begun its own."""
     must = "backward must not wait for an all-reduce. Here rank 1 begins its backward only after rank 0's has ended."
@@ -179,62 +189,114 @@ def _expect_overlap(
         fail(f"on rank {rank}, wait() was never called on an all-reduce", case, "never waited")
 
 
-def _expect_stack_gradients(case: str, results: list, name: str, model: _Stack, seed: int) -> None:
-    for rank in range(len(results)):
-        (model(rows_of(seed, rank, 1)).square().sum() / len(results)).backward()
-    expected = arrays_of(p.grad for p in model.parameters())
-    got = [result[name] for result in results]
-    expect_same(case, "gradient", got, expected, "the mean over the ranks is", RTOL32)
+@dataclass
+class Synced:
+    """What a rank has after a step."""
+
+    when: str
+    changed: str = complaint()
+    gradients: list = fact("the gradient of parameter {}")
+    arguments: str = complaint()
+    hooked: str = complaint()
 
 
-#: The steps of _drive_towers. Only the last clears the gradients before. In the last two rank 0 uses one tower only.
-_TOWER_STEPS = (
-    "gradients arrive in different orders",
-    "a second step without zero_grad",
-    "rank 0 skips a tower",
-    "rank 0 skips a tower after zero_grad",
-)
+class _Planned(Towers):
+    """Towers that are told beforehand which to use, and which first."""
+
+    def plan(self, rank: int, step: int) -> _Planned:
+        """Rank 0 uses one tower only in the second step; even ranks use the left one first."""
+        self.how = (rank % 2 == 0, "left" if step and rank == 0 else "both")
+        return self
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, 3) → (B, 3) twice."""
+        return super().forward(x, *self.how)
 
 
-def _use(rank: int, step: int) -> str:
-    return "left" if step >= 2 and rank == 0 else "both"
+def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int, clear: bool) -> list[Synced]:
+    """Inside a rank: a first step, in which all is used, and a second, in which rank 0 uses one tower only.
 
-
-def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int) -> list[list[dict]]:
-    """Inside a rank: the gradients after each step, and whether its forward has changed what was there."""
-    observed = []
-    for bucket_bytes in (1, 100):
-        towers = Towers(seed + rank)
-        ddp = ddp_class(towers, bucket_bytes=bucket_bytes)
-        steps: list[dict] = []
-        for step in range(len(_TOWER_STEPS)):
-            if step == 3:
-                ddp.zero_grad()
-            before = arrays_of(p.grad for p in towers.parameters())
-            out = output_of(ddp(rows_of(seed, rank, step), left_first=rank % 2 == 0, use=_use(rank, step)))
-            changed = not all(map(np.array_equal, arrays_of(p.grad for p in towers.parameters()), before))
-            out.sum().backward()
-            ddp.finish_gradient_sync()
-            steps.append({"changed": changed, "gradients": arrays_of(p.grad for p in towers.parameters())})
-        observed.append(steps)
+    clear: whether gradients are set to None before the second.
+    """
+    towers, observed = _Planned(seed), []
+    ddp = ddp_class(towers, bucket_bytes=100)
+    for step in range(2):
+        if step and clear:
+            ddp.zero_grad()
+        before = arrays_of(p.grad for p in towers.parameters())
+        towers.plan(rank, step)
+        out = output_of(ddp(rows_of(seed, rank, step)))
+        same = all(map(np.array_equal, arrays_of(p.grad for p in towers.parameters()), before))
+        out.sum().backward()
+        ddp.finish_gradient_sync()
+        changed = "" if same else "forward changed the gradients that were there before"
+        grads = [torch.zeros(0) if p.grad is None else p.grad.detach().clone() for p in towers.parameters()]
+        observed.append(Synced(f"after step {step + 1}", changed, grads))
     return observed
 
 
-def _expect_order_kept(ddp_class: Any, world_size: int, seed: int) -> None:
-    """Ranks whose gradients arrive in different orders, or not at all, still add up the same buckets."""
-    results = run_ranks(_drive_towers, world_size, (ddp_class, seed), PATIENCE)
-    model = Towers(seed)
-    for step, name in enumerate(_TOWER_STEPS):
-        if step == 3:
+def _tower_case(ddp_class: Any, world_size: int, seed: int, clear: bool, second: bool) -> Case:
+    """Two steps, of which the first is judged, or the second."""
+    model, expect = _Planned(seed), []
+    for step in range(2):
+        if step and clear:
             model.zero_grad()
         for rank in range(world_size):
-            out = output_of(model(rows_of(seed, rank, step), rank % 2 == 0, _use(rank, step)))
+            out = output_of(model.plan(rank, step)(rows_of(seed, rank, step)))
             (out.sum() / world_size).backward()
-        expected = arrays_of(p.grad for p in model.parameters())
-        for number, bucket_bytes in enumerate((1, 100)):
-            case = case_of(world_size, f"bucket_bytes = {bucket_bytes}", name)
-            seen = [result[number][step] for result in results]
-            for rank, changed in each_rank(case, [one["changed"] for one in seen]):
-                rank.expect(not changed, "forward changed the gradients that were there before")
-            got = [one["gradients"] for one in seen]
-            expect_same(case, "gradient", got, expected, "the mean over the ranks of what was there is")
+        means = [close(p.grad.clone().numpy(), rtol=RTOL, atol=1e-12) for p in model.parameters()]
+        expect.append(Synced("", "", means) if step == second else Synced(""))
+    name = f"rank 0 skips a tower, {'after' if clear else 'without'} zero_grad" if second else "orders differ"
+    return Case(name, world_size, _drive_towers, (ddp_class, seed, clear), [expect] * world_size)
+
+
+@check("05-ex5-ddp", points=0.5)
+def what_was_in_grad_is_averaged(DistributedDataParallel, *, rng):  # noqa: N803
+    """Each rank has the mean of what .grad was on the ranks, where None counts as zeros, in whatever order it came."""
+    yield _tower_case(DistributedDataParallel, 2, inputs.seed(rng), clear=True, second=False)
+    for world_size, clear in ((2, False), (3, True)):
+        yield _tower_case(DistributedDataParallel, world_size, inputs.seed(rng), clear, second=True)
+
+
+def _drive_arguments(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synced:
+    """Inside a rank: a forward with keyword arguments, against the module's own."""
+    towers, x = Towers(seed), rows_of(seed, rank)
+    ddp = ddp_class(towers)
+    for left_first in (False, True):
+        got, right = ddp(x, use="both", left_first=left_first), towers(x, left_first)
+        if not isinstance(got, tuple) or len(got) != 2 or not all(map(torch.equal, got, right)):
+            return Synced("", arguments="forward gives something else than the module, called with keyword arguments")
+    return Synced("", arguments="")
+
+
+@check("05-ex5-ddp", points=0.25)
+def forward_is_the_modules(DistributedDataParallel, *, rng):  # noqa: N803
+    """forward hands on all its arguments, named ones too, and returns what the module returns."""
+    case = (DistributedDataParallel, inputs.seed(rng))
+    yield Case("a module that returns a tuple", 1, _drive_arguments, case, [Synced("", arguments="")])
+
+
+def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synced:
+    """Inside a rank: a subclass that looks at what on_gradient is called with."""
+    seen: list[int] = []
+
+    class Watched(ddp_class):
+        def on_gradient(self, param: nn.Parameter) -> None:
+            seen.append(id(param))
+            super().on_gradient(param)
+
+    towers = _Planned(seed).plan(rank, 0)
+    ddp = Watched(towers)
+    ddp(rows_of(seed, rank))[0].sum().backward()
+    ddp.finish_gradient_sync()
+    times = [seen.count(id(p)) for p in towers.parameters()]
+    said = (
+        f"an on_gradient that a subclass overrides is called {times} times for the parameters, expected once for each"
+    )
+    return Synced("", hooked="" if times == [1] * len(times) else said)
+
+
+@check("05-ex5-ddp", points=0.25)
+def hooks_call_on_gradient(DistributedDataParallel, *, rng):  # noqa: N803
+    """The hooks call self.on_gradient, so that a subclass can override it."""
+    yield Case("a subclass", 2, _drive_hooks, (DistributedDataParallel, inputs.seed(rng)), [Synced("", hooked="")] * 2)
