@@ -60,17 +60,19 @@ def _some(rng: np.random.Generator, n: int, count: int) -> list[int]:
     return sorted(int(node) for node in rng.choice(n, count, replace=False))
 
 
-@check(PREFLIGHT, points=2)
+@check(PREFLIGHT, points=1)
 def a_slow_node_is_found(slow_nodes, *, rng) -> Iterator[Call]:
     """On a cluster with an even number of nodes, the one slow node is found, wherever it is."""
-    for n in (4, 8, 2 * int(rng.integers(5, 33))):
+    for n in (8, 12, 2 * int(rng.integers(5, 33))):
         for node in (0, n - 1, 1, int(rng.integers(2, n - 1))):
             yield _case(slow_nodes, rng, n, [node])
 
 
 @check(PREFLIGHT, points=0.75)
 def several_slow_nodes_are_found(slow_nodes, *, rng) -> Iterator[Call]:
-    """Of an even number of nodes, up to a quarter may be slow; neighbors, too."""
+    """Of an even number of nodes, up to a quarter may be slow: neighbors, too, and one of four."""
+    for node in (1, 3, int(rng.integers(4))):
+        yield _case(slow_nodes, rng, 4, [node])
     for n in (8, 16, 4 * int(rng.integers(3, 17))):
         for slow in ([0, 1], [n - 3, n - 2], _some(rng, n, 2), _some(rng, n, n // 4), list(range(1, n // 2, 2))):
             yield _case(slow_nodes, rng, n, slow)
