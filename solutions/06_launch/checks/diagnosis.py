@@ -178,8 +178,8 @@ def _case_of(
 
 def _case(diagnose: Callable, name: str, dumps: list, found: tuple, sees: Callable = tuple) -> Call:
     """sees: the part of a diagnosis that is compared."""
-    name = f"{name}: rank {found[1]} of {len(dumps)} is {found[0]}{_written(dumps)}"
-    what = {_who: "the kind and the rank", _where: "the operation's group and number", _name: "the operation's name"}
+    name = f"{name}: rank {found[1]} of {len(dumps)} is {found[0]}{_written(dumps) if found[0] != 'different' else ''}"
+    what = {_who: "(kind, rank)", _where: "the operation's (group, number)", _name: "the operation's name"}
     how = {"sees": lambda got, *_: sees(_in_tuples(got)), "what": what.get(sees, "the diagnosis")}
     return Call(diagnose, dumps, gives=sees(found), name=name, **how)
 

@@ -105,7 +105,7 @@ def _goes_on(save: Callable, load: Callable, kind: str, seed: int) -> None:
         fail("load has put the model into eval() mode: dropout and BatchNorm would go on in it", kind, "eval")
     evidence = [seen["loaded"], seen["resumed"]]
     same = np.allclose(seen["loaded"], seen["saved"], rtol=1e-12)
-    later = "the weights two steps later" + "; those that were loaded are right, so it is the optimizer's state" * same
+    later = "a weight two steps later" + " (those after load are right: it is the optimizer's state)" * same
     for got, expected, what in (("loaded", "saved", "the model's state after load"), ("resumed", "whole", later)):
         expect_close(kind, seen[got], seen[expected], what=what, rtol=1e-12, evidence=evidence)
 
