@@ -154,7 +154,7 @@ def _case_of(
     groups: dict[str, list[int]],
     calls: list[_Call],
     found: tuple,
-    sees: Callable = tuple,
+    sees: Callable | None = None,
 ) -> Call:
     """The diagnosis of these calls, in the order in which they were made.
 
@@ -176,12 +176,23 @@ def _case_of(
     return _case(diagnose, name, dumps, found, sees)
 
 
-def _case(diagnose: Callable, name: str, dumps: list, found: tuple, sees: Callable = tuple) -> Call:
-    """sees: the part of a diagnosis that is compared."""
+def _case(diagnose: Callable, name: str, dumps: list, found: tuple, sees: Callable | None = None) -> Call:
+    """sees: the part of a diagnosis that is compared, if not all of it."""
+    sees = sees or _whole
     name = f"{name}: rank {found[1]} of {len(dumps)} is {found[0]}{_written(dumps) if found[0] != 'different' else ''}"
-    what = {_who: "(kind, rank)", _where: "the operation's (group, number)", _name: "the operation's name"}
+    what = {
+        _without_name: "(kind, rank, (group, number))",
+        _who: "(kind, rank)",
+        _where: "the operation's (group, number)",
+        _name: "the operation's name",
+    }
     how = {"sees": lambda got, *_: sees(_in_tuples(got)), "what": what.get(sees, "the diagnosis")}
     return Call(diagnose, dumps, gives=sees(found), name=name, **how)
+
+
+def _whole(diagnosis: Any) -> Any:
+    """All of it."""
+    return diagnosis
 
 
 def _who(diagnosis: Any) -> Any:
