@@ -81,6 +81,10 @@ def test_every_rank_of_a_job_has_a_watchdog_and_every_node_an_agent():
     picture, alt = live_figure.module("launch_parts").still()
     assert re.findall(r">rank (\d)<", picture) == list("01234567") and picture.count(">watch<") == 8
     assert picture.count(">agent (torchrun)<") == 2 and picture.count(">store<") == 1 and "watchdog" in alt
+    level = [tuple(map(float, line)) for line in re.findall(r"M([\d.]+) ([\d.]+)L([\d.]+) \2\"", picture)]
+    (store,) = re.findall(r'x="([\d.]+)"[^>]*>store<', picture)
+    left, right = sorted((x, to) for x, _, to in level)  # an arrow from each agent ends at the store
+    assert left[0] < left[1] < float(store) < right[1] < right[0]
 
 
 @pytest.mark.parametrize("wrong", ["two_nods", "two_nodes grup=3", "two_nodes group=x", "two_nodes machine=H1"])

@@ -38,15 +38,14 @@ def test_nothing_of_a_job_script_is_cut_on_its_page():
 
 # After the run
 
-#: A run that ends as the environment says: with a status, and with a new checkpoint or without one.
+#: A run that ends as the environment says: with a status, and with a checkpoint of step SAVES or without one.
 SRUN = """
 while [[ $1 == --* ]]; do shift; done
 echo "$CHECKPOINT_DIR ${RESUME_FROM:-}" > started
 echo "$* share=${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-0}" > command
 if [ "$SAVES" ]; then
-    mkdir -p "$CHECKPOINT_DIR/step_00000010"
-    touch -d "@${SLURM_RESTART_COUNT:-0}" "$CHECKPOINT_DIR/checkpoint" # newer in each start
-    echo 10 > "$CHECKPOINT_DIR/step"
+    mkdir -p "$CHECKPOINT_DIR/step_$(printf %08d "$SAVES")"
+    echo "$SAVES" > "$CHECKPOINT_DIR/step"
 fi
 if [ "$FINISHES" ]; then touch "$CHECKPOINT_DIR/done"; fi
 exit "$STATUS"
@@ -57,13 +56,13 @@ STAND_INS = {
     "scontrol": 'if [ "$1" = requeue ]; then echo "$2" > requeued; exit 1; fi; echo node1; echo node2',
     "python": 'ls -d "$2"/step_* 2> /dev/null | tail -n 1',  # as the helper of which the tests are below
 }
-JOB = {"SLURM_JOB_ID": "1234567", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[1-2]"}
+JOB = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[1-2]"}
 NODE = {"SLURM_CPUS_PER_TASK": "2", "SLURM_GPUS_ON_NODE": "8"}
 
 
 @pytest.fixture
 def submit(tmp_path):
-    """Run a job script with stand-ins: its exit status, and whether it asked to be requeued."""
+    """Run a job script with stand-ins, which save this step: its exit status, and whether it asked to be requeued."""
     programs, folder = tmp_path / "programs", tmp_path / "folder"
     for path in (programs, folder):
         path.mkdir()
@@ -71,9 +70,9 @@ def submit(tmp_path):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
 
-    def run(script, *, status, saves=False, finishes=False, restarts=None):
+    def run(script, *, status, saves=None, finishes=False, restarts=None, job="1234567"):
         (folder / "requeued").unlink(missing_ok=True)
-        run = {"STATUS": str(status), "SAVES": "yes" * saves, "FINISHES": "yes" * finishes}
+        run = {"STATUS": str(status), "SAVES": str(saves or ""), "FINISHES": "yes" * finishes, "SLURM_JOB_ID": job}
         run |= {"CHECKPOINT_DIR": str(folder / "runs"), "PATH": f"{programs}:/usr/bin:/bin"}
         if restarts is not None:
             run["SLURM_RESTART_COUNT"] = str(restarts)
@@ -93,13 +92,13 @@ def test_these_are_all_scripts():
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_trained_run_is_done(submit, script):
-    assert submit(script, status=0, saves=True, finishes=True) == (0, False)
+    assert submit(script, status=0, saves=10, finishes=True) == (0, False)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("status", [1, 137, 143])
 def test_a_run_that_saved_comes_back_however_often(submit, script, status):
-    assert submit(script, status=status, saves=True, restarts=50) == (status, True)
+    assert submit(script, status=status, saves=10, restarts=50) == (status, True)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -109,16 +108,27 @@ def test_an_error_that_comes_back_ends_after_four_starts(submit, script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
+def test_only_failures_in_a_row_end_a_long_run(submit, script):
+    for day in range(1, 4):  # each start saves, and is stopped at its time limit; then one fails before it saves
+        assert submit(script, status=1, saves=10 * day, restarts=2 * day) == (1, True)
+        assert submit(script, status=1, restarts=2 * day + 1) == (1, True)
+    ends = [submit(script, status=1, restarts=restarts) for restarts in range(8, 12)]
+    assert ends == [(1, True)] * 2 + [(1, False)] * 2
+    assert submit(script, status=1, job="1234568") == (1, True)  # a job that somebody starts after that counts anew
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_checkpoint_from_before_this_start_is_no_progress(submit, script):
-    assert submit(script, status=1, saves=True, restarts=7) == (1, True)
-    assert submit(script, status=1, restarts=8) == (1, False)
-    assert submit(script, status=1, saves=True, restarts=9) == (1, False)  # step 10 again: that would never end
+    assert submit(script, status=1, saves=10, restarts=7) == (1, True)
+    ends = [submit(script, status=1, saves=10, restarts=8 + again) for again in range(4)]
+    assert ends == [(1, True)] * 3 + [(1, False)]  # step 10 again and again: that would never end
     if script != "train.sbatch":  # whose program looks for its own checkpoint
         assert (submit.folder / "started").read_text().split()[1].endswith("/step_00000010")
 
 
 def test_the_last_step_counts_and_not_the_status_of_torchrun(submit):
-    assert submit("train.sbatch", status=0, restarts=3) == (1, False)  # it left without an error, and is not done
+    ends = [submit("train.sbatch", status=0) for _ in range(4)]
+    assert ends == [(1, True)] * 3 + [(1, False)]  # it left without an error, and is not done
     assert submit("train.sbatch", status=137, finishes=True) == (0, False)  # an agent was killed after the last step
 
 

@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
 import ranks
 from autograder.checks.launch import diagnosis
@@ -124,3 +126,41 @@ def test_the_chapters_script_leaves_when_it_is_told_to_and_goes_on(tmp_path):
         assert done.returncode == 0, done.stderr
         result = torch.load(tmp_path / "result.0", weights_only=True)
         assert (result["done"], len(result["losses"])) == (steps == 12, steps)
+
+
+# What the chapter says
+
+
+def code_of_the_chapter(start):
+    """The chapter's cell with this text, from there on."""
+    text = (notebook.ROOT / "book" / "06_launch.md").read_text()
+    cells = re.findall(r"^```\{code-cell\} python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    [cell] = [cell for cell in cells if start in cell]
+    return cell[cell.index(start) :]
+
+
+def test_of_errors_in_one_second_the_one_that_is_not_about_communication_is_first(tmp_path):
+    messages = {0: "RuntimeError: Connection closed by peer", 2: "FileNotFoundError: batch 412 is gone", 3: "timed out"}
+    for rank, message in messages.items():
+        path = tmp_path / "attempt_0" / str(rank) / "error.json"
+        path.parent.mkdir(parents=True)
+        about = {"message": message, "extraInfo": {"timestamp": "1700000001" if rank else "1700000002"}}
+        path.write_text(json.dumps({"message": about}))
+    space = {"Path": Path, "json": json, "re": re}
+    exec(code_of_the_chapter("def errors(folder)"), space)
+    assert [(rank, message) for *_, rank, message in space["errors"](tmp_path)] == [
+        (str(rank), messages[rank]) for rank in (2, 3, 0)
+    ]
+
+
+def test_torch_still_does_what_the_chapter_says_of_agents_and_times():
+    """The claims that name a version: read them again, and the chapter, when this fails after an update of torch."""
+    agent = inspect.getsource(SimpleElasticAgent._invoke_run)
+    healthy = agent[agent.index("state == WorkerState.HEALTHY") :]
+    assert healthy.count("_restart_workers") == healthy.count("num_nodes_waiting > 0") == 1
+    header = Path(torch.__file__).parent / "include" / "torch" / "csrc" / "distributed" / "c10d" / "FlightRecorder.hpp"
+    words = " ".join(header.read_text().replace("//", " ").split())
+    assert (
+        "likely close to the time the work was 'enqueued'- not necessarily started c10::time_t time_created_" in words
+    )
+    assert "timing must also be enabled for compute_duration" in words

@@ -36,9 +36,10 @@ def still() -> tuple[str, str]:
             marks += _titled(x, RANK_ROW + 30, RANK, 18, "watch", "node-port")
         marks.append(label(left + 12, AGENT + 46, "starts, looks every 0.1 s, kills", style=HALO))
         marks.append(label(left + 12, FRAME + FRAME_HIGH - 8, f"node {node}", "still-title"))
-    store = 116
-    marks += _titled(store, AGENT, 80, 28, "store", "node-port")
-    marks += _arrow(NODE + GAP + 10, AGENT + 14, store + 80, AGENT + 14)
+    store, wide = 128, 68
+    marks += _titled(store, AGENT, wide, 28, "store", "node-port")
+    marks += _arrow(10 + 96, AGENT + 14, store, AGENT + 14)
+    marks += _arrow(NODE + GAP + 10, AGENT + 14, store + wide, AGENT + 14)
     marks += _titled(0, DISK, WIDE, 28, "shared disk: the checkpoint, logs, error files, dumps", "node-network")
     for node in (0, 1):
         middle = node * (NODE + GAP) + NODE / 2
@@ -46,7 +47,7 @@ def still() -> tuple[str, str]:
     alt = (
         "The scheduler starts an agent, torchrun, on each of two nodes and sends it SIGTERM. Each agent starts the "
         "four ranks of its node, looks at them ten times a second and kills them. Inside each rank a watchdog thread "
-        "looks at its operations. The agents meet at a store, which is on the first node. All ranks write to a shared "
+        "looks at its operations. Both agents meet at a store, which is on the first node. All ranks write to a shared "
         "disk: the checkpoint, logs, error files and dumps."
     )
     return drawing(WIDE, DISK + 32, marks), alt

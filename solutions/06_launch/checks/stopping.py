@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.check import check
-from autograder.checking.expect import each_rank, fail
+from autograder.checking.expect import each_rank
 from autograder.checking.stage import run_ranks
 from autograder.checks.launch.batches import deal
 
@@ -29,6 +29,7 @@ class Signalled(torch.nn.Module):
     `at`: the forward pass, counted from 1, in which the signal is sent; 0 while the model is made; None never.
     """
 
+    names = ("inner.weight", "inner.bias", "outer.weight", "outer.bias", "scale")
     at: int | None = None
     within = False  # is the answer running?
     missed = False  # did a signal reach the handler from before the call while it ran?
@@ -40,7 +41,6 @@ class Signalled(torch.nn.Module):
         self.register_buffer("scale", torch.tensor(1.5))
         self.double()
         self.calls, Signalled.latest = 0, self
-        self.seed, self.draws = torch.initial_seed(), []
         self._send(0)
 
     def _send(self, number: int) -> None:
@@ -51,7 +51,6 @@ class Signalled(torch.nn.Module):
         """x: (B, 3). Returns the logits of 4 classes, (B, 4)."""
         self.calls += 1
         self._send(self.calls)
-        self.draws.append(torch.rand((), dtype=torch.float64).item())  # what dropout would do
         return self.outer(torch.tanh(self.inner(x)) * self.scale)
 
 
@@ -61,8 +60,13 @@ def _data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @functools.cache
-def one_process(data_seed: int, steps: int, lr: float, seed: int) -> tuple[list[float], dict[str, np.ndarray]]:
-    """The oracle: one process, no optimizer object, one global batch after the other. (losses, name → array)."""
+def one_process(
+    data_seed: int, steps: int, lr: float, seed: int
+) -> tuple[list[float], dict[str, np.ndarray], list[np.ndarray]]:
+    """The oracle: one process, no optimizer object, one global batch after the other.
+
+    (losses, name → array, momentum of each parameter).
+    """
     x, y = _data(data_seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -78,7 +82,8 @@ def one_process(data_seed: int, steps: int, lr: float, seed: int) -> tuple[list[
             for p, v, g in zip(parameters, momentum, gradients, strict=True):
                 v.mul_(0.9).add_(g)
                 p.sub_(lr * v)
-    return losses, {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+    state = {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
+    return losses, state, [v.numpy().copy() for v in momentum]
 
 
 def _earlier_handler(*_: Any) -> None:
@@ -95,9 +100,6 @@ def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: st
     signal.signal(signal.SIGTERM, _earlier_handler)
     arguments = (Signalled, _data(data_seed), settings["steps"], path)
     options = {"global_batch": BATCH, "lr": settings["lr"], "seed": settings["seed"]}
-    if settings.get("begun"):
-        train(rank, world_size, *arguments[:2], settings["begun"], path, **options)
-        dist.barrier()
     before = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
     if rank == 0 and settings.get("slow_disk"):
         _slow_down()
@@ -105,19 +107,15 @@ def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: st
     Signalled.within = True
     result = train(rank, world_size, *arguments, **options)
     Signalled.within = False
+    seen = {"there": os.path.exists(path) and os.stat(path).st_mtime_ns > before, "saves": _Saves.made}
+    Signalled.at = None
     if settings.get("again"):
-        Signalled.at = None
         dist.barrier()  # the answer's waiting is another property
         result = train(rank, world_size, *arguments, **options)
-    there = os.path.exists(path) and os.stat(path).st_mtime_ns > before
-    seen = {
-        "there": there,
-        "saves": _Saves.made,
-        "up": dist.is_initialized(),
-    }
-    Signalled.at = None
-    seen |= _plain(result) | {"steps": Signalled.latest.calls, "missed": Signalled.missed}
-    seen |= {"seed": Signalled.latest.seed, "draws": Signalled.latest.draws}
+    seen |= _plain(result) | {"steps": Signalled.latest.calls, "missed": Signalled.missed, "up": dist.is_initialized()}
+    dist.barrier()
+    saved = torch.load(path, weights_only=True) if os.path.exists(path) else {"losses": [], "model": {}}
+    seen["file"] = len(saved["losses"])
     dist.barrier()
     return seen
 
@@ -178,114 +176,142 @@ def _plain(result: Any) -> dict:
     if not isinstance(losses, (list, tuple)) or not all(isinstance(loss, (int, float)) for loss in losses):
         return {"problem": "losses is not a list of floats"}
     arrays = {str(name): value.detach().numpy().copy() for name, value in state.items()}
-    return {"problem": "", "done": bool(result["done"]), "losses": [float(loss) for loss in losses], "state": arrays}
+    return {"problem": "", "done": result["done"], "losses": [float(loss) for loss in losses], "state": arrays}
 
 
-def _expect(case: str, results: list[dict], settings: dict, data_seed: int, start: int, told: int | None) -> int:
-    """Every rank has done the oracle's steps, as many as the others; how many. told: in which step a signal came."""
-    steps = settings["steps"]
-    most = steps if told is None else min(steps, told + 1)
-    least = steps if told is None else told
-    for one, seen in each_rank(case, results, lambda seen: seen.get("losses", seen["problem"])):
-        one.expect(not seen["problem"], seen["problem"])
-        one.expect(seen["up"], "the process group is no longer up")
-        count = len(seen["losses"])
-        when = "no rank got a signal" if told is None else f"the signal came in step {told} of {steps}"
-        one.expect(least <= count <= most, f"there are {count} losses; {when}", [start, count, seen["steps"]])
-        one.expect(
-            count == len(results[0]["losses"]), f"there are {count} losses, {len(results[0]['losses'])} on rank 0"
-        )
-        one.expect(seen["done"] == (count == steps), f"done is {seen['done']}, {count} of {steps} steps are", "done")
-        text = f"{seen['steps']} steps were trained, and {start} had been done before: {count} should be done"
-        one.expect(seen["steps"] == count - start, text)
-        losses, state = one_process(data_seed, count, settings["lr"], settings["seed"])
-        for name, value in state.items():
-            names = sorted(seen["state"])
-            one.expect(name in seen["state"], f"state_dict has no {name}; it has {names}", ["names", names])
-            one.expect_close(seen["state"][name], value, what=name, rtol=1e-9, atol=1e-12)
-        one.expect_close(np.array(seen["losses"]), np.array(losses), what="the list of losses", rtol=1e-9)
-        text = "the model was made after torch.manual_seed of another number than seed"
-        one.expect(seen["seed"] == settings["seed"], text, "another seed")
-        text = "torch's global generator was seeded again between two steps: dropout would do the same in both"
-        one.expect(len(set(seen["draws"])) == len(seen["draws"]), text, "seeded again")
-    return len(results[0]["losses"])
+def _call(train: Callable, rng: np.random.Generator, world_size: int, more: dict) -> tuple[list[dict], dict]:
+    """What each rank has seen in a call on so many ranks, and the call's settings; done: steps of the file before it.
 
-
-def _jobs(train: Callable, rng: np.random.Generator, jobs: list[tuple[int, dict, int | None]], steps: int) -> None:
-    """Calls on one checkpoint, one after the other. jobs: (ranks, rank → forward pass of the signal, its step)."""
-    data_seed = int(rng.integers(2**31))
-    settings = {"steps": steps, "lr": float(rng.choice([0.05, 0.1])), "seed": int(rng.integers(1, 2**20))}
-    done = 0
+    That file is the work of one process that nobody disturbed.
+    """
+    settings = {"steps": 5, "lr": float(rng.choice([0.05, 0.1])), "seed": int(rng.integers(1, 2**20)), "tell": {}}
+    settings |= {"data": int(rng.integers(2**31)), "done": 0} | more
     with tempfile.TemporaryDirectory(prefix="stopping-") as folder:
-        for world_size, tell, told in jobs:
-            who = ", ".join(f"rank {rank} gets the signal in step {done + at} of {steps}" for rank, at in tell.items())
-            case = f"{world_size} rank{'s' * (world_size > 1)}, {done} steps done before, {who or 'no signal'}"
-            now = settings | {"tell": tell}
-            results = run_ranks(_run, world_size, (train, data_seed, folder, now), timeout=12.0)
-            done = _expect(case, results, settings, data_seed, done, told and done + told)
+        if settings["done"]:
+            losses, state, momentum = one_process(*(settings[name] for name in ("data", "done", "lr", "seed")))
+            _write(os.path.join(folder, "checkpoint"), losses, state, momentum, settings["lr"])
+        results = run_ranks(_run, world_size, (train, settings["data"], folder, settings), timeout=12.0)
+    for one, seen in each_rank(_name(world_size, settings), results, lambda seen: seen["problem"]):
+        one.expect(not seen["problem"], seen["problem"])
+    return results, settings
 
 
-@check("06-ex5-train-until-told", points=1.25)
-def told_run_stops_and_resumes(train_until_told: Callable, *, rng: np.random.Generator) -> None:
-    """A signal on any rank stops all after the same step; later calls, on other world sizes, end as if undisturbed."""
-    _jobs(train_until_told, rng, [(1, {}, None), (1, {}, None)], 5)
-    _jobs(train_until_told, rng, [(2, {1: 3}, 3), (3, {2: 2}, 2), (1, {}, None)], 12)
-    _jobs(train_until_told, rng, [(3, {0: 2, 1: 2}, 2), (2, {}, None)], 9)
-    _jobs(train_until_told, rng, [(2, {1: 3}, 3)], 3)
-    results, *_ = _one_call(train_until_told, rng, {"tell": {1: 1}, "steps": 6, "again": True})
-    case = "2 ranks, a second call in the same processes, after a signal in the first"
-    for one, seen in each_rank(case, results, lambda seen: [len(seen["losses"]), seen["done"]]):
-        text = (
-            f"{len(seen['losses'])} of 6 steps are done and done is {seen['done']}; no signal came in the second call"
-        )
-        one.expect(len(seen["losses"]) == 6 and seen["done"], text)
+def _name(world_size: int, settings: dict) -> str:
+    """The case in words."""
+    done, steps = settings["done"], settings["steps"]
+    told = [
+        f"rank {rank} gets the signal " + (f"in step {done + at} of {steps}" if at else "while its model is made")
+        for rank, at in settings["tell"].items()
+    ]
+    ranks = f"{world_size} rank{'s' * (world_size > 1)}"
+    return f"{ranks}, {done} of {steps} steps done before, {', '.join(told) or 'no signal'}"
 
 
-@check("06-ex5-train-until-told", points=0.5)
-def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng: np.random.Generator) -> None:
-    """Rank 0 alone saves, and when a rank returns, the new checkpoint is there, on a slow disk as well."""
-    runs: list[tuple] = []
-    for told, case, begun in (
-        ({}, "no signal", 0),
-        ({1: 1}, "a signal in step 1", 0),
-        ({}, "a checkpoint is there", 1),
-    ):
-        results, *run = _one_call(train_until_told, rng, {"slow_disk": True, "tell": told, "begun": begun})
-        slow = f"2 ranks, {case}, saving takes half a second"
-        for one, seen in each_rank(slow, results, lambda seen: seen["there"]):
-            one.expect(seen["there"], "the call returned before the new checkpoint was there")
-        runs.append((slow, results, run, bool(told), begun))
-    for one, seen in each_rank("2 ranks", results, lambda seen: ["saves", seen["saves"]]):
-        one.expect(bool(seen["saves"]) == (one.rank == 0), f"save was called {seen['saves']} times; only rank 0 saves")
-    case = "2 ranks, no step is asked for"
-    none, *_ = _one_call(train_until_told, rng, {"steps": 0})
-    for one, seen in each_rank(case, none, lambda seen: ["no step", seen["there"]]):
-        one.expect(seen["there"], "all is done, and nothing was saved")
-    for slow, results, run, told, begun in runs:
-        # How soon a signal stops the run is another check's.
-        stopped = max(1, len(results[0]["losses"]) - 1) if told else None
-        _expect(slow, results, *run, start=begun, told=stopped)
+def _write(path: str, losses: list[float], state: dict, momentum: list[np.ndarray], lr: float) -> None:
+    """The checkpoint of a run that has done so many steps."""
+    model = Signalled()
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    for p, value in zip(model.parameters(), momentum, strict=True):
+        optimizer.state[p]["momentum_buffer"] = torch.from_numpy(value)
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": list(losses)}
+    torch.save(saved, path)
+
+
+def _count(results: list[dict]) -> list[int]:
+    return [len(seen["losses"]) for seen in results]
+
+
+@check("06-ex5-train-until-told", points=1)
+def a_told_run_stops_together(train_until_told: Callable, *, rng: np.random.Generator) -> None:
+    """A signal on any rank stops all ranks after the same step, and what they have done is in the file."""
+    cases = [(2, {1: 3}), (3, {2: 2}), (3, {0: 2, 1: 2}), (2, {0: 1}), (1, {0: 2})]
+    for world_size, tell in cases:
+        results, settings = _call(train_until_told, rng, world_size, {"tell": tell, "steps": 6})
+        told = max(tell.values())
+        for one, seen in each_rank(
+            _name(world_size, settings), results, lambda seen: [len(seen["losses"]), seen["file"]]
+        ):
+            counts = _count(results)
+            one.expect(len(set(counts)) == 1, f"the ranks have done {counts} steps")
+            one.expect(told <= counts[0] <= told + 1, f"{counts[0]} steps are done", counts[0])
+            one.expect(
+                seen["steps"] == counts[0], f"{seen['steps']} steps were trained, and there are {counts[0]} losses"
+            )
+            one.expect(seen["up"], "the process group is no longer up", "down")
+            text = f"{counts[0]} steps are done, and the file has {seen['file']}"
+            one.expect(seen["file"] == counts[0], text, ["file", seen["file"]])
+
+
+@check("06-ex5-train-until-told", points=0.75)
+def a_later_call_goes_on(train_until_told: Callable, *, rng: np.random.Generator) -> None:
+    """A call without a signal goes on from the file, on any number of ranks, and ends where an undisturbed run ends."""
+    for world_size, done, steps in ((1, 0, 3), (2, 0, 5), (2, 3, 7), (3, 2, 6), (1, 5, 9), (2, 4, 4)):
+        results, settings = _call(train_until_told, rng, world_size, {"done": done, "steps": steps})
+        losses, state, _ = one_process(settings["data"], steps, settings["lr"], settings["seed"])
+        case = _name(world_size, settings)
+        for one, seen in each_rank(case, results, lambda seen: [len(seen["losses"]), seen["steps"]]):
+            one.expect(len(seen["losses"]) == steps, f"there are {len(seen['losses'])} losses")
+            text = f"{seen['steps']} steps were trained, and {done} of {steps} had been done before"
+            one.expect(seen["steps"] == steps - done, text)
+            one.expect_close(np.array(seen["losses"]), np.array(losses), what="the list of losses", rtol=1e-9)
+            for name, value in state.items():
+                got = seen["state"].get(name, seen["state"].get(f"module.{name}"))  # the names are another property
+                one.expect(got is not None, f"state_dict has no {name}", ["names", sorted(seen["state"])])
+                one.expect_close(got, value, what=name, rtol=1e-9, atol=1e-12)
 
 
 @check("06-ex5-train-until-told", points=0.25)
-def signal_may_come_early(train_until_told: Callable, *, rng: np.random.Generator) -> None:
-    """A signal that comes while the model is made stops the run after at most one step."""
-    for tell, who in (({0: 0, 1: 0}, "each gets the signal"), ({1: 0}, "rank 1 gets the signal")):
-        results, *run = _one_call(train_until_told, rng, {"tell": tell})
-        case = f"2 ranks, {who} while its model is made"
-        for one, seen in each_rank(case, results, lambda seen: [seen["steps"], seen["missed"]]):
-            one.expect(not results[1]["missed"], "the handler was not yet installed when the signal came to rank 1")
-            one.expect(seen["steps"] <= 1, f"{seen['steps']} steps were trained")
-        _expect(case, results, *run, start=0, told=0)
+def no_rank_returns_before_the_file_is_there(train_until_told: Callable, *, rng: np.random.Generator) -> None:
+    """When a rank returns, the new checkpoint is there, on a slow disk as well."""
+    for done in (0, 1):
+        more = {"slow_disk": True, "steps": 2 + done + int(rng.integers(2)), "done": done}
+        results, settings = _call(train_until_told, rng, 2, more)
+        case = f"{_name(2, settings)}, saving takes half a second"
+        for one, seen in each_rank(case, results, lambda seen: seen["there"]):
+            one.expect(seen["there"], "the call returned before the new checkpoint was there")
 
 
-def _one_call(train: Callable, rng: np.random.Generator, more: dict) -> tuple[list[dict], dict, int]:
-    """What each rank has seen in a call on two ranks; its settings and the seed of its data, for `_expect`."""
-    data_seed = int(rng.integers(2**31))
-    settings = {"steps": 3, "lr": 0.1, "seed": 1, "tell": {}} | more
-    with tempfile.TemporaryDirectory(prefix="stopping-") as folder:
-        results = run_ranks(_run, 2, (train, data_seed, folder, settings), timeout=12.0)
-    for seen in results:
-        if seen["problem"]:
-            fail(seen["problem"], "2 ranks", seen["problem"])
-    return results, settings, data_seed
+@check("06-ex5-train-until-told", points=0.25)
+def rank_0_alone_saves(train_until_told: Callable, *, rng: np.random.Generator) -> None:
+    """Rank 0 saves, and no other rank does."""
+    for world_size in (2, 3):
+        results, settings = _call(train_until_told, rng, world_size, {"steps": 1 + int(rng.integers(1, 4))})
+        for one, seen in each_rank(_name(world_size, settings), results, lambda seen: ["saves", seen["saves"]]):
+            text = f"save was called {seen['saves']} times; only rank 0 saves"
+            one.expect(bool(seen["saves"]) == (one.rank == 0), text)
+
+
+@check("06-ex5-train-until-told", points=0.25)
+def done_is_true_if_all_steps_are_done(train_until_told: Callable, *, rng: np.random.Generator) -> None:
+    """done says whether all steps are done, also if the signal came in the last of them."""
+    steps = int(rng.integers(3, 6))
+    for world_size, tell in ((1, {}), (2, {0: steps, 1: steps}), (2, {0: 1, 1: 1})):
+        results, settings = _call(train_until_told, rng, world_size, {"tell": tell, "steps": steps})
+        for one, seen in each_rank(_name(world_size, settings), results, lambda seen: ["done", bool(seen["done"])]):
+            count = len(seen["losses"])
+            text = f"done is {seen['done']!r}, and {count} of {steps} steps are done"
+            one.expect(bool(seen["done"]) == (count == steps), text)
+
+
+@check("06-ex5-train-until-told", points=0.25)
+def state_dict_has_the_models_names(train_until_told: Callable, *, rng: np.random.Generator) -> None:
+    """state_dict is that of the model, and not of DDP around it."""
+    results, settings = _call(train_until_told, rng, 2, {"steps": int(rng.integers(1, 4))})
+    for one, seen in each_rank(_name(2, settings), results, lambda seen: ["names", sorted(seen["state"])]):
+        names = sorted(seen["state"])
+        one.expect(names == sorted(Signalled.names), f"it has {names}, the model {sorted(Signalled.names)}")
+
+
+@check("06-ex5-train-until-told", points=0.25)
+def a_signal_may_come_early(train_until_told: Callable, *, rng: np.random.Generator) -> None:
+    """A signal that comes while the model is made stops the run; one of an earlier call does not."""
+    steps = int(rng.integers(3, 6))
+    results, settings = _call(train_until_told, rng, 2, {"tell": {0: 0, 1: 0}, "steps": steps})
+    for one, seen in each_rank(_name(2, settings), results, lambda seen: [seen["steps"], seen["missed"]]):
+        one.expect(not seen["missed"], "the handler was not yet installed when the signal came")
+        one.expect(seen["steps"] <= 1, f"{seen['steps']} steps were trained")
+    results, settings = _call(train_until_told, rng, 2, {"tell": {0: 1, 1: 1}, "steps": steps, "again": True})
+    case = f"{_name(2, settings)}, and then a second call in the same processes, without a signal"
+    for one, seen in each_rank(case, results, lambda seen: ["again", len(seen["losses"])]):
+        one.expect(len(seen["losses"]) == steps, f"{len(seen['losses'])} of {steps} steps are done")
