@@ -42,7 +42,12 @@ def times(machine: Cluster, n: int = RANKS, dearer: float = 1.0) -> Times:
     layers = m.layers // BUCKETS
     block = layers * (attention_parameters(m) + mlp_parameters(m, m.ffn) + 2 * m.hidden)
     table = m.vocab * m.hidden
-    sizes = [block + table + m.hidden, block, block, block + table]  # the first has the output layer, the last the embedding
+    sizes = [
+        block + table + m.hidden,
+        block,
+        block,
+        block + table,
+    ]  # the first has the output layer, the last the embedding
     assert sum(sizes) == total
     found = []
     for k, size in enumerate(sizes):
@@ -123,17 +128,21 @@ def still() -> tuple[str, str]:
     marks.append(_brace(0, hidden, network + HIGH + 4))
     marks.append(label(_x(hidden / 2), network + HIGH + 24, f"{hidden:.0f} ms exposed", "still-title", "middle"))
     y = network + HIGH + 42
-    for x, kind, text in ((0, "lane-scatter", "reduce-scatter"), (108, "lane-adam", "Adam"), (170, "lane-gather", "all-gather")):
+    for x, kind, text in (
+        (0, "lane-scatter", "reduce-scatter"),
+        (108, "lane-adam", "Adam"),
+        (170, "lane-gather", "all-gather"),
+    ):
         marks += [box(x, y - 10, 14, 12, kind, 0), label(x + 20, y, text)]
     marks.append(f'<path class="scale" d="M{wide - 46 - SCALE * 50:g} {y - 4}h{SCALE * 50:g}"/>')
     marks.append(label(wide - 42, y, "50 ms"))
     last, first = found.buckets[-1], found.buckets[0]
     alt = (
-        f"Two timelines, to scale. Above, two ranks do the same: backward of {found.backward:.0f} ms, of which the end is "
-        f"shown, a reduce-scatter of {scatter:.0f} ms, Adam on the own shard, {found.adam:.0f} ms, an all-gather of "
-        f"{gather:.0f} ms, then the next forward. Below, one rank with lanes for compute and network: a bucket is "
-        f"reduce-scattered while backward computes the next one, and the parameters of later layers are gathered while "
-        f"forward computes earlier ones. Only the reduce-scatter of layers {last[0]}, Adam and the first all-gather are "
+        f"Two timelines, to scale. Above, two ranks do the same: backward of {found.backward:.0f} ms, whose end is shown, "
+        f"a reduce-scatter of {scatter:.0f} ms, Adam on the own shard, {found.adam:.0f} ms, an all-gather of "
+        f"{gather:.0f} ms, then the next forward. Below, one rank with lanes for compute and network: a bucket "
+        f"is reduce-scattered while backward computes the next one, and the parameters of later layers are gathered "
+        f"while forward computes earlier ones. Only the reduce-scatter of layers {last[0]}, Adam and the first all-gather are "
         f"exposed: {hidden:.0f} ms instead of {one_by_one:.0f}. Layers {first[0]} come first in backward."
     )
     return drawing(wide, y + 8, marks), alt

@@ -56,7 +56,9 @@ def _moves(y: float, to_y: float, text: str, sent: tuple[int, ...]) -> list[str]
         own = 3 * gpu + 1
         half = sent[gpu]
         marks.append(_arrow(_x(gpu, own + 0.5), y, _x(gpu, own + 0.5), to_y, gpu))
-        marks.append(_arrow(_x(gpu, 3 * half + 1.5), y, _x(1 - gpu, 3 * half + 1.5 + (0.9 if gpu else -0.9)), to_y, half))
+        marks.append(
+            _arrow(_x(gpu, 3 * half + 1.5), y, _x(1 - gpu, 3 * half + 1.5 + (0.9 if gpu else -0.9)), to_y, half)
+        )
     middle = (y + to_y) / 2
     marks.append(box(WIDE / 2 - 92, middle - 10, 184, 19, "pill", 9))
     marks.append(label(WIDE / 2, middle + 4, text, "still-title", "middle"))
@@ -74,7 +76,15 @@ def still() -> tuple[str, str]:
         marks.append(label(SECOND * gpu + FRAME / 2, SUM + WHOLE + 13, "g = (a + b) / 2", anchor="middle"))
         marks += _absent(gpu, SUM, WHOLE, "dropped")
         marks += _cells(gpu, SUM, WHOLE, range(3 * gpu, 3 * gpu + 3), "g#")
-        marks.append(_arrow(_x(gpu, 3 * gpu + (0.5 if gpu == 0 else 2.5)), SUM + WHOLE, _x(gpu, 3 * gpu + (0.5 if gpu == 0 else 2.5)), STATE, gpu))
+        marks.append(
+            _arrow(
+                _x(gpu, 3 * gpu + (0.5 if gpu == 0 else 2.5)),
+                SUM + WHOLE,
+                _x(gpu, 3 * gpu + (0.5 if gpu == 0 else 2.5)),
+                STATE,
+                gpu,
+            )
+        )
         for row, name in enumerate("mvw"):
             marks += _cells(gpu, STATE + WHOLE * row, WHOLE, range(3 * gpu, 3 * gpu + 3), f"{name}#")
         marks += _absent(gpu, STATE, 3 * WHOLE, f"on GPU {1 - gpu}")
@@ -85,9 +95,9 @@ def still() -> tuple[str, str]:
     marks.append(label(WIDE / 2, (SUM + WHOLE + STATE) / 2 + 4, "2 Adam: m, v, w", "still-title", "middle"))
     marks += _moves(STATE + 3 * WHOLE, PARAMETERS, "3 all-gather: 6 bytes", (0, 1))
     alt = (
-        "From top to bottom, on two GPUs side by side. After backward each has a gradient of six fp32 elements. 1, the "
-        "reduce-scatter: GPU 0 sends elements 3 to 5 to GPU 1, 12 bytes, and receives elements 0 to 2, so that each has "
-        "the mean of its own half, g. 2, Adam: each GPU updates moments m and v and master weights w of its half, which "
+        "From top to bottom, on two GPUs side by side. After backward each has a gradient of six fp32 elements. 1, "
+        "the reduce-scatter: GPU 0 sends elements 3 to 5 to GPU 1, 12 bytes, and receives elements 0 to 2, so that each "
+        "has the mean of its own half, g. 2, Adam: each GPU updates moments m and v and master weights w of its half, which "
         "exist on no other GPU. 3, the all-gather: each sends its three master weights as bf16, 6 bytes, after which "
         "both have all six parameters."
     )
