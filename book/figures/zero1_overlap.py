@@ -138,12 +138,12 @@ def still() -> tuple[str, str]:
     marks.append(label(wide - 42, y, "50 ms"))
     last, first = found.buckets[-1], found.buckets[0]
     alt = (
-        f"Two timelines, to scale. Above, two ranks do the same: backward of {found.backward:.0f} ms, whose end is shown, "
-        f"a reduce-scatter of {scatter:.0f} ms, Adam on the own shard, {found.adam:.0f} ms, an all-gather of "
-        f"{gather:.0f} ms, then the next forward. Below, one rank with lanes for compute and network: a bucket "
-        f"is reduce-scattered while backward computes the next one, and the parameters of later layers are gathered "
-        f"while forward computes earlier ones. Only the reduce-scatter of layers {last[0]}, Adam and the first all-gather are "
-        f"exposed: {hidden:.0f} ms instead of {one_by_one:.0f}. Layers {first[0]} come first in backward."
+        f"Two timelines, to scale. Above, two ranks do the same: backward of {found.backward:.0f} ms, whose end is "
+        f"shown, a reduce-scatter of {scatter:.0f} ms, Adam on the own shard, {found.adam:.0f} ms, an all-gather of "
+        f"{gather:.0f} ms, then the next forward. Below, one rank with lanes for compute and network: a bucket is "
+        "reduce-scattered while backward computes the next one, and the parameters of later layers are gathered while "
+        f"forward computes earlier ones. Only the reduce-scatter of layers {last[0]}, Adam and the first all-gather "
+        f"are exposed: {hidden:.0f} ms instead of {one_by_one:.0f}. Layers {first[0]} come first in backward."
     )
     return drawing(wide, y + 8, marks), alt
 

@@ -95,10 +95,10 @@ def still() -> tuple[str, str]:
     marks.append(label(WIDE / 2, (SUM + WHOLE + STATE) / 2 + 4, "2 Adam: m, v, w", "still-title", "middle"))
     marks += _moves(STATE + 3 * WHOLE, PARAMETERS, "3 all-gather: 6 bytes", (0, 1))
     alt = (
-        "From top to bottom, on two GPUs side by side. After backward each has a gradient of six fp32 elements. 1, "
-        "the reduce-scatter: GPU 0 sends elements 3 to 5 to GPU 1, 12 bytes, and receives elements 0 to 2, so that each "
-        "has the mean of its own half, g. 2, Adam: each GPU updates moments m and v and master weights w of its half, which "
-        "exist on no other GPU. 3, the all-gather: each sends its three master weights as bf16, 6 bytes, after which "
-        "both have all six parameters."
+        "From top to bottom, on two GPUs side by side. After backward each has a gradient of six fp32 elements. 1, the "
+        "reduce-scatter: GPU 0 sends elements 3 to 5 to GPU 1, 12 bytes, and receives elements 0 to 2, so that each "
+        "has the mean of its own half, g. 2, Adam: each GPU updates moments m and v and master weights w of its half, "
+        "which exist on no other GPU. 3, the all-gather: each sends its three master weights as bf16, 6 bytes, after "
+        "which both have all six parameters."
     )
     return drawing(WIDE, HEIGHT, marks), alt

@@ -30,11 +30,17 @@ def _fitting(measured: dict[str, float], sizes: dict[str, int], machine: Cluster
     ]
 
 
-def _drawn(rng: np.random.Generator, broken: bool, noise: float = 0.15) -> tuple[dict, dict, Cluster, Any]:
+#: Where not the order is judged, but what is made of it: on two axes every stride is the size before.
+TWO = ("tp", "dp")
+
+
+def _drawn(
+    rng: np.random.Generator, broken: bool, noise: float = 0.01, axes: tuple[str, ...] = ("tp", "dp", "pp")
+) -> tuple[dict, dict, Cluster, Any]:
     """Sizes, a measurement, the machine, and the one order that explains it; None where a link is broken."""
     machine = find("H100" if rng.integers(3) else "GB200 NVL72")
     while True:
-        sizes = {name: 2 ** int(rng.integers(1, 6)) for name in rng.permutation(["tp", "dp", "pp"]).tolist()}
+        sizes = {name: 2 ** int(rng.integers(1, 6)) for name in rng.permutation(axes).tolist()}
         order = tuple(rng.permutation(list(sizes)).tolist())
         expected = _expected(order, sizes, machine)
         measured = {name: e * float(rng.uniform(1 - noise, 1 + noise)) for name, e in expected.items()}
@@ -82,7 +88,7 @@ def the_order_explains_the_measurement(find_order, *, rng):
 def _near(rng: np.random.Generator, factor: float) -> tuple[dict, dict, Cluster, Any]:
     """A measurement of which one axis is at `factor` of its nominal bandwidth, and the others at theirs."""
     while True:
-        sizes, _, machine, order = _drawn(rng, broken=False)
+        sizes, _, machine, order = _drawn(rng, broken=False, axes=TWO)
         measured = _expected(order, sizes, machine)
         measured[str(rng.choice(list(sizes)))] *= factor
         close = [other for other in itertools.permutations(sizes) if other != order]
@@ -94,9 +100,9 @@ def _near(rng: np.random.Generator, factor: float) -> tuple[dict, dict, Cluster,
 @check(NUMBERING, points=0.5)
 def a_broken_link_is_no_order(find_order, *, rng):
     """None where no order explains all bandwidths, also where one is only 21 or 22 % off, and only there."""
-    broken = [_drawn(rng, broken=True) for _ in range(4)]
+    broken = [_drawn(rng, broken=True, axes=TWO) for _ in range(4)]
     broken += [_near(rng, factor) for factor in (0.78, 0.79, 1.21, 1.22)]
-    yield _asked(find_order, [*broken, _drawn(rng, broken=False, noise=0.01)], "explained")
+    yield _asked(find_order, [*broken, _drawn(rng, broken=False, axes=TWO)], "explained")
 
 
 @check(NUMBERING, points=0.25)
@@ -108,4 +114,4 @@ def up_to_a_fifth_is_explained(find_order, *, rng):
 @check(NUMBERING, points=0.25)
 def the_order_is_a_tuple(find_order, *, rng):
     """An order is a tuple of names."""
-    yield _asked(find_order, [_drawn(rng, broken=False, noise=0.01) for _ in range(3)], "kinds")
+    yield _asked(find_order, [_drawn(rng, broken=False, axes=TWO) for _ in range(3)], "kinds")
