@@ -100,3 +100,35 @@ def test_no_label_of_a_drawn_figure_is_too_small_to_read():
     small, large = fig.text(0, 0, "small", fontsize=5), fig.text(0, 1, "large", fontsize=14)
     fig.svg()
     assert (small.get_fontsize(), large.get_fontsize()) == (LEGIBLE, 14)
+
+
+def test_a_step_of_zero1_has_every_element_once_in_the_state():
+    picture, alt = live_figure.module("zero1_step").still()
+    for name in "mv":
+        assert re.findall(rf">{name}([₀-₅])<", picture) == list("₀₁₂₃₄₅")
+    assert "12 bytes" in alt and "6 bytes" in alt
+
+
+def test_the_steps_of_zero1_are_drawn_to_scale_and_named_on_each_rank():
+    figure = live_figure.module("zero1_overlap")
+    found, (picture, alt) = figure.times(find("H100")), figure.still()
+    assert picture.count(">backward<") == picture.count(">forward<") == 2  # ranks 0 and 1
+    wide = {
+        kind: [float(w) for w in re.findall(rf'class="lane-{kind}"[^>]* width="([\d.]+)" height="22"', picture)]
+        for kind in ("scatter", "gather")
+    }
+    for kind, place in (("scatter", 1), ("gather", 2)):
+        whole = sum(bucket[place] for bucket in found.buckets) * figure.SCALE
+        assert wide[kind][:2] == pytest.approx([whole, whole], rel=0.01)
+    one_by_one, hidden = figure.exposed(found)
+    assert f"{hidden:.0f} ms instead of {one_by_one:.0f}" in alt and hidden < one_by_one / 3
+
+
+def test_the_groups_of_a_mesh_say_which_wires_they_use():
+    picture, alt = live_figure.module("meshes").still(sizes="tp:4,dp:2,pp:2")
+    assert re.findall(r">(\w+) (\d+), (\d+) apart: (\w+)", picture) == [
+        ("tp", "4", "1", "NVLink"), ("dp", "2", "4", "NVLink"), ("pp", "2", "8", "ports"),
+    ]  # fmt: skip
+    assert "[0, 4]" in alt and picture.count("mesh-first") == 4 + 2 + 2
+    with pytest.raises(ValueError, match="multiply to 16"):
+        live_figure.module("meshes").still(sizes="tp:4,dp:2")

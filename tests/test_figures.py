@@ -389,10 +389,10 @@ def test_the_byte_stack_is_the_lessons_memory(chapter_08):
         for stage, frame in enumerate(frames):
             least = frame["fewest"]
             if least is None:
-                assert memory_per_rank(parameters, parameters, stage) > 80e9, where
+                assert memory_per_rank(parameters, parameters, stage) > 80 * 2**30, where
             else:
-                assert memory_per_rank(parameters, least, stage) <= 80e9, where
-                assert least == 1 or memory_per_rank(parameters, least - 1, stage) > 80e9, where
+                assert memory_per_rank(parameters, least, stage) <= 80 * 2**30, where
+                assert least == 1 or memory_per_rank(parameters, least - 1, stage) > 80 * 2**30, where
         choose(chapter_08, "stack", billions=billions, ranks=n)
         sums = chapter_08.page.locator("figure-stack .stack-sum").all_inner_texts()
         shown = [float(text.split()[0]) for text in sums]  # three digits; a half is rounded up in JavaScript

@@ -5,13 +5,15 @@
 (() => {
   const PARTS = [
     { name: "parameters", bytes: 2, from: 3 },
-    { name: "gradients", bytes: 2, from: 2 },
+    { name: "gradients", bytes: 4, from: 2 },
     { name: "master copies", bytes: 4, from: 1 },
     { name: "m", bytes: 4, from: 1 },
     { name: "v", bytes: 4, from: 1 },
   ];
   const GB = 1e9;
-  const LIMIT = 80 * GB;
+  const LIMIT = 80 * 2 ** 30; // what makers call 80 GB
+  const ROOM = `${Math.round(LIMIT / GB)} GB`;
+  const BYTES = PARTS.reduce((sum, { bytes }) => sum + bytes, 0);
 
   /** The bytes of each part that a rank holds; a sharded part is that of ⌈P/N⌉ parameters. */
   function held(parameters, ranks, stage) {
@@ -44,15 +46,15 @@
       const parts = held(parameters, ranks, stage);
       const least = fewest(parameters, stage, LIMIT);
       const sum = total(parts);
-      const fit = least === null ? "no number of ranks makes it fit into 80 GB" : `it fits into 80 GB from ${least} rank${least === 1 ? "" : "s"} on`;
+      const fit = least === null ? `no number of ranks makes it fit into ${ROOM}` : `it fits into ${ROOM} from ${least} rank${least === 1 ? "" : "s"} on`;
       const says = `Stage ${stage}: ${what}. A rank holds ${gigabytes(sum)}; ${fit}.`;
       return { stage, parts, total: sum, fewest: least, says };
     });
   }
 
-  /** One bar for each stage up to the frame's, in one scale, and a line at 80 GB. */
+  /** One bar for each stage up to the frame's, in one scale, and a line at an H100's memory. */
   function draw(frame, { html, settings }) {
-    const most = Math.max(16 * settings.billions * GB, LIMIT);
+    const most = Math.max(BYTES * settings.billions * GB, LIMIT);
     const share = (bytes) => `${(100 * bytes) / most}%`;
     const bar = (stage) => {
       const parts = held(settings.billions * GB, settings.ranks, stage);
@@ -64,14 +66,14 @@
     };
     return html`<div class="stack" aria-hidden="true">${NAMES.map((_, stage) => bar(stage))}</div>
       <ul class="stack-key">${PARTS.map(({ name, bytes }, k) => html`<li><span class=${`stack-part stack-${k}`}></span>${name}, ${bytes} bytes</li>`)}
-        <li><span class="stack-limit"></span>80 GB, an accelerator's memory</li></ul>`;
+        <li><span class="stack-limit"></span>${ROOM}, an H100's memory</li></ul>`;
   }
 
   window.figures.define("stack", {
     label: "Bytes on one rank, stage by stage",
     whole: true,
     settings: {
-      billions: { label: "billions of parameters", from: 1, to: 100, value: 7 },
+      billions: { label: "billions of parameters", from: 1, to: 100, value: 8 },
       ranks: { label: "ranks", from: 1, to: 64, value: 8 },
     },
     logic: { held, fewest, frames },

@@ -194,19 +194,19 @@ def state_through_torchs_own():
             self.gather_parameters()
 
 
-@answer_to("08-ex6-memory")
-def memory_part_by_part():
-    """Adds up the three parts, rounded up in integers."""
+@answer_to("08-ex6-sent")
+def sent_collective_by_collective():
+    """Adds up the collectives of a step, each from its chunks."""
 
-    def memory_per_rank(parameters, world_size, stage):
-        if stage not in range(4):
-            raise ValueError(f"no such stage: {stage}")
-        if parameters < 0 or world_size < 1:
-            raise ValueError(f"parameters {parameters} or world_size {world_size} cannot be")
+    def sent_per_step(parameters, world_size, stage, micro_batches):
         piece = (parameters + world_size - 1) // world_size
-        weights = 2 * (piece if stage == 3 else parameters)
-        gradients = 2 * (piece if stage >= 2 else parameters)
-        return weights + gradients + 12 * (piece if stage else parameters)
+        scatter, gather = 4 * piece * (world_size - 1), 2 * piece * (world_size - 1)
+        if stage == 0:
+            return 2 * scatter
+        if stage == 1:
+            return scatter + gather
+        per_batch = scatter if stage == 2 else scatter + 2 * gather
+        return micro_batches * per_batch + (gather if stage == 2 else 0)
 
 
 @answer_to("08-ex7-buckets")
@@ -269,19 +269,3 @@ def buckets_with_counters():
             sum(totals[:k]) + world_size * totals[k] + max([totals[k], *sizes]) for k, sizes in enumerate(numels)
         ]
         return 4 * max(moments)
-
-
-@answer_to("08-ex6-memory")
-def memory_from_a_table():
-    """Looks up how many bytes per parameter are whole and how many are sharded."""
-
-    def memory_per_rank(parameters, world_size, stage):
-        if parameters < 0:
-            raise ValueError(f"parameters must not be negative, got {parameters}")
-        if world_size < 1:
-            raise ValueError(f"world_size must be at least 1, got {world_size}")
-        if stage not in (0, 1, 2, 3):
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        shard = -(-parameters // world_size)
-        whole, sharded = [(16, 0), (4, 12), (2, 14), (0, 16)][stage]
-        return whole * parameters + sharded * shard

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Call, Case, at_most, close, clue, complaint, fact
+from autograder.checking.cases import ANYTHING, Call, Case, at_most, close, clue, fact
 from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, collective
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import LiveBytes
-from autograder.checks.zero1.gradient import ROUNDING, mean_shards
+from autograder.checks.zero1.gradient import ROUNDING, mean_shards, scaled
 from ranks.ledger import Ledger
 
 BUCKETS = "08-ex7-buckets"
@@ -38,7 +40,7 @@ class Finished:
 
     when: str
     shards: list[Any] = fact("the shard of bucket {}")
-    kept: str = complaint()
+    directions: list[Any] = fact("the shard of bucket {}, with all shards of all ranks scaled to length 1,")
 
 
 def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: str, steps: list) -> list[Finished]:
@@ -53,9 +55,9 @@ def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: 
         # Autograd begins with what was computed last.
         sum((p * g).sum() for p, g in reversed(used)).backward()
         shards = [s.detach().clone() for s in reducer.finish()]
-        left = sum(p.grad is not None for p in params)
-        kept = f"{left} of {len(params)} p.grad are not None after finish()" if left else ""
-        found.append(Finished(f"after backward {step + 1}", shards, kept))
+        dist.barrier()
+        found.append(Finished(f"after backward {step + 1}", shards, scaled(shards)))
+        dist.barrier()
     return found
 
 
@@ -64,8 +66,8 @@ def _steps(rng: np.random.Generator, n: int, layout: list, count: int = 2) -> li
     return [[[eighths(rng, shape) for shape in shapes] for _ in range(n)] for _ in range(count)]
 
 
-def _shards(layout: list, gradients: list) -> list[list[close]]:
-    """rank → the shards that are expected of it: of each bucket its part of the padded mean."""
+def _means(layout: list, gradients: list) -> list[np.ndarray]:
+    """Of each bucket its padded mean, a row per rank."""
     at, found = 0, []
     for bucket in layout:
         of_bucket = [
@@ -74,37 +76,79 @@ def _shards(layout: list, gradients: list) -> list[list[close]]:
         ]
         found.append(mean_shards(of_bucket))
         at += len(bucket)
-    return [[close(rows[rank], **ROUNDING, dtype="float32") for rows in found] for rank in range(len(gradients))]
+    return found
 
 
-def _case(reducer: Any, name: str, layout: list, steps: list, dtype="float32", kept=ANYTHING, sends=None) -> Case:
-    """A case: after every backward, each rank has the shards of the mean."""
-    n, wanted = len(steps[0]), [_shards(layout, gradients) for gradients in steps]
-    expect = [[Finished("", of_step[rank], kept) for of_step in wanted] for rank in range(n)]
-    return Case(name, n, _drive, (reducer, layout, dtype, steps), expect, sends)
+def _expected(layout: list, gradients: list, which: str, dtype: str = "") -> list[Finished]:
+    """The facts of each rank after one backward. which: "shards" as they are, or "directions"."""
+    means = _means(layout, gradients)
+    length = math.sqrt(sum(float(np.square(rows).sum()) for rows in means))
+    facts = []
+    for rank in range(len(gradients)):
+        shards = [close(rows[rank], **ROUNDING, dtype=dtype) for rows in means]
+        directions = [close(rows[rank] / length, **ROUNDING) for rows in means]
+        facts.append(
+            Finished("", shards if which == "shards" else ANYTHING, directions if which == "directions" else ANYTHING)
+        )
+    return facts
 
 
-@check(BUCKETS, points=2)
-def shards_are_those_of_each_buckets_mean(GradientBuckets, *, rng):  # noqa: N803
-    """After every backward, finish() returns each bucket's shard of the mean, in float32, and each p.grad is None."""
+def _case(reducer: Any, name: str, layout: list, steps: list, which="directions", dtype="float32", judge=None) -> Case:
+    """A case: after every backward, each rank has the shards of the mean, or of a multiple of it."""
+    n = len(steps[0])
+    wanted = [_expected(layout, gradients, which) for gradients in steps]
+    expect = [[of_step[rank] for of_step in wanted] for rank in range(n)]
+    args = (reducer, layout, dtype, steps)
+    return Case(name, n, _drive, args, expect, judge=judge, parts=2 * len(steps) + 1)
+
+
+@check(BUCKETS, points=1.25)
+def shards_are_parts_of_each_buckets_sum(GradientBuckets, *, rng):  # noqa: N803
+    """After every backward, finish() returns each bucket's shard of the sum over the ranks, up to a common factor."""
     tried = [(1, "3 buckets"), (2, "3 buckets"), (3, "3 buckets"), (4, "1 bucket"), (5, "a bucket for each parameter")]
     for n, name in tried:
-        for dtype in ("float32", "bfloat16") if n == 2 else ("float32",):
-            steps = _steps(rng, n, LAYOUTS[name])
-            yield _case(GradientBuckets, f"{name}, {dtype}", LAYOUTS[name], steps, dtype, kept="")
+        yield _case(GradientBuckets, name, LAYOUTS[name], _steps(rng, n, LAYOUTS[name]))
+
+
+@check(BUCKETS, points=0.25)
+def the_buckets_are_means(GradientBuckets, *, rng):  # noqa: N803
+    """The shards are those of the mean over the ranks."""
+    for n, name in ((2, "3 buckets"), (3, "1 bucket")):
+        yield _case(GradientBuckets, name, LAYOUTS[name], _steps(rng, n, LAYOUTS[name]), "shards")
+
+
+@check(BUCKETS, points=0.25)
+def bf16_is_reduced_in_float32(GradientBuckets, *, rng):  # noqa: N803
+    """Gradients in bf16 are summed in float32 buffers."""
+    for n in (2, 3):
+        steps = _steps(rng, n, LAYOUTS["3 buckets"])
+        yield _case(GradientBuckets, "3 buckets, bfloat16", LAYOUTS["3 buckets"], steps, dtype="bfloat16")
+
+
+def _one_per_bucket(n: int, layout: list) -> Callable[[int, list[Ledger]], str]:
+    """A judge: each backward, up to its barrier, sends only one reduce-scatter per bucket, in the buckets' order."""
+    sizes = [int(sum(np.prod(shape, dtype=int) for shape in bucket)) for bucket in layout]
+    want = [("reduce_scatter", 4 * n * ceil_div(size, n)) for size in sizes]
+
+    def judge(rank: int, parts: list[Ledger]) -> str:
+        for part in parts[:-1:2]:
+            if (sent := [(collective(m.call), m.bytes) for m in part]) != want:
+                words = ", ".join(f"{kind} of {nbytes} bytes" for kind, nbytes in sent) or "nothing"
+                return (
+                    f"in one backward rank {rank} sends {words}; expected {len(want)} reduce-scatters of "
+                    + ", ".join(f"{nbytes} bytes" for _, nbytes in want)
+                )
+        return ""
+
+    return judge
 
 
 @check(BUCKETS, points=0.25)
 def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
     """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
     for n, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
-        steps = _steps(rng, n, LAYOUTS[name])
-        sizes = [int(sum(np.prod(shape, dtype=int) for shape in bucket)) for bucket in LAYOUTS[name]]
-        sends = [
-            ("reduce_scatter", 4 * n * ceil_div(size, n), f"bucket {k}, padded, in float32")
-            for k, size in enumerate(sizes)
-        ]
-        yield _case(GradientBuckets, name, LAYOUTS[name], steps, sends=sends * len(steps))
+        layout = LAYOUTS[name]
+        yield _case(GradientBuckets, name, layout, _steps(rng, n, layout), judge=_one_per_bucket(n, layout))
 
 
 @check(BUCKETS, points=0.5)
@@ -145,7 +189,7 @@ class Metered:
         seen=lambda nbytes: nbytes // SLACK,
     )
     peak: int = fact("the number of bytes alive at the peak", seen=lambda nbytes: nbytes // SLACK)
-    shards: list[Any] = fact("the shard of bucket {}")
+    shards: list[Any] = fact("the length of the shard of bucket {}, where it is not all zeros,")
     kept: list[Any] = clue()  # most buffers or gradients still there at the end of backward are another mistake
 
 
@@ -179,14 +223,14 @@ def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int
     meter.patience = PATIENCE
     with meter:
         shards = reducer.finish()
-    found = [shard.detach().numpy().copy() for shard in shards]  # the meter does not see these
+    found = [len(shard) * bool(shard[0] != 0) for shard in shards]
     del shards
     kept = [backward > 2 * sum(map(sum, numels)), sum(p.grad is not None for p in params)]
     after, peak = settled(), meter.peak - before
-    return Metered(made, after, peak, [torch.from_numpy(shard) for shard in found], kept)
+    return Metered(made, after, peak, found, kept)
 
 
-@check(BUCKETS, points=0.75)
+@check(BUCKETS, points=1)
 def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
     """In backward, at most the shards so far, a buffer and a gradient or new shard are alive; outside it, nothing."""
     for n, numels in (
@@ -195,10 +239,9 @@ def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
         (3, [[int(size)] for size in rng.integers(900, 3000, 5)]),
     ):
         most = _oracle(numels, n)
-        gradients = [[np.full(size, rank + 1.0) for sizes in numels for size in sizes] for rank in range(n)]
-        shards = _shards([[(size,) for size in sizes] for sizes in numels], gradients)
         none, peak = at_most(0, slack=SLACK), at_most(most, slack=SLACK)
-        expect = [Metered(none, none, peak, mine) for mine in shards]
+        lengths = [ceil_div(sum(sizes), n) for sizes in numels]
+        expect = [Metered(none, none, peak, lengths)] * n
         name = f"buckets of {numels} numbers, {4 * sum(map(sum, numels))} bytes of gradients"
         yield Case(name, n, _meter, (GradientBuckets, numels, most), expect, judge=_sent_too_late)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,22 +11,32 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Call, close, complaint, fact, refused
-from autograder.checking.check import REFUSALS, check
+from autograder.checking.cases import ANYTHING, Call, close, complaint, fact
+from autograder.checking.check import check
 from autograder.checking.expect import ceil_div
 
 
-@check("08-ex1-shard-bounds", points=1)
+@check("08-ex1-shard-bounds", points=0.75)
 def bounds_cut_into_equal_shards(shard_bounds, *, rng):
-    """The shards are equal pieces of ⌈numel/N⌉, one after the other, clipped to the vector, for any whole numel."""
-    # The last is 3 more than a multiple of 16: half of it, rounded up, is no float64.
-    sizes = [0, 1, 2, 5, 10, 12, int(rng.integers(20, 5000)), 10**17 + 16 * int(rng.integers(1, 1000)) + 3]
+    """The shards are equal pieces of ⌈numel/N⌉, one after the other, and the last one ends with the vector."""
     for n in (1, 2, 3, 4, 7, 16):
-        for numel in sizes:
-            size = ceil_div(numel, n)
-            for rank in range(n):
-                pair = min(rank * size, numel), min((rank + 1) * size, numel)
-                yield Call(shard_bounds, numel, rank, n, sees=_pair, gives=pair, what=BOUNDS.format(rank))
+        for numel in (16 * n, 20 * n - 1, n * int(rng.integers(20, 500)) - int(rng.integers(n))):
+            yield from _bounds(shard_bounds, numel, n)
+
+
+@check("08-ex1-shard-bounds", points=0.25)
+def bounds_stay_inside_the_vector(shard_bounds, *, rng):
+    """Where the last ranks have only padding, both of their bounds are numel."""
+    for n in (3, 4, 7, 16):
+        for numel in (0, 1, 5, int(rng.integers(1, n))):
+            yield from _bounds(shard_bounds, numel, n)
+
+
+def _bounds(shard_bounds: Any, numel: int, n: int) -> Iterator[Call]:
+    size = ceil_div(numel, n)
+    for rank in range(n):
+        pair = min(rank * size, numel), min((rank + 1) * size, numel)
+        yield Call(shard_bounds, numel, rank, n, sees=_pair, gives=pair, what=BOUNDS.format(rank))
 
 
 BOUNDS = "the pair of bounds of rank {}"
@@ -38,14 +49,6 @@ def _pair(bounds: Any, *_: int) -> Any:
         return (int(start), int(end)) if start == int(start) and end == int(end) else bounds
     except (TypeError, ValueError):
         return bounds
-
-
-@check("08-ex1-shard-bounds", points=0.25, fixed=REFUSALS)
-def bounds_refuse_what_makes_no_sense(shard_bounds, *, rng):
-    """A world size below 1, a rank outside it or a negative length is a ValueError that names it."""
-    right = {"numel": 10, "rank": 3, "world_size": 4}
-    wrong = [{"world_size": 0, "rank": 0}, {"rank": -1}, {"rank": 4}, {"numel": -1, "rank": 0}]
-    yield from refused(shard_bounds, right, wrong=wrong, gives=(9, 10), sees=_pair, what=BOUNDS.format(3))
 
 
 def _tensors(rng: np.random.Generator) -> dict[str, list[torch.Tensor]]:
@@ -74,9 +77,13 @@ class Flat:
 
 def _look(before: list[torch.Tensor], flat: Any, tensors: list[torch.Tensor]) -> Flat:
     """What there is to say of a flat vector of `tensors`, which held the numbers of `before`."""
-    if not isinstance(flat, torch.Tensor) or flat.dtype != torch.float32:
-        return Flat(flat, f"the flat vector is {getattr(flat, 'dtype', type(flat).__name__)}, expected torch.float32")
+    if not isinstance(flat, torch.Tensor):
+        return Flat(flat, f"the flat vector is a {type(flat).__name__}, expected a tensor")
     numbers = flat.detach().clone()
+    if flat.dim() != 1:
+        return Flat(numbers, f"the flat vector has {flat.dim()} dimensions, expected one")
+    if flat.dtype != torch.float32:
+        return Flat(numbers, f"the flat vector is {flat.dtype}, expected torch.float32")
     if flat.requires_grad:
         return Flat(numbers, "the flat vector requires a gradient")
     flat.add_(1)
@@ -84,10 +91,24 @@ def _look(before: list[torch.Tensor], flat: Any, tensors: list[torch.Tensor]) ->
     return Flat(numbers, "" if kept else "the flat vector shares its memory with a tensor")
 
 
-@check("08-ex1-shard-bounds", points=0.75)
+def _flat(flatten: Any, name: str, tensors: list[torch.Tensor], wrong: Any) -> Call:
+    """wrong: "" where dtype, memory and gradient count, too."""
+    parts = [t.detach().to(torch.float64).numpy().reshape(-1) for t in tensors]
+    gives = Flat(close(np.concatenate([*parts, np.zeros(0)])), wrong=wrong)
+    return Call(flatten, tensors, sees=functools.partial(_look, tensors), gives=gives, name=name)
+
+
+@check("08-ex1-shard-bounds", points=0.5)
 def flatten_lays_numbers_end_to_end(flatten, *, rng):
-    """The flat vector holds all numbers in order, in 1-D float32, in memory of its own, without a gradient."""
+    """The flat vector holds all numbers in order, each tensor's in the order of reshape(-1)."""
     for name, tensors in _tensors(rng).items():
-        parts = [t.detach().to(torch.float64).numpy().reshape(-1) for t in tensors]
-        flat = Flat(close(np.concatenate([*parts, np.zeros(0)])), wrong="")
-        yield Call(flatten, tensors, sees=functools.partial(_look, tensors), gives=flat, name=name)
+        if tensors:
+            yield _flat(flatten, name, tensors, ANYTHING)
+
+
+@check("08-ex1-shard-bounds", points=0.5)
+def flat_vectors_are_new(flatten, *, rng):
+    """The flat vector is 1-D and float32, has memory of its own and no gradient, also for one tensor and for none."""
+    for name, tensors in _tensors(rng).items():
+        if name != "a transposed matrix":
+            yield _flat(flatten, name, tensors, "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,15 +12,19 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import Case, close, complaint, fact
+from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
 from autograder.checking.check import check
+from autograder.checking.expect import collective
 from autograder.checking.inputs import eighths
+from ranks.ledger import Ledger
 
 #: A mean of multiples of 1/8 up to 4, divided before the sum or after it.
 ROUNDING = {"rtol": 1e-6, "atol": 1e-6}
 #: Parameters as (shape, dtype, trainable). Together they have 15 trainable numbers.
 MIXED = [((3, 2), "float32", True), ((4,), "float32", False), ((5,), "bfloat16", True), ((), "float64", True)]
 MIXED += [((3,), "float32", True)]
+#: Added to eighths, so that no sum over fewer than eight ranks is 0.
+OFFSET = np.float32(1 / 64)
 KINDS = {
     "2 parameters of 7 numbers": [((2, 2), "float32", True), ((3,), "float32", True)],
     "1 number": [((1,), "float32", True)],
@@ -39,6 +45,7 @@ class Reduced:
     """What a rank has after `reduced_gradient()`."""
 
     shard: Any = fact("the reduced gradient")
+    direction: Any = fact("the reduced gradient, with all shards together scaled to length 1,")
     numel: int = fact("self.numel")
     size: int = fact("self.size")
     params: list[int] = fact("self.params, as positions in the given list,")
@@ -54,7 +61,21 @@ def _reduce(rank: int, world_size: int, sharded_class: Any, kinds: list, repeate
     shard = sharded.reduced_gradient()
     same = all(_same(p.grad, g) for p, g in zip(params, gradients[rank], strict=True))
     changed = "" if same else "reduced_gradient() changed a parameter's .grad"
-    return Reduced(shard.detach().clone(), sharded.numel, sharded.size, _places(sharded.params, params), changed)
+    places = _places(sharded.params, params)
+    dist.barrier()
+    return Reduced(shard.detach().clone(), scaled([shard])[0], sharded.numel, sharded.size, places, changed)
+
+
+def scaled(shards: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Shards in float64, divided by the length of all shards of all ranks together."""
+    squares = sum((shard.detach().double().square().sum() for shard in shards), torch.zeros((), dtype=torch.float64))
+    dist.all_reduce(squares)
+    return [shard.detach().double() / squares.sqrt().clamp(min=1e-30) for shard in shards]
+
+
+def direction(shards: np.ndarray) -> list[close]:
+    """What each rank's `scaled` shard must be, from the rows of `mean_shards`."""
+    return [close(row / np.linalg.norm(shards), **ROUNDING) for row in shards]
 
 
 def _same(grad: torch.Tensor | None, given: np.ndarray | None) -> bool:
@@ -70,27 +91,66 @@ def _places(found: Any, params: list) -> list[int]:
     return places if isinstance(found, list) and len(places) == len(found) else []
 
 
-@check("08-ex2-gradient", points=1.5)
-def shards_are_those_of_the_mean_gradient(ShardedGradient, *, rng):  # noqa: N803
-    """A shard is the rank's part of the mean gradient of all trainable parameters, in float32, for any N and sizes."""
-    for n in (1, 2, 3, 4, 5):
+def _only_reduces(nbytes: int) -> Callable[[int, list[Ledger]], str]:
+    """A judge: before its barrier a rank makes one reduce-scatter of so many bytes, and nothing else."""
+
+    def judge(rank: int, parts: list[Ledger]) -> str:
+        sent = [(collective(m.call), m.bytes) for m in parts[0]]
+        if sent == [("reduce_scatter", nbytes)]:
+            return ""
+        words = ", ".join(f"{kind} of {size} bytes" for kind, size in sent) or "nothing"
+        return f"rank {rank} sends {words}, expected one reduce_scatter of {nbytes} bytes, the padded vector in float32"
+
+    return judge
+
+
+def _plain_cases(sharded_class: Any, rng: np.random.Generator, counts: tuple[int, ...], which: str) -> Iterator[Case]:
+    """Cases on parameters that are all trained. which: "direction", "shard" or "sends" is judged."""
+    for n in counts:
         for name, kinds in KINDS.items():
-            trained = [i for i, (_, _, trained) in enumerate(kinds) if trained]
-            gradients = [[eighths(rng, shape) if trained else None for shape, _, trained in kinds] for _ in range(n)]
             if kinds is MIXED:
-                for rank, mine in enumerate(gradients):
-                    mine[0] = mine[0] if rank == 1 else None  # missing on all ranks but one
-                    mine[3] = None  # on all
-            mean = mean_shards([[np.zeros(kinds[i][0]) if g[i] is None else g[i] for i in trained] for g in gradients])
-            numel, size = sum(int(np.prod(kinds[i][0])) for i in trained), mean.shape[1]
-            yield Case(
-                name,
-                n,
-                _reduce,
-                (ShardedGradient, kinds, kinds is MIXED, gradients),
-                expect=[Reduced(close(m, **ROUNDING, dtype="float32"), numel, size, trained, changed="") for m in mean],
-                sends=[("reduce_scatter", 4 * mean.size, "the padded vector in float32")],
-            )
+                continue
+            gradients = [[eighths(rng, shape) + OFFSET for shape, _, _ in kinds] for _ in range(n)]
+            mean = mean_shards(gradients)
+            expect = [Reduced(direction=one) for one in direction(mean)]
+            if which != "direction":
+                expect = [Reduced(close(row, **ROUNDING) if which == "shard" else ANYTHING) for row in mean]
+            judge = _only_reduces(4 * mean.size) if which == "sends" else None
+            yield Case(name, n, _reduce, (sharded_class, kinds, False, gradients), expect, judge=judge, parts=2)
+
+
+@check("08-ex2-gradient", points=0.75)
+def shards_are_parts_of_the_gradients_sum(ShardedGradient, *, rng):  # noqa: N803
+    """A shard is the rank's part of the gradient of all ranks, up to a common factor, for any N and sizes."""
+    yield from _plain_cases(ShardedGradient, rng, (1, 2, 3, 4, 5), "direction")
+
+
+@check("08-ex2-gradient", points=0.25)
+def the_sum_is_divided_by_the_ranks(ShardedGradient, *, rng):  # noqa: N803
+    """The gradient is the mean over the ranks."""
+    yield from _plain_cases(ShardedGradient, rng, (2, 3, 5), "shard")
+
+
+@check("08-ex2-gradient", points=0.25)
+def only_a_reduce_scatter_is_sent(ShardedGradient, *, rng):  # noqa: N803
+    """On several ranks, one reduce-scatter of the padded float32 vector is all that is sent."""
+    yield from _plain_cases(ShardedGradient, rng, (2, 3), "sends")
+
+
+@check("08-ex2-gradient", points=0.25)
+def trainable_parameters_count_once(ShardedGradient, *, rng):  # noqa: N803
+    """Frozen parameters and second mentions are left out, a missing gradient is zeros, and no .grad is changed."""
+    for n in (2, 3):
+        trained = [i for i, (_, _, trained) in enumerate(MIXED) if trained]
+        gradients = [[eighths(rng, shape) + OFFSET if t else None for shape, _, t in MIXED] for _ in range(n)]
+        for rank, mine in enumerate(gradients):
+            mine[0] = mine[0] if rank == 1 else None  # missing on all ranks but one
+            mine[3] = None  # on all
+        mean = mean_shards([[np.zeros(MIXED[i][0]) if g[i] is None else g[i] for i in trained] for g in gradients])
+        numel, size = sum(int(np.prod(MIXED[i][0])) for i in trained), mean.shape[1]
+        expect = [Reduced(ANYTHING, one, numel, size, trained, changed="") for one in direction(mean)]
+        name = "one parameter frozen, one given twice, one without a gradient"
+        yield Case(name, n, _reduce, (ShardedGradient, MIXED, True, gradients), expect, parts=2)
 
 
 @dataclass
@@ -98,8 +158,6 @@ class Repeated:
     """What a rank has after two calls of `reduced_gradient()`, a `zero_grad()` and a third one on 4 times as much."""
 
     wrong: str = complaint()
-    fresh: Any = fact("the reduced gradient after zero_grad")
-    first: Any = fact("the reduced gradient")
 
 
 def _reduce_often(rank: int, world_size: int, sharded_class: Any, gradients: list[np.ndarray]) -> Repeated:
@@ -116,7 +174,10 @@ def _reduce_often(rank: int, world_size: int, sharded_class: Any, gradients: lis
     dist.barrier()
     sharded.zero_grad()  # what was reduced is void
     p.grad = 4 * torch.tensor(gradients[rank])
-    return Repeated(wrong, sharded.reduced_gradient().clone(), reduced)
+    fresh = sharded.reduced_gradient()
+    if not wrong and not torch.allclose(fresh, 4 * reduced):
+        wrong = "after zero_grad and four times the gradients, the reduced gradient is not four times the first one"
+    return Repeated(wrong if reduced.abs().sum() > 0 else "the reduced gradient is all zeros")
 
 
 def _not_once(rank: int, parts: list) -> str:
@@ -124,22 +185,23 @@ def _not_once(rank: int, parts: list) -> str:
     return "" if count == 1 else f"on rank {rank}, two calls of reduced_gradient() made {count} collectives, expected 1"
 
 
-@check("08-ex2-gradient", points=0.5)
+@check("08-ex2-gradient", points=0.25)
 def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
-    """A second call gives the first one's tensor and sends nothing; zero_grad forgets it. bf16 is summed in float32."""
+    """A second call gives the first one's tensor and sends nothing; zero_grad forgets it."""
     for n in (2, 3):
-        gradients = [eighths(rng, (7,)) for _ in range(n)]
-        mean = mean_shards([[g] for g in gradients])
-        expect = [Repeated("", close(4 * m, **ROUNDING), close(m, **ROUNDING)) for m in mean]
+        gradients = [eighths(rng, (7 * n,)) + OFFSET for _ in range(n)]
         args = (ShardedGradient, gradients)
-        yield Case("7 parameters", n, _reduce_often, args, expect, parts=2, judge=_not_once)
-    gradients = [[eighths(rng, (5,))] for _ in range(2)]
-    mean = mean_shards(gradients)
-    yield Case(
-        "5 parameters, in bfloat16",
-        2,
-        _reduce,
-        (ShardedGradient, [((5,), "bfloat16", True)], False, gradients),
-        expect=[Reduced(close(m, **ROUNDING, dtype="float32"), 5, 3, [0], changed="") for m in mean],
-        sends=[("reduce_scatter", 4 * mean.size, "the padded vector in float32")],
-    )
+        yield Case(f"{7 * n} parameters", n, _reduce_often, args, [Repeated("")] * n, parts=2, judge=_not_once)
+
+
+@check("08-ex2-gradient", points=0.25)
+def bf16_is_summed_in_float32(ShardedGradient, *, rng):  # noqa: N803
+    """Gradients in bf16 are summed in float32, and the shard is float32."""
+    for n in (2, 3):
+        gradients = [[eighths(rng, (5,))] for _ in range(n)]
+        expect = [
+            replace(Reduced(direction=one), shard=close(row, dtype="float32", rtol=math.inf))
+            for one, row in zip(direction(mean_shards(gradients)), mean_shards(gradients), strict=True)
+        ]
+        args = (ShardedGradient, [((5,), "bfloat16", True)], False, gradients)
+        yield Case("5 parameters in bfloat16", n, _reduce, args, expect, parts=2)

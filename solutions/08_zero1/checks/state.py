@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from autograder.checking.cases import Case, close, clue, complaint, fact
+from autograder.checking.cases import ANYTHING, Case, close, clue, complaint, fact
 from autograder.checking.check import check
 from autograder.checks.zero1.training import OPTIMIZERS, STEP_ERROR, Run, make_run, unsharded
 
@@ -81,9 +82,8 @@ def _save(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int)
     )
 
 
-@check(STATE, points=1)
-def state_is_unpadded_copies(ZeroOptimizer, *, rng):  # noqa: N803
-    """The state holds copies of this rank's masters and moments without padding, and plain numbers."""
+def _saved(optimizer_class: Any, rng: np.random.Generator, *names: str) -> Iterator[Case]:
+    """Cases of states before the first step and after two. names: of the facts that are compared."""
     inside = {"SGD": [], "SGD with momentum": ["momentum_buffer"], "Adam": ["exp_avg", "exp_avg_sq", "step"]}
     for n, shapes in ((1, [(5,)]), (3, [(4,), (3,)]), (5, [(2,), (1,)])):
         for optimizer in inside:
@@ -97,18 +97,35 @@ def state_is_unpadded_copies(ZeroOptimizer, *, rng):  # noqa: N803
                 expect = []
                 for rank in range(n):
                     mine = flat[rank * run.size : (rank + 1) * run.size]
-                    saved = Saved(
-                        keys,
-                        odd="",
-                        lengths={name: len(mine) for name in keys if name not in ("lr", "step")},
-                        shared="",
-                        master=close(mine, atol=bound),
-                        lr=0.03 if when else OPTIMIZERS[optimizer][1]["lr"],
-                    )
-                    if "step" in keys:
-                        saved.step = close(when)
-                    expect.append(saved)
-                yield Case(run.name, n, _save, (ZeroOptimizer, run, when), expect)
+                    facts = {
+                        "keys": keys,
+                        "lengths": {name: len(mine) for name in keys if name not in ("lr", "step")},
+                        "master": close(mine, atol=bound),
+                        "shared": "",
+                        "odd": "",
+                        "lr": 0.03 if when else OPTIMIZERS[optimizer][1]["lr"],
+                        "step": close(when) if "step" in keys else ANYTHING,
+                    }
+                    expect.append(Saved(**{name: facts[name] for name in names}))
+                yield Case(run.name, n, _save, (optimizer_class, run, when), expect)
+
+
+@check(STATE, points=0.5)
+def state_is_the_unpadded_shard(ZeroOptimizer, *, rng):  # noqa: N803
+    """The state holds this rank's master and moments under their names, cut to its real numbers."""
+    yield from _saved(ZeroOptimizer, rng, "keys", "lengths", "master")
+
+
+@check(STATE, points=0.25)
+def state_is_copied(ZeroOptimizer, *, rng):  # noqa: N803
+    """What is in the state does not change with later steps, and holds no larger memory."""
+    yield from _saved(ZeroOptimizer, rng, "keys", "shared")
+
+
+@check(STATE, points=0.25)
+def state_has_plain_numbers(ZeroOptimizer, *, rng):  # noqa: N803
+    """The current rate and Adam's count of steps are plain numbers, everything else is a 1-D float32 tensor."""
+    yield from _saved(ZeroOptimizer, rng, "odd", "lr", "step")
 
 
 @dataclass
@@ -118,6 +135,7 @@ class Restored:
     differ: str = complaint()
     changed: str = complaint()
     parameters: Any = fact("the flat vector of the parameters at the end")
+    moved: bool = fact("whether the steps after loading moved the parameters")
     ends: Any = clue()
 
 
@@ -140,6 +158,7 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, run: Run, when: i
             before = {name: _plain(value) for name, value in given.items()}
             second.load_state_dict(given)
             differ = [] if all(map(torch.equal, whole, other)) else ["after loading"]
+            start = np.concatenate([_plain(p).reshape(-1) for p in other])
         _step(first, whole, run, step, rank)
         if step >= when:
             _step(second, other, run, step, rank)
@@ -150,6 +169,7 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, run: Run, when: i
         f"the parameters {differ[0]} are not those of the optimizer that was saved" if differ else "",
         f"later steps changed {changed[0]!r} in the dict given to load_state_dict()" if changed else "",
         flat,
+        bool(np.any(ends != start)),
         ends,
     )
 
@@ -181,17 +201,33 @@ def _load_wrong(rank: int, world_size: int, optimizer_class: Any, run: Run, what
     return Refused("")
 
 
-@check(STATE, points=1)
-def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
-    """Loading sets the parameters, then training goes on bit for bit; a wrong length of master is a ValueError."""
+def _restored(optimizer_class: Any, rng: np.random.Generator, whole: bool) -> Iterator[Case]:
+    """Cases of a state that is loaded. whole: what comes after is judged, else the dict that was given."""
     runs = [(1, "Adam", 2, 0), (2, "Adam", 2, 0), (2, "Adam", 0, 2), (3, "SGD with momentum", 2, 1), (3, "AdamW", 2, 1)]
     for n, optimizer, when, others in runs:
         into = f"an optimizer that has made {others} step{'' if others == 1 else 's'}"
         also = f", loaded after {when} steps into {into}"
         run = make_run(rng, n, optimizer, [(3, 2), (4,)], steps=5, also=also, rates={1: 0.03})
         numbers = close(np.concatenate([p.reshape(-1) for p in unsharded(run)[-1]]), rtol=STEP_ERROR, atol=STEP_ERROR)
-        args = (ZeroOptimizer, run, when, others)
-        yield Case(run.name, n, _restore, args, [Restored("", "", parameters=numbers)] * n)
+        expect = Restored(differ="", parameters=numbers) if whole else Restored(changed="", moved=True)
+        yield Case(run.name, n, _restore, (optimizer_class, run, when, others), [expect] * n)
+
+
+@check(STATE, points=0.5)
+def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
+    """Loading sets the parameters and replaces all that was there; then training goes on bit for bit."""
+    yield from _restored(ZeroOptimizer, rng, whole=True)
+
+
+@check(STATE, points=0.25)
+def the_loaded_dict_stays(ZeroOptimizer, *, rng):  # noqa: N803
+    """Steps after loading do not change the dict that was given."""
+    yield from _restored(ZeroOptimizer, rng, whole=False)
+
+
+@check(STATE, points=0.25)
+def a_master_of_another_length_is_refused(ZeroOptimizer, *, rng):  # noqa: N803
+    """A master that is too long or too short is a ValueError that names master; the right one is loaded."""
     for n, more in ((1, 1), (3, 1), (3, -1)):
         run = make_run(rng, n, "Adam", [(3, 2), (4,)], steps=1)
         what = f"loading a master that is one number too {'long' if more > 0 else 'short'}"

@@ -27,12 +27,27 @@ BF16_ERROR = 2.0**-8
 KEPT = {"SGD": 1, "SGD with momentum": 2, "Adam": 3, "AdamW": 3}
 
 
-@check(STEP, points=2)
+@check(STEP, points=1.5)
 def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N803
-    """After each step the parameters are the unsharded optimizer's; a step sends as many bytes as an all-reduce."""
+    """After each step the parameters on every rank are the unsharded optimizer's."""
     for n in WORLD_SIZES:
         for run in usual_runs(rng, n):
-            yield steps_of(ShardedOptimizer, run, sends=True)
+            yield steps_of(ShardedOptimizer, run)
+
+
+@check(STEP, points=0.25)
+def a_step_is_two_collectives(ShardedOptimizer, *, rng):  # noqa: N803
+    """A step sends one reduce-scatter of the padded float32 vector and one all-gather of the masters, nothing else."""
+    for n in (2, 3):
+        for name in ("SGD", "AdamW"):
+            yield steps_of(ShardedOptimizer, make_run(rng, n, name, [(3, 4), (5,)]), sends=True, parameters=False)
+
+
+@check(STEP, points=0.25)
+def only_trained_parameters_are_stepped(ShardedOptimizer, *, rng):  # noqa: N803
+    """A frozen parameter stays, one given twice is stepped once, one without a gradient gets the step of zeros."""
+    for n in (2, 3):
+        yield steps_of(ShardedOptimizer, mixed_run(rng, n))
 
 
 @check(STEP, points=0.5)
@@ -45,7 +60,16 @@ def a_changed_rate_holds_from_the_next_step(ShardedOptimizer, *, rng):  # noqa: 
             yield steps_of(ShardedOptimizer, run)
 
 
-@check(STEP, points=0.75)
+@check(STEP, points=0.25)
+def state_bytes_are_counted(ShardedOptimizer, *, rng):  # noqa: N803
+    """state_bytes() is the bytes of the master and of the optimizer's tensors with a dimension for it."""
+    for n in (3, 4):
+        for name in OPTIMIZERS:
+            run = make_run(rng, n, name, [(7, int(rng.integers(2, 9))), (2,)])
+            yield steps_of(ShardedOptimizer, run, parameters=False, said=4 * KEPT[name] * run.size)
+
+
+@check(STEP, points=0.5)
 def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
     """self.master starts as the shard, then zeros; after a step, only it and the optimizer's state for it are held."""
     for n in (3, 4, 1):
@@ -54,7 +78,7 @@ def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
             masters = [close(m, dtype="float32") for m in mean_shards([run.parameters] * n)]
             nbytes = 4 * KEPT[name] * run.size
             # With one rank a master may lie in a parameter's own memory; then the object holds less.
-            yield steps_of(ShardedOptimizer, run, masters=masters, left="", held=at_most(nbytes), said=nbytes)
+            yield steps_of(ShardedOptimizer, run, parameters=False, masters=masters, left="", held=at_most(nbytes))
     held = max(run_ranks(_resident_bytes, 4, (ShardedOptimizer, inputs.seed(rng))))
     if held > 12 * LARGE**2 / 4 + 2 * LARGE**2:
         text = (
@@ -92,7 +116,7 @@ def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
             Run("128 updates of 2^-10 to 1.0 in bf16", "SGD", [np.ones(5, np.float32)], updates, dtypes=("bfloat16",))
         ]
         for run in runs:
-            yield steps_of(ShardedOptimizer, run, rtol=BF16_ERROR, sends=True)
+            yield steps_of(ShardedOptimizer, run, rtol=BF16_ERROR)
 
 
 @check(STEP, points=0.25)
@@ -100,7 +124,7 @@ def gradients_stay_as_they_were(ShardedOptimizer, *, rng):  # noqa: N803
     """After step() each p.grad is as it was before: the same numbers, or None."""
     for n in (1, 3):
         for run in (make_run(rng, n, "Adam", [(3,)]), mixed_run(rng, n)):
-            yield steps_of(ShardedOptimizer, run, touched="")
+            yield steps_of(ShardedOptimizer, run, touched="", parameters=False)
 
 
 def _tiny_gradients(rng: np.random.Generator, n: int) -> Run:
@@ -112,15 +136,45 @@ def _tiny_gradients(rng: np.random.Generator, n: int) -> Run:
     return run
 
 
-@check("08-ex4-clip", points=2)
-def clipping_uses_the_global_norm(ClippingOptimizer, *, rng):  # noqa: N803
-    """Every rank clips by the norm of the whole mean gradient, even of a tiny one, and sends only one number more."""
+def _clipped(rng: np.random.Generator, n: int, bounds: list[float]) -> list[Run]:
+    """Runs with one bound per step."""
+    return [
+        make_run(rng, n, optimizer, shapes, also=", clipped", clip=bounds)
+        for shapes in ([(3, 4), (5,)], [(2,)], [(5,), (2, 3), (1,)])
+        for optimizer in ("SGD", "Adam")
+    ]
+
+
+def _norms(run: Run) -> list[close]:
+    return [close(math.sqrt(np.sum(mean_shards(gradients) ** 2)), rtol=1e-5) for gradients in run.gradients]
+
+
+@check("08-ex4-clip", points=1)
+def the_norm_is_the_whole_gradients(ClippingOptimizer, *, rng):  # noqa: N803
+    """Without a bound, every rank gets the norm of the whole mean gradient, and the step is as before."""
     for n in WORLD_SIZES:
-        runs = [
-            make_run(rng, n, optimizer, shapes, also=", clipped", clip=[1.0, math.inf, 0.25, 1e4])
-            for shapes in ([(3, 4), (5,)], [(2,)], [(5,), (2, 3), (1,)])
-            for optimizer in ("SGD", "Adam")
-        ]
-        for run in [*runs, _tiny_gradients(rng, n)]:
-            norms = [math.sqrt(np.sum(mean_shards(gradients) ** 2)) for gradients in run.gradients]
-            yield steps_of(ClippingOptimizer, run, sends=True, norm=[close(norm, rtol=1e-5) for norm in norms])
+        for run in _clipped(rng, n, [math.inf] * 4):
+            yield steps_of(ClippingOptimizer, run, norm=_norms(run))
+
+
+@check("08-ex4-clip", points=0.5)
+def longer_gradients_are_scaled(ClippingOptimizer, *, rng):  # noqa: N803
+    """Only a longer gradient is scaled, by the same factor on every rank; the norm returned is the one before."""
+    for n in (1, 2, 3):
+        for run in _clipped(rng, n, [1.0, math.inf, 0.25, 1e4]):
+            yield steps_of(ClippingOptimizer, run, norm=_norms(run))
+
+
+@check("08-ex4-clip", points=0.25)
+def the_scale_has_torchs_small_number(ClippingOptimizer, *, rng):  # noqa: N803
+    """The factor is max_norm / (norm + 1e-6), which matters for a tiny gradient."""
+    for n in (1, 3):
+        yield steps_of(ClippingOptimizer, _tiny_gradients(rng, n))
+
+
+@check("08-ex4-clip", points=0.25)
+def clipping_sends_one_number(ClippingOptimizer, *, rng):  # noqa: N803
+    """Clipping sends only one number more than the step."""
+    for n in (2, 3):
+        for run in _clipped(rng, n, [1.0, math.inf, 0.25, 1e4]):
+            yield steps_of(ClippingOptimizer, run, sends=True, parameters=False)

@@ -34,16 +34,18 @@ def _played(kind: str, n: int, peak: float, bandwidth: float, itemsize: int) -> 
 
 
 def _cases(critical: Any, kind: str, rng: np.random.Generator) -> Iterator[Call]:
-    """Rings of several lengths on machines whose peak and links are drawn, with numbers of 2 and of 4 bytes."""
-    for n in (8, 1, 2, int(rng.integers(3, 1000))):
-        for itemsize in (2, 4):
-            peak, bandwidth = float(rng.integers(100, 3000)) * 1e12, float(rng.integers(10, 1000)) * 1e9
-            right = _played(kind, n, peak, bandwidth, itemsize)
-            expected = close(right, 1e-9, dtype="float64")
-            yield Call(critical, kind, n, peak, bandwidth, itemsize, gives=expected, what="the size")
+    """Rings of several lengths on machines whose peak and links are drawn, with numbers of 2 bytes."""
+    for n in (8, 2, int(rng.integers(3, 1000))):
+        peak, bandwidth = _machine(rng)
+        expected = close(_played(kind, n, peak, bandwidth, 2), 1e-9, dtype="float64")
+        yield Call(critical, kind, n, peak, bandwidth, gives=expected, what="the size")
 
 
-@check(ARITHMETIC, points=1)
+def _machine(rng: np.random.Generator) -> tuple[float, float]:
+    return float(rng.integers(100, 3000)) * 1e12, float(rng.integers(10, 1000)) * 1e9
+
+
+@check(ARITHMETIC, points=0.5)
 def the_width_makes_both_times_equal(critical, *, rng):
     """At the width for "tp", a ring's messages take exactly as long as the FLOPs."""
     yield from _cases(critical, "tp", rng)
@@ -59,3 +61,35 @@ def the_tokens_make_both_times_equal(critical, *, rng):
 def the_stage_makes_both_times_equal(critical, *, rng):
     """At width times layers for "pp", a stage's messages take exactly as long as its FLOPs."""
     yield from _cases(critical, "pp", rng)
+
+
+def _growth(critical: Any, kind: str, n: int, peak: float, bandwidth: float, itemsize: int) -> float:
+    """How many times larger the size is with `itemsize` bytes than with one."""
+    one, more = (float(critical(kind, n, peak, bandwidth, size)) for size in (1, itemsize))
+    return more / one if one else 0.0
+
+
+@check(ARITHMETIC, points=0.25)
+def the_size_grows_with_the_bytes_of_a_number(critical, *, rng):
+    """With numbers of `itemsize` bytes each size is `itemsize` times that with numbers of one byte."""
+    for kind in ("fsdp", "tp", "pp"):
+        n, itemsize = int(rng.integers(3, 100)), int(rng.integers(2, 9))
+        name = f"{kind!r}, {n} ranks, {itemsize} bytes against one"
+        args = (critical, kind, n, *_machine(rng), itemsize)
+        yield Call(_growth, *args, gives=close(itemsize, 1e-9), name=name, what="the growth of the size")
+
+
+@check(ARITHMETIC, points=0.25)
+def a_single_rank_sends_nothing(critical, *, rng):
+    """For a single rank the size for "fsdp" and for "tp" is 0, and for two ranks it is not."""
+    for kind in ("fsdp", "tp"):
+        peak, bandwidth = _machine(rng)
+        yield Call(critical, kind, 1, peak, bandwidth, gives=close(0.0), what="the size")
+        name = f"{kind!r}, two ranks"
+        yield Call(
+            critical, kind, 2, peak, bandwidth, sees=_positive, gives=True, name=name, what="whether it is positive"
+        )
+
+
+def _positive(size: Any, *_: Any) -> bool:
+    return bool(size > 0)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, close, fact
+from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import eighths
 from ranks.ledger import Ledger
@@ -85,13 +85,15 @@ class Finished:
     """What a rank has after the call."""
 
     loss: Any = fact("the returned loss")
-    norm: Any = fact("the returned norm")
+    ratio: Any = fact("the returned norm, divided by the length of the gradients that the ranks hold,")
     grads: Any = fact("the gradient of parameter {}")
+    direction: Any = fact("the gradient of parameter {}, with all that the rank holds scaled to length 1,")
+    kinds: str = complaint()
 
 
-def _drive(rank: int, world_size: int, function: Any, mesh: Mesh, max_norm: float) -> Finished:
-    """One call on a mesh whose groups have been made."""
-    tp, dp, groups = mesh.tp, mesh.dp, []
+def _groups(rank: int, tp: int, dp: int) -> list[Any]:
+    """This rank's groups of tp and of dp."""
+    groups = []
     for members in (
         *(list(range(j * tp, (j + 1) * tp)) for j in range(dp)),
         *(list(range(t, tp * dp, tp)) for t in range(tp)),
@@ -99,58 +101,143 @@ def _drive(rank: int, world_size: int, function: Any, mesh: Mesh, max_norm: floa
         group = dist.new_group(members)
         if rank in members:
             groups.append(group)
+    return groups
+
+
+def _params(grads: list[np.ndarray]) -> list[nn.Parameter]:
+    """Fresh parameters with these gradients."""
     params = []
-    for grad in mesh.grads[rank]:
+    for grad in grads:
         p = nn.Parameter(torch.zeros(grad.shape))
         p.grad = torch.tensor(grad)
         params.append(p)
-    j = rank // tp
+    return params
+
+
+def _length(params: list[nn.Parameter], kinds: tuple[str, ...], tp: Any) -> float:
+    """The length of the whole gradient, of which this rank holds its pieces and everything that is whole."""
+    squares = {True: torch.zeros((), dtype=torch.float64), False: torch.zeros((), dtype=torch.float64)}
+    for p, kind in zip(params, kinds, strict=True):
+        squares[kind == "sharded"] += p.grad.double().square().sum()
+    dist.all_reduce(squares[True], group=tp)
+    return math.sqrt(squares[True] + squares[False])
+
+
+def _drive(rank: int, world_size: int, function: Any, mesh: Mesh, max_norm: float) -> Finished:
+    """One call on a mesh whose groups have been made; a barrier, and then what the ranks hold."""
+    groups, params, j = _groups(rank, mesh.tp, mesh.dp), _params(mesh.grads[rank]), rank // mesh.tp
     loss, norm = function(params, list(mesh.kinds), mesh.loss_sums[j], mesh.counts[j], *groups, max_norm)
-    grads = {f"{i}, {kind},": p.grad.numpy().copy() for i, (kind, p) in enumerate(zip(mesh.kinds, params, strict=True))}
-    return Finished(float(loss), float(norm), grads)
+    dist.barrier()
+    held = _length(params, mesh.kinds, groups[0])
+    grads = {_name(i, mesh): p.grad.numpy().copy() for i, p in enumerate(params)}
+    whole = math.sqrt(sum(float(np.square(g.astype(float)).sum()) for g in grads.values()))
+    odd = [type(value).__name__ for value in (loss, norm) if not isinstance(value, float) or not value > 0]
+    kinds = f"the results are no positive floats: {', '.join(odd)}" if odd else ""
+    direction = {name: g / whole if whole else g for name, g in grads.items()}
+    return Finished(float(loss), float(norm) / held if held else 0.0, grads, direction, kinds)
+
+
+def _name(i: int, mesh: Mesh) -> str:
+    return f"{i}, {mesh.kinds[i]},"
 
 
 def _case(
-    function: Any, mesh: Mesh, words: str = "", max_norm: float = math.inf, judge: Any = None, **compared: bool
+    function: Any,
+    mesh: Mesh,
+    words: str = "",
+    max_norm: float = math.inf,
+    judge: Any = None,
+    without: str = "",
+    **compared: Any,
 ) -> Case:
-    """compared: the facts to compare, all of them if none is named."""
-    scale, norm = 1.0, mesh.norm
-    if norm > max_norm:
-        scale = max_norm / (norm + 1e-6)
+    """compared: the facts to compare. without: the kind of gradients that are not."""
     expect = []
     for rank in range(mesh.tp * mesh.dp):
-        grads = {
-            f"{i}, {kind},": close(grad * scale, 2e-5)
-            for i, (kind, grad) in enumerate(zip(mesh.kinds, mesh.wanted(rank), strict=True))
+        wanted = mesh.wanted(rank)
+        length = math.sqrt(sum(float(np.square(g).sum()) for g in wanted))
+        facts: dict[str, Any] = {"loss": close(mesh.loss, 1e-6), "ratio": close(1.0, 1e-5), "kinds": ""}
+        facts["grads"] = {
+            _name(i, mesh): ANYTHING if kind == without else close(grad, 2e-5)
+            for i, (kind, grad) in enumerate(zip(mesh.kinds, wanted, strict=True))
         }
-        facts = {"loss": close(mesh.loss, 1e-6), "norm": close(norm, 1e-5), "grads": grads}
+        facts["direction"] = {_name(i, mesh): close(grad / length, 2e-5) for i, grad in enumerate(wanted)}
         expect.append(Finished(**{name: value if compared.get(name) else ANYTHING for name, value in facts.items()}))
     name = f"tp = {mesh.tp}, dp = {mesh.dp}, counts {mesh.counts}{words and ', '}{words}"
-    return Case(name, mesh.tp * mesh.dp, _drive, (function, mesh, max_norm), expect, judge=judge)
-
-
-@check(FINISH, points=2.5)
-def gradients_are_those_of_the_mean_over_all_tokens(finish_gradients, *, rng):
-    """Every .grad and the loss are those of all losses over all counts, also with unequal counts and a count of 0."""
-    for tp, dp in MESHES:
-        for empty in (False, True)[:dp]:
-            yield _case(finish_gradients, _mesh(rng, tp, dp, empty=empty), loss=True, grads=True)
+    return Case(name, mesh.tp * mesh.dp, _drive, (function, mesh, max_norm), expect, judge=judge, parts=2)
 
 
 @check(FINISH, points=1.25)
+def gradients_are_those_of_the_mean_over_all_tokens(finish_gradients, *, rng):
+    """Over dp: every .grad is that of all losses over all counts, also with unequal counts."""
+    for tp, dp in ((1, 2), (1, 3)):
+        yield _case(finish_gradients, _mesh(rng, tp, dp), grads=True)
+    pieces = tuple(spec for spec in SPECS if spec[0] == "sharded")
+    for tp, dp in ((2, 2), (2, 3)):
+        yield _case(finish_gradients, _mesh(rng, tp, dp, pieces), grads=True)
+
+
+@check(FINISH, points=1)
+def partial_gradients_alone_are_added_up_over_tp(finish_gradients, *, rng):
+    """Over tp: partial gradients are added up, sharded and replicated ones are not, whatever the divisor."""
+    for tp in (2, 4):
+        yield _case(finish_gradients, _mesh(rng, tp, 1), direction=True)
+
+
+@check(FINISH, points=1)
 def each_number_of_the_model_counts_once(finish_gradients, *, rng):
-    """The norm is that of the whole gradient, each number of the model counted once."""
+    """The norm is that of the whole gradient as the ranks then hold it, each number of the model counted once."""
     for tp, dp in MESHES:
-        yield _case(finish_gradients, _mesh(rng, tp, dp), norm=True)
+        yield _case(finish_gradients, _mesh(rng, tp, dp), ratio=True)
 
 
-@check(FINISH, points=0.75)
+@check(FINISH, points=0.5)
+def the_loss_is_the_mean_over_all_tokens(finish_gradients, *, rng):
+    """The loss is the sum of all losses over that of all counts, with unequal counts."""
+    for tp, dp in ((1, 3), (2, 2)):
+        yield _case(finish_gradients, _mesh(rng, tp, dp), loss=True)
+
+
+@check(FINISH, points=0.25)
+def a_replica_may_have_no_tokens(finish_gradients, *, rng):
+    """Where the tokens of one replica do not count, every .grad is a multiple of the other replicas' sum."""
+    for tp, dp in ((1, 2), (1, 3)):
+        yield _case(finish_gradients, _mesh(rng, tp, dp, empty=True), direction=True)
+
+
+@dataclass
+class Clipped:
+    """Two calls on the same gradients: without a bound, and with one that is a multiple of the norm returned then."""
+
+    norm: Any = fact("the norm returned with a bound, divided by that without,")
+    scale: Any = fact("the factor of the gradients with a bound against those without")
+    bent: str = complaint()
+
+
+def _clip(rank: int, world_size: int, function: Any, mesh: Mesh, factor: float) -> Clipped:
+    """factor: of the norm, the bound."""
+    groups, j = _groups(rank, mesh.tp, mesh.dp), rank // mesh.tp
+    flat, norms = [], []
+    for max_norm in (math.inf, None):
+        params = _params(mesh.grads[rank])
+        bound = factor * norms[0] if max_norm is None else max_norm
+        _, norm = function(params, list(mesh.kinds), mesh.loss_sums[j], mesh.counts[j], *groups, bound)
+        flat.append(torch.cat([p.grad.double().reshape(-1) for p in params]))
+        norms.append(float(norm))
+    scale = float(flat[1] @ flat[0] / (flat[0] @ flat[0]))
+    off = float((flat[1] - scale * flat[0]).norm() / flat[0].norm())
+    bent = "" if off < 1e-4 else "not every .grad was scaled by the same factor"
+    return Clipped(norms[1] / norms[0], scale, bent)
+
+
+@check(FINISH, points=0.5)
 def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
     """Above max_norm every .grad is scaled to it, below none is; the norm returned is the one before."""
-    for tp, dp in ((1, 2), (1, 3)):  # without tp: whose squares count is another check's question
-        for factor, words in ((0.3, "0.3 times the norm"), (1.7, "1.7 times the norm")):
-            mesh = _mesh(rng, tp, dp)
-            yield _case(finish_gradients, mesh, f"max_norm {words}", factor * mesh.norm, norm=True, grads=True)
+    for dp in (2, 3):  # without tp: whose squares count is another check's question
+        for factor in (0.3, 1.7):
+            mesh = _mesh(rng, 1, dp)
+            expect = [Clipped(close(1.0, 1e-4), close(min(factor, 1.0), 1e-4), "")] * dp
+            name = f"tp = 1, dp = {dp}, max_norm {factor} times the norm"
+            yield Case(name, dp, _clip, (finish_gradients, mesh, factor), expect)
 
 
 def _too_much(mesh: Mesh) -> Callable[[int, list[Ledger]], str]:
@@ -165,7 +252,7 @@ def _too_much(mesh: Mesh) -> Callable[[int, list[Ledger]], str]:
         tp, over = mesh.tp, {"tp": 0, "dp": 0}
         first = rank // tp * tp
         axes = {tuple(range(rank % tp, tp * mesh.dp, tp)): "dp", tuple(range(first, first + tp)): "tp"}
-        for message in (message for part in parts for message in part):
+        for message in parts[0]:
             if message.call != "all_reduce":
                 return f"rank {rank} called {message.call}, expected all-reduces only"
             if message.group not in axes:
@@ -180,10 +267,16 @@ def _too_much(mesh: Mesh) -> Callable[[int, list[Ledger]], str]:
     return judge
 
 
-@check(FINISH, points=0.5)
+@check(FINISH, points=0.25)
 def each_gradient_is_sent_once(finish_gradients, *, rng):
     """Only all-reduces: over dp the gradients once and two numbers, over tp the partial ones and four at most."""
     for tp, dp in ((2, 2), (2, 3)):
         mesh = _mesh(rng, tp, dp, MANY)
         yield _case(finish_gradients, mesh, judge=_too_much(mesh))
         yield _case(finish_gradients, mesh, "max_norm half the norm", mesh.norm / 2, judge=_too_much(mesh))
+
+
+@check(FINISH, points=0.25)
+def loss_and_norm_are_floats(finish_gradients, *, rng):
+    """Loss and norm are returned as two floats of Python."""
+    yield _case(finish_gradients, _mesh(rng, 2, 2), kinds=True)

@@ -38,38 +38,104 @@ def _choices(sizes: dict[str, int]) -> list[str | tuple[str, ...]]:
     return [*sizes, *several, several[0][::-1]]
 
 
-@check(GROUPS, points=1.25)
-def groups_differ_in_their_names_alone(rank_groups, *, rng):
-    """Ranks of a group differ in `names` alone, one or several; lists ascend, the lowest first rank comes first."""
+def _sets(found: Any, *_: Any) -> Any:
+    """The groups without the order of groups and ranks; anything else as it is."""
+    try:
+        return sorted(sorted(int(rank) for rank in group) for group in found)
+    except (TypeError, ValueError):
+        return found
+
+
+@check(GROUPS, points=0.75)
+def groups_differ_in_one_name(rank_groups, *, rng):
+    """The groups of one name: ranks that differ in it alone, the first name changing fastest, in any order."""
+    for sizes in _meshes(rng):
+        for name in sizes:
+            yield Call(rank_groups, dict(sizes), name, sees=_sets, gives=groups(sizes, name), what="the list of groups")
+
+
+@check(GROUPS, points=0.25)
+def groups_over_several_names(rank_groups, *, rng):
+    """The groups over a tuple of names: ranks that differ in these alone, in any order."""
+    for sizes in _meshes(rng):
+        for names in _choices(sizes)[len(sizes) :]:
+            yield Call(
+                rank_groups, dict(sizes), names, sees=_sets, gives=groups(sizes, names), what="the list of groups"
+            )
+
+
+def _in_order(found: Any, sizes: dict[str, int], names: str | tuple[str, ...]) -> str:
+    """In words: which rule on lists and their order the groups break, whoever is in them; "" for none."""
+    if not isinstance(found, list) or not all(isinstance(group, list) for group in found):
+        return "not a list of lists"
+    if sorted(itertools.chain(*found)) != list(range(int(np.prod(list(sizes.values()))))):
+        return "not every rank once"
+    if len({len(group) for group in found}) > 1:
+        return "groups of several sizes"
+    if any(group != sorted(group) for group in found):
+        return "a group that does not ascend"
+    return "" if found == sorted(found) else "groups that are not in the order of their first ranks"
+
+
+@check(GROUPS, points=0.25)
+def lists_ascend_the_lowest_first(rank_groups, *, rng):
+    """The result is a list of lists: each ascends, and the group with the lowest first rank comes first."""
     for sizes in _meshes(rng):
         for names in _choices(sizes):
-            yield Call(rank_groups, dict(sizes), names, gives=groups(sizes, names), what="the list of groups")
+            yield Call(rank_groups, dict(sizes), names, sees=_in_order, gives="", what="the list of groups")
 
 
 @dataclass
 class Crossing:
-    """What crosses_nodes says for each question."""
+    """What crosses_nodes says for each question, or what is wrong with it if it does not fit its own groups either."""
 
     said: dict[str, Any] = fact("the answer to {}")
 
 
-def _ask(crosses_nodes: Any, questions: dict[str, tuple]) -> Crossing:
-    return Crossing({words: crosses_nodes(*question) for words, question in questions.items()})
+def _ask(crosses_nodes: Any, rank_groups: Any, questions: dict[str, tuple]) -> list[dict[str, Any]]:
+    """The answers, and rank_groups' own groups for the same questions."""
+    answers = {words: crosses_nodes(*question) for words, question in questions.items()}
+    own = {}
+    for words, (sizes, names, _) in questions.items():
+        try:
+            own[words] = [list(map(int, group)) for group in rank_groups(dict(sizes), names)]
+        except Exception:
+            own[words] = None
+    return [answers, own]
+
+
+def _fitting(found: Any, crosses_nodes: Any, rank_groups: Any, questions: dict[str, tuple]) -> Crossing:
+    """The answers; those that follow from the answer's own groups count as right, if these are groups at all."""
+    answers, own = found
+    said = dict(answers)
+    for words, (sizes, names, _) in questions.items():
+        if own[words] is None or _in_order(sorted(map(sorted, own[words])), sizes, names):
+            return Crossing(said)
+    follows = {
+        words: any(len({rank // per_node for rank in group}) > 1 for group in own[words])
+        for words, (_, _, per_node) in questions.items()
+    }
+    if len(set(follows.values())) == 2 and all(answers[words] == follows[words] for words in questions):
+        return Crossing({words: _crosses(*question) for words, question in questions.items()})
+    return Crossing(said)
+
+
+def _crosses(sizes: dict[str, int], names: str | tuple[str, ...], per_node: int) -> bool:
+    return any(len(set(np.array(group) // per_node)) > 1 for group in groups(sizes, names))
 
 
 @check(GROUPS, points=0.75)
-def groups_of_two_nodes_are_found(crosses_nodes, *, rng):
+def groups_of_two_nodes_are_found(crosses_nodes, rank_groups, *, rng):
     """A group crosses nodes if its ranks, in blocks of `per_node`, lie in more than one block."""
     for sizes in _meshes(rng):
         questions = {
             f"names {names!r}, {per_node} ranks per node": (dict(sizes), names, per_node)
             for names, per_node in itertools.product(_choices(sizes)[:6], (1, 2, 3, 4, 8))
         }
-        right = {
-            words: any(len(set(np.array(group) // per_node)) > 1 for group in groups(given, names))
-            for words, (given, names, per_node) in questions.items()
-        }
-        yield Call(_ask, crosses_nodes, questions, gives=Crossing(right), name=f"sizes {sizes}")
+        right = {words: _crosses(*question) for words, question in questions.items()}
+        yield Call(
+            _ask, crosses_nodes, rank_groups, questions, sees=_fitting, gives=Crossing(right), name=f"sizes {sizes}"
+        )
 
 
 # ---- 2 · make_groups ----
@@ -105,17 +171,24 @@ def _case(make_groups: Any, sizes: dict[str, int], axes: list) -> Case:
     return Case(f"sizes {sizes}, axes {axes}", n, _drive, (make_groups, sizes, axes), expect)
 
 
-@check(MAKE, points=1.5)
+@check(MAKE, points=1.25)
 def every_rank_gets_its_groups(make_groups, *, rng):
     """Each rank gets, for each name, the process group that it belongs to."""
-    drawn = [int(n) for n in rng.permutation([1, 2, 3])]
-    for sizes in ({"tp": 2, "dp": 2}, dict(zip(("tp", "dp", "pp"), drawn, strict=True)), {"tp": 2, "dp": 2, "pp": 2}):
+    drawn = [int(n) for n in rng.permutation([2, 3])]
+    for sizes in ({"tp": 2, "dp": 2}, dict(zip(("tp", "dp"), drawn, strict=True)), {"tp": 2, "dp": 2, "pp": 2}):
         yield _case(make_groups, sizes, list(sizes))
 
 
 @check(MAKE, points=0.5)
 def tuples_of_names_are_axes_too(make_groups, *, rng):
     """The group over several names is there under the tuple of these names."""
-    drawn = [int(n) for n in rng.permutation([1, 2, 3])]
-    for sizes in ({"tp": 2, "ep": 2, "edp": 2}, dict(zip(("tp", "ep", "edp"), drawn, strict=True))):
-        yield _case(make_groups, sizes, ["tp", ("ep", "edp"), ("tp", "ep", "edp")])
+    drawn = [int(n) for n in rng.permutation([2, 3])]
+    for ep, edp in ((2, 2), drawn):  # all ranks form one group
+        yield _case(make_groups, {"ep": ep, "edp": edp}, [("ep", "edp")])
+
+
+@check(MAKE, points=0.25)
+def an_axis_of_one_has_a_group(make_groups, *, rng):
+    """On an axis of size 1 each rank gets a group in which it is alone."""
+    for n in (2, int(rng.integers(3, 5))):
+        yield _case(make_groups, {"pp": 1, "tp": n}, ["pp", "tp"])

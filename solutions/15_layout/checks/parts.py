@@ -6,6 +6,7 @@ collective; how many there are, of how many bytes, and over which ranks, is coun
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from ranks.model import LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, Model, parameters
 COST, PORTS = "15-ex6-cost", "15-ex7-ports"
 MODELS = (LLAMA3_8B, LLAMA3_70B, LLAMA3_405B)
 RTOL = 1e-9
+H100 = find("H100")
 
 
 def _machine(rng: np.random.Generator, name: str = "H100") -> Cluster:
@@ -31,8 +33,8 @@ def _machine(rng: np.random.Generator, name: str = "H100") -> Cluster:
 
 
 def _layout(rng: np.random.Generator, **given: Any) -> dict[str, Any]:
-    drawn = {name: 2 ** int(rng.integers(0, 4)) for name in ("tp", "dp", "pp", "micro", "chunks")}
-    return {**drawn, "recompute": False, **given}
+    drawn = {name: 2 ** int(rng.integers(0, 4)) for name in ("tp", "dp", "pp", "chunks")}
+    return {**drawn, "micro": 1, "recompute": False, **given}
 
 
 def _name(model: Model, machine: Cluster, layout: dict[str, Any]) -> str:
@@ -41,70 +43,171 @@ def _name(model: Model, machine: Cluster, layout: dict[str, Any]) -> str:
 
 
 def _tensor(model: Model, machine: Cluster, layout: dict[str, Any]) -> float:
-    """Walks through a layer: its two blocks forward, once more if recomputed, and backward."""
+    """Walks through a layer: its two blocks, forward and backward."""
     activations = 2 * layout["micro"] * model.sequence * model.hidden
-    passes = ["forward", *["forward again"] * layout["recompute"], "backward"]
+    passes = ("forward", "backward")
     return sum(machine.all_reduce_seconds(activations, layout["tp"]) for _pass in passes for _block in ("mixer", "mlp"))
 
 
-def _tensor_case(function: Any, rng: np.random.Generator, model: Model, machine: str, layout: dict[str, Any]) -> Call:
-    drawn = _machine(rng, machine)
-    expected = close(_tensor(model, drawn, layout), RTOL)
-    name = _name(model, drawn, layout)
-    return Call(function, model, drawn, layout, gives=expected, name=name, what="the number of seconds")
-
-
-@check(COST, points=1.5)
+@check(COST, points=1)
 def a_layer_reduces_two_blocks_both_ways(tensor_seconds, *, rng):
-    """Four all-reduces of a micro-batch's activations over tp, inside a domain and over several."""
-    for model, machine, tp in itertools.product(MODELS, ("H100", "GB200 NVL72"), (1, 4, 8, 16)):
-        yield _tensor_case(tensor_seconds, rng, model, machine, _layout(rng, tp=tp))
+    """Four all-reduces of a sequence's activations over tp, inside a domain and over several."""
+    for model, name, tp in itertools.product(MODELS, ("H100", "GB200 NVL72"), (1, 4, 8, 16)):
+        machine, layout = _machine(rng, name), _layout(rng, tp=tp)
+        expected = close(_tensor(model, machine, layout), RTOL)
+        case = _name(model, machine, layout)
+        yield Call(tensor_seconds, model, machine, layout, gives=expected, name=case, what="the number of seconds")
+
+
+def _ratio(function: Any, first: tuple, second: tuple) -> float:
+    """What the second arguments give, divided by what the first give; 0 if that is no positive number."""
+    one, two = float(function(*first)), float(function(*second))
+    return two / one if one > 0 else 0.0
+
+
+@check(COST, points=0.25)
+def a_micro_batch_may_have_several_sequences(tensor_seconds, *, rng):
+    """A micro-batch of several sequences takes as long as one sequence that is as long as all of them."""
+    for model, micro in itertools.product(MODELS, (2, int(rng.integers(3, 9)))):
+        machine = _machine(rng)
+        longer = replace(model, sequence=micro * model.sequence)
+        pair = (longer, machine, _layout(rng, tp=4)), (model, machine, _layout(rng, tp=4, micro=micro))
+        name = f"{model.name} on {machine.name}s, tp 4: {micro} sequences against one of {longer.sequence} tokens"
+        name = f"{model.name} on {machine.name}s, tp 4: {micro} sequences against one"
+        args = (_ratio, tensor_seconds, (model, machine, _layout(rng, tp=4)), pair[1])
+        yield Call(*args, sees=_more, gives=True, name=name, what="whether the messages take longer")
+
+
+def _more(ratio: float, *_: Any) -> bool:
+    return ratio > 1
 
 
 @check(COST, points=0.5)
 def recomputing_reduces_again(tensor_seconds, *, rng):
-    """With recomputation the forward's all-reduces are repeated."""
+    """With recomputation the forward's two all-reduces are repeated."""
     for model in MODELS:
-        yield _tensor_case(tensor_seconds, rng, model, "H100", _layout(rng, tp=8, recompute=True))
+        machine, layout = _machine(rng), _layout(rng, tp=8)
+        pair = (model, machine, layout), (model, machine, {**layout, "recompute": True})
+        name = f"{_name(*pair[1])}, against none"
+        twice = _tensor(model, machine, layout) / 2
+        sees = functools.partial(_repeated, twice)
+        yield Call(_both, tensor_seconds, *pair, sees=sees, gives=True, name=name, what="whether two more are counted")
 
 
-def _bubble(p: int, v: int, micro_batches: int) -> float:
-    """Plays the first rank in slots of a chunk: forward and backward of each chunk, and the slots that it waits."""
-    busy = sum(2 for _ in range(micro_batches) for _ in range(v))
+def _both(function: Any, first: tuple, second: tuple) -> list[float]:
+    return [float(function(*first)), float(function(*second))]
+
+
+def _repeated(twice: float, found: list[float], *_: Any) -> bool:
+    """Are there half as many again, or two all-reduces more, whatever the answer counts without recomputation?"""
+    one, two = found
+    return bool(one > 0 and (abs(two / one - 1.5) < RTOL or abs(two - one - twice) < 1e-6 * twice))
+
+
+def _bubble(p: int, micro_batches: int) -> float:
+    """Plays the first rank in slots: forward and backward of each micro-batch, and the slots that it waits."""
+    busy = sum(2 for _ in range(micro_batches))
     idle = sum(2 for _ in range(p - 1))  # the first backward, and the last, come this much later
     return idle / (busy + idle)
 
 
-@check(COST, points=1)
+@check(COST, points=0.75)
 def a_bubble_is_a_share_of_all_slots(bubble_share, *, rng):
-    """A pipeline of p stages with v chunks waits (p - 1)/v micro-batches; its share is of work and waiting together."""
-    for p, v in itertools.product((1, 2, int(rng.integers(3, 20))), (1, int(rng.integers(2, 9)))):
+    """A pipeline of p stages waits p - 1 micro-batches; its share is of work and waiting together."""
+    for p in (1, 2, 4, int(rng.integers(5, 20))):
         count = int(rng.integers(p, 65))
-        expected = close(_bubble(p, v, count), RTOL)
-        yield Call(bubble_share, p, v, count, gives=expected, what="the share")
+        expected = close(_bubble(p, count), RTOL)
+        yield Call(bubble_share, p, 1, count, gives=expected, what="the share")
 
 
-def _data_case(function: Any, rng: np.random.Generator, model: Model, machine: str, layout: dict[str, Any]) -> Call:
-    """Each GPU's part of the model, in whole layers' worth, over a group of which every tp-th rank is a member."""
-    drawn = _machine(rng, machine)
-    held = parameters(model).total / layout["tp"] / layout["pp"]
-    group = {"group_size": layout["dp"], "stride": layout["tp"]}
-    seconds = drawn.all_gather_seconds(held * 4, **group) + drawn.all_gather_seconds(held * 2, **group)
-    name = _name(model, drawn, layout)
-    return Call(function, model, drawn, layout, gives=close(seconds, RTOL), name=name, what="the number of seconds")
+@check(COST, points=0.5)
+def chunks_shorten_the_bubble(bubble_share, *, rng):
+    """With v chunks a rank waits a v-th as long: as if it had v times the micro-batches."""
+    for p, v in itertools.product((2, int(rng.integers(3, 20))), (2, int(rng.integers(3, 9)))):
+        count = int(rng.integers(p, 65))
+        name = f"{p} stages, {v} chunks, {count} micro-batches, against one chunk and {v * count}"
+        pair = (p, 1, v * count), (p, v, count)
+        yield Call(_ratio, bubble_share, *pair, gives=close(1.0, RTOL), name=name, what="the ratio of the shares")
+        name = f"{p} stages, {count} micro-batches, one chunk against {v}"
+        yield Call(_less, bubble_share, p, v, count, gives=True, name=name, what="whether the bubble gets shorter")
 
 
-@check(PORTS, points=1)
-def gradients_and_parameters_travel_once(data_seconds, *, rng):
-    """Of a rank's part of the model, 4 bytes per parameter are reduced and 2 gathered, inside an NVLink domain."""
-    for model, (tp, dp) in itertools.product(MODELS, ((1, 8), (1, 4), (1, 1), (1, 2))):
-        yield _data_case(data_seconds, rng, model, "GB200 NVL72", _layout(rng, tp=tp, dp=dp))
-    # Neighbors or not, inside a domain links are alike.
-    yield _data_case(data_seconds, rng, LLAMA3_70B, "GB200 NVL72", _layout(rng, tp=4, dp=16, pp=1))
+def _less(function: Any, p: int, v: int, count: int) -> bool:
+    return bool(float(function(p, v, count)) < float(function(p, 1, count)))
 
 
-@check(PORTS, points=1)
+# ---- 7 · data_seconds ----
+
+
+def _probed(function: Any, model: Model, machine: Cluster, layouts: list[dict], gather: float, by_group: bool) -> list:
+    """Seconds of the layouts where a collective takes a second per GB, `gather` times as long if it gathers.
+
+    by_group: it also takes as many times longer as a made-up function of the group says.
+    """
+
+    class Probe(Cluster):
+        def reduce_scatter_seconds(self, nbytes, group_size, stride=1):
+            return nbytes / 1e9 * (group_size + 100 * stride if by_group else 1.0)
+
+        def all_gather_seconds(self, nbytes, group_size, stride=1):
+            return gather * self.reduce_scatter_seconds(nbytes, group_size, stride)
+
+    probe = Probe(**vars(machine))
+    return [float(function(model, probe, layout)) for layout in layouts]
+
+
+def _quotients(found: list[float], *_: Any) -> list[float]:
+    """Each number divided by the first."""
+    return [number / found[0] if found[0] > 0 else 0.0 for number in found[1:]]
+
+
+@check(PORTS, points=0.75)
 def a_group_has_the_ports_of_its_own_ranks(data_seconds, *, rng):
-    """A group's ranks are tp apart, so that a node has 8/tp of them, at least one, and as many ports work for it."""
-    for model, tp in itertools.product(MODELS, (1, 2, 4, 8, 16)):
-        yield _data_case(data_seconds, rng, model, "H100", _layout(rng, tp=tp, dp=2 ** int(rng.integers(4, 8))))
+    """A collective runs over dp ranks that are tp apart, whatever it carries."""
+    for model in MODELS:
+        layouts = [_layout(rng, tp=tp, dp=dp, pp=pp) for tp, dp, pp in ((1, 4, 1), (8, 4, 2), (2, 16, 1), (4, 64, 4))]
+        for layout in layouts:
+            flat, shaped = ((data_seconds, model, H100, [layout], 1.0, by_group) for by_group in (False, True))
+            expected = close(layout["dp"] + 100 * layout["tp"], RTOL)
+            name = _name(model, H100, layout)
+            yield Call(_against, flat, shaped, gives=expected, name=name, what="the weight of the collectives' groups")
+
+
+def _against(first: tuple, second: tuple) -> float:
+    one, two = _probed(*first)[0], _probed(*second)[0]
+    return two / one if one > 0 else 0.0
+
+
+@check(PORTS, points=0.5)
+def a_rank_has_a_part_of_the_model(data_seconds, *, rng):
+    """A rank reduces and gathers one part of tp · pp of the model."""
+    for model in MODELS:
+        sizes = [(1, 1), (2, 1), (1, 4), (int(rng.integers(2, 9)), int(rng.integers(2, 9)))]
+        layouts = [_layout(rng, tp=tp, dp=8, pp=pp) for tp, pp in sizes]
+        expected = [close(1 / (tp * pp), RTOL) for tp, pp in sizes[1:]]
+        name = f"{model.name}, tp and pp {', '.join(f'{tp} and {pp}' for tp, pp in sizes[1:])}, against 1 and 1"
+        args = (_probed, data_seconds, model, H100, layouts, 1.0, False)
+        yield Call(*args, sees=_quotients, gives=expected, name=name, what="the part {} of the seconds")
+
+
+@check(PORTS, points=0.75)
+def gradients_and_parameters_travel_once(data_seconds, *, rng):
+    """Per parameter 4 bytes are reduced and 2 gathered."""
+    for model in MODELS:
+        gather = float(rng.uniform(0.2, 5))
+        layout = _layout(rng, tp=1, dp=8, pp=1)
+        seconds = parameters(model).total / 1e9 * (4 + 2 * gather)
+        name = f"{model.name}, dp 8, where a gather takes {gather:.2f} times as long as a reduction"
+        args = (_probed, data_seconds, model, H100, [layout], gather, False)
+        yield Call(*args, sees=_first, gives=close(seconds, RTOL), name=name, what="the number of seconds")
+        real = _machine(rng)
+        held = parameters(model).total
+        seconds = real.reduce_scatter_seconds(4 * held, 8, 1) + real.all_gather_seconds(2 * held, 8, 1)
+        name = _name(model, real, layout)
+        yield Call(
+            data_seconds, model, real, layout, gives=close(seconds, RTOL), name=name, what="the number of seconds"
+        )
+
+
+def _first(found: list[float], *_: Any) -> float:
+    return found[0]
