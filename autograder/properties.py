@@ -3,17 +3,18 @@
 A property is a check. Its decorator says what it is worth::
 
     @check("08-ex3-step", points=0.75)
-    @check("01-ex1-broadcast", core=True)
+    @check("01-ex1-broadcast", veto=True)
 
-The check with the most points is the core (of two, the one that comes first). Without it, nothing else counts. The
-checks with `core=True` belong to it. The others are tried by themselves, after it.
+Each is tried by itself, and the points of those that hold add up. The check with the most points is the core (of two,
+the one that comes first), and is tried first; a course can have it that without the core nothing else counts. A check
+with `veto=True` has no points: an answer that fails it is none, and earns nothing.
 
 The hidden part of a test cell tries them all. `autograder hidden-tests` makes it from the checks. It names
 the student's functions, because what an exercise builds on is read from the sources of its cells.
 
 Whatever else the cell does is its visible part: assertions, mostly, that show a student what some of the properties
-mean. It is tried last. If it fails alone, the exercise has no points. If another property fails, too, that property
-explains the failure, and only its points are lost.
+mean. It is tried last. If it fails alone, that costs a tenth of the exercise (`VISIBLE_SHARE`). If another property
+fails, too, that property explains the failure, and only its points are lost.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from autograder.lessons.notebook import answer_of
 
 #: The name of the visible part, among the properties of an exercise.
 VISIBLE = ""
+#: The part of an exercise's points that is lost if its visible part alone does not hold.
+VISIBLE_SHARE = 0.1
 
 _IMPORT = "from autograder.checks import try_exercise"
 #: The part of a test cell that is made from its checks.
@@ -42,20 +45,19 @@ _HIDDEN = re.compile(rf"### BEGIN HIDDEN TESTS\n{re.escape(_IMPORT)}\n.*?\n### E
 
 @dataclass(frozen=True)
 class Property:
-    """One property of an exercise, or its core.
+    """One property of an exercise.
 
-    name: of its check, VISIBLE for what calls none. points: its share. source: the part of the test cell that tries it.
-    checks: each check that this part calls → the source that calls it alone.
+    name: of its check, VISIBLE for what calls none. points: its share, 0 for a veto and for the visible part beside
+    others. source: the part of the test cell that tries it.
     """
 
     name: str
     points: float
     source: str
-    checks: dict[str, str]
 
 
 def of_test(test: nbformat.NotebookNode) -> list[Property]:
-    """The properties of an exercise, its core first and its visible part last, with no points of its own.
+    """The properties of an exercise: its core, its vetoes, the others, and the visible part, with no points of its own.
 
     Where a course gives the exercise other points (`adapted`), the properties share these in the same proportions.
     ValueError, in one line, for points that do not add up, and for a hidden part that is not the one that the checks
@@ -65,17 +67,14 @@ def of_test(test: nbformat.NotebookNode) -> list[Property]:
     if with_hidden_part(test) != test.source:
         raise ValueError(f"{notebook.place(test.id)}: the hidden tests of {exercise} are stale: run `make notebooks`")
     if not found:
-        return [Property(VISIBLE, float(test.metadata.nbgrader.points), test.source, {})]
+        return [Property(VISIBLE, float(test.metadata.nbgrader.points), test.source)]
     core = _core(found, test)
-    alone = {one.name: f"{_IMPORT}\n{_call(one.parameters, exercise, one.name)}" for one in found}
-    joined = {one.name: alone[one.name] for one in found if one.core or one is core}
-    others = [one for one in found if one.name not in joined]
-    worth = _of_course([float(one.points) for one in (core, *others)], test)
+    found.sort(key=lambda one: (one is not core, not one.veto))
+    worth = _of_course([float(one.points) for one in found], test)
     return [
-        Property(core.name, worth[0], "\n".join(joined.values()), joined),
-        *(Property(one.name, more, alone[one.name], {one.name: alone[one.name]})
-          for one, more in zip(others, worth[1:], strict=True)),
-        *([Property(VISIBLE, 0.0, rest_of(test), {})] if _has_visible_part(test) else []),
+        *(Property(one.name, points, f"{_IMPORT}\n{_call(one.parameters, exercise, one.name)}")
+          for one, points in zip(found, worth, strict=True)),
+        *([Property(VISIBLE, 0.0, rest_of(test))] if _has_visible_part(test) else []),
     ]  # fmt: skip
 
 
@@ -96,15 +95,18 @@ def rest_of(test: nbformat.NotebookNode) -> str:
     return _HIDDEN.sub(lambda match: "\n" * match[0].count("\n"), test.source)
 
 
-def earned(tried: Sequence[tuple[str, float, bool]], adds_up: bool = False) -> float:
+def earned(tried: Sequence[tuple[str, float, bool]], all_or_nothing: bool = False) -> float:
     """The points for the properties that hold. tried: (name, points, whether it holds) of each, the core first.
 
-    None without the core, unless `adds_up`, and none if only the visible part does not hold.
+    None where a veto does not hold, or, if a course has it `all_or_nothing`, the core. A tenth less if only the visible
+    part does not hold.
     """
     failed = [name for name, _, holds in tried if not holds]
-    if failed == [VISIBLE] or (tried and tried[0][0] in failed and not adds_up):
+    vetoes = {name for name, points, _ in tried if not points and name != VISIBLE}
+    if vetoes & set(failed) or (all_or_nothing and tried and tried[0][0] in failed):
         return 0.0
-    return round(sum(points for _, points, holds in tried if holds), 6)
+    points = sum(points for _, points, holds in tried if holds)
+    return round(points * (1 - VISIBLE_SHARE), 2) if failed == [VISIBLE] else round(points, 6)
 
 
 def strange_parameter(cell: str, name: str) -> str:
@@ -123,16 +125,13 @@ def _call(functions: Iterable[str], *names: str) -> str:
 
 
 def _core(found: list[Check], test: nbformat.NotebookNode) -> Check:
-    """The check with the most points. ValueError for points that do not add up, and for a core with too few."""
+    """The check with the most points. ValueError for points that do not add up to those of the test cell."""
     exercise, total = found[0].exercise, sum(one.points for one in found)
     points = test.metadata.get(adapted.SHARED, test.metadata.nbgrader.points)
     core = max(found, key=lambda one: one.points)
     if total != points:
         where = f"in all, but {notebook.place(test.id)}, its test cell, has {points:g}"
         raise ValueError(f"{core.place}: the checks of {exercise} have {total:g} points {where}")
-    if 2 * core.points < points:
-        most = f"{core.points:g} of {points:g} points"
-        raise ValueError(f"{core.place}: the core, {core.name}, has {most}: give it at least half")
     return core
 
 

@@ -15,6 +15,7 @@ from autograder.grading.nbgrader import scoring
 from autograder.grading.running import run_cells, workers
 from autograder.grading.running.kernels import Reply
 from autograder.grading.running.take_over import take_over
+from autograder.insight import marks, report
 from autograder.lessons import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 
@@ -67,6 +68,14 @@ CASES = {
         },
         "23",
         {"ex2": told(1)},
+    ),
+    "a wrong helper in another cell, which cannot be replaced": (
+        {
+            "ex1": "def twice(x):\n    return 3 * x\n\n\ndef double(x):\n    return twice(x)\n",
+            "ex2": "def square(x):\n    return twice(x) * x / 2 + 0 * double(x)\n",
+        },
+        "3",
+        {},
     ),
     "right all the same": (
         {"ex1": WRONG_DOUBLE, "ex2": "def square(x):\n    return x * x if double else 0\n"},
@@ -173,6 +182,11 @@ def test_an_error_of_its_own_is_told_apart_from_that_of_another_exercise(toy):
     toy.grade(submission(ex1=WRONG_DOUBLE, ex2="def square(x):\n    return double(x) * x\n"), "ada")
     own = "It fails with the lesson's answer to exercise 1 in place of yours as well: it has an error of its own."
     assert toy.comment("ex2", "ada").endswith(own) and own in html.unescape(toy.page("ada"))
+    # A helper that stands in the other exercise is not replaced: nobody can say whose error it is.
+    toy.grade(submission(**CASES["a wrong helper in another cell, which cannot be replaced"][0]), "ben")
+    assert "has an error of its own" not in toy.comment("ex2", "ben")
+    assert "It uses twice from your answer to an exercise that fails, too." in toy.comment("ex2", "ben")
+    assert "Exercise 2: It uses twice from" in report.page(marks.read(toy.course), toy.root / "report.html")
     assert own not in toy.comment("ex1", "ada") + toy.comment("ex3", "ada")
     toy.grade(submission(ex1=WRONG_DOUBLE, ex2=ON_DOUBLE), "ada")
     assert own not in toy.comment("ex2", "ada")
@@ -351,7 +365,7 @@ def test_hints_are_searched_for_only_where_a_failure_still_counts():
     kept = nbformat.from_dict({"name": "keeps", "status": "error", "carried": ["01-ex1"]})
     for_nobody = functools.partial(pytest.fail, "the student would not see it")
     hints = (Hint("stops_early", "Add the last one."), Hint("starts_at_one", "Begin with zero."))
-    run_cells.add_hints([(failed, [failed, kept], lambda passed: hints), (kept, [failed, kept], for_nobody)], 60)
+    run_cells.add_hints([(failed, [failed, kept], lambda **_: hints), (kept, [failed, kept], for_nobody)], 60)
     assert [tuple(hint.values()) for hint in failed.failure.hints] == [*hints]
     assert failed.failure.message == "the sum is 3, expected 4" and "failure" not in kept
 

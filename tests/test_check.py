@@ -180,6 +180,9 @@ def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, monk
     with hints.later(), pytest.raises(CheckFailed) as caught:
         doubling(lambda y: 2 + y)
     assert caught.value.find_hints(passed=["halves"]) == () and caught.value.find_hints() == (ADDS_TWO,)
+    (exact,) = caught.value.find_hints(failed=["doubles", "halves"])
+    (perhaps,) = caught.value.find_hints(failed=["doubles", "halves", "thirds"])
+    assert exact.sure and not perhaps.sure, "who fails more made another mistake, or two"
 
 
 def test_of_too_many_mistakes_that_look_alike_none_is_named(doubling, monkeypatch):

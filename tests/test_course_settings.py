@@ -84,9 +84,9 @@ def released(root: Path, name: str = LESSON) -> nbformat.NotebookNode:
         ("[lessons.03]\ndue = 'Monday'", "lessons.03.due: 'Monday' is no date: write 2026-10-19 or"),
         ("[lessons.03]\ndue = 19", "lessons.03.due: 19 is no date"),
         ("timezone = 'Europe/Berlni'", "no time zone 'Europe/Berlni': did you mean Europe/Berlin?"),
-        ("core = 'some'", "core: it is 'some': write 'all or nothing' or 'adds up'"),
+        ("core = 'some'", "core: it is 'some': write 'adds up' or 'all or nothing'"),
         ("hints = 1", "hints: it is 1: write true or false"),
-        ("[lessons.03]\ncore = 'add'", "lessons.03.core: it is 'add': write 'all or nothing' or 'adds up'"),
+        ("[lessons.03]\ncore = 'add'", "lessons.03.core: it is 'add': write 'adds up' or 'all or nothing'"),
         ("[lessons.03]\nhints = 'no'", "lessons.03.hints: it is 'no': write true or false"),
         ("[lessons.03]\nhint = false", "lessons.03: no setting 'hint': did you mean hints?"),
         ("[late]\npenalty_per_day = 10", "it is 10: write the part of the points, such as 0.1 for 10 %"),
@@ -148,7 +148,7 @@ def test_a_demonstration_that_needs_a_removed_exercise_is_found():
 
 def test_titles_totals_and_lists_follow_the_points(tmp_path, capsys):
     """In the released notebook of a lesson with checks; the repository's own `notebooks/` stay as they are."""
-    settings(tmp_path, "core = 'adds up'\n[lessons.02]\npoints.ex2 = 6\ndrop = ['ex6']\ntext = '**Hello**'")
+    settings(tmp_path, "core = 'all or nothing'\n[lessons.02]\npoints.ex2 = 6\ndrop = ['ex6']\ntext = '**Hello**'")
     state = [path.stat().st_mtime_ns for path in sorted(notebook.NOTEBOOKS.rglob("*"))]
     assert main(["release", "--course", str(tmp_path)]) == 0
     assert "release/02_costs/02_costs.ipynb written" in capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_titles_totals_and_lists_follow_the_points(tmp_path, capsys):
     assert "(6 points)" in cells["02-ex2"].source and not any(name.startswith("02-ex6") for name in cells)
     worth = [float(one) for one in re.findall(r"^- ([\d.]+) points?(?:,|:)", cells["02-ex2"].source, re.MULTILINE)]
     assert sum(worth) == 6 and len(worth) > 1
-    assert "the core:" in cells["02-ex2"].source and "earns nothing" not in cells["02-ex2"].source
+    assert "the core, without which the rest earns nothing:" in cells["02-ex2"].source
     tests = [one for one in cells.values() if one.metadata.get("nbgrader", {}).get("grade")]
     assert sum(one.metadata.nbgrader.points for one in tests) == 16
     assert not any(adapted.SHARED in one.metadata for one in cells.values())
@@ -175,24 +175,18 @@ def test_properties_share_the_points_in_the_same_proportions(tmp_path):
     assert all(abs(3 * ours - theirs) < 0.05 for ours, theirs in zip(new, old, strict=True))
 
 
-def test_with_core_that_adds_up_the_others_count():
-    tried = [("core", 2.0, False), ("other", 1.0, True), (properties.VISIBLE, 0.0, True)]
-    assert properties.earned(tried) == 0 and properties.earned(tried, adds_up=True) == 1
-    assert properties.earned([("core", 2.0, True), (properties.VISIBLE, 0.0, False)], adds_up=True) == 0
-
-
 def test_a_lessons_own_core_and_hints_win_over_those_of_the_course(tmp_path):
     """In the settings, in what students get, and in what makes a grade old: that lesson's, and no other one's."""
-    text = "core = 'adds up'\nhints = false\n[lessons.02]\n[lessons.03]\ncore = 'all or nothing'\nhints = true\n"
+    text = "core = 'all or nothing'\nhints = false\n[lessons.02]\n[lessons.03]\ncore = 'adds up'\nhints = true\n"
     own = settings(tmp_path, text)
-    assert [(own.of(name).adds_up, own.of(name).hints) for name in own.names()] == [(True, False), (False, True)]
+    assert [(own.of(name).all_or_nothing, own.of(name).hints) for name in own.names()] == [(True, False), (False, True)]
     nbs = [adapted.adapted(nb := notebook.read(name), name, own) is nb for name in own.names()]
     assert nbs == [False, True] and [bool(own.marks(name)) for name in own.names()] == [True, False]
-    other = settings(tmp_path, "[lessons.02]\ncore = 'adds up'\n[lessons.03]\nhints = false")
+    other = settings(tmp_path, "[lessons.02]\ncore = 'all or nothing'\n[lessons.03]\nhints = false")
     assert other.marks("02_costs") == own.marks("02_costs") and not other.marks("03_step")
     assert main(["release", "--course", str(tmp_path)]) == 0
     lists = {name: "".join(one.source for one in released(tmp_path, name).cells) for name in own.names()}
-    assert ["earns nothing" in text for text in lists.values()] == [False, True]
+    assert ["earns nothing" in text for text in lists.values()] == [True, False]
 
 
 def test_a_lesson_is_handed_out_from_its_date_on(tmp_path, capsys):
@@ -243,7 +237,7 @@ def test_other_points_reach_gradebook_pages_file_and_report(toy):
     assert scores(toy) == {"ada": ("6", "6"), "ben": ("4", "6")}
 
 
-def test_where_the_core_adds_up_the_rest_of_an_exercise_counts(toy):
+def test_where_the_core_is_all_or_nothing_the_rest_of_an_exercise_does_not_count(toy):
     """ben's second exercise lacks its core, of two properties."""
     path, found = toy.root / "autograded" / "ben" / LESSON / f"{LESSON}.ipynb", []
     nb = nbformat.read(path, as_version=4)
@@ -254,15 +248,15 @@ def test_where_the_core_adds_up_the_rest_of_an_exercise_counts(toy):
     where = {"student": "ben", "assignment": LESSON, "notebook": LESSON, "db_url": f"sqlite:///{toy.root}/gradebook.db"}
     for text in (
         "",
-        "[lessons.07]\ncore = 'adds up'",
-        "core = 'adds up'",
-        "core = 'adds up'\n[lessons.07]\ncore = 'all or nothing'",
+        "[lessons.07]\ncore = 'all or nothing'",
+        "core = 'all or nothing'",
+        "core = 'all or nothing'\n[lessons.07]\ncore = 'adds up'",
     ):
         settings(toy.root, text)
         config = Config(CourseDirectory={"root": str(toy.root)})
         scoring.SaveScores(config=config).preprocess(deepcopy(nb), {"nbgrader": where})
         found.append(toy.points("ben")["ex2"])
-    assert found == [0, 0.5, 0.5, 0]
+    assert found == [0.5, 0, 0, 0.5]
 
 
 def test_a_dropped_exercise_takes_its_points_and_nothing_that_a_person_entered(toy, capsys):

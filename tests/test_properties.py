@@ -59,12 +59,11 @@ def declare(monkeypatch):
 
 
 def test_the_core_comes_first_and_the_visible_part_last(declare):
-    declare(small="points=1", large="points=3", joined_both="core=True")
+    declare(small="points=1", large="points=3", no_trick_both="veto=True")
     test = graded_cell('"""What it tests."""\nassert f(1) == 1')
-    core, small, visible = properties.of_test(test)
-    assert (core.name, core.points, list(core.checks)) == ("large", 3.0, ["large", "joined_both"])
-    assert core.checks["joined_both"] == f'{IMPORT}\ntry_exercise("{EXERCISE}", "joined_both", f=f, g=g)'
-    assert core.source == "\n".join(core.checks.values())
+    core, veto, small, visible = properties.of_test(test)
+    assert (core.name, core.points, veto.name, veto.points) == ("large", 3.0, "no_trick_both", 0.0)
+    assert veto.source == f'{IMPORT}\ntry_exercise("{EXERCISE}", "no_trick_both", f=f, g=g)'
     assert (small.name, small.points) == ("small", 1.0)
     assert small.source == f'{IMPORT}\ntry_exercise("{EXERCISE}", "small", f=f)', "it needs no g"
     assert (visible.name, visible.points) == (properties.VISIBLE, 0.0)
@@ -114,15 +113,18 @@ def test_the_visible_part_is_tried_last(declare):
     assert "assert" not in only.source, "a check is tried first: it finds the hint"
 
 
-def test_without_the_core_nothing_counts():
+def test_points_add_up_unless_a_course_says_otherwise_or_a_veto_fails():
     assert properties.earned([("a", 2, True), ("b", 0.5, True), ("c", 0.5, False)]) == 2.5
-    assert properties.earned([("a", 2, False), ("b", 0.5, True), ("c", 1.5, True)]) == 0.0
+    without_core = [("a", 2, False), ("b", 0.5, True), ("c", 1.5, True)]
+    assert properties.earned(without_core) == 2.0 and properties.earned(without_core, all_or_nothing=True) == 0.0
+    assert properties.earned([("a", 2, True), ("trick", 0.0, False), ("b", 0.5, True)]) == 0.0
+    assert properties.earned([("a", 2, False), ("trick", 0.0, True), ("b", 0.5, True)]) == 0.5
     assert properties.earned([]) == 0.0
 
 
-def test_the_visible_part_costs_all_points_only_where_nothing_else_explains_it():
+def test_the_visible_part_costs_a_tenth_where_nothing_else_explains_it():
     visible = (properties.VISIBLE, 0.0, False)
-    assert properties.earned([("a", 2, True), ("b", 0.5, True), visible]) == 0.0
+    assert properties.earned([("a", 2, True), ("b", 0.5, True), visible]) == 2.25
     assert properties.earned([("a", 2, True), ("b", 0.5, False), visible]) == 2.0
     assert properties.earned([(properties.VISIBLE, 2, True)]) == 2.0
     assert properties.earned([(properties.VISIBLE, 2, False)]) == 0.0
@@ -130,11 +132,11 @@ def test_the_visible_part_costs_all_points_only_where_nothing_else_explains_it()
 
 #: What decorators say → what is said of it.
 REFUSED_BY_THE_DECORATOR = {
-    "nothing": ("", "has no points: write @check(…, points=0.5), or core=True if only a trick fails it"),
-    "no points": ("points=0", "has no points: write @check(…, points=0.5), or core=True if only a trick fails it"),
+    "nothing": ("", "has no points: write @check(…, points=0.5), or veto=True if only a trick fails it"),
+    "no points": ("points=0", "has no points: write @check(…, points=0.5), or veto=True if only a trick fails it"),
     "a text": ("points='all'", "has points='all': write a number above 0, in quarters of a point"),
     "below 0": ("points=-1", "has points=-1: write a number above 0, in quarters of a point"),
-    "both": ("points=2, core=True", "has core=True, so it has no points of its own: leave out points=2"),
+    "both": ("points=2, veto=True", "has veto=True, so it has no points of its own: leave out points=2"),
 }
 
 
@@ -149,11 +151,7 @@ def test_a_check_without_points_is_refused_in_one_line(declare, name):
 REFUSED = {
     "too little": ({"one": "points=2", "two": "points=1"}, f"made_up.py:1: the checks of {EXERCISE} have 3 points in"),
     "too much": ({"one": "points=1", "two": "points=4"}, f"made_up.py:2: the checks of {EXERCISE} have 5 points in"),
-    "core alone": ({"one": "core=True"}, f"made_up.py:1: the checks of {EXERCISE} have 0 points in"),
-    "small core": (
-        {"one": "points=1.5", "two": "points=1.5", "three": "points=1"},
-        "made_up.py:1: the core, one, has 1.5 of 4 points: give it at least half",
-    ),
+    "veto alone": ({"one": "veto=True"}, f"made_up.py:1: the checks of {EXERCISE} have 0 points in"),
 }
 
 
@@ -302,8 +300,7 @@ SAYS = {
 def rows(text: str) -> dict[str, tuple[str, str]]:
     """sentence → (what became of it, its points), of the table in an exercise's section."""
     found = re.findall(r"<td>([^<]*)</td><td>(.*?)</td><td class=\"number\">([^<]*)</td>", text)
-    assert [says.endswith(" This is the core.") for _, says, _ in found] == [True, *[False] * (len(found) - 1)]
-    return {says.removesuffix(" This is the core."): (result, worth) for result, says, worth in found}
+    return {says: (result, worth) for result, says, worth in found}
 
 
 #: The kind of answer → its points, and what became of the core, the list, the one worker and the visible part.
@@ -311,8 +308,8 @@ WORTH = {
     "right": (2.0, "passed", "passed", "passed", "passed"),
     "one array": (1.75, "passed", "failed", "passed", "passed"),
     "several workers": (1.75, "passed", "passed", "failed", "passed"),
-    "wrong": (0.0, "failed", "failed", "passed", "failed"),
-    "visible": (0.0, "passed", "passed", "passed", "failed"),
+    "wrong": (0.25, "failed", "failed", "passed", "failed"),
+    "visible": (1.8, "passed", "passed", "passed", "failed"),
     "visible and one array": (1.75, "passed", "failed", "passed", "failed"),
     "ends": (1.5, "passed", "failed", "not tried", "not tried"),
     "not written": (0.0, "failed", "not tried", "not tried", "not tried"),
@@ -329,7 +326,7 @@ def test_a_property_counts_by_itself(course, kind):
     assert [table[SAYS[name]][0] for name in SAYS] == results
     assert [table[SAYS[name]][1] for name in SAYS] == ["1.5", "0.25", "0.25", "0"]
     assert f"{score:g} / 2" in text
-    assert ("Only the visible part of the test fails." in text) == (kind == "visible")
+    assert ("Only the visible part of the test fails" in text) == (kind == "visible")
     headings = re.findall("<h3>(.*?)</h3>", text)
     assert headings == [SAYS[name] for name, result in zip(SAYS, results, strict=True) if result == "failed"]
 
@@ -339,7 +336,6 @@ def test_each_failure_has_its_own_message_case_and_seed(course):
     grade(course, "bob", "wrong")
     text = section(course, "bob")
     assert "N = 4, d = 3" in text and "a list of 4 arrays" in text
-    assert "Without the core of the exercise, the other properties earn no points." in text
     nb = nbformat.read(course.root / "autograded" / "bob" / LESSON / f"{LESSON}.ipynb", as_version=4)
     (test,) = [cell for cell in nb.cells if cell.id == f"{MEAN}-test"]
     assert [one.status for one in test.metadata.autograder.properties] == ["error", "error", "ok", "error"]
@@ -348,7 +344,7 @@ def test_each_failure_has_its_own_message_case_and_seed(course):
 
 @pytest.mark.jail
 def test_a_carried_exercise_is_marked_by_property(course):
-    assert grade(course, "cyd", "wrong", "on the mean") == (0.0, 2.0)
+    assert grade(course, "cyd", "wrong", "on the mean") == (0.25, 2.0)
     assert "it failed only because of exercise 2" in section(course, "cyd", EMA)
     score = grade(course, "dan", "wrong", "on the mean, but for 0")[1]
     text = section(course, "dan", EMA)

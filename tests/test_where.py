@@ -75,7 +75,7 @@ def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
     package = tmp_path / "solutions" / "98_tiny" / "checks"
     package.mkdir(parents=True)
     text = 'TWICE, OTHER = "98-ex1-twice", "98-ex2-other"\n\n@check.check(TWICE, points=2)\ndef doubles(twice): ...\n'
-    (package / "twice.py").write_text(text + "\n@check(OTHER, core=True)\ndef others(other): ...\n")
+    (package / "twice.py").write_text(text + "\n@check(OTHER, veto=True)\ndef others(other): ...\n")
     exercise = where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
     assert [(str(place), place.name) for place in where._checks(exercise)] == [
         ("solutions/98_tiny/checks/twice.py:4", "doubles")

@@ -1,7 +1,7 @@
 """What each known wrong answer of a lesson fails, as the audit measured and recorded it: `verdicts.txt`.
 
-A line for each answer: its name; the checks of its own exercise that it fails, or `core`; and after `>` the other
-exercises that lose marks with it::
+A line for each answer: its name; the checks of its own exercise that it fails, or `core` for the core alone; and after
+`>` the other exercises that lose marks with it::
 
     08-ex2-gradient
       every_call_reduces: gradient_is_reduced_once > 08-ex4-clip
@@ -21,7 +21,7 @@ from autograder.lessons import notebook
 
 
 class Losses(NamedTuple):
-    """The test cells that lose marks, its own first; the checks of its own exercise that fail, none for the core."""
+    """The test cells that lose marks, its own first; the checks of its own exercise that fail, none for core alone."""
 
     breaks: tuple[str, ...]
     fails: tuple[str, ...]

@@ -144,7 +144,7 @@ def _hand_in(course: Course, one: Answer) -> None:
 def checks_of(exercise: Exercise) -> list[str]:
     """A line for each check: what it is worth, and how many of the wrong answers fail it, and it alone."""
     return [
-        f"  {row.check}, {f'{row.weight} points' if row.weight != 'core' else 'of the core'}: "
+        f"  {row.check}, {row.weight}{' points' * (row.weight != matrix.VETO)}: "
         f"{len(row.failing)} wrong answers fail it, {len(row.alone)} alone"
         for row in _rows(exercise)
     ]

@@ -64,14 +64,14 @@ CANNOT_JUDGE = (
 class Check:
     """A check as its decorator declares it.
 
-    exercise: the grade_id of the solution cell. points: its share of the exercise's points; 0 if it is `core`, that is,
-    if it belongs to the core without points of its own (`autograder.properties`). run: tries it on a student's objects.
-    fixed: why it draws nothing from `rng`, "" for one that does.
+    exercise: the grade_id of the solution cell. points: its share of the exercise's points, 0 for a veto. veto: does an
+    answer that fails it earn nothing (`autograder.properties`)? run: tries it on a student's objects. fixed: why it
+    draws nothing from `rng`, "" for one that does.
     """
 
     exercise: str
     points: float
-    core: bool
+    veto: bool
     run: Callable[..., None]
     fixed: str = ""
 
@@ -122,17 +122,17 @@ class Check:
 REGISTERED: dict[tuple[str, str], Check] = {}
 
 
-def check(exercise: str, points: float = 0.0, *, core: bool = False, fixed: str = "") -> Callable[[Callable], Callable]:
+def check(exercise: str, points: float = 0.0, *, veto: bool = False, fixed: str = "") -> Callable[[Callable], Callable]:
     """Make a function a check of `exercise`, the grade_id of its solution cell.
 
     The function takes the student's objects by position and draws its inputs from `rng`. It yields cases, or compares
     by itself. Whatever it raises reaches the caller as one `CheckFailed` whose text is meant for the student; but a
     check that is wrong itself raises CaseError.
 
-    points: its share of the exercise's points. core: it has none, but belongs to the core, because only a trick fails
-    it. fixed: why it draws nothing, such as REFUSALS; what a check tries each time the same, a student who hands in
-    again and again can read from the feedback and write into a table. ValueError, in one line, for a check with neither
-    points nor core, or both.
+    points: its share of the exercise's points. veto: it has none, and an answer that fails it earns nothing, because
+    only a trick fails it. fixed: why it draws nothing, such as REFUSALS; what a check tries each time the same, a
+    student who hands in again and again can read from the feedback and write into a table. ValueError, in one line, for
+    a check with neither points nor veto, or both.
     """
 
     def decorate(body: Callable) -> Callable:
@@ -155,7 +155,7 @@ def check(exercise: str, points: float = 0.0, *, core: bool = False, fixed: str 
                 told.hints = told.find_hints()
             raise told from failure.__cause__
 
-        declared = Check(exercise, points, core, run, fixed)
+        declared = Check(exercise, points, veto, run, fixed)
         _refuse(declared)
         REGISTERED[body.__module__, body.__name__] = declared
         return run
@@ -171,10 +171,10 @@ def _refuse(one: Check) -> None:
         raise ValueError(f"{start} does not take rng by keyword, from which all inputs come: write `*, rng` at the end")
     if not isinstance(one.points, (int, float)) or one.points < 0:
         raise ValueError(f"{start} has points={one.points!r}: write a number above 0, in quarters of a point")
-    if one.core and one.points:
-        raise ValueError(f"{start} has core=True, so it has no points of its own: leave out points={one.points:g}")
-    if not (one.core or one.points):
-        raise ValueError(f"{start} has no points: write @check(…, points=0.5), or core=True if only a trick fails it")
+    if one.veto and one.points:
+        raise ValueError(f"{start} has veto=True, so it has no points of its own: leave out points={one.points:g}")
+    if not (one.veto or one.points):
+        raise ValueError(f"{start} has no points: write @check(…, points=0.5), or veto=True if only a trick fails it")
 
 
 def fresh_seed() -> int:

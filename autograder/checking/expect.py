@@ -62,7 +62,7 @@ class CheckFailed(AssertionError):
         #: The seed of the inputs on which it failed; it repeats the failure (`check.AUTOGRADER_SEED`).
         self.seed: int | None = None
         #: Searches for the hints, where that was put off (`hints.later`); `passed`: the checks that the answer passes.
-        self.find_hints: Callable[..., tuple[Hint, ...]] = lambda passed=(): ()
+        self.find_hints: Callable[..., tuple[Hint, ...]] = lambda **_: ()
         super().__init__(message)
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class CheckFailed(AssertionError):
         texts = {key: str(record[key]) for key in ("message", "case", "kind", "error")}
         failure = cls(**texts, hints=hints)
         failure.check, failure.fault = str(record["check"]), str(record.get("fault", ""))
-        failure.find_hints = lambda passed=(): hints
+        failure.find_hints = lambda **_: hints
         return failure
 
 

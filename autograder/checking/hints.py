@@ -2,9 +2,10 @@
 
 A hint says "you did this", so it is shown only if that is likely. A known wrong answer is suspected if it fails the
 same check in the same case with the same evidence, and no other check that the student's answer passes. Up to
-MAX_HINTS suspects are named; of more, none: the evidence does not tell them apart. Only a single suspect whose evidence
-has numbers in it that few mistakes give is named as a fact; all others are what the student "perhaps" did, since "no
-error was raised" can have many reasons, of which some are not known.
+MAX_HINTS suspects are named; of more, none: the evidence does not tell them apart. Only a single suspect that fails
+just the checks that the student's answer fails, with evidence that has numbers in it which few mistakes give, is named
+as a fact; all others are what the student "perhaps" did, since "no error was raised" can have many reasons, of which
+some are not known.
 """
 
 from __future__ import annotations
@@ -82,11 +83,12 @@ def matching(
     attempt: Attempt,
     launches: int,
     passed: Collection[str] = (),
+    failed: Collection[str] | None = None,
 ) -> tuple[Hint, ...]:
     """The hints of the known wrong answers that fail this check, on these inputs, as the student's did.
 
     compared: what has to be the same (`CheckFailed.compared`). launches: how often the check had started ranks when it
-    failed. passed: the exercise's checks that the student's answer passes.
+    failed. passed, failed: the exercise's checks that the student's answer passes, and fails, None if not known.
     """
     from autograder.answers import wrong
 
@@ -95,17 +97,25 @@ def matching(
     for known in wrong.of_exercise(exercise):
         if grading().suspect not in (None, known.name):
             continue
-        if known.fails and body.__name__ not in known.fails:
-            continue  # it passes this check, which the audit has tried
-        if set(known.fails) & set(passed):
-            continue
+        fails = _fails(known)
+        if fails and (body.__name__ not in fails or fails & set(passed)):
+            continue  # it passes this check, or fails one that the student's answer passes, as the audit has recorded
         other = twin(exercise, body, names, known, seed, launches, attempt)
         if other is not None and same_evidence(other.compared, compared):
             found.append(known)
             if len(found) > MAX_HINTS:
                 return ()
-    sure = len(found) == 1 and is_telling(compared)
+    sure = len(found) == 1 and is_telling(compared) and (failed is None or set(failed) <= _fails(found[0]))
     return tuple(Hint(known.name, known.hint, sure) for known in found)
+
+
+def _fails(known: Any) -> set[str]:
+    """The checks that a known wrong answer is recorded to fail; none if nothing is recorded."""
+    from autograder import checks
+
+    if known.fails or not known.breaks:
+        return set(known.fails)
+    return {one.name for one in sorted(checks.of_exercise(known.cell), key=lambda one: -one.points)[:1]}
 
 
 def twin(

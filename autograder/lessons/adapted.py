@@ -14,8 +14,8 @@ from autograder.lessons.course_settings import FILE, Lesson, Settings, short_nam
 
 #: In a test cell's metadata: the points that its checks share, where the course gives others.
 SHARED = "shared_points"
-#: In the notebook's metadata: properties count without the core.
-ADDS_UP = "adds_up"
+#: In the notebook's metadata: without the core of an exercise, its other properties earn nothing.
+ALL_OR_NOTHING = "all_or_nothing"
 
 _MARKERS = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
 
@@ -29,8 +29,8 @@ def adapted(nb: nbformat.NotebookNode, lesson: str, settings: Settings) -> nbfor
     if own == Lesson(release=own.release, due=own.due, hints=own.hints):
         return nb
     nb, whole = deepcopy(nb), nb
-    if own.adds_up:
-        nb.metadata[ADDS_UP] = True
+    if own.all_or_nothing:
+        nb.metadata[ALL_OR_NOTHING] = True
     nb.cells = [cell for cell in nb.cells if short_name(_name(cell)) not in own.drop]
     if own.drop:
         _refuse_what_needs_them(nb, whole, lesson, own)

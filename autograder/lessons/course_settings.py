@@ -26,7 +26,7 @@ FILE = "course.toml"
 #: Where the notebooks of a course with settings of its own are put, in its folder.
 RELEASE = "release"
 
-CORES = ("all or nothing", "adds up")
+CORES = ("adds up", "all or nothing")
 #: The members of each group, by the names of their folders.
 Groups = tuple[tuple[str, ...], ...]
 DAY = datetime.timedelta(days=1)
@@ -54,7 +54,7 @@ class Lesson:
     """The settings of one lesson. Times are in UTC.
 
     points: test cell → its points. drop, given: exercises, such as `03-ex4`. drop also has cells of no exercise.
-    adds_up: do properties count without the core? hints: do students see them? groups: who hand in together.
+    all_or_nothing: does nothing count without the core? hints: do students see them? groups: who hand in together.
     """
 
     release: datetime.datetime | None = None
@@ -63,7 +63,7 @@ class Lesson:
     points: Mapping[str, float] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
-    adds_up: bool = False
+    all_or_nothing: bool = False
     hints: bool = True
     groups: Groups = ()
 
@@ -129,7 +129,7 @@ class Settings:
     def marks(self, lesson: str) -> str:
         """What the marks of a lesson depend on; '' if all is as the repository has it."""
         own = self.of(lesson)
-        changed = sorted(own.points.items()), own.drop, own.given, own.adds_up
+        changed = sorted(own.points.items()), own.drop, own.given, own.all_or_nothing
         return repr(changed) if any(changed) else ""
 
 
@@ -195,12 +195,12 @@ class _Reader:
     def _how_it_counts(self, table: dict[str, Any], place: str, default: Lesson) -> dict[str, Any]:
         """What this table says of the core, of hints and of groups. default: what holds where it says nothing."""
         core, hints = (f"{place}.{key}".lstrip(".") for key in ("core", "hints"))
-        found = table.get("core", CORES[default.adds_up])
+        found = table.get("core", CORES[default.all_or_nothing])
         if found not in CORES:
             self._refuse(core, f"it is {found!r}: write {CORES[0]!r} or {CORES[1]!r}")
         shown = self._is(table.get("hints", default.hints), bool, hints, "true or false")
         groups = self._groups(table["groups"], f"{place}.groups".lstrip(".")) if "groups" in table else default.groups
-        return {"adds_up": found == CORES[1], "hints": shown, "groups": groups}
+        return {"all_or_nothing": found == CORES[1], "hints": shown, "groups": groups}
 
     def _late(self, table: dict[str, Any]) -> Late:
         self._only(table, "late", ("penalty_per_day", "late_days", "grace_minutes"))

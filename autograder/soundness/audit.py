@@ -144,8 +144,7 @@ def tested(
     """The test cells of a notebook after they have run, behind its setup and answer cells, and what checks failed.
 
     only: the ids of the test cells to run, if not all. Demonstrations are left out, because a known wrong answer may
-    break them. Where the core of an exercise fails, nothing else is tried. jailed: answers run in a jail, as students'
-    do, and with limits of time; otherwise in this process.
+    break them. jailed: answers run in a jail, as students' do, and with limits of time; otherwise in this process.
     """
     cells = [
         cell for cell in nb.cells

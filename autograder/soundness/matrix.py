@@ -17,6 +17,9 @@ from autograder.answers.verdicts import Losses
 from autograder.grading.nbgrader import scoring
 from autograder.lessons import notebook
 
+#: The weight of a check without points, which none of an exercise's points survive (`properties`).
+VETO = "veto"
+
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
 NO_OTHER = "what is wrong here is wrong in the core's cases, too"
 
@@ -44,7 +47,7 @@ SHARED = {
 class Row(NamedTuple):
     """A check: its exercise, its weight, the known wrong answers that fail it, and those of them that fail it alone.
 
-    Where one of the core's checks fails, nothing else counts: such an answer fails that check alone.
+    Who misses the idea of an exercise fails more than its core, so for the core all that fail it count as `alone`.
     """
 
     exercise: str
@@ -61,28 +64,25 @@ def of_lesson(lesson: str) -> list[Row]:
         core = found[0]
         recorded = [answer for answer in wrong.of_exercise(exercise) if answer.breaks]
         failed = {answer.name: answer.fails or (core.name,) for answer in recorded}
-        weights = {one.name: f"{one.points:g}" for one in found}
-        for check in (name for one in found for name in one.checks):
-            failing = [name for name, fails in failed.items() if check in fails]
-            alone = [name for name in failing if len(failed[name]) == 1]
-            rows.append(Row(exercise, check, weights.get(check, "core"), failing, alone))
+        for one in found:
+            failing = [name for name, fails in failed.items() if one.name in fails]
+            alone = [name for name in failing if one is core or len(failed[name]) == 1]
+            rows.append(Row(exercise, one.name, f"{one.points:g}" if one.points else VETO, failing, alone))
     return rows
 
 
 def losses(nb: nbformat.NotebookNode, answer: Answer, lost: list[nbformat.NotebookNode]) -> Losses:
-    """What an answer was seen to lose: its own test, then the others; and the checks of its own, none for the core.
+    """What an answer was seen to lose: its own test, then the others; and the checks of its own, () for the core alone.
 
     lost: the test cells that have lost marks, as they ran.
     """
     own_test = f"{answer.cell}-test"
     names = {test.id for test in lost}
     own = next(test for test in lost if test.id == own_test)
-    core, checks = "", list[str]()
-    for one in _properties(nb).get(answer.cell, []):
-        core = core or one.name
-        checks += [name for name in one.checks if name in failing(own)]
+    found = [one.name for one in _properties(nb).get(answer.cell, [])]
+    checks = tuple(name for name in found if name in failing(own))
     others = [cell.id for cell in nb.cells if cell.id in names - {own_test}]
-    return Losses((own_test, *others), () if checks == [core] else tuple(checks))
+    return Losses((own_test, *others), () if checks == tuple(found[:1]) else checks)
 
 
 def failing(test: nbformat.NotebookNode) -> dict[str, str]:
@@ -118,4 +118,4 @@ def _properties(nb: nbformat.NotebookNode) -> dict[str, list[properties.Property
     """Exercise → its properties, the core first, for the exercises whose tests call checks."""
     tests = [cell for cell in nb.cells if notebook.nbgrader_role(cell) == "grade"]
     found = {cell.id.removesuffix("-test"): properties.of_test(cell) for cell in tests}
-    return {exercise: of_test for exercise, of_test in found.items() if of_test[0].name}
+    return {exercise: [one for one in of_test if one.name] for exercise, of_test in found.items() if of_test[0].name}

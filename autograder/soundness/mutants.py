@@ -187,7 +187,7 @@ def diff(before: str, after: str) -> list[str]:
 def _checks(tried: Tried) -> list[str]:
     """The checks of an exercise, those of the core first."""
     test = next(cell for cell in notebook.read(tried.lesson).cells if cell.id == f"{tried.cell}-test")
-    return [name for one in properties.of_test(test) for name in one.checks]
+    return [one.name for one in properties.of_test(test) if one.name]
 
 
 def _line_in_file(tried: Tried, line: int) -> int:

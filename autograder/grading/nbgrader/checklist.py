@@ -17,21 +17,20 @@ def statement_of(test: str) -> str:
     return re.sub(r"^(\d+-ex\d+)-.*", r"\1", answer_of(test))
 
 
-def lines_of(sentences: dict[str, str], found: list[properties.Property], adds_up: bool = False) -> list[str]:
+def lines_of(sentences: dict[str, str], found: list[properties.Property], all_or_nothing: bool = False) -> list[str]:
     """The sentences by check, each with what it is worth, if there are several; the core comes first.
 
-    adds_up: the others count without the core.
+    all_or_nothing: without the core, the others earn nothing.
     """
     if len(sentences) == 1:
         return list(sentences.values())
     core, *others = found
-    alone = "" if adds_up else ", without which the rest earns nothing"
-    joined = [name for name in core.checks if name != core.name]
+    alone = ", the core, without which the rest earns nothing" if all_or_nothing else ""
     return [
-        f"{points(core.points)}, the core{alone}: {sentences[core.name]}",
-        *(f"The core, too: {sentences[name]}" for name in joined),
-        *(f"{points(one.points)}: {sentences[one.name]}" for one in others if one.name != properties.VISIBLE),
-    ]
+        f"{points(core.points)}{alone}: {sentences[core.name]}",
+        *(f"{points(one.points) if one.points else 'No points without this'}: {sentences[one.name]}"
+          for one in others if one.name != properties.VISIBLE),
+    ]  # fmt: skip
 
 
 def points(number: float) -> str:

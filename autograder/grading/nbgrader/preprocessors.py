@@ -38,7 +38,7 @@ class ListChecks(NbGraderPreprocessor):
         for cell, name in names.undefined_names(nb):
             strange = properties.strange_parameter(cell, name)
             raise ValueError(strange or f"{cell} builds on {name}, which no cell of the lesson defines")
-        adds_up = nb.metadata.pop(adapted.ADDS_UP, False)
+        all_or_nothing = nb.metadata.pop(adapted.ALL_OR_NOTHING, False)
         statements = {cell.id: cell for cell in nb.cells if cell.cell_type == "markdown"}
         for test in nb.cells:
             if notebook.nbgrader_role(test) != "grade":
@@ -47,7 +47,7 @@ class ListChecks(NbGraderPreprocessor):
             statement = statements.get(checklist.statement_of(test.id))
             sentences = {one.name: one.sentence for one in checks.of_exercise(notebook.answer_of(test.id))}
             if statement is not None and sentences:
-                lines = checklist.lines_of(sentences, found, adds_up)
+                lines = checklist.lines_of(sentences, found, all_or_nothing)
                 statement.source = f"{statement.source.rstrip()}\n\n{checklist.folded(lines)}"
         for cell in nb.cells:
             cell.metadata.pop(adapted.SHARED, None)

@@ -1,4 +1,4 @@
-"""Scores: the points of the properties that hold, none without the core, and for each other one why it does not hold.
+"""Scores: the points of the properties that hold, and for each other one why it does not hold.
 
 A property that fails only because of an error in another exercise has its points, too (`carried_forward`).
 
@@ -24,7 +24,7 @@ from autograder.grading import limits
 from autograder.grading.nbgrader import groups, late
 from autograder.grading.running.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
 from autograder.lessons import course_settings
-from autograder.lessons.adapted import ADDS_UP
+from autograder.lessons.adapted import ALL_OR_NOTHING
 from autograder.lessons.notebook import answer_of, nbgrader_role
 
 #: The message about a property is cut after this many characters.
@@ -65,9 +65,9 @@ def passed(test: nbformat.NotebookNode) -> bool:
 
 
 def score(test: nbformat.NotebookNode) -> float:
-    """The points for the properties that hold; none without the core, unless the course lets them add up."""
+    """The points of an exercise (`properties.earned`)."""
     tried = [(one.name, one.points, holds(one)) for one in outcomes_of(test)]
-    return properties.earned(tried, test.metadata.autograder.get(ADDS_UP, False))
+    return properties.earned(tried, test.metadata.autograder.get(ALL_OR_NOTHING, False))
 
 
 class Reason(NamedTuple):
@@ -126,11 +126,13 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
     if others := sorted({name for one in outcomes for name in one.get("own_error_beside", [])}):
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
         said.append(f"It fails with {answers} in place of yours as well: it has an error of its own.")
-    alone = not test.metadata.autograder.get(ADDS_UP, False)
-    if alone and outcomes and not holds(outcomes[0]) and any(one.points for one in outcomes if holds(one)):
-        said.append("Without the core of the exercise, the other properties earn no points.")
+    if any(one.points for one in outcomes if holds(one)):
+        if not score(test) and not holds(outcomes[0]):
+            said.append("Without the core of the exercise, the other properties earn no points.")
+        elif not score(test):
+            said.append("An answer without the property that has no points of its own earns none.")
     if len(outcomes) > 1 and [one.name for one in outcomes if not holds(one)] == [properties.VISIBLE]:
-        said.append("Only the visible part of the test fails. No other property explains that, so it costs all points.")
+        said.append("Only the visible part of the test fails, which costs a tenth of the points.")
     if any(one.get("tries") for one in outcomes if not holds(one)):
         said.append("This is the result of a second try, during which nothing else was graded.")
     return said
@@ -226,8 +228,8 @@ class SaveScores(NbGraderPreprocessor):
         ids = {cell.id: cell for cell in nb.cells}
         graded = {cell.id: cell for cell in nb.cells if is_test(cell) or is_question(cell)}
         for cell in graded.values():
-            if own.of(where["assignment"]).adds_up and is_test(cell):
-                cell.metadata.autograder[ADDS_UP] = True
+            if own.of(where["assignment"]).all_or_nothing and is_test(cell):
+                cell.metadata.autograder[ALL_OR_NOTHING] = True
             about = about_question if is_question(cell) else comment
             cell.metadata.autograder.comment = about(cell, ids.get(answer_of(cell.id)), nb.metadata.autograder.problem)
         with Gradebook(where["db_url"]) as gradebook:

@@ -20,6 +20,7 @@ from autograder.grading.nbgrader.restore import mark_scheme, visible_part
 from autograder.grading.pages import formulas, safe_html
 from autograder.grading.running.run_cells import NOT_RUN, NOT_TRIED, is_test
 from autograder.lessons import mathml
+from autograder.lessons.adapted import ALL_OR_NOTHING
 from autograder.lessons.notebook import answer_of, is_task
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -148,6 +149,7 @@ def exercise(
         "points": most,
         "result": result_of(score, most, any(one.get("carried") for one in outcomes)),
         "properties": [] if len(outcomes) < 2 else [property_of(one) for one in outcomes],
+        "all_or_nothing": ours.get(ALL_OR_NOTHING, False),
         "failures": failures(test, answer, secrets),
         "remarks": scoring.remarks(test) if outcomes else [NOT_READ] if unreadable else [],
         "notes": ours.get("notes", []),

@@ -3,7 +3,8 @@
 Exercises build on one another: the optimizer of exercise 3 calls the function of exercise 1. After a submission has
 run, each exercise that failed and that builds on another failed one is tried again in a fresh kernel, in which the
 lesson's own answers to those others are defined after the student's. Each property that holds there has its marks.
-A class of the lesson's then also has the methods and attributes that only the student's has (`take_over`).
+A class of the lesson's then also has the methods and attributes that only the student's has (`take_over`). What a
+student's answer takes from another one besides, such as a helper function, cannot be replaced: a note says so.
 
 Of this second run the student learns only whether each property held: not its outputs, errors or times, because the
 code that runs there can read the lesson's answers.
@@ -17,12 +18,19 @@ from dataclasses import replace
 import nbformat
 from nbformat.v4 import new_code_cell
 
+from autograder.grading import limits as bounds
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import Kernel
 from autograder.grading.running.run_cells import OUT_OF_TIME, TIMEOUT, Limits, is_test, run_cells
 from autograder.grading.running.take_over import cells_around
 from autograder.lessons import names, release
 from autograder.lessons.notebook import answer_of, natural
+
+#: A note on an exercise that fails and uses helpers of the student's that stand in another one that fails.
+NOT_REPLACED = (
+    "It uses {} from your answer to an exercise that fails, too. If the error is there, these points are lost twice: "
+    "show it to your instructor."
+)
 
 #: What stands where an answer is not written yet.
 STUB = f"raise {release.STUB}("
@@ -42,7 +50,7 @@ def try_again(
 
     cells: a submission as `run_cells` leaves it. A property that holds now gets `carried`, the names of the exercises
     that had made it fail, and loses what the first run said of it. One that still does not hold gets them as
-    `own_error_beside`. What held in the first run must hold again.
+    `own_error_beside`, or its test a note (`_helpers`). What held in the first run must hold again.
     """
     tests = {answer_of(test.id): test for test in cells if is_test(test)}
     failed = {name for name, test in tests.items() if _status(test) != "ok"}
@@ -75,8 +83,26 @@ def try_again(
                 also, in_time_too = holding([name], builds[name])
                 holds, in_time = max(holds, _of_one_answer(held, also[name]), key=len), in_time and in_time_too
             told = bool(holds >= held and in_time and replaced[name] & failed)
-            (right if _carry(outcomes, holds, sorted(replaced[name]), told) else faulty).add(name)
+            helpers = _helpers(name, replaced[name] & failed, cells, lesson)
+            is_right = _carry(outcomes, holds, sorted(replaced[name]), told and not helpers)
+            if (
+                not is_right
+                and helpers
+                and (note := NOT_REPLACED.format(bounds.listed(helpers)))
+                not in (notes := tests[name].metadata.autograder.setdefault("notes", []))
+            ):
+                notes.append(note)
+            (right if is_right else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
+
+
+def _helpers(
+    exercise: str, others: set[str], cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode
+) -> list[str]:
+    """The names that an answer reads from other answers, and that the lesson's own answers to those do not define."""
+    student, ours = names.Names(cells), names.Names(lesson.cells)
+    defined = (student.defines.get(other, set()) - ours.defines.get(other, set()) for other in others)
+    return sorted(student.reads.get(exercise, set()) & set().union(*defined))
 
 
 def _carry(outcomes: list[nbformat.NotebookNode], holds: set[str], because_of: list[str], told: bool) -> bool:

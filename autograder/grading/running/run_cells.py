@@ -77,7 +77,7 @@ def run_cells(
 
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
     passed: called after each code cell. again: the cells have run before; tests that hold do not run once more.
-    brief: where the core of an exercise does not hold, its other properties are not tried; no picture is drawn.
+    brief: no picture is drawn.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
     before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
     whole notebook took too long; a cell that did not run to its end has a `failure` (`failure_of`). A test also gets
@@ -113,7 +113,8 @@ def add_hints(failures: Failures, seconds: float) -> None:
     for outcome, exercise, find_hints in failures:
         if "failure" in outcome and clock.now() < until:
             passed = [one.name for one in exercise if one.status == "ok" or one.get("carried")]
-            found = _found_by(functools.partial(find_hints, passed=passed))
+            failed = [one.name for one in exercise if one.name and one.status != NOT_TRIED and one.name not in passed]
+            found = _found_by(functools.partial(find_hints, passed=passed, failed=failed))
             outcome.failure.hints = [nbformat.from_dict(hint._asdict()) for hint in found]
 
 
@@ -168,7 +169,6 @@ def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNod
         if isinstance(reply.raised, CheckFailed):
             run.failures.append((found, ours.properties, reply.raised.find_hints))
         hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
-        hopeless |= run.brief and ours.properties[0].status != "ok"
     ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
 
 

@@ -57,7 +57,7 @@ def broadcast_reaches_any_number_of_ranks(broadcast, *, rng):
         yield _broadcast(rng, n, 0, (int(rng.integers(2, 40)),)).case(broadcast)
 
 
-@check("01-ex1-broadcast", core=True)
+@check("01-ex1-broadcast", veto=True)
 def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
     expect_alone(broadcast, [_broadcast(rng, 4, 0, (1003,)) for _ in range(4)], rng)
@@ -101,7 +101,7 @@ def reduce_scatter_cuts_as_tensor_split_does(reduce_scatter, *, rng):
         run_tries(reduce_scatter, [_scatter(rng, n, numel) for numel in uneven_lengths(rng, n)])
 
 
-@check("01-ex2-reduce-scatter", core=True)
+@check("01-ex2-reduce-scatter", veto=True)
 def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
     expect_alone(reduce_scatter, [_scatter(rng, 4, 1004) for _ in range(4)], rng)
@@ -139,7 +139,7 @@ def all_gather_joins_unequal_chunks(all_gather, *, rng):
         yield from cases(all_gather, (_gather(rng, n, numel) for numel in uneven_lengths(rng, n)))
 
 
-@check("01-ex3-all-gather", core=True)
+@check("01-ex3-all-gather", veto=True)
 def all_gather_needs_nothing_but_its_messages(all_gather, *, rng):
     """A rank uses its own chunk and the messages it gets, and nothing else: without the others it does the same."""
     expect_alone(all_gather, [_gather(rng, 4, 1004) for _ in range(4)], rng)
@@ -176,7 +176,7 @@ def all_to_all_cuts_as_tensor_split_does(all_to_all, *, rng):
         yield from cases(all_to_all, (_exchange(rng, n, numel) for numel in uneven_lengths(rng, n)))
 
 
-@check("01-ex7-all-to-all", core=True)
+@check("01-ex7-all-to-all", veto=True)
 def all_to_all_needs_nothing_but_its_messages(all_to_all, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
     expect_alone(all_to_all, [_exchange(rng, 4, 1004) for _ in range(4)], rng)

@@ -58,7 +58,7 @@ def all_reduce_takes_any_shape(all_reduce, *, rng):
         yield from cases(all_reduce, (_sum(rng, n, shape, _two_rings) for shape in shapes))
 
 
-@check("01-ex4-all-reduce", core=True)
+@check("01-ex4-all-reduce", veto=True)
 def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
     expect_alone(all_reduce, [_sum(rng, 4, 1004, _two_rings) for _ in range(4)], rng)
@@ -94,7 +94,7 @@ def tree_reaches_any_number_of_ranks(tree_all_reduce, *, rng):
         yield _sum(rng, n, int(rng.integers(2, 40)), _tree).case(tree_all_reduce)
 
 
-@check("01-ex5-tree-all-reduce", core=True)
+@check("01-ex5-tree-all-reduce", veto=True)
 def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
     expect_alone(tree_all_reduce, [_sum(rng, 4, 1004, _tree) for _ in range(4)], rng)
@@ -153,7 +153,7 @@ def halving_keeps_bytes_in_the_node(halving_all_reduce, *, rng):
         yield from cases(halving_all_reduce, (_sum(rng, n, s, _out_of_node) for s in equal_lengths(rng, n)))
 
 
-@check("01-ex6-halving-all-reduce", core=True)
+@check("01-ex6-halving-all-reduce", veto=True)
 def halving_needs_nothing_but_its_messages(halving_all_reduce, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
     expect_alone(halving_all_reduce, [_sum(rng, 4, 1004, _halves) for _ in range(4)], rng)

@@ -154,7 +154,7 @@ def _dtypes(round_to: Any, x: torch.Tensor) -> tuple[list[str], list]:
     return sorted(seen.found), [None if y is None else y.numpy().copy() for y in rounded]
 
 
-@check(FORMATS, core=True)
+@check(FORMATS, veto=True)
 def no_cast_does_the_work(round_to, *, rng):
     """`round_to` makes no tensor of a floating type of 16 or 8 bits."""
     x = torch.from_numpy(rng.standard_normal(99)).float()

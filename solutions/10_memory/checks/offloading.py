@@ -166,7 +166,7 @@ def _each(offload: Any, rng: Any) -> list[tuple[str, dict, dict]]:
     return [(case, seen, want) for (case, *_), seen, want in zip(cases, observed, wanted, strict=True)]
 
 
-@check(OFFLOAD, core=True)
+@check(OFFLOAD, veto=True)
 def gradients_stay_bit_for_bit(offload, *, rng):
     """Output and gradients are those without offload, bit for bit, even in a second backward through the same graph."""
     observed = _each(offload, rng)

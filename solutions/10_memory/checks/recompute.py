@@ -229,7 +229,7 @@ def _calls(checkpoint: Any) -> dict[str, list[int]]:
     return counts | {"torch": [used, 0]}
 
 
-@check(CHECKPOINT, core=True)
+@check(CHECKPOINT, veto=True)
 def the_module_runs_once_more_for_backward(checkpoint, *, rng):
     """The module is called once in forward and once more in backward, without `torch.utils.checkpoint`."""
     counts = call_inside(_calls, checkpoint)
@@ -283,7 +283,7 @@ def _grown(checkpoint: Any, sizes: tuple[int, int], seed: int) -> list[list]:
     return seen
 
 
-@check(CHECKPOINT, core=True)
+@check(CHECKPOINT, veto=True)
 def the_graph_keeps_the_inputs_alone(checkpoint, *, rng):
     """After the forward no more is alive than the inputs, the output and 8 kB; after backward nothing is left."""
     rows, width = 16 * int(rng.integers(30, 60)), 16
