@@ -62,12 +62,17 @@ class Step:
         return nbytes / (self.cluster.memory_bandwidth * MEMORY_SHARE)
 
 
+def matmul_share(cluster: Cluster, kind: str) -> float:
+    """The part of the peak that matrix multiplications reach in a whole step: "bf16", "fp8" or "nvfp4"."""
+    key = (cluster.name, kind)
+    return MATMUL_SHARE[SAME_SHARE.get(key, key)][0]
+
+
 def matmul_rate(step: Step, precision: str) -> float:
     """FLOP/s of matrix multiplications in a whole step: what MFU would be if nothing else took time, times the peak."""
     kind = PRECISIONS[precision][0]
-    key = (step.cluster.name, kind)
-    share, _ = MATMUL_SHARE[SAME_SHARE.get(key, key)]
-    return step.cluster.flops[kind] * share * (1 - step.software.idle_multiprocessors)
+    rate = step.cluster.flops[kind] * matmul_share(step.cluster, kind)
+    return rate * (1 - step.software.idle_multiprocessors)
 
 
 def matmul_seconds(step: Step, rows: float, inner: float, outer: float, precision: str, copies: float = 1) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planner.arithmetic import Pair, Step
-from planner.software import OVERLAP_COST, TENSOR_HIDDEN
+from planner.arithmetic import Pair, Step, matmul_share
+from planner.software import LEAST_SHARE, OVERLAP_COST, TENSOR_HIDDEN
+from ranks.cluster import Cluster
 from ranks.model import expert_parameters, parameters
 
 
@@ -17,6 +18,18 @@ def exposed(seconds: float, hidden: float) -> float:
     """Seconds that messages cost, of which `hidden` travel behind computation."""
     hidden = min(seconds, max(0.0, hidden))
     return seconds - hidden + OVERLAP_COST * hidden
+
+
+def tokens_to_hide(cluster: Cluster, group_size: int, stride: int = 1, precision: str = "bf16", sent: float = 4) -> Pair:
+    """Lesson 02: tokens per GPU and micro-batch from which a dense model's gradients can hide, at least and at most.
+
+    At least: links at their nominal rate and a GPU at `LEAST_SHARE`. At most: both as fast as they were measured.
+    sent: bytes per parameter; 4 for a reduce-scatter in float32.
+    """
+    peak = cluster.flops[precision]
+    least = LEAST_SHARE * peak / cluster.bandwidth(group_size, stride)
+    most = matmul_share(cluster, precision) * peak / cluster.effective_bandwidth(group_size, stride)
+    return sent / 4 * least, sent / 4 * most
 
 
 def tensor(step: Step) -> Pair:
