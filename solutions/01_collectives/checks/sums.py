@@ -109,16 +109,17 @@ def tree_adds_up_and_tells_all(tree_all_reduce, *, rng):
 
 @check("01-ex5-tree-all-reduce", points=0.5)
 def tree_takes_few_rounds(tree_all_reduce, *, rng):
-    """At most 2 log2 N rounds, up and down, for N = 2, 4 and 8."""
-    for n in POWERS[1:]:
-        run_tries(tree_all_reduce, [_sum(rng, n, int(rng.integers(2, 40)), _few, loose=True)])
+    """At most 2 ⌈log2 N⌉ rounds, up and down, for N = 2 to 6 and 8."""
+    for n in (2, 3, 4, 5, 6, 8):
+        power = n in POWERS  # of other numbers of ranks the sums have a check of their own
+        run_tries(tree_all_reduce, [_sum(rng, n, int(rng.integers(2, 40)), _few, loose=True, values=power)])
 
 
 @check("01-ex5-tree-all-reduce", points=0.5)
 def tree_reaches_any_number_of_ranks(tree_all_reduce, *, rng):
-    """N need not be a power of two: 2 ⌈log2 N⌉ rounds for N = 3, 5 and 6."""
+    """N need not be a power of two: N = 3, 5 and 6."""
     for n in OTHERS:
-        run_tries(tree_all_reduce, [_sum(rng, n, int(rng.integers(2, 40)), _few, loose=True)])
+        run_tries(tree_all_reduce, [_sum(rng, n, int(rng.integers(2, 40)), _any, loose=True)])
 
 
 @check("01-ex5-tree-all-reduce", veto=True)
