@@ -12,12 +12,15 @@ from autograder.checks.collectives.common import (
     OTHERS,
     POWERS,
     Try,
+    all_of,
     anything,
     cases,
     chunk_bytes,
     equal_lengths,
     expect_alone,
     log2_up,
+    messages,
+    ring,
     rounds,
     run_tries,
     sent,
@@ -47,7 +50,10 @@ def _any(n: int, numel: int) -> Callable[[Ledger], str]:
 def _two_rings(n: int, numel: int) -> Callable[[Ledger], str]:
     """The bytes of a ring's reduce-scatter and of its all-gather, which may turn either way."""
     sizes = chunk_bytes(numel, n)
-    return sent(*([8 * numel - a - b for a, b in zip(sizes, turned(sizes, by), strict=True)] for by in (1, -1)))
+    bytes_of_rings = sent(
+        *([8 * numel - a - b for a, b in zip(sizes, turned(sizes, by), strict=True)] for by in (1, -1))
+    )
+    return all_of(bytes_of_rings, messages(2 * (n - 1)), ring())
 
 
 @check("01-ex4-all-reduce", points=1)
@@ -59,7 +65,7 @@ def all_reduce_gives_every_rank_the_sum(all_reduce, *, rng):
 
 @check("01-ex4-all-reduce", points=0.5)
 def all_reduce_sends_what_a_ring_does(all_reduce, *, rng):
-    """With equal chunks each rank sends 2 (N − 1)/N · T bytes, with others those of your two functions."""
+    """Each rank sends the bytes of the two rings, 2 (N − 1)/N · T with equal chunks, to its neighbors alone."""
     for n in (2, 3, 4, 8):
         lengths = (equal_lengths(rng, n)[1], uneven_lengths(rng, n)[1])
         run_tries(all_reduce, [_sum(rng, n, numel, _two_rings, values=False) for numel in lengths])
