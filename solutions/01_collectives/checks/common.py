@@ -27,7 +27,7 @@ class Held:
 
     missing: str = complaint()
     result: Any = fact("the result")
-    kept: Any = complaint()
+    kept: Any = clue()
     returned: Any = clue()
 
 
@@ -38,7 +38,8 @@ class Try:
     budget: the messages of all ranks → what is wrong with them, or "".
     in_place: a rank must end there in the tensor that it passed; else it returns a tensor. turns: `wanted` may be dealt
     out one rank further, or any number of ranks. loose: the mean may come for the sum, and in place of a change in
-    place; other checks take points for these. values: False if the messages alone count.
+    place; other checks take points for these. values: False if the messages alone count. keeps: the input stays as it
+    was, and the result is a new tensor.
     """
 
     name: str
@@ -50,17 +51,13 @@ class Try:
     turns: bool = False
     loose: bool = False
     values: bool = True
+    keeps: bool = False
 
     def case(self, function: Any) -> Case:
         """The case that tries a student's function in this way, unless it `turns` or is `loose`."""
         n, args = len(self.given), (function, self.given, self.extra, self.in_place)
         expect = [Held("", close(wanted, dtype="float32")) for wanted in self.wanted]
         return Case(self.name, n, call, args, expect=expect, judge=_Messages(n, self.budget))
-
-    def keeps(self, function: Any) -> Case:
-        """The case in which a rank's input must stay as it was, and the result be a new tensor."""
-        n, args = len(self.given), (function, self.given, self.extra, self.in_place)
-        return Case(self.name, n, call, args, expect=[Held("", kept="")] * n)
 
     def judge(self, held: list[Held], messages: Ledger) -> None:
         """As the case does, of a run that was recorded."""
@@ -70,6 +67,8 @@ class Try:
                 if one.missing:
                     fail(f"on rank {rank}, {one.missing}", name, "missing")
                 expect_close(name, one.result, wanted, what=f"the result on rank {rank}", rtol=0)
+        if self.keeps and any(one.kept for one in held):
+            fail(next(one.kept for one in held if one.kept), name, [one.kept for one in held])
         if text := over_budget(messages, self.budget):
             fail(text, name, ["sent", messages.bytes_sent(), messages.rounds()])
 

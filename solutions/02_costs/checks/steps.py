@@ -24,6 +24,13 @@ def hidden_gradients_cost_nothing(step_time, *, rng):
     """If the last backward pass is longer than the gradients' time, a step takes its computation, and no less."""
     for micro_batches in (1, int(rng.integers(2, 40))):
         yield from _steps(step_time, rng, micro_batches, ratios=(0.0, 0.3, 0.8))
+        how = {"name": f"gradients that take twice as long as {micro_batches} micro-batches", "what": "a longer step"}
+        yield Call(_exposes, step_time, float(rng.uniform(1, 9)), micro_batches, gives=True, **how)
+
+
+def _exposes(step_time, compute: float, micro_batches: int) -> bool:
+    """Whether gradients that nothing can hide make a step longer than its computation."""
+    return bool(step_time(compute, 2 * compute, micro_batches) > compute)
 
 
 def _steps(step_time, rng, micro_batches: int, ratios: tuple[float, ...]):

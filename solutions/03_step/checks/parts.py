@@ -49,9 +49,10 @@ def gradient_is_that_of_a_mean_of_squares(worker_gradient, *, rng):
 
 
 def _dealt(worker_gradient: Callable, x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
-    """The length of the gradient, over that with all examples in one micro-batch."""
-    one = np.linalg.norm(worker_gradient(x.reshape(1, -1, x.shape[-1]), y.reshape(1, -1), w))
-    return float(np.linalg.norm(worker_gradient(x, y, w)) / one) if one else 0.0
+    """The length of the gradient, over that with all examples in one micro-batch; 0 if they are no gradients."""
+    one, many = worker_gradient(x.reshape(1, -1, x.shape[-1]), y.reshape(1, -1), w), worker_gradient(x, y, w)
+    gradients = np.shape(one) == np.shape(many) == w.shape and np.any(one)
+    return float(np.linalg.norm(many) / np.linalg.norm(one)) if gradients else 0.0
 
 
 @check("03-ex1-worker-gradient", points=1)
