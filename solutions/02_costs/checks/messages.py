@@ -41,7 +41,7 @@ def halving_takes_as_long_as_its_rounds(halving_time, *, rng):
 
 
 def _few_over_many(function, nbytes: int, n: int) -> float:
-    """The time of so many bytes, over that of a thousand times as many on links that are twice as fast; no start-ups."""
+    """The time of so many bytes, over that of 1,000 times as many on links twice as fast; no start-ups."""
     return function(nbytes, n, 0.0, 2e-10) / function(1000 * nbytes, n, 0.0, 1e-10)
 
 

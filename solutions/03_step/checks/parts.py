@@ -201,7 +201,7 @@ def _updates(rng: np.random.Generator, eps: float) -> Iterator[tuple[str, list, 
 @check("03-ex3-adam-update", points=2)
 def weights_move_by_the_corrected_quotient(adam_update, *, rng):
     """The weights move by lr times m over √v, both corrected as torch does it, in thirty updates in a row."""
-    for name, state, g, hyper, t in _updates(rng, 1e-12):
+    for name, state, g, hyper, t in _updates(rng, 1e-16):
         yield _weights(adam_update, state, g, hyper, t, name, rtol=1e-6)
 
 
