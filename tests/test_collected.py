@@ -102,6 +102,13 @@ def test_a_chapter_with_optional_sections_says_the_minutes_of_its_core_and_of_al
     assert effort.reading(utils.new_document("")) == [5]
 
 
+def test_many_numbers_take_their_time():
+    formula = nodes.math("", "2 " * 20)  # not counted as numbers
+    for text, times in (("word " * 90 + "7 " * 10, 1), ("word " * 80 + "3.5 MB " * 20, effort.SLOWER)):
+        paragraph = nodes.paragraph("", "", nodes.Text(text), formula.deepcopy())
+        assert effort.minutes_of(paragraph) == pytest.approx(times * effort.WORD * len(paragraph.astext().split()))
+
+
 def test_the_words_of_a_core_are_counted_without_what_is_optional(tmp_path, monkeypatch):
     (tmp_path / "book").mkdir()
     text = CHAPTER.replace(

@@ -33,9 +33,11 @@ def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: kept)
     said = f"adam_corrects_late_updates_too: no known wrong answer to {ADAM} fails it alone"
     assert matrix.complaints(STEP) == [said]
-    monkeypatch.setitem(matrix.SHARED, "adam_follows_torch", "no reason")
+    monkeypatch.setitem(matrix.SHARED, "weights_move_by_the_corrected_quotient", "no reason")
     (line, _) = sorted(matrix.complaints(STEP), key=len)
-    assert line.startswith("adam_follows_torch: ") and line.endswith(" fails it alone: remove it from SHARED")
+    assert line.startswith("weights_move_by_the_corrected_quotient: ") and line.endswith(
+        " fails it alone: remove it from SHARED"
+    )
 
 
 @pytest.mark.parametrize("fails", [(), ("adam_moves_without_a_gradient",)])
@@ -60,5 +62,5 @@ def test_the_table_has_a_line_for_each_property():
     exercises = {row.exercise for row in matrix.of_lesson(STEP)}
     assert len(lines) == 1 + len(exercises) + len(matrix.of_lesson(STEP))
     rows = {row.check: row for row in matrix.of_lesson(STEP)}
-    line = next(line for line in lines if "adam_follows_torch" in line)
-    assert line.split()[1:] == ["4", *[str(len(rows["adam_follows_torch"].failing))] * 2]
+    line = next(line for line in lines if "weights_move_by_the_corrected_quotient" in line)
+    assert line.split()[1:] == ["2", *[str(len(rows["weights_move_by_the_corrected_quotient"].failing))] * 2]

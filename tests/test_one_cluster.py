@@ -253,6 +253,19 @@ def test_gradients_hide_behind_as_many_tokens_in_every_lesson(nodes):
     assert not disagreements(right, answers)
 
 
+def test_the_band_of_tokens_goes_from_nominal_links_to_measured_ones():
+    """Lesson 02's table: the lower end is its formula with the MFU of Llama 3, the upper one has what was measured."""
+    two = notebook.functions("02_costs")["tokens_to_hide"]
+    for name, stride in (("H100", 1), ("H100", 8), ("B200", 1), ("GB200 NVL72", 1), ("GB300 NVL72", 8)):
+        machine = find(name)
+        least, most = communication.tokens_to_hide(machine, 512, stride)
+        assert two(1e9, 1e9, 4, machine.bandwidth(512, stride), machine.flops["bf16"], 0.4) == pytest.approx(least)
+        assert 1.15 * least < most < 2 * least
+        fp8 = communication.tokens_to_hide(machine, 512, stride, "fp8")
+        assert fp8[0] == pytest.approx(2 * least, rel=1e-3) and fp8[1] > 1.9 * most
+    assert communication.tokens_to_hide(H100, 512, sent=8)[0] == pytest.approx(2 * 989, rel=1e-3)
+
+
 def test_lesson_02_leaves_the_diagonal_where_its_tokens_no_longer_hide_gradients():
     cell = chapter("02_costs", "counts, counts / 8")
     diagonal, overlap, _ = (line.get_ydata() for line in cell["ax"].lines)

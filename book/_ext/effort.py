@@ -5,7 +5,8 @@ stands under the heading `## Optional sections`. The core is the rest, without t
 or works through (`chapter.APPARATUS`). A chapter with that heading says the minutes of its core and those of the whole
 page; any other chapter those of the whole page.
 
-The minutes are counted from words, lines of code, displayed formulas and figures, and rounded up to whole fives.
+The minutes are counted from words, lines of code, displayed formulas and figures, and rounded up to whole fives. Words
+among many numbers, which a reader believes or checks one by one, count four times.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from autograder.lessons.chapter import APPARATUS, OPTIONAL
 
 #: Minutes that a reader of technical text needs for a word, a line of code or output, a displayed formula, a figure.
 WORD, LINE, FORMULA, FIGURE = 1 / 120, 1 / 12, 1 / 2, 1
+#: The part of a paragraph's or a table cell's words from which on they are among many numbers; how often they count then.
+MANY_NUMBERS, SLOWER = 0.12, 4
 
 
 class effort_of(nodes.inline):  # noqa: N801, as docutils calls its nodes
@@ -51,12 +54,19 @@ def is_optional(node: nodes.Node) -> bool:
     return folded or node.get("design_component") == "dropdown"
 
 
+def numbers(paragraph: nodes.Node) -> int:
+    """How many of a paragraph's words have a digit, formulas and code left out."""
+    texts = (text for text in paragraph.findall(nodes.Text) if not isinstance(text.parent, (nodes.math, nodes.literal)))
+    return sum(bool(re.search(r"\d", word)) for word in " ".join(map(str, texts)).split())
+
+
 def minutes_of(node: nodes.Node, core: bool = False) -> float:
     """Minutes to read a node and what is in it. core: leave out what is optional."""
     if (core and is_optional(node)) or getattr(node, "attributes", {}).get("mime_type") == "text/plain":
         return 0.0
     if isinstance(node, nodes.paragraph):
-        return WORD * len(node.astext().split())
+        words = len(node.astext().split())
+        return WORD * words * (SLOWER if numbers(node) > MANY_NUMBERS * words else 1)
     if isinstance(node, nodes.literal_block):
         return LINE * len(node.astext().splitlines())
     if isinstance(node, nodes.math_block):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,16 +12,19 @@ from autograder.checks.collectives.common import (
     OTHERS,
     POWERS,
     Try,
+    all_of,
     anything,
     cases,
     chunk_bytes,
     equal_lengths,
     expect_alone,
     log2_up,
+    messages,
     ring,
     rounds,
     run_tries,
     sent,
+    sent_at_most,
     turned,
     uneven_lengths,
     vectors,
@@ -47,7 +51,7 @@ def broadcast_starts_at_any_source(broadcast, *, rng):
     """The source may be any rank."""
     for n in (2, 4, 8):
         sources = range(1, n) if n < 8 else (3, int(rng.integers(4, 8)))
-        yield from cases(broadcast, (_broadcast(rng, n, src, (5,)) for src in sources))
+        yield from cases(broadcast, (replace(_broadcast(rng, n, src, (5,)), budget=anything) for src in sources))
 
 
 @check("01-ex1-broadcast", points=0.75)
@@ -66,39 +70,63 @@ def broadcast_needs_nothing_but_its_messages(broadcast, *, rng):
 # ---- 2 · reduce_scatter ----
 
 
-def _scatter(rng: np.random.Generator, n: int, numel: int) -> Try:
-    """The sum, a chunk on each rank. Which chunk is on which rank has a check of its own."""
-    given, sizes = vectors(rng, n, numel), chunk_bytes(numel, n)
-    budget = sent(*([4 * numel - other for other in turned(sizes, by)] for by in range(n)))
-    return Try(f"{numel} elements", given, np.array_split(sum(given), n), budget, turns=True)
+def _scatter(rng: np.random.Generator, n: int, numel: int, **how: Any) -> Try:
+    """The sum, a chunk on each rank. Which chunk is on which rank has a check of its own, and so have the bytes."""
+    given = vectors(rng, n, numel)
+    how = {"budget": anything, "turns": True} | how
+    return Try(f"{numel} elements", given, np.array_split(sum(given), n), **how)
 
 
-@check("01-ex2-reduce-scatter", points=2)
-def reduce_scatter_sums_for_the_bytes_of_chunks(reduce_scatter, *, rng):
-    """With equal chunks, the ranks return the N chunks of the sum, one each, and send all but one: T − c bytes."""
+def _all_but_one(numel: int, n: int) -> list[list[int]]:
+    """The bytes that each rank sends if it sends every chunk but one, by which one it is."""
+    sizes = chunk_bytes(numel, n)
+    return [[4 * numel - other for other in turned(sizes, by)] for by in range(n)]
+
+
+@check("01-ex2-reduce-scatter", points=1.5)
+def reduce_scatter_sums_chunk_by_chunk(reduce_scatter, *, rng):
+    """With equal chunks, the ranks return the N chunks of the sum, one each, and no rank sends more than T bytes."""
     for n in (1, 2, 3, 4, 8):
-        run_tries(reduce_scatter, [_scatter(rng, n, numel) for numel in equal_lengths(rng, n)])
+        lengths = equal_lengths(rng, n)
+        run_tries(reduce_scatter, [_scatter(rng, n, numel, budget=sent_at_most(4 * numel)) for numel in lengths])
 
 
 @check("01-ex2-reduce-scatter", points=0.75)
+def reduce_scatter_sends_all_chunks_but_one(reduce_scatter, *, rng):
+    """Each rank sends T − c bytes, every chunk but one, in at most N − 1 messages."""
+    for n in (2, 3, 4):
+        lengths = (equal_lengths(rng, n)[1], uneven_lengths(rng, n)[1])
+        budgets = [all_of(sent(*_all_but_one(numel, n)), messages(n - 1)) for numel in lengths]
+        tries = zip(lengths, budgets, strict=True)
+        run_tries(reduce_scatter, [_scatter(rng, n, numel, budget=most, values=False) for numel, most in tries])
+
+
+@check("01-ex2-reduce-scatter", points=0.5)
 def reduce_scatter_leaves_chunk_r_on_rank_r(reduce_scatter, *, rng):
     """The chunk that rank r returns is chunk r."""
     for n in (2, 3, 4):
-        yield replace(_scatter(rng, n, equal_lengths(rng, n)[1]), budget=anything).case(reduce_scatter)
+        run_tries(reduce_scatter, [_scatter(rng, n, equal_lengths(rng, n)[1], turns=False, loose=True)])
 
 
-@check("01-ex2-reduce-scatter", points=0.75)
+@check("01-ex2-reduce-scatter", points=0.5)
 def reduce_scatter_stays_on_the_ring(reduce_scatter, *, rng):
-    """Each rank sends to and receives from its neighbors only, in at most N − 1 messages."""
+    """Each rank sends to and receives from its neighbors only."""
     for n in (4, 5):
-        run_tries(reduce_scatter, [replace(_scatter(rng, n, equal_lengths(rng, n)[1]), budget=ring(n - 1))])
+        run_tries(reduce_scatter, [_scatter(rng, n, equal_lengths(rng, n)[1], budget=ring(), loose=True)])
 
 
 @check("01-ex2-reduce-scatter", points=0.5)
 def reduce_scatter_cuts_as_tensor_split_does(reduce_scatter, *, rng):
-    """The length need not be a multiple of N, and may be less than N; a rank sends all chunks but one."""
+    """The length need not be a multiple of N, and may be less than N."""
     for n in (2, 3, 4):
-        run_tries(reduce_scatter, [_scatter(rng, n, numel) for numel in uneven_lengths(rng, n)])
+        run_tries(reduce_scatter, [_scatter(rng, n, numel, loose=True) for numel in uneven_lengths(rng, n)])
+
+
+@check("01-ex2-reduce-scatter", points=0.25)
+def reduce_scatter_leaves_its_input_alone(reduce_scatter, *, rng):
+    """The input stays as it was, and the result is a new tensor, with one rank, too."""
+    for n in (1, 3):
+        run_tries(reduce_scatter, [_scatter(rng, n, equal_lengths(rng, n)[1], loose=True, keeps=True)])
 
 
 @check("01-ex2-reduce-scatter", veto=True)
@@ -110,33 +138,49 @@ def reduce_scatter_needs_nothing_but_its_messages(reduce_scatter, *, rng):
 # ---- 3 · all_gather ----
 
 
-def _gather(rng: np.random.Generator, n: int, numel: int) -> Try:
-    (whole,), sizes = vectors(rng, 1, numel), chunk_bytes(numel, n)
-    ring_bytes = [[4 * numel - other for other in turned(sizes, by)] for by in (1, -1)]
-    # Sending straight to everybody costs as many bytes; that it is no ring has a check of its own.
-    budget = sent(*ring_bytes, [(n - 1) * own for own in sizes])
-    return Try(f"{numel} elements", np.array_split(whole, n), [whole] * n, budget, extra=(numel,))
+def _gather(rng: np.random.Generator, n: int, numel: int, **how: Any) -> Try:
+    (whole,) = vectors(rng, 1, numel)
+    return Try(f"{numel} elements", np.array_split(whole, n), [whole] * n, extra=(numel,), **{"budget": anything} | how)
 
 
-@check("01-ex3-all-gather", points=1.5)
-def all_gather_joins_for_the_bytes_of_chunks(all_gather, *, rng):
-    """With equal chunks, every rank returns the whole vector and sends all chunks but one: T − c bytes."""
+@check("01-ex3-all-gather", points=1.25)
+def all_gather_joins_the_chunks(all_gather, *, rng):
+    """With equal chunks, every rank returns the whole vector."""
     for n in (1, 2, 3, 4, 8):
         yield from cases(all_gather, (_gather(rng, n, numel) for numel in equal_lengths(rng, n)))
 
 
-@check("01-ex3-all-gather", points=0.75)
+@check("01-ex3-all-gather", points=0.5)
+def all_gather_sends_all_chunks_but_one(all_gather, *, rng):
+    """Each rank sends T − c bytes, every chunk but one, in at most N − 1 messages."""
+    for n in (2, 3, 4):
+        tries = []
+        for numel in (equal_lengths(rng, n)[1], uneven_lengths(rng, n)[1]):
+            # Sending straight to everybody costs as many bytes; that it is no ring has a check of its own.
+            allowed = sent(*_all_but_one(numel, n), [(n - 1) * own for own in chunk_bytes(numel, n)])
+            tries.append(_gather(rng, n, numel, budget=all_of(allowed, messages(n - 1)), values=False))
+        run_tries(all_gather, tries)
+
+
+@check("01-ex3-all-gather", points=0.5)
 def all_gather_stays_on_the_ring(all_gather, *, rng):
-    """Each rank sends to and receives from its neighbors only, in at most N − 1 messages."""
+    """Each rank sends to and receives from its neighbors only."""
     for n in (4, 5):
-        yield replace(_gather(rng, n, equal_lengths(rng, n)[1]), budget=ring(n - 1)).case(all_gather)
+        yield _gather(rng, n, equal_lengths(rng, n)[1], budget=ring()).case(all_gather)
 
 
-@check("01-ex3-all-gather", points=0.75)
+@check("01-ex3-all-gather", points=0.5)
 def all_gather_joins_unequal_chunks(all_gather, *, rng):
-    """`numel` need not be a multiple of N, and may be less than N, for as few bytes."""
+    """`numel` need not be a multiple of N, and may be less than N."""
     for n in (2, 3, 4):
         yield from cases(all_gather, (_gather(rng, n, numel) for numel in uneven_lengths(rng, n)))
+
+
+@check("01-ex3-all-gather", points=0.25)
+def all_gather_leaves_its_input_alone(all_gather, *, rng):
+    """The chunk stays as it was, and the result is a new tensor, with one rank, too."""
+    for n in (1, 3):
+        run_tries(all_gather, [_gather(rng, n, equal_lengths(rng, n)[1], keeps=True)])
 
 
 @check("01-ex3-all-gather", veto=True)
@@ -148,16 +192,16 @@ def all_gather_needs_nothing_but_its_messages(all_gather, *, rng):
 # ---- 7 · all_to_all ----
 
 
-def _exchange(rng: np.random.Generator, n: int, numel: int) -> Try:
-    given, sizes = vectors(rng, n, numel), chunk_bytes(numel, n)
+def _exchange(rng: np.random.Generator, n: int, numel: int, **how: Any) -> Try:
+    given = vectors(rng, n, numel)
     cut = [np.array_split(vector, n) for vector in given]
     wanted = [np.concatenate([chunks[rank] for chunks in cut]) for rank in range(n)]
-    return Try(f"{numel} elements", given, wanted, sent([4 * numel - own for own in sizes]))
+    return Try(f"{numel} elements", given, wanted, **{"budget": anything} | how)
 
 
-@check("01-ex7-all-to-all", points=1)
+@check("01-ex7-all-to-all", points=0.75)
 def all_to_all_delivers_in_the_order_of_the_ranks(all_to_all, *, rng):
-    """With equal chunks, rank r returns chunk r of every rank, in the order of the ranks, and sends T − c bytes."""
+    """With equal chunks, rank r returns chunk r of every rank, in the order of the ranks."""
     for n in (1, 2, 3, 4, 8):
         yield from cases(all_to_all, (_exchange(rng, n, numel) for numel in equal_lengths(rng, n)))
 
@@ -166,14 +210,31 @@ def all_to_all_delivers_in_the_order_of_the_ranks(all_to_all, *, rng):
 def all_to_all_takes_n_minus_1_rounds(all_to_all, *, rng):
     """No rank waits while others queue at one rank: at most N − 1 rounds."""
     for n in (3, 4, 8):
-        yield replace(_exchange(rng, n, equal_lengths(rng, n)[1]), budget=rounds(n - 1)).case(all_to_all)
+        yield _exchange(rng, n, equal_lengths(rng, n)[1], budget=rounds(n - 1)).case(all_to_all)
 
 
-@check("01-ex7-all-to-all", points=0.5)
+@check("01-ex7-all-to-all", points=0.25)
+def all_to_all_sends_what_others_want(all_to_all, *, rng):
+    """Rank r sends T − c_r bytes: every chunk but its own."""
+    for n in (2, 3, 4):
+        lengths = (equal_lengths(rng, n)[1], uneven_lengths(rng, n)[1])
+        budgets = [sent([4 * numel - own for own in chunk_bytes(numel, n)]) for numel in lengths]
+        tries = zip(lengths, budgets, strict=True)
+        run_tries(all_to_all, [_exchange(rng, n, numel, budget=most, values=False) for numel, most in tries])
+
+
+@check("01-ex7-all-to-all", points=0.25)
 def all_to_all_cuts_as_tensor_split_does(all_to_all, *, rng):
-    """The length need not be a multiple of N, and may be less than N; rank r sends T − c_r bytes."""
+    """The length need not be a multiple of N, and may be less than N."""
     for n in (2, 3, 4):
         yield from cases(all_to_all, (_exchange(rng, n, numel) for numel in uneven_lengths(rng, n)))
+
+
+@check("01-ex7-all-to-all", points=0.25)
+def all_to_all_leaves_its_input_alone(all_to_all, *, rng):
+    """The input stays as it was, and the result is a new tensor, with one rank, too."""
+    for n in (1, 3):
+        run_tries(all_to_all, [_exchange(rng, n, equal_lengths(rng, n)[1], keeps=True)])
 
 
 @check("01-ex7-all-to-all", veto=True)

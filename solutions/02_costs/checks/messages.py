@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from autograder.checking.cases import Call, close
 from autograder.checking.check import check
 from autograder.checks.costs.common import draw_prices, halving_seconds, near, ring_seconds, two_level_seconds
@@ -23,17 +21,15 @@ def _times(function, oracle, calls):
 
 
 def _drawn(rng, sizes):
-    """All-reduces of which starting and sending cost about the same, of bytes that hardly any n divides."""
+    """All-reduces of chunks of whole bytes, of which starting and sending cost about the same."""
     for n in sizes:
-        nbytes = int(rng.integers(1, 1000)) * 1000 + 7
+        nbytes = n * int(rng.integers(1, 1000)) * 1000
         yield nbytes, n, *draw_prices(rng, nbytes / n)
-    yield float(rng.uniform(1e3, 1e6)), sizes[0], 1.5e-5, 2e-10
-    yield 3, 8, 0.0, 2e-10  # fewer bytes than ranks
 
 
-@check(ALL_REDUCES, points=1)
+@check(ALL_REDUCES, points=0.75)
 def ring_takes_as_long_as_its_rounds(ring_time, *, rng):
-    """ring_time is the time of 2(N−1) rounds of exact chunks, for any number of ranks."""
+    """ring_time is the time of 2(N−1) rounds, for any number of ranks."""
     yield from _times(ring_time, ring_seconds, _drawn(rng, [5, 4, 2, 3, 7, 64, 1000, int(rng.integers(9, 999))]))
 
 
@@ -42,6 +38,22 @@ def halving_takes_as_long_as_its_rounds(halving_time, *, rng):
     """halving_time is the time of the rounds to halve and to double, for any power of two."""
     sizes = [4, 2, 8, 64, 1024, 2 ** int(rng.integers(4, 17))]
     yield from _times(halving_time, halving_seconds, _drawn(rng, sizes))
+
+
+def _few_over_many(function, nbytes: int, n: int) -> float:
+    """The time of so many bytes, over that of 1,000 times as many on links twice as fast; no start-ups."""
+    return function(nbytes, n, 0.0, 2e-10) / function(1000 * nbytes, n, 0.0, 1e-10)
+
+
+@check(ALL_REDUCES, points=0.25)
+def chunks_are_exact(ring_time, halving_time, *, rng):
+    """A chunk is T/N bytes, exactly, whether that is a whole number or not."""
+    what = "the time, over that of 1,000 times as many bytes on links twice as fast,"
+    for name, function in (("ring_time", ring_time), ("halving_time", halving_time)):
+        for nbytes, n in ((3, 8), (8 * int(rng.integers(2, 99)) + 5, 8)):
+            how = {"what": what, "because": "chunks are not rounded"}
+            case = f"{name} of {nbytes} bytes on {n} ranks, without start-ups"
+            yield Call(_few_over_many, function, nbytes, n, gives=close(2e-3, rtol=1e-6), name=case, **how)
 
 
 def _share_of_the_start(function, n: int, alpha: float, beta: float):
@@ -88,17 +100,31 @@ def every_round_is_started_once(two_level_time, *, rng):
         yield from _levels(two_level_time, [(0, nodes, gpus, ports, *((alpha, 1e-11) for alpha in alphas))])
 
 
+def _compared(function, first: tuple, second: tuple) -> float:
+    """The second time, over the first."""
+    return function(*second) / function(*first)
+
+
 @check(TWO_LEVELS, points=0.5)
 def rings_share_the_ports_evenly(two_level_time, *, rng):
     """Ports need not divide the GPUs, and more ports than GPUs do not help."""
+    how = {"what": "the time, over that with a single port,", "because": "the rings share all ports evenly"}
     for gpus, ports in ((8, 3), (8, 5), (3, 2), (4, 8), (1, 2)):
-        yield from _levels(two_level_time, [(int(rng.integers(1, 10**6)), 4, gpus, ports, (0.0, 1e-12), (0.0, 2e-11))])
+        nbytes, prices = int(rng.integers(1, 10**6)), ((0.0, 0.0), (0.0, 2e-11))
+        arguments = [(nbytes, 4, gpus, number, *prices) for number in (1, ports)]
+        case = f"4 nodes of {gpus} GPUs with {ports} ports, all prices 0 but the network's for a byte"
+        gives = close(1 / min(gpus, ports), rtol=1e-9)
+        yield Call(_compared, two_level_time, *arguments, gives=gives, name=case, **how)
 
 
 @check(TWO_LEVELS, points=0.25)
 def one_node_or_one_gpu_is_a_single_ring(two_level_time, *, rng):
     """On one node no byte leaves it; with one GPU per node there is nothing to do inside."""
-    for nodes, gpus in itertools.product((1, 3), (1, 4)):
-        if 1 in (nodes, gpus):
-            nbytes = int(rng.integers(1, 1000)) * 1000
-            yield from _levels(two_level_time, [(nbytes, nodes, gpus, gpus, (2e-6, 3e-12), (1e-5, 2e-11))])
+    for gpus in (1, 4):
+        nbytes = int(rng.integers(1, 1000)) * 1000
+        yield from _levels(two_level_time, [(nbytes, 1, gpus, gpus, (2e-6, 3e-12), (1e-5, 2e-11))])
+    how = {"what": "the time, over that with a slower NVLink,", "because": "a single GPU has nobody to send to inside"}
+    for nodes in (2, 3):
+        arguments = [(4000, nodes, 1, 1, (2e-6 * slower, 3e-12 * slower), (1e-5, 2e-11)) for slower in (10, 1)]
+        case = f"{nodes} nodes with one GPU each"
+        yield Call(_compared, two_level_time, *arguments, gives=close(1.0, rtol=1e-9), name=case, **how)

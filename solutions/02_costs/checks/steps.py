@@ -12,18 +12,37 @@ from autograder.checks.costs.common import near
 STEP, TOKENS, ROOFLINE = "02-ex4-step", "02-ex5-tokens", "02-ex6-roofline"
 
 
-@check(STEP, points=1.5)
+@check(STEP, points=1)
 def only_the_last_backward_hides(step_time, *, rng):
     """A step takes its computation and what the last micro-batch's backward pass does not hide of the gradients."""
     for micro_batches in (1, 4, 1, 2, 16, int(rng.integers(3, 40))):
-        for ratio in (0.3, 1.0, 3.0):  # of the gradients' time to what hides them
-            compute = float(rng.uniform(0.1, 10))
-            backwards = [Fraction(compute) / micro_batches * Fraction(2, 3)] * micro_batches
-            communication = float(backwards[-1]) * ratio * float(rng.uniform(0.8, 0.95))
-            exposed = max(Fraction(0), Fraction(communication) - backwards[-1])
-            because = f"{float(backwards[-1]):.6g} s of backward pass come last"
-            expected = near(Fraction(compute) + exposed)
-            yield Call(step_time, compute, communication, micro_batches, gives=expected, what="it", because=because)
+        yield from _steps(step_time, rng, micro_batches, ratios=(1.2, 3.0))
+
+
+@check(STEP, points=0.5)
+def hidden_gradients_cost_nothing(step_time, *, rng):
+    """If the last backward pass is longer than the gradients' time, a step takes its computation, and no less."""
+    for micro_batches in (1, int(rng.integers(2, 40))):
+        yield from _steps(step_time, rng, micro_batches, ratios=(0.0, 0.3, 0.8))
+        how = {"name": f"gradients that take twice as long as {micro_batches} micro-batches", "what": "a longer step"}
+        yield Call(_exposes, step_time, float(rng.uniform(1, 9)), micro_batches, gives=True, **how)
+
+
+def _exposes(step_time, compute: float, micro_batches: int) -> bool:
+    """Whether gradients that nothing can hide make a step longer than its computation."""
+    return bool(step_time(compute, 2 * compute, micro_batches) > compute)
+
+
+def _steps(step_time, rng, micro_batches: int, ratios: tuple[float, ...]):
+    """Steps with these ratios, nearly, of the gradients' time to what hides them."""
+    for ratio in ratios:
+        compute = float(rng.uniform(0.1, 10))
+        backwards = [Fraction(compute) / micro_batches * Fraction(2, 3)] * micro_batches
+        communication = float(backwards[-1]) * ratio * float(rng.uniform(0.9, 1.1))
+        exposed = max(Fraction(0), Fraction(communication) - backwards[-1])
+        because = f"{float(backwards[-1]):.6g} s of backward pass come last"
+        expected = near(Fraction(compute) + exposed)
+        yield Call(step_time, compute, communication, micro_batches, gives=expected, what="it", because=because)
 
 
 @check(STEP, points=0.5)
@@ -105,17 +124,29 @@ def _work(rows: float, inner: float, outer: float) -> tuple[Fraction, Fraction]:
     return 2 * Fraction(rows) * inner * outer, 2 * sum(moved, Fraction(0))
 
 
-@check(ROOFLINE, points=1.5)
+@check(ROOFLINE, points=1)
 def slower_of_computing_and_moving_decides(matmul_time, *, rng):
-    """matmul_time is the time of computing or of moving all three matrices in bf16, whichever is longer."""
+    """matmul_time is the time of computing or of moving the matrices in bf16, whichever is longer, to 2 %."""
+    for flops in (3e12, 3e14, 9e14):  # 1 to 300 FLOPs per byte; the result has less than a hundredth of the bytes
+        rows, outer, inner, bandwidth = 64, int(rng.integers(32, 64)), int(rng.integers(9000, 20000)), 3e12
+        yield _multiplied(matmul_time, rows, inner, outer, flops, bandwidth, rtol=0.02)
+
+
+@check(ROOFLINE, points=0.5)
+def all_three_matrices_move_once(matmul_time, *, rng):
+    """Both factors are read and the result is written, two bytes for each of their elements."""
     calls = [(rows, 4096, 14336, 989e12, 3.35e12) for rows in (1, 64, 4096)]
-    for rows, inner, outer, flops, bandwidth in [*calls, *(_sizes(rng) for _ in range(12))]:
-        counted, moved = _work(rows, inner, outer)
-        computing, moving = counted / Fraction(flops), moved / Fraction(bandwidth)
-        because = f"computing takes {float(computing):.6g} s, moving {float(moving):.6g} s"
-        arguments = (rows, inner, outer, flops, bandwidth)
-        expected = near(max(computing, moving))
-        yield Call(matmul_time, *arguments, gives=expected, what="the time", because=because)
+    for arguments in [*calls, *(_sizes(rng) for _ in range(12))]:
+        yield _multiplied(matmul_time, *arguments, rtol=1e-9)
+
+
+def _multiplied(matmul_time, rows: int, inner: int, outer: int, flops: float, bandwidth: float, rtol: float) -> Call:
+    counted, moved = _work(rows, inner, outer)
+    computing, moving = counted / Fraction(flops), moved / Fraction(bandwidth)
+    because = f"computing takes {float(computing):.6g} s, moving {float(moving):.6g} s"
+    arguments = (rows, inner, outer, flops, bandwidth)
+    expected = close(float(max(computing, moving)), rtol=rtol)
+    return Call(matmul_time, *arguments, gives=expected, what="the time", because=because)
 
 
 @check(ROOFLINE, points=1)
@@ -134,7 +165,7 @@ def narrow_matrices_are_never_compute_bound(compute_bound_rows, *, rng):
     """If a row takes longer to move than to compute, no number of rows is enough: math.inf."""
     for inner, outer in ((128, 4096), (4096, 128), (64, 64), (int(rng.integers(1, 200)), 1000)):
         intensity = inner * outer / (inner + outer)  # FLOPs per byte with infinitely many rows
-        flops = 1e12 * intensity * float(rng.uniform(1.1, 3))
+        flops = 1e12 * intensity * float(rng.uniform(5, 20))  # so far that another error does not matter
         because = f"a row has {intensity:.4g} FLOPs per byte, and the GPU does more"
         call = (inner, outer, flops, 1e12)
         how = {"sees": lambda rows, *_: float(rows), "what": "the number of rows", "because": because}

@@ -97,3 +97,16 @@ def _parts_of(d: int, result: Any, *_: Any) -> Parts:
         fail(f"the result has shape {flat.shape}, expected ({4 * d},)", "", flat)
     w, ema, m, v = np.split(flat, 4)
     return Parts(m, v, w, ema, flat)
+
+
+def blocks_of(d: int, result: Any) -> list[np.ndarray]:
+    """The four parts of a step's result, in whatever order and shape they came."""
+    flat = as_array("", result, "the result")
+    if flat.size != 4 * d:
+        fail(f"the result has shape {flat.shape}, expected ({4 * d},)", "", flat)
+    return list(np.reshape(flat, (4, d)))
+
+
+def closest(blocks: list[np.ndarray], expected: np.ndarray) -> np.ndarray:
+    """The part that is nearest to this one."""
+    return min(blocks, key=lambda block: float(np.abs(block - expected).max()))
