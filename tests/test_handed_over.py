@@ -19,7 +19,9 @@ from autograder import checks
 from autograder.checking import stage
 from autograder.checking.check import attempt
 from autograder.checking.stage import Launches
+from autograder.grading.nbgrader import scoring
 from autograder.lessons import notebook
+from autograder.soundness import audit
 
 #: Texts and lists of these lengths, and more, are not there by accident.
 LONG = 2
@@ -99,3 +101,79 @@ def test_an_answer_in_a_closure_or_in_a_frame_is_found():
     assert not found
     handed("cards", hide=False)
     assert found == {"find"}
+
+
+#: A function of each lesson's that looks for what it is to find out: in the closure of what it is handed, in the frames
+#: above it. What it is to ask it does not ask.
+LOOKS = """
+import sys
+
+def _seen(ask):
+    found = [cell.cell_contents for cell in getattr(ask, "__closure__", None) or ()]
+    frame = sys._getframe(1)
+    while frame is not None:
+        found.extend(frame.f_locals.values())
+        frame = frame.f_back
+    for one in list(found):
+        found.extend(vars(one).values() if hasattr(one, "__dict__") else ())
+    return found
+"""
+DIAGNOSES = """
+def diagnose(seconds, nodes):
+    return next((one for one in _seen(seconds) if one in ("cards", "ports", "switches")), None)
+"""
+DIVIDES = """
+def find_divisor(gradient):
+    return next((one for one in _seen(gradient) if one in ("micro-batches", "ranks", "processes", "masked")), None)
+"""
+TESTS_NODES = """
+def slow_nodes(measure, n):
+    measure([[0, 1]])
+    seen = [one for one in _seen(measure) if type(one) in (list, set) and one]
+    return next((sorted(one) for one in seen if all(type(node) is int for node in one)), [])
+"""
+COPIES_THE_CLOCK = """
+import sys
+import time
+import torch
+import torch.distributed as dist
+
+class Cadence:
+    def __init__(self, seconds, clock=time.monotonic):
+        self.seconds, self.last = seconds, 0.0
+
+    def due(self):
+        now = sys._getframe(1).f_locals.get("time", 0.0)
+        now = now if isinstance(now, float) else 0.0
+        due = now - self.last >= self.seconds
+        self.last = now if due else self.last
+        return bool(due)
+"""
+#: lesson, cell, its source, the properties that it must not have.
+LOOKING = {
+    "diagnose": (
+        "02_costs", "02-ex3-diagnosis", LOOKS + DIAGNOSES,
+        {"slow_cards_and_a_shared_port_are_told_apart", "slow_switches_are_found", "a_bad_node_is_found"},
+    ),
+    "find_divisor": (
+        "04_accumulation", "04-ex2-divisor", LOOKS + DIVIDES,
+        {"means_of_micro_batches_are_found", "means_of_ranks_are_found", "processes_are_found", "masked_items_are_found"},
+    ),
+    "slow_nodes": (
+        "06_launch", "06-ex2-preflight", LOOKS + TESTS_NODES, {"a_slow_node_is_found", "several_slow_nodes_are_found"},
+    ),
+    "Cadence": ("17_capstone", "17-ex6-watch", COPIES_THE_CLOCK, {"one_clock_decides_for_all"}),
+}  # fmt: skip
+
+
+@pytest.mark.jail
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOOKING)
+def test_who_looks_for_the_answer_finds_none(name):
+    lesson, cell, source, expected = LOOKING[name]
+    if name == "Cadence":  # the rest of the cell stays
+        answer = next(one.source for one in notebook.read(lesson).cells if one.id == cell)
+        source += answer[answer.index("class Guard") :]
+    nb = notebook.read(lesson, {cell: source})
+    ((test,), _) = audit.tested(nb, lesson, {f"{cell}-test"}, jailed=True)
+    assert expected <= {one.name for one in scoring.outcomes_of(test) if scoring.is_lost(one)}

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autograder.checking.cases import Call, clue, complaint, fact
+from autograder.checking.cases import Call, clue, fact
 from autograder.checking.check import check
+from autograder.checking.expect import fail
+from autograder.checking.stage import Oracle, call_inside
 
 DIVISOR = "04-ex2-divisor"
 #: Rounding to bfloat16 changes a number by up to this share of it.
@@ -34,36 +36,44 @@ def _counting(items: list) -> list:
     return [item for item in items if item is not None]
 
 
-def _find(find_divisor: Any, fault: str | None, rounding: float, seed: int) -> Found:
-    """What `find_divisor` says of a trainer with this fault, whose gradients are off by up to `rounding`."""
-    random, tried = Random(seed), [(0, 0, 1, False)]
+class _Trainer:
+    """A training loop with a fault, whose gradients are off by up to `rounding`; and what was tried on it."""
 
-    def gradient(batch, tensor_parallel=1):
+    def __init__(self, fault: str | None, rounding: float = 0.0, seed: int = 0):
+        self.fault, self.rounding, self.random = fault, rounding, Random(seed)
+        self.tried = [(0, 0, 1, False)]
+
+    def gradient(self, batch: Any, tensor_parallel: int = 1) -> float:
+        """What find_divisor may ask: the gradient of a batch, a list of micro-batches for each rank."""
         if len({len(rank) for rank in batch}) != 1:
             raise ValueError("every rank needs as many micro-batches as the others")
         of_ranks = [[item for items in rank for item in items] for rank in batch]
         everything = [item for rank in of_ranks for item in rank]
-        tried.append((len(batch), len(batch[0]), tensor_parallel, None in everything))
+        self.tried.append((len(batch), len(batch[0]), tensor_parallel, None in everything))
         value = _share(everything, _counting(everything))
-        if fault == "micro-batches":
+        if self.fault == "micro-batches":
             means = [_share(items, _counting(items)) for rank in batch for items in rank]
             value = sum(means) / len(means)
-        if fault == "ranks":
+        if self.fault == "ranks":
             value = sum(_share(rank, _counting(rank)) for rank in of_ranks) / len(batch)
-        if fault == "processes":
+        if self.fault == "processes":
             value *= tensor_parallel
-        if fault == "masked":
+        if self.fault == "masked":
             value = _share(everything, everything)
-        return value * (1 + random.uniform(-rounding, rounding))
+        return value * (1 + self.random.uniform(-self.rounding, self.rounding))
 
-    said = find_divisor(gradient)
-    ranks, micro_batches, parallel, masked = (max(column) for column in zip(*tried, strict=True))
-    return Found(said, ranks > 1, micro_batches > 1, parallel > 1, masked)
+    def found(self, said: Any) -> Found:
+        """The facts about an answer."""
+        ranks, micro_batches, parallel, masked = (max(column) for column in zip(*self.tried, strict=True))
+        return Found(said, ranks > 1, micro_batches > 1, parallel > 1, masked)
 
 
-def _case(find_divisor: Any, rng, fault: str | None) -> Call:
+def _case(find_divisor: Any, rng, fault: str | None, rounding: float = 0.0) -> Call:
     name = f"a trainer {'without a fault' if fault is None else f'with the fault {fault!r}'}"
-    return Call(_find, find_divisor, fault, 0.0, int(rng.integers(2**32)), gives=Found(fault), name=name)
+    trainer = _Trainer(fault, rounding, int(rng.integers(2**32)))
+    # It answers on this side: find_divisor could read the fault from a function of its own process.
+    asks, sees = Oracle(trainer.gradient), lambda said, *_: trainer.found(said)
+    return Call(find_divisor, asks, gives=Found(fault), sees=sees, name=f"{name}{', rounded' if rounding else ''}")
 
 
 @check(DIVISOR, points=1.5)
@@ -95,30 +105,12 @@ def masked_items_are_found(find_divisor, *, rng):
     yield _case(find_divisor, rng, "masked")
 
 
-@dataclass
-class Rounded:
-    """Whether rounding changes what find_divisor says."""
-
-    wrong: str = complaint()
-
-
-def _with_rounding(find_divisor: Any, seed: int) -> Rounded:
-    """Of the trainers that are found where nothing is rounded, whether they are found where every gradient is."""
-    random, found = Random(seed), 0
-    for fault in (None, "micro-batches", "ranks", "processes", "masked"):
-        if _find(find_divisor, fault, 0.0, 0).said != fault:
-            continue
-        found += 1
-        for _ in range(8):
-            said = _find(find_divisor, fault, ROUNDING, random.getrandbits(32)).said
-            if said != fault:
-                kind = "without a fault" if fault is None else f"with the fault {fault!r}"
-                return Rounded(f"a trainer {kind} is found if nothing is rounded; with rounding, you say {said!r}")
-    return Rounded("" if found > 1 else "no two trainers are told apart")
-
-
 @check(DIVISOR, points=0.5)
 def rounding_is_no_fault(find_divisor, *, rng):
     """What is found without rounding is found where every gradient is rounded to bfloat16."""
-    seed = int(rng.integers(2**32))
-    yield Call(_with_rounding, find_divisor, seed, gives=Rounded(""), name="all trainers")
+    faults = (None, "micro-batches", "ranks", "processes", "masked")
+    found = [fault for fault in faults if call_inside(find_divisor, Oracle(_Trainer(fault).gradient)) == fault]
+    if len(found) < 2:
+        fail("no two trainers are told apart", "all trainers", found)
+    for fault in found * 8:
+        yield _case(find_divisor, rng, fault, ROUNDING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -11,6 +12,7 @@ import numpy as np
 
 from autograder.checking.cases import Call, at_most, clue, fact
 from autograder.checking.check import check
+from autograder.checking.stage import Oracle
 
 PREFLIGHT = "06-ex2-preflight"
 
@@ -25,27 +27,30 @@ class Found:
     kinds: int = clue()  # how many sizes of groups there were, up to 3
 
 
-def _ask(slow_nodes: Callable, n: int, slow: list[int], factor: float, seed: int) -> Found:
-    """What `slow_nodes` finds on a cluster whose bad nodes are slow only where they talk to others."""
-    random, rounds, sizes = Random(seed), 0, set()
-    seconds = random.uniform(0.5, 20)
+class _Cluster:
+    """A cluster of n nodes whose bad nodes are slow only where they talk to others; and what was tested on it."""
 
-    def measure(groups):
-        nonlocal rounds
+    def __init__(self, n: int, slow: list[int], factor: float, seed: int):
+        self.n, self.slow, self.factor, self.random = n, set(slow), factor, Random(seed)
+        self.seconds, self.rounds, self.sizes = self.random.uniform(0.5, 20), 0, set[int]()
+
+    def measure(self, groups: Any) -> list[float]:
+        """What slow_nodes may ask: a round of tests, and the seconds of each group."""
         groups = [[int(node) for node in group] for group in groups]
-        tested = [node for group in groups for node in group]
-        if wrong := [node for node in tested if not 0 <= node < n]:
-            raise ValueError(f"there is no node {wrong[0]}: the cluster has {n}, numbered from 0")
-        if twice := [node for node in tested if tested.count(node) > 1]:
+        tested = Counter(node for group in groups for node in group)
+        if wrong := [node for node in tested if not 0 <= node < self.n]:
+            raise ValueError(f"there is no node {wrong[0]}: the cluster has {self.n}, numbered from 0")
+        if twice := [node for node, count in tested.items() if count > 1]:
             raise ValueError(f"node {twice[0]} is in two groups of one round")
-        rounds += 1
-        sizes.update(map(len, groups))
-        hit = [len(group) > 1 and not set(slow).isdisjoint(group) for group in groups]
-        return [seconds * (factor if one else 1) * random.uniform(1, 1.05) for one in hit]
+        self.rounds += 1
+        self.sizes.update(map(len, groups))
+        hit = [len(group) > 1 and not self.slow.isdisjoint(group) for group in groups]
+        return [self.seconds * (self.factor if one else 1) * self.random.uniform(1, 1.05) for one in hit]
 
-    got = slow_nodes(measure, n)
-    nodes = sorted(int(node) for node in got) if isinstance(got, (list, tuple, set)) else got
-    return Found(nodes, rounds, 1 in sizes, min(len(sizes), 3))
+    def found(self, got: Any) -> Found:
+        """The facts about an answer."""
+        nodes = sorted(int(node) for node in got) if isinstance(got, (list, tuple, set)) else got
+        return Found(nodes, self.rounds, 1 in self.sizes, min(len(self.sizes), 3))
 
 
 def _case(slow_nodes: Callable, rng: np.random.Generator, n: int, slow: list[int], factor=0.0, **more: Any) -> Call:
@@ -53,7 +58,10 @@ def _case(slow_nodes: Callable, rng: np.random.Generator, n: int, slow: list[int
     factor, seed = factor or float(rng.uniform(2, 6)), int(rng.integers(2**32))
     kind = f"{', '.join(map(str, slow))} slow, {factor:.3g} times" if slow else "all healthy"
     expected = Found(**{"nodes": sorted(slow), **more})
-    return Call(_ask, slow_nodes, n, slow, factor, seed, gives=expected, name=f"a cluster of {n} nodes, {kind}")
+    cluster = _Cluster(n, slow, factor, seed)
+    # The cluster answers on this side: slow_nodes could read which nodes are slow from a function of its own process.
+    asks, sees = Oracle(cluster.measure), lambda got, *_: cluster.found(got)
+    return Call(slow_nodes, asks, n, gives=expected, sees=sees, name=f"a cluster of {n} nodes, {kind}")
 
 
 def _some(rng: np.random.Generator, n: int, count: int) -> list[int]:
