@@ -30,6 +30,13 @@ def shown(monkeypatch):
     directives._directives.pop("drawn-figure")
 
 
+def test_no_label_of_a_drawn_figure_is_too_small_to_read():
+    fig = ranks.Figure(alt="Two labels")
+    small, large = fig.text(0, 0, "small", fontsize=5), fig.text(0, 1, "large", fontsize=14)
+    fig.svg()
+    assert (small.get_fontsize(), large.get_fontsize()) == (LEGIBLE, 14)
+
+
 @pytest.mark.parametrize("machine", ["H100", "B200"])
 def test_two_nodes_have_the_machines_bandwidths(machine):
     cluster = find(machine)
@@ -93,13 +100,6 @@ def test_a_figure_that_cannot_be_drawn_is_a_warning(shown, wrong):
     assert not list(page.findall(nodes.raw))
     (message,) = page.findall(nodes.system_message)
     assert message.astext().split("drawn-figure", 1)[1].startswith(f" {wrong.split()[0]}: ")
-
-
-def test_no_label_of_a_drawn_figure_is_too_small_to_read():
-    fig = ranks.Figure(alt="Two labels")
-    small, large = fig.text(0, 0, "small", fontsize=5), fig.text(0, 1, "large", fontsize=14)
-    fig.svg()
-    assert (small.get_fontsize(), large.get_fontsize()) == (LEGIBLE, 14)
 
 
 def test_a_step_of_zero1_has_every_element_once_in_the_state():
