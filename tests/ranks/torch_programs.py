@@ -465,6 +465,7 @@ def polled(rank, n):
 def coalesced(rank, n):
     found = [ramp(rank), ramp(rank, 3)]
     dist.all_reduce_coalesced(found)
+    dist.all_reduce_coalesced(found, async_op=True).wait()
     with _coalescing_manager():
         for x in found:
             dist.all_reduce(x)
