@@ -132,7 +132,7 @@ class _Run:
         self.answers: dict[int, tuple[Any, ...]] = {}
         self.output = [_Output(self.folder / f"output.{rank}", rank, echo) for rank in range(self.world_size)]
         self.stopwatch = Stopwatch(lambda: self.ranks.pids)
-        self._still_since, self._asleep = time.monotonic(), 0
+        self._still_since, self._asleep, self._patience = time.monotonic(), 0, _STILL
         self.began = time.monotonic()
         self._progress_before: tuple[Any, ...] | None = None
         self._examined: tuple[Any, ...] | None = None
@@ -276,13 +276,14 @@ class _Run:
             stuck = hang.stuck(self._records(), set(self.answers))
             if stuck and progress == self._progress():  # nothing has moved while the records were read
                 self._raise_hang(hang.headline(sorted(stuck), self.world_size), kind="stuck")
-        if progress != self._progress_before:
-            self._still_since, self._asleep = now, 0
         left = [rank for rank in range(self.world_size) if rank not in self.answers]
-        self._asleep += all_sleep(self.ranks.pids[rank] for rank in left) if self.ranks.pids else False
-        if now - self._still_since >= _STILL:
+        if progress != self._progress_before:
+            self._still_since, self._asleep, self._patience = now, 0, _STILL
+        elif self.ranks.pids:
+            self._asleep += all_sleep(self.ranks.pids[rank] for rank in left)
+        if now - self._still_since >= self._patience:
             self._raise_if_stuck_in_torch(left)
-            self._still_since, self._asleep = now, 0
+            self._asleep, self._patience = 0, 2 * self._patience  # asking for stacks interrupts the ranks
         self._progress_before = progress
 
     def _raise_if_stuck_in_torch(self, left: list[int]) -> None:

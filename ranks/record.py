@@ -215,7 +215,7 @@ def _record_leaving(recorder: _Recorder) -> None:
 
 def _record_works(recorder: _Recorder) -> None:
     """Record the waits for asynchronous operations. Their objects stay torch's own, which torch itself may wait for."""
-    wait = dist.Work.wait
+    wait, asked = dist.Work.wait, set[int]()
 
     def recorded(self: dist.Work, *args: Any, **kwargs: Any) -> Any:
         number, message = recorder.works.get(self, (None, ""))
@@ -232,8 +232,10 @@ def _record_works(recorder: _Recorder) -> None:
 
     def asking(ask: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(self: dist.Work, *args: Any) -> Any:
-            if self in recorder.works and not recorder.nested:
-                recorder.write(e="asked", i=recorder.works[self][0])
+            number, _ = recorder.works.get(self, (None, ""))
+            if number is not None and number not in asked and not recorder.nested:
+                asked.add(number)
+                recorder.write(e="asked", i=number)
             return ask(self, *args)
 
         return functools.wraps(ask)(recorded)
@@ -289,6 +291,8 @@ def _recorded(recorder: _Recorder, name: str, original: Callable[..., Any]) -> C
         if blocking or result is None or isinstance(result, distributed_c10d._IllegalWork):
             # A receive from any rank returns the rank whose message it took.
             recorder.write(e="done", i=number, **({"peer": result} if name == "recv" and facts["peer"] is None else {}))
+        elif not isinstance(result, dist.Work):  # coalesced calls return a future, whose waits are not seen
+            recorder.write(e="asked", i=number)
         else:
             recorder.works[result] = number, name if name in PEERS else ""
             if name in PEERS:

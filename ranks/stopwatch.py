@@ -75,11 +75,11 @@ def family(pid: int, most: int = 5000) -> list[int]:
 
 def all_sleep(processes: Iterable[int]) -> bool:
     """Does every thread of these processes and their children wait for something? False where no system tells."""
-    tasks = [task for pid in dict.fromkeys(child for one in processes for child in family(one)) for task in _tasks(pid)]
-    return bool(tasks) and all(state == b"S" for state in tasks)
+    states = (state for one in processes for pid in family(one) for state in _states(pid))
+    return next(states, b"") == b"S" and all(state == b"S" for state in states)
 
 
-def _tasks(pid: int) -> Iterable[bytes]:
+def _states(pid: int) -> Iterable[bytes]:
     """The state of each thread of a process: R runs or could run, S sleeps."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -465,6 +465,7 @@ def polled(rank, n):
 def coalesced(rank, n):
     found = [ramp(rank), ramp(rank, 3)]
     dist.all_reduce_coalesced(found)
+    dist.all_reduce_coalesced(found, async_op=True).wait()
     with _coalescing_manager():
         for x in found:
             dist.all_reduce(x)
@@ -628,7 +629,6 @@ REFUSED = {
     "reduce by a text": lambda rank, n: dist.all_reduce(ramp(rank), op="sum"),
     "reduce in a list of ranks": lambda rank, n: dist.all_reduce(ramp(rank), group=[0, 1]),
     "reduce without anything": lambda rank, n: dist.all_reduce(),
-    "average whole numbers": lambda rank, n: dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.AVG),
     "broadcast a list": lambda rank, n: dist.broadcast([ramp(rank)], 0),
     "broadcast from a text": lambda rank, n: dist.broadcast(ramp(rank), "a"),
     "broadcast from nobody": lambda rank, n: dist.broadcast(ramp(rank)),
