@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +20,20 @@ def copy_only_what_is_listed() -> None:
     to the feedback; and of a submission also what a link leads to. `nbgrader_config.py` calls this, so that nbgrader's
     commands and formgrader do it, too.
     """
-    from nbgrader import converters
+    from nbgrader import converters, coursedir
 
+    # nbgrader's own fails for what is no time.
+    coursedir.CourseDirectory.get_existing_timestamp = lambda _, folder: _time_in(Path(folder))
     made = (converters.GenerateAssignment, converters.GenerateSolution)
     for converter in (*made, converters.Autograde, converters.GenerateFeedback):
         listed = notebook.companions if converter in made else submission_files.exchange_files
         if not hasattr(converter.init_assignment, "__wrapped__"):  # the settings are read more than once
             converter.init_assignment = _copying(listed, converter.init_assignment)
             converter.init_notebooks = _without_others(converter.init_notebooks)
+
+
+def _time_in(folder: Path) -> datetime.datetime | None:
+    return submission_files.submitted_at(submission_files.exchange_files(folder))
 
 
 def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callable) -> Callable:
@@ -41,17 +48,17 @@ def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callab
     def init(self: Any, assignment_id: str, student_id: str) -> None:
         ignored = self.coursedir.ignore
         self.coursedir.ignore = [*ignored, "*"]
+        files = listed(Path(self._format_source(assignment_id, student_id)))
         try:
             init_assignment(self, assignment_id, student_id)
         finally:
             self.coursedir.ignore = ignored
-        target = Path(self._format_dest(assignment_id, student_id))
-        target.mkdir(parents=True, exist_ok=True)
-        files = listed(Path(self._format_source(assignment_id, student_id)))
         if isinstance(self, converters.Autograde):
             with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
                 when = submission_files.submitted_at(files)
                 gradebook.update_or_create_submission(assignment_id, student_id, timestamp=when)
+        target = Path(self._format_dest(assignment_id, student_id))
+        target.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).write_bytes(content)
