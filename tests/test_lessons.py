@@ -133,7 +133,7 @@ EXAMPLE = "08-ex1-try"
         ("regions", EXERCISE, change_source('"""', "# "), "needs a docstring that says what is asked"),
         ("regions", EXERCISE, lambda cell: cell.update(source=cell.source + "\nx = 1"), "functions and classes alone"),
         ("rebound", TEST, change_source('"""', 'torch = 1\n"""'), f"{TEST} defines torch anew, which "),
-        ("rebound", EXAMPLE, lambda cell: cell.update(source=f"torch = 1\n{cell.source}"), "defines torch anew, which "),
+        ("rebound", EXAMPLE, lambda cell: cell.update(source=f"torch = 1\n{cell.source}"), "defines torch anew"),
         ("long", EXAMPLE, lambda cell: cell.update(source="1\n" * 26), "students see 26 lines of 08-ex1-try: at "),
         ("long", EXERCISE, change_source("### END", "1\n    " * 40 + "### END"), f"{EXERCISE} has"),
         ("markup", EXAMPLE, lambda cell: cell.update(source=":::{note}\n:::"), "JupyterLab shows the ::: or ```{…} of"),
