@@ -8,10 +8,12 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader.api import Gradebook
 from nbgrader.plugins import CsvExportPlugin
+from traitlets.config import PyFileConfigLoader
 
+from autograder.grading.nbgrader.preprocessors import RunCells
 from autograder.grading.nbgrader.restore import SourceCell, restore
 from autograder.grading.running import clock
-from autograder.lessons import nbgrader_api
+from autograder.lessons import nbgrader_api, notebook
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
@@ -58,6 +60,23 @@ NOISY = (
     "    print('noise', file=sys.stderr)\n    return 2 * x\n"
 )
 DISPLAYS = "import sys\n\ndef square(x):\n    sys.displayhook(2)\n    return 0\n"
+
+
+def test_nbgrader_in_a_course_of_its_own_takes_our_settings_or_stops(tmp_path, monkeypatch):
+    def loaded():
+        return PyFileConfigLoader(nbgrader_api.CONFIG, path=str(tmp_path)).load_config()
+
+    nbgrader_api.write_settings(tmp_path, "../solutions")
+    config = loaded()
+    assert RunCells in config.Autograde.autograde_preprocessors
+    assert (config.CourseDirectory.root, config.CourseDirectory.source_directory) == (str(tmp_path), "../solutions")
+    monkeypatch.setattr(notebook, "ROOT", tmp_path / "moved")
+    nbgrader_api.write_settings(tmp_path, "../solutions")
+    with pytest.raises(SystemExit, match="activate the repository's environment, or run `autograder grade` again"):
+        loaded()
+    (tmp_path / nbgrader_api.CONFIG).write_text("c = 1")
+    nbgrader_api.write_settings(tmp_path, "../solutions")
+    assert (tmp_path / nbgrader_api.CONFIG).read_text() == "c = 1"
 
 
 def test_a_right_answer_that_writes_to_stderr_keeps_its_marks(toy, stock):

@@ -4,6 +4,8 @@ import pytest
 from nbformat import write
 
 from autograder.__main__ import main
+from autograder.insight.marks import Mark
+from autograder.insight.regrade import difference
 from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.jail
@@ -80,6 +82,13 @@ def test_a_test_that_became_kinder_says_what_was_wrong_before(course, capsys):
     status, out = regrade(course, capsys)
     assert status == 0
     assert "07-ex1-double: 0 of 1 → 1 of 1: it passes now; before: This exercise is not written yet." in out
+
+
+def test_other_points_for_what_passed_before_are_no_new_pass():
+    old = Mark("07-ex1-double", 6, 6, 6, "")
+    assert difference(old, Mark("07-ex1-double", 8, 8, 8, "")) == (
+        "6 of 6 → 8 of 8: it passed before, too, and is worth other points now"
+    )
 
 
 def test_before_anything_was_graded_it_says_so(tmp_path, capsys):

@@ -147,6 +147,7 @@ class Course:
             workers.begin_to_import()
         self._check_setup()
         with lock.held(self.root, "autograder grade"), nbgrader_api.one_engine():
+            nbgrader_api.write_settings(self.root, os.path.relpath(self.solutions, self.root))
             with Bar(hidden=not self._gradable(lessons)) as bar:
                 problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
                 problems += self._follow_gradebook(bar)

@@ -81,6 +81,8 @@ def difference(old: Mark | None, new: Mark | None) -> str:
     if new.by_hand:
         automatic = f"the autograder now gives {_number(new.auto)} instead of {_number(old.auto)}"
         return f"{change}, given by hand, stays; {automatic}" if old.score == new.score else f"{change}; {automatic}"
+    if (new.auto or 0) >= new.most and (old.auto or 0) >= old.most:
+        return f"{change}: it passed before, too, and is worth other points now"
     if (new.auto or 0) >= new.most:
         return f"{change}: it passes now; before: {_short(old.comment)}" if old.comment else f"{change}: it passes now"
     if (old.auto or 0) >= old.most:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.lessons import notebook
+from autograder.lessons.files import write_whole
 
 #: nbgrader's settings for this course, in the repository's folder.
 CONFIG = "nbgrader_config.py"
@@ -24,6 +25,35 @@ def settings() -> Any:
     from traitlets.config import PyFileConfigLoader
 
     return PyFileConfigLoader(CONFIG, path=str(notebook.ROOT)).load_config()
+
+
+#: How the file begins that `write_settings` has written.
+_WRITTEN = (
+    '"""nbgrader\'s settings for this course, written by `autograder grade`: those of the lessons\' repository."""\n'
+)
+
+
+def write_settings(root: Path, source: str) -> None:
+    """Write a course's own settings file, so that nbgrader's commands there grade as ours do, and not without a jail.
+
+    source: the folder with the solutions, as it is called from the course's. The repository's file, and one that
+    somebody has written, stay as they are.
+    """
+    file, ours = root / CONFIG, notebook.ROOT / CONFIG
+    if root == notebook.ROOT or (file.exists() and not file.read_text(encoding="utf-8").startswith(_WRITTEN)):
+        return
+    # nbgrader goes on without the settings after any other error, and would run submissions with the caller's rights.
+    text = f"""{_WRITTEN}
+from pathlib import Path
+
+try:
+    exec(compile(Path({str(ours)!r}).read_text(encoding="utf-8"), {str(ours)!r}, "exec"))
+except Exception as error:
+    raise SystemExit(f"{{__file__}}: {{error}}: activate the repository's environment, or run `autograder grade` again")
+c.CourseDirectory.source_directory = {source!r}
+"""
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        write_whole(file, text)
 
 
 def convert(converter: type, config: Any, log_file: Path | None = None) -> str:

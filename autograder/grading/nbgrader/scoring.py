@@ -303,6 +303,7 @@ class ReadGrades(GetGrades):
         name = cell.metadata["nbgrader"]["grade_id"]
         grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.graded_as)
         cell.metadata.nbgrader["outdated"] = grade.manual_score is not None and bool(grade.needs_manual_grade)
+        cell.metadata.nbgrader["entered"] = grade.manual_score is not None
         cell.metadata.nbgrader["waits"] = is_question(cell) and grade.manual_score is None and grade.auto_score is None
 
 

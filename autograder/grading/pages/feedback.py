@@ -143,19 +143,21 @@ def exercise(
     by_machine = " ".join([*ours.get("notes", []), ours.get("comment", "")]).strip()
     comment = answer.metadata.nbgrader.get("comment") if answer is not None else None
     score, most = role.get("score") or 0.0, role.get("points") or 0.0
+    entered = role.get("entered", False)
     earns = bool(outcomes) and scoring.score(test) > 0
     return {
         "title": title(test.id, ours.get("functions", [])),
         "anchor": answer_of(test.id),
         "score": score,
         "points": most,
-        "result": result_of(score, most, any(one.get("carried") for one in outcomes)),
+        "result": "by hand" if entered else result_of(score, most, any(one.get("carried") for one in outcomes)),
         "properties": [] if len(outcomes) < 2 else [property_of(one, earns) for one in outcomes],
         "all_or_nothing": ours.get(ALL_OR_NOTHING, False),
         "failures": failures(test, answer, secrets),
         "remarks": scoring.remarks(test) if outcomes else [NOT_READ] if unreadable else [],
         "notes": ours.get("notes", []),
         "comment": comment if comment and comment != by_machine else "",
+        "entered": entered,
         "outdated": role.get("outdated", False),
         "by_hand": False,
         "waits": False,
@@ -181,6 +183,7 @@ def question(cell: nbformat.NotebookNode, scheme: Markup) -> dict:
         "remarks": [said] if said else [],
         "notes": ours.get("notes", []),
         "comment": comment if comment != by_machine else "",
+        "entered": False,  # as always
         "outdated": role.get("outdated", False),
         "by_hand": True,
         "waits": waits,
