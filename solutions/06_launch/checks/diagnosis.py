@@ -250,18 +250,18 @@ def _job(
 
 @check(DIAGNOSE, points=1)
 def faults_are_named(diagnose: Callable, *, rng: np.random.Generator) -> Iterator[Call]:
-    """In one group, a rank that is dead or hung is named, with the operation that it did not call."""
+    """In one group, a rank that is dead or hung is named, and which of the two it is."""
     for n in (3, 2, 4, 5):
         for kind in ("hung", "dead"):
             for culprit in range(n):
                 job = _job(rng, kind, n=n, at=(2, 6))
                 job.culprit = culprit
-                yield _case(diagnose, "one group", *job.play(rng))
+                yield _case(diagnose, "one group", *job.play(rng), _who)
 
 
 @check(DIAGNOSE, points=0.5)
 def ring_buffers_begin_anywhere(diagnose: Callable, *, rng: np.random.Generator) -> Iterator[Call]:
-    """Ring buffers begin at different operations: what one rank has completed, no rank has missed."""
+    """The operation is one that the rank did not call, and not one that its or another ring buffer has dropped."""
     for n in (3, 4):
         for kind in ("hung", "dead"):
             for culprit in range(n):
@@ -269,7 +269,8 @@ def ring_buffers_begin_anywhere(diagnose: Callable, *, rng: np.random.Generator)
                     job = _job(rng, kind, n=n, at=(3, 5))
                     job.culprit = culprit
                     job.drops = [its if rank == culprit else theirs + int(rng.integers(2)) for rank in range(n)]
-                    yield _case(diagnose, "one group, buffers begin at different operations", *job.play(rng))
+                    name = "one group, buffers begin at different operations"
+                    yield _case(diagnose, name, *job.play(rng), _without_name)
 
 
 @check(DIAGNOSE, points=0.5)
@@ -364,7 +365,9 @@ def sizes_are_compared(diagnose: Callable, *, rng: np.random.Generator) -> Itera
 
 @check(DIAGNOSE, points=0.25)
 def the_name_is_the_others(diagnose: Callable, *, rng: np.random.Generator) -> Iterator[Call]:
-    """For a rank that calls something else, the operation's name is the one that the others called."""
+    """The operation's name is the one that the others called, whatever the fault."""
+    for kind in ("hung", "dead"):
+        yield _case(diagnose, "one group", *_job(rng, kind, n=3, at=(2, 6)).play(rng), _name)
     for n in (3, 4, 5):
         dumps, found = _different(rng, n, "name", int(rng.integers(1, n))).play(rng)
         yield _case(diagnose, "another name", dumps, found, _name)
@@ -378,4 +381,4 @@ def silent_ranks_are_hung(diagnose: Callable, *, rng: np.random.Generator) -> It
         others = [rank for rank in range(n) if rank != silent]
         calls = [_Call("0", 1, {rank: int(rng.integers(20)) for rank in others}, name, "started")]
         found = "hung", silent, ("0", 1, name)
-        yield _case_of(diagnose, "it has called nothing", {"0": list(range(n))}, calls, found)
+        yield _case_of(diagnose, "it has called nothing", {"0": list(range(n))}, calls, found, _who)
