@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checking import inputs
-from autograder.checking.cases import at_most, close
+from autograder.checking.cases import Case, at_most, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.expect import fail
 from autograder.checking.instruments.memory import Resident
@@ -127,15 +129,6 @@ def gradients_stay_as_they_were(ShardedOptimizer, *, rng):  # noqa: N803
             yield steps_of(ShardedOptimizer, run, touched="", parameters=False)
 
 
-def _tiny_gradients(rng: np.random.Generator, n: int) -> Run:
-    """Gradients with norms near 1e-6, so that torch's `+ 1e-6` matters, and a rate that makes the steps visible."""
-    also = ", gradients of norms about 1e-6, clipped"
-    run = make_run(rng, n, "SGD", [(3, 4), (5,)], also=also, clip=[2.0**-25, math.inf, 2.0**-26, 1e-3])
-    run.options = {"lr": 2.0**18}
-    run.gradients = [[[g * np.float32(2.0**-23) for g in mine] for mine in step] for step in run.gradients]
-    return run
-
-
 def _clipped(rng: np.random.Generator, n: int, bounds: list[float]) -> list[Run]:
     """Runs with one bound per step."""
     return [
@@ -151,25 +144,60 @@ def _norms(run: Run) -> list[close]:
 
 @check("08-ex4-clip", points=1)
 def the_norm_is_the_whole_gradients(ClippingOptimizer, *, rng):  # noqa: N803
-    """Without a bound, every rank gets the norm of the whole mean gradient, and the step is as before."""
+    """Without a bound, every rank gets the norm of the whole mean gradient."""
     for n in WORLD_SIZES:
         for run in _clipped(rng, n, [math.inf] * 4):
-            yield steps_of(ClippingOptimizer, run, norm=_norms(run))
+            yield steps_of(ClippingOptimizer, run, norm=_norms(run), parameters=False)
+
+
+@dataclass
+class Clipped:
+    """Two steps from the same place: without a bound, and with one that is a multiple of the norm returned then."""
+
+    norm: float = fact("the norm returned with a bound, divided by that without,")
+    scale: float = fact("the length of the step with a bound, divided by what the norms allow,")
+    bent: str = complaint()
+
+
+def _clip(rank: int, world_size: int, optimizer_class: Any, gradients: list[np.ndarray], factor: float) -> Clipped:
+    """factor: of the norm, the bound. SGD at rate 1 steps by the gradient."""
+    norms: list[float] = []
+    steps = []
+    for _ in range(2):
+        p = nn.Parameter(torch.zeros(len(gradients[rank])))
+        optimizer = optimizer_class([p], torch.optim.SGD, lr=1.0)
+        p.grad = torch.tensor(gradients[rank])
+        bound = factor * norms[0] if norms else math.inf
+        norms.append(float(optimizer.clip_grad_norm_(bound)))
+        optimizer.step()
+        steps.append(p.detach().double())
+    scale = float(steps[1] @ steps[0] / (steps[0] @ steps[0]))
+    off = float((steps[1] - scale * steps[0]).norm() / steps[0].norm())
+    right = min(1.0, bound / (norms[0] + 1e-6))
+    bent = "" if off < 1e-4 else "clipping changed the direction of the step"
+    return Clipped(norms[1] / norms[0], scale / right, bent)
+
+
+def _scaled(optimizer_class: Any, rng: np.random.Generator, factors: tuple[float, ...], size: float) -> Iterator[Case]:
+    """Cases with gradients of about this size."""
+    for n, count in ((1, 5), (2, 7), (3, 8)):
+        gradients = [np.float32(size) * rng.integers(1, 33, count).astype(np.float32) for _ in range(n)]
+        for factor in factors:
+            name = f"{count} parameters, a bound of {factor} times the norm, gradients of about {16 * size:.0e}"
+            expect = [Clipped(close(1.0, 1e-3), close(1.0, 1e-3), "")] * n
+            yield Case(name, n, _clip, (optimizer_class, gradients, factor), expect)
 
 
 @check("08-ex4-clip", points=0.5)
 def longer_gradients_are_scaled(ClippingOptimizer, *, rng):  # noqa: N803
-    """Only a longer gradient is scaled, by the same factor on every rank; the norm returned is the one before."""
-    for n in (1, 2, 3):
-        for run in _clipped(rng, n, [1.0, math.inf, 0.25, 1e4]):
-            yield steps_of(ClippingOptimizer, run, norm=_norms(run))
+    """Only a gradient that is longer than the bound is scaled, to it; the norm returned is the one before."""
+    yield from _scaled(ClippingOptimizer, rng, (0.3, 1.7), 1 / 8)
 
 
 @check("08-ex4-clip", points=0.25)
 def the_scale_has_torchs_small_number(ClippingOptimizer, *, rng):  # noqa: N803
     """The factor is max_norm / (norm + 1e-6), which matters for a tiny gradient."""
-    for n in (1, 3):
-        yield steps_of(ClippingOptimizer, _tiny_gradients(rng, n))
+    yield from _scaled(ClippingOptimizer, rng, (0.4,), 2.0**-25)
 
 
 @check("08-ex4-clip", points=0.25)

@@ -240,7 +240,8 @@ def steps_of(
     for number, whole in enumerate(unsharded(run)):
         more = {name: value[number] if isinstance(value, list) else value for name, value in also.items()}
         numbers = [close(p, atol=rtol * max(1.0, float(np.max(np.abs(p), initial=0.0)))) for p in whole]
-        judged = {"parameters": numbers, "replaced": ""} if parameters else {"moved": True}
+        last = number == len(run.gradients) - 1
+        judged = {"parameters": numbers, "replaced": ""} if parameters else {"moved": True} if last else {}
         stepped.append(Stepped("", **judged, **more))
     made = [Made("")] * run.ranks if masters is None else [Made("", "", m) for m in masters]
     step = [("reduce_scatter", 4 * run.size * run.ranks, "the padded vector in float32")]
