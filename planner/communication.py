@@ -20,7 +20,9 @@ def exposed(seconds: float, hidden: float) -> float:
     return seconds - hidden + OVERLAP_COST * hidden
 
 
-def tokens_to_hide(cluster: Cluster, group_size: int, stride: int = 1, precision: str = "bf16", sent: float = 4) -> Pair:
+def tokens_to_hide(
+    cluster: Cluster, group_size: int, stride: int = 1, precision: str = "bf16", sent: float = 4
+) -> Pair:
     """Lesson 02: tokens per GPU and micro-batch from which a dense model's gradients can hide, at least and at most.
 
     At least: links at their nominal rate and a GPU at `LEAST_SHARE`. At most: both as fast as they were measured.

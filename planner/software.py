@@ -21,7 +21,7 @@ MATMUL_SHARE: dict[tuple[str, str], tuple[float, str]] = {
     ("GB200 NVL72", "nvfp4"): (0.374, "Llama3 70B GB200 64 nvfp4"),
     ("GB300 NVL72", "fp8"): (0.641, "Llama3 8B GB300 8 fp8"),
 }
-#: What a GPU reaches at least while it computes: the MFU of a large run, which also waits (Llama 3 405B on 16,384 H100s).
+#: What a GPU reaches at least while it computes: the MFU of a run that also waits (Llama 3 405B, 16,384 H100s).
 LEAST_SHARE = 0.40
 #: Without a run of their own.
 SAME_SHARE = {

@@ -24,7 +24,7 @@ from autograder.lessons.chapter import APPARATUS, OPTIONAL
 
 #: Minutes that a reader of technical text needs for a word, a line of code or output, a displayed formula, a figure.
 WORD, LINE, FORMULA, FIGURE = 1 / 120, 1 / 12, 1 / 2, 1
-#: The part of a paragraph's or a table cell's words from which on they are among many numbers; how often they count then.
+#: The part of a paragraph's words from which on they are among many numbers, and how often they count then.
 MANY_NUMBERS, SLOWER = 0.12, 4
 
 
