@@ -241,7 +241,7 @@ def _run(function: Any, tries: list[Try]) -> tuple[list[list[Sent]], list[Ledger
     parts = [ledger.of(rank).between_barriers() for rank in range(n)]
     if any(len(mine) != len(tries) + 2 for mine in parts):
         fail("barrier was called, but only send and receive are allowed", count_of_ranks(n), "barrier")
-    of_tries = [itertools.chain.from_iterable(mine[1 + number] for mine in parts) for number in range(len(tries))]
+    of_tries = [[message for mine in parts for message in mine[1 + number]] for number in range(len(tries))]
     messages = [Ledger(one, n) for one in of_tries]
     return sent_by, messages, [list(of_try) for of_try in zip(*held, strict=True)]
 
