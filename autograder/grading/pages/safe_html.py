@@ -179,8 +179,8 @@ def markdown(source: str) -> str:
 def _with_pictures(source: str, pictures: dict[str, dict[str, str]]) -> str:
     """Markdown with the data of its attached pictures in place of their names, of each one once."""
     for name, bundle in pictures.items():
-        ((kind, data),) = bundle.items()
-        source = address_of(name).sub(lambda _, data=f"data:{kind};base64,{data}": data, source, count=1)
+        kind, data = next(iter(bundle.items()))
+        source = address_of(name).sub(f"data:{kind};base64,{data}".replace("\\", ""), source, count=1)
     return source
 
 
