@@ -142,7 +142,7 @@ def trainable_parameters_count_once(ShardedGradient, *, rng):  # noqa: N803
     """Frozen parameters and second mentions are left out, a missing gradient is zeros, and no .grad is changed."""
     for n in (2, 3):
         trained = [i for i, (_, _, trained) in enumerate(MIXED) if trained]
-        gradients = [[eighths(rng, shape) + OFFSET if t else None for shape, _, t in MIXED] for _ in range(n)]
+        gradients = [[eighths(rng, shape) if t else None for shape, _, t in MIXED] for _ in range(n)]
         for rank, mine in enumerate(gradients):
             mine[0] = mine[0] if rank == 1 else None  # missing on all ranks but one
             mine[3] = None  # on all
@@ -198,7 +198,9 @@ def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
 def bf16_is_summed_in_float32(ShardedGradient, *, rng):  # noqa: N803
     """Gradients in bf16 are summed in float32, and the shard is float32."""
     for n in (2, 3):
-        gradients = [[eighths(rng, (5,))] for _ in range(n)]
+        # Each fits into the 8 bits of bf16, and no sum of an odd and even ones above 256 does.
+        odd, *even = 225 + 2 * rng.integers(0, 16, (1, 5)), *(32 + 2 * rng.integers(0, 16, (n - 1, 5)))
+        gradients = [[np.asarray(g, np.float32).reshape(-1) / np.float32(8)] for g in (odd, *even)]
         expect = [
             replace(Reduced(direction=one), shard=close(row, dtype="float32", rtol=math.inf))
             for one, row in zip(direction(mean_shards(gradients)), mean_shards(gradients), strict=True)
