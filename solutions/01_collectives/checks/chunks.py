@@ -93,12 +93,11 @@ def reduce_scatter_sums_chunk_by_chunk(reduce_scatter, *, rng):
 
 @check("01-ex2-reduce-scatter", points=0.75)
 def reduce_scatter_sends_all_chunks_but_one(reduce_scatter, *, rng):
-    """Each rank sends T − c bytes, every chunk but one, in at most N − 1 messages."""
+    """With equal chunks, each rank sends T − c bytes, every chunk but one, in at most N − 1 messages."""
     for n in (2, 3, 4):
-        lengths = (equal_lengths(rng, n)[1], uneven_lengths(rng, n)[1])
-        budgets = [all_of(sent(*_all_but_one(numel, n)), messages(n - 1)) for numel in lengths]
-        tries = zip(lengths, budgets, strict=True)
-        run_tries(reduce_scatter, [_scatter(rng, n, numel, budget=most, values=False) for numel, most in tries])
+        numel = equal_lengths(rng, n)[1]
+        budget = all_of(sent(*_all_but_one(numel, n)), messages(n - 1))
+        run_tries(reduce_scatter, [_scatter(rng, n, numel, budget=budget, values=False)])
 
 
 @check("01-ex2-reduce-scatter", points=0.5)
@@ -152,14 +151,12 @@ def all_gather_joins_the_chunks(all_gather, *, rng):
 
 @check("01-ex3-all-gather", points=0.5)
 def all_gather_sends_all_chunks_but_one(all_gather, *, rng):
-    """Each rank sends T − c bytes, every chunk but one, in at most N − 1 messages."""
+    """With equal chunks, each rank sends T − c bytes, every chunk but one, in at most N − 1 messages."""
     for n in (2, 3, 4):
-        tries = []
-        for numel in (equal_lengths(rng, n)[1], uneven_lengths(rng, n)[1]):
-            # Sending straight to everybody costs as many bytes; that it is no ring has a check of its own.
-            allowed = sent(*_all_but_one(numel, n), [(n - 1) * own for own in chunk_bytes(numel, n)])
-            tries.append(_gather(rng, n, numel, budget=all_of(allowed, messages(n - 1)), values=False))
-        run_tries(all_gather, tries)
+        numel = equal_lengths(rng, n)[1]
+        # Sending straight to everybody costs as many bytes; that it is no ring has a check of its own.
+        budget = all_of(sent(*_all_but_one(numel, n)), messages(n - 1))
+        run_tries(all_gather, [_gather(rng, n, numel, budget=budget, values=False)])
 
 
 @check("01-ex3-all-gather", points=0.5)
@@ -215,12 +212,11 @@ def all_to_all_takes_n_minus_1_rounds(all_to_all, *, rng):
 
 @check("01-ex7-all-to-all", points=0.25)
 def all_to_all_sends_what_others_want(all_to_all, *, rng):
-    """Rank r sends T − c_r bytes: every chunk but its own."""
+    """With equal chunks, a rank sends T − c bytes: every chunk but its own."""
     for n in (2, 3, 4):
-        lengths = (equal_lengths(rng, n)[1], uneven_lengths(rng, n)[1])
-        budgets = [sent([4 * numel - own for own in chunk_bytes(numel, n)]) for numel in lengths]
-        tries = zip(lengths, budgets, strict=True)
-        run_tries(all_to_all, [_exchange(rng, n, numel, budget=most, values=False) for numel, most in tries])
+        numel = equal_lengths(rng, n)[1]
+        budget = sent([4 * numel - own for own in chunk_bytes(numel, n)])
+        run_tries(all_to_all, [_exchange(rng, n, numel, budget=budget, values=False)])
 
 
 @check("01-ex7-all-to-all", points=0.25)
