@@ -20,7 +20,7 @@ from autograder.checking import hints
 from autograder.lessons import notebook
 from autograder.lessons.notebook import answer_of
 
-_OTHER = {list: tuple, tuple: list, torch.float32: torch.float64, torch.float64: torch.float32}
+_OTHER: dict[Any, Any] = {list: tuple, tuple: list, torch.float32: torch.float64, torch.float64: torch.float32}
 
 
 def _container(result: Any) -> Any:
