@@ -79,18 +79,15 @@ class Paper:
         """Put in the wrong answer of this name."""
         known = next(known for known in wrong.of_lesson(self.lesson) if known.name == name)
         self.put(known.cell, known.source)
-        if known.fails:
-            self.fails[f"{known.cell}-test"] = known.fails
-        else:
-            self.leave(known.cell)
+        test = next(one for one in self.tests if one.id == f"{known.cell}-test")
+        self.fails[test.id] = known.fails or (properties.of_test(test)[0].name,)
 
     def points(self, test: nbformat.NotebookNode) -> float:
         """What a test cell will give."""
-        core, *others = properties.of_test(test)
-        fails = set(self.fails.get(test.id, ()))
-        if test.id in self.lost or fails & core.checks.keys():
+        if test.id in self.lost:
             return 0.0
-        return core.points + sum(one.points for one in others if one.name not in fails)
+        fails = self.fails.get(test.id, ())
+        return properties.earned([(one.name, one.points, one.name not in fails) for one in properties.of_test(test)])
 
 
 def all_right(paper: Paper) -> None:
