@@ -47,7 +47,8 @@ SHARED = {
 class Row(NamedTuple):
     """A check: its exercise, its weight, the known wrong answers that fail it, and those of them that fail it alone.
 
-    Who misses the idea of an exercise fails more than its core, so for the core all that fail it count as `alone`.
+    Who misses the idea of an exercise, or plays a trick, fails more than the core or the veto, so for these all that fail
+    them count as `alone`.
     """
 
     exercise: str
@@ -66,7 +67,7 @@ def of_lesson(lesson: str) -> list[Row]:
         failed = {answer.name: answer.fails or (core.name,) for answer in recorded}
         for one in found:
             failing = [name for name, fails in failed.items() if one.name in fails]
-            alone = [name for name in failing if one is core or len(failed[name]) == 1]
+            alone = [name for name in failing if one is core or not one.points or len(failed[name]) == 1]
             rows.append(Row(exercise, one.name, f"{one.points:g}" if one.points else VETO, failing, alone))
     return rows
 
