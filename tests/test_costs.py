@@ -134,8 +134,8 @@ def test_the_practice_cluster_is_the_graded_one(lesson):
         practice = lesson["Cluster"](6, word, 2.5, node)
         for _ in range(20):
             messages = [tuple(rng.sample(range(48), 2)) for _ in range(rng.choice((1, 3, 40)))]
-            graded = diagnosis._ask(lambda seconds, _nodes, sent=messages: seconds(sent, 1e9), 6, fault, 2.5, 0, 1)
-            assert practice.seconds(messages, 1e9) == pytest.approx(graded.said, rel=0.06), (fault, messages)
+            graded = diagnosis._Cluster(6, fault, 2.5, 0, 1).seconds(messages, 1e9)
+            assert practice.seconds(messages, 1e9) == pytest.approx(graded, rel=0.06), (fault, messages)
 
 
 def test_the_chapter_counts_the_tokens_of_one_micro_batch_for_llama_3(glued):

@@ -57,9 +57,8 @@ def watched(function: Callable, ours: set[str], found: set[str]) -> Callable:
     @functools.wraps(function)
     def watching(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        handed = [
-            one for one in (*args, *kwargs.values()) if callable(one) and getattr(one, "__name__", "") not in ours
-        ]
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, FUNCTIONS)]
+        handed = [one for one in given if getattr(one, "__name__", "") not in ours]
         if handed and isinstance(result, (str, list, tuple)) and len(result) >= LONG:
             readable = [value for one in (*handed, *above(sys._getframe(1))) for value in reachable(one)]
             if any(type(value) is type(result) and repr(value) == repr(result) for value in readable):

@@ -101,7 +101,8 @@ READS, SHOWS = ("ranks", "autograder.lessons"), ("autograder.answers", "autograd
 
 def sources_of_the_book(book: Path) -> dict[Path, str]:
     """Each page, figure and extension of the book → its Python."""
-    cells = re.compile(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```", re.MULTILINE | re.DOTALL)
+    options = r"(?:---\n.*?^---\n|(?::[^\n]*\n)*)"
+    cells = re.compile(rf"^```\{{code-cell\}}[^\n]*\n{options}(.*?)^```", re.MULTILINE | re.DOTALL)
     pages = {path: "\n".join(cells.findall(path.read_text(encoding="utf-8"))) for path in book.rglob("*.md")}
     return {**pages, **{path: path.read_text(encoding="utf-8") for path in book.rglob("*.py")}}
 

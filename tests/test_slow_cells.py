@@ -59,7 +59,7 @@ def clock(monkeypatch) -> Clock:
     monkeypatch.setattr(
         properties,
         "of_test",
-        lambda test: [properties.Property(f"p{n}", 1.0, test.source, {}) for n in range(PROPERTIES)],
+        lambda test: [properties.Property(f"p{n}", 1.0, test.source) for n in range(PROPERTIES)],
     )
     return clock
 

@@ -149,8 +149,11 @@ def check(exercise: str, points: float = 0.0, *, veto: bool = False, fixed: str 
             told.check, told.ledger, told.seed = body.__name__, failure.ledger, seed
             told.fault = failure.fault
             if told.kind != UNWRITTEN and not told.fault:  # a check's own mistake fails all answers alike
-                search = functools.partial(hints.matching, exercise, body, seed, told.compared, attempt, launches.count)
-                told.find_hints = search
+                of_exercise = [one for one in REGISTERED.values() if one.exercise == exercise]
+                core = max(of_exercise, key=lambda one: one.points, default=declared).name
+                told.find_hints = functools.partial(
+                    hints.matching, exercise, body, seed, told.compared, attempt, launches.count, core=core
+                )
             if not hints.grading().later:
                 told.hints = told.find_hints()
             raise told from failure.__cause__

@@ -84,11 +84,13 @@ def matching(
     launches: int,
     passed: Collection[str] = (),
     failed: Collection[str] | None = None,
+    core: str = "",
 ) -> tuple[Hint, ...]:
     """The hints of the known wrong answers that fail this check, on these inputs, as the student's did.
 
     compared: what has to be the same (`CheckFailed.compared`). launches: how often the check had started ranks when it
     failed. passed, failed: the exercise's checks that the student's answer passes, and fails, None if not known.
+    core: the exercise's core.
     """
     from autograder.answers import wrong
 
@@ -97,7 +99,7 @@ def matching(
     for known in wrong.of_exercise(exercise):
         if grading().suspect not in (None, known.name):
             continue
-        fails = _fails(known)
+        fails = _fails(known, core)
         if fails and (body.__name__ not in fails or fails & set(passed)):
             continue  # it passes this check, or fails one that the student's answer passes, as the audit has recorded
         other = twin(exercise, body, names, known, seed, launches, attempt)
@@ -105,18 +107,13 @@ def matching(
             found.append(known)
             if len(found) > MAX_HINTS:
                 return ()
-    sure = len(found) == 1 and is_telling(compared) and (failed is None or set(failed) <= _fails(found[0]))
+    sure = len(found) == 1 and is_telling(compared) and (failed is None or set(failed) <= _fails(found[0], core))
     return tuple(Hint(known.name, known.hint, sure) for known in found)
 
 
-def _fails(known: Any) -> set[str]:
+def _fails(known: Any, core: str) -> set[str]:
     """The checks that a known wrong answer is recorded to fail; none if nothing is recorded."""
-    from autograder.checking.check import REGISTERED
-
-    if known.fails or not known.breaks:
-        return set(known.fails)
-    of_exercise = sorted((one for one in REGISTERED.values() if one.exercise == known.cell), key=lambda one: -one.points)
-    return {one.name for one in of_exercise[:1]}
+    return set(known.fails or [core]) if known.breaks else set(known.fails)
 
 
 def twin(

@@ -32,6 +32,7 @@ SHARED = {
     "tree_needs_nothing_but_its_messages": FORGED,
     "halving_needs_nothing_but_its_messages": FORGED,
     "all_to_all_needs_nothing_but_its_messages": FORGED,
+    "each_bucket_has_one_all_reduce": "the buckets that are waited for count messages as well",
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
     "feedback_keeps_keys_and_objects_apart": NO_OTHER,
     "a_layer_keeps_what_its_formula_says": NO_OTHER,
@@ -47,8 +48,8 @@ SHARED = {
 class Row(NamedTuple):
     """A check: its exercise, its weight, the known wrong answers that fail it, and those of them that fail it alone.
 
-    Who misses the idea of an exercise, or plays a trick, fails more than the core or the veto, so for these all that fail
-    them count as `alone`.
+    Who misses the idea of an exercise, or plays a trick, fails more than the core or the veto, so for these all that
+    fail them count as `alone`.
     """
 
     exercise: str
