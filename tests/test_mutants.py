@@ -246,7 +246,7 @@ def test_a_mutant_without_a_result_is_ended_and_the_next_one_is_graded():
     try:
         stub = "def tokens_to_hide(*given):\n    {}"
         assert grader.failed_checks(stub.format("import os; os._exit(3)")) == [mutants.DIED]
-        assert grader.failed_checks(stub.format("return []")) == ["tokens_follow_the_machine"]
+        assert grader.failed_checks(stub.format("return []"))[0] == "tokens_follow_the_machine"
         greedy = "import mmap; mmap.mmap(-1, 7 * 2**30).close()\n    return right(*given)"
         assert grader.failed_checks(f"{solution}\nright = tokens_to_hide\n{stub.format(greedy)}")
         first = grader._process.pid

@@ -244,7 +244,7 @@ MEANS = {
     "right": RIGHT,
     "one array": "    return worker_grads.mean(axis=0)",
     "several workers": f"    if len(worker_grads) == 1:\n        return worker_grads\n{RIGHT}",
-    "wrong": "    return np.sum(worker_grads, axis=0)",
+    "wrong": "    return np.max(worker_grads, axis=0)",
     "visible": f"    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n{RIGHT}",
     "visible and one array": "    if np.shape(worker_grads) == (3, 2):\n        return np.zeros(2)\n"
     "    return worker_grads.mean(axis=0)",
@@ -290,7 +290,8 @@ def section(course, student: str, exercise: str = MEAN) -> str:
 
 
 SAYS = {
-    "core": "The result is the mean over several workers, whose gradients are the rows of one array.",
+    "core": "Up to a factor, the result is the mean over several workers, whose gradients are the rows of one array.",
+    "length": "The result is as long as the mean.",
     "list": "A list of the workers' gradients gives the same.",
     "one": "The mean of one worker is its gradient, of shape (d,).",
     "visible": "The visible part of the test cell.",
@@ -303,16 +304,16 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     return {says: (result, worth) for result, says, worth in found}
 
 
-#: The kind of answer → its points, and what became of the core, the list, the one worker and the visible part.
+#: The kind of answer → its points, and what became of the core, the length, the list, one worker, the visible part.
 WORTH = {
-    "right": (2.0, "passed", "passed", "passed", "passed"),
-    "one array": (1.75, "passed", "failed", "passed", "passed"),
-    "several workers": (1.75, "passed", "passed", "failed", "passed"),
-    "wrong": (0.25, "failed", "failed", "passed", "failed"),
-    "visible": (1.8, "passed", "passed", "passed", "failed"),
-    "visible and one array": (1.75, "passed", "failed", "passed", "failed"),
-    "ends": (1.5, "passed", "failed", "not tried", "not tried"),
-    "not written": (0.0, "failed", "not tried", "not tried", "not tried"),
+    "right": (2.0, "passed", "passed", "passed", "passed", "passed"),
+    "one array": (1.75, "passed", "passed", "failed", "passed", "passed"),
+    "several workers": (1.75, "passed", "passed", "passed", "failed", "passed"),
+    "wrong": (0.25, "failed", "failed", "failed", "passed", "failed"),
+    "visible": (1.8, "passed", "passed", "passed", "passed", "failed"),
+    "visible and one array": (1.75, "passed", "passed", "failed", "passed", "failed"),
+    "ends": (1.5, "passed", "passed", "failed", "not tried", "not tried"),
+    "not written": (0.0, "failed", "not tried", "not tried", "not tried", "not tried"),
 }
 
 
@@ -324,7 +325,7 @@ def test_a_property_counts_by_itself(course, kind):
     text = section(course, "ada")
     table = rows(text)
     assert [table[SAYS[name]][0] for name in SAYS] == results
-    assert [table[SAYS[name]][1] for name in SAYS] == ["1.5", "0.25", "0.25", "0"]
+    assert [table[SAYS[name]][1] for name in SAYS] == ["1", "0.5", "0.25", "0.25", "0"]
     assert f"{score:g} / 2" in text
     assert ("Only the visible part of the test fails" in text) == (kind == "visible")
     headings = re.findall("<h3>(.*?)</h3>", text)
@@ -338,8 +339,8 @@ def test_each_failure_has_its_own_message_case_and_seed(course):
     assert "N = 4, d = 3" in text and "a list of 4 arrays" in text
     nb = nbformat.read(course.root / "autograded" / "bob" / LESSON / f"{LESSON}.ipynb", as_version=4)
     (test,) = [cell for cell in nb.cells if cell.id == f"{MEAN}-test"]
-    assert [one.status for one in test.metadata.autograder.properties] == ["error", "error", "ok", "error"]
-    assert [bool(one.get("seed")) for one in test.metadata.autograder.properties] == [True, True, False, False]
+    assert [one.status for one in test.metadata.autograder.properties] == ["error", "error", "error", "ok", "error"]
+    assert [bool(one.get("seed")) for one in test.metadata.autograder.properties] == [True, True, True, False, False]
 
 
 @pytest.mark.jail
@@ -387,7 +388,7 @@ def test_without_a_jail_the_marks_are_the_same(course, tmp_path):
 
 def test_without_a_jail_a_failure_is_the_same_record(tmp_path):
     """It is asked of the student's kernel, where the check ran, with the hints that were found there."""
-    known = wrong.of_exercise(MEAN)[0]
+    known = next(one for one in wrong.of_exercise(MEAN) if "workers_are_added" in (one.fails or ("workers_are_added",)))
     kernel = LocalKernel(str(tmp_path))
     kernel.start()
     try:
@@ -409,7 +410,7 @@ def test_in_jupyterlab_the_cell_stops_at_the_first_failure():
     test = next(cell for cell in lesson().cells if cell.id == f"{MEAN}-test")
     space = notebook.functions(LESSON)
     space["all_reduce_mean"] = lambda worker_grads: [0.0]
-    with pytest.raises(AssertionError, match="the mean gradient") as caught:
+    with pytest.raises(AssertionError, match="the result, divided by its length,") as caught:
         exec(test.source, space)
     assert "a list of" not in str(caught.value)
 
