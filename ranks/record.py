@@ -316,7 +316,8 @@ def _facts(name: str, signature: inspect.Signature, args: Any, kwargs: Any) -> d
         return _new_group(given)
     facts = _message(name, given) if name in PEERS else _collective(name, given)
     facts["blocking"] = name not in ("isend", "irecv") and not given.get("async_op", False)
-    if name in PEERS or not sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+    from_torch = sys._getframe(2).f_code.co_filename.startswith(_TORCH)
+    if not facts["blocking"] and (name in PEERS or not from_torch):
         facts["direct"] = True  # if anybody waits for it, then by `wait`; torch may hand a collective to its C++ code
     return facts
 
