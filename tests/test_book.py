@@ -421,7 +421,8 @@ def open_answers(page: BeautifulSoup) -> list[str]:
         while below and "cell" in below.get("class", []) and not below.select(".cell_output"):
             below = below.find_next_sibling()  # code alone
         shown = [] if below is None else below.select(".cell_output") + [below] * (below.name == "table")
-        found += [paragraph.get_text()[:80] for one in shown[:1] if not one.find_parent("details")]
+        shown = [one for one in shown[:1] if not one.find_parent("details") and not one.select("details")]
+        found += [paragraph.get_text()[:80] for _ in shown]
     return found
 
 
@@ -432,6 +433,7 @@ def test_answers_to_predictions_are_folded(book):
         (f"<div class=cell>{output}</div>", 1),
         ("<details><table></table></details>", 0),
         (f"<div class=cell><details>{output}</details></div>", 0),
+        ("<div class=cell><div class=cell_output><details>2</details></div></div>", 0),
     ):
         assert len(open_answers(BeautifulSoup(asked + below, "html.parser"))) == answers
     assert not {page.stem: found for page in chapters(book) if (found := open_answers(soup(page)))}
@@ -475,7 +477,7 @@ def test_each_chapter_has_its_parts(book):
             assert len(feedback) > 12, f"{lesson}: an option without feedback: {option.get_text()[:60]}"
         assert html.select("details.sd-dropdown"), f"{lesson}: folded interview answers"
         assert html.select(".proof.theorem"), f"{lesson}: a theorem with its proof"
-        assert html.select("div.cell_output img[alt]"), f"{lesson}: a figure from a cell"
+        assert html.select("div.cell_output img[alt], figure svg[aria-label]"), f"{lesson}: a figure"
         links = [tag["href"] for tag in html.select("article a[href]")]
         assert any(f"notebooks/{lesson}/{lesson}.html" in link for link in links), f"{lesson}: a link to the notebook"
         assert any("bibliography.html" in link for link in links), f"{lesson}: cites a source"
