@@ -25,8 +25,6 @@ NO_OTHER = "what is wrong here is wrong in the core's cases, too"
 
 #: Checks that no known wrong answer fails alone → why.
 SHARED = {
-    "broadcast_needs_nothing_but_its_messages": FORGED,
-    "reduce_scatter_needs_nothing_but_its_messages": FORGED,
     "all_gather_needs_nothing_but_its_messages": FORGED,
     "all_reduce_needs_nothing_but_its_messages": FORGED,
     "tree_needs_nothing_but_its_messages": FORGED,
