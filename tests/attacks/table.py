@@ -59,8 +59,9 @@ Some of it cannot be promised:
 - What can be seen only next to a submission (gradients, memory, who calls what) is recorded in its own process and
   compared outside. A program that rewrites the recorder can report what did not happen, as far as it can compute what
   should have.
-- A fault that a check plants in a running program (chapters 06 and 17) is planted in its process. A program that looks
-  for it there can name it without looking at what it changes. The faulty steps of chapter 03 lie in the process of the
+- A fault that a check plants in a running program (chapter 17) is planted in its process. A program that looks for it
+  there can name it without looking at what it changes. (What an answer may only ask about, as in 02-ex3, 04-ex2 and
+  06-ex2, is answered outside.) The faulty steps of chapter 03 lie in the process of the
   test that judges them, too: it can read them, and keep one as the answer to `summing_step`.
 - Where an exercise is tried again with the lesson's answers to earlier ones, its code can read these. All that leaves
   that run is which properties held. A student who hands in again and again can spell an answer with them, bit by bit.

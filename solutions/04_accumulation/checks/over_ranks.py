@@ -49,7 +49,7 @@ def _evaluate(rank: int, world_size: int, evaluate: Any, values: np.ndarray) -> 
     if max(sizes) - min(sizes) > 1 or not every:
         uneven = f"the ranks have {sizes} examples, expected numbers that differ by at most one"
     number = isinstance(mean, int | float | np.generic) or (isinstance(mean, torch.Tensor) and mean.numel() == 1)
-    strange = "" if number and math.isfinite(mean) else f"{mean!r} is returned, expected a number"
+    strange = "" if number and math.isfinite(mean) and mean else f"{mean!r} is returned, expected the mean"
     return Evaluated(
         float(mean) if number else mean,
         type(mean).__name__.replace("float64", "float"),

@@ -126,14 +126,13 @@ def each_rank_gets_every_nth(indices_of, *, rng) -> Iterator[Call]:
 
 
 def _global_draws(indices_of: Callable, seed: int, length: int) -> list[list[float]]:
-    """What torch's global generator gives without a call, after one, and after one with another seed."""
+    """What torch's global generator gives without a call, after one, and after one with another seed; what was read."""
     draws = []
     with torch.random.fork_rng(devices=[]):
         for own in (None, seed, seed + 5):
             torch.manual_seed(1)
-            if own is not None:
-                indices_of(0, 0, 1, length, 4, own)
-            draws.append(torch.rand(2).tolist())
+            read = [] if own is None else indices_of(0, 0, 1, length, 4, own)
+            draws.append([*torch.rand(2).tolist(), float(len(read))])
     return draws
 
 
@@ -143,7 +142,7 @@ def the_global_generator_stays(indices_of, *, rng) -> Iterator[Call]:
     seed, length = int(rng.integers(2, 2**20)), int(rng.integers(8, 20))
     undisturbed = torch.rand(2, generator=torch.Generator().manual_seed(1)).tolist()
     because = "the order has a generator of its own, so that a model's dropout does not depend on it"
-    what = "torch.rand(2) after torch.manual_seed(1), without a call and after calls"
+    what = "torch.rand(2) after torch.manual_seed(1), and the number of indices, without a call and after calls"
     name = f"{length} examples, seed {seed}"
-    gives = [undisturbed] * 3
+    gives = [[*undisturbed, 0.0], *[[*undisturbed, 4.0]] * 2]
     yield Call(_global_draws, indices_of, seed, length, gives=gives, what=what, because=because, name=name)

@@ -65,7 +65,7 @@ def _ask(find_order: Any, questions: dict[str, tuple]) -> Orders:
     answers = {words: find_order(*question) for words, question in questions.items()}
     said = {words: None if found is None else tuple(found) for words, found in answers.items()}
     kinds = {words: type(found).__name__ for words, found in answers.items()}
-    return Orders(said, {words: found is not None for words, found in said.items()}, kinds)
+    return Orders(said, {words: isinstance(found, (list, tuple)) for words, found in answers.items()}, kinds)
 
 
 def _asked(find_order: Any, drawn: list[tuple], which: str) -> Call:
