@@ -148,7 +148,7 @@ SHOWS = {
         ], "backward_frees_what_it_gathers",
     ),
     "a graph in numpy, and a second run for show": (
-        "10_memory", "10-ex3-checkpoint", KEEPS_THE_GRAPH, "training_is_the_same_bit_for_bit",
+        "10_memory", "10-ex3-checkpoint", KEEPS_THE_GRAPH, "the_module_runs_once_more_for_backward",
     ),
     "a graph in numpy, and calls that are only counted": (
         "10_memory", "10-ex4-segments", [
