@@ -201,6 +201,11 @@ def test_what_many_mistakes_give_makes_no_hint_a_fact(evidence):
     assert not hints.is_telling(("2 ranks, width 12", evidence))
 
 
+def test_evidence_is_the_same_where_both_are_no_number():
+    assert hints.same_evidence({"p": np.float32("nan")}, {"p": np.float32("nan")})
+    assert not hints.same_evidence(np.float32("nan"), np.float32(1))
+
+
 @pytest.mark.parametrize("evidence", [0.25, ["sent", 1, ("all_reduce", 28)], {"rank": np.array([1.5])}, -1, 10**400])
 def test_numbers_make_a_hint_a_fact(evidence):
     assert hints.is_telling(("2 ranks", evidence))

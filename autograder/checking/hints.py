@@ -174,6 +174,6 @@ def same_evidence(a: Any, b: Any) -> bool:
             return False
         scale = np.max(np.abs(b[np.isfinite(b)]), initial=0.0)
         return bool(np.allclose(a, b, rtol=1e-5, atol=1e-6 * scale, equal_nan=True))
-    if isinstance(a, float) and isinstance(b, float):
+    if isinstance(a, (float, np.floating)) and isinstance(b, (float, np.floating)):
         return bool(np.isclose(a, b, rtol=1e-5, equal_nan=True))
     return type(a) is type(b) and a == b
