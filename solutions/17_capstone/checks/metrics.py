@@ -30,7 +30,7 @@ def _drive_cadence(rank: int, world_size: int, cadence_class: Any, path: str, ca
     dist.barrier()
     outcomes = []
     for number, seconds in enumerate(cases):
-        # Rank 1's clock stands still, rank 2's runs ahead.
+        # Rank 1's clock does not advance, rank 2's runs ahead.
         times, now = clocks[0][number] if rank == 0 else clocks[rank], [clocks[rank][0] if rank else 0.0]
         cadence, said = cadence_class(seconds, clock=lambda now=now: now[0]), []
         for time in times:
