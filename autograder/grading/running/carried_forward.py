@@ -85,15 +85,17 @@ def try_again(
             told = bool(holds >= held and in_time and replaced[name] & failed)
             helpers = _helpers(name, replaced[name] & failed, cells, lesson)
             is_right = _carry(outcomes, holds, sorted(replaced[name]), told and not helpers)
-            if (
-                not is_right
-                and helpers
-                and (note := NOT_REPLACED.format(bounds.listed(helpers)))
-                not in (notes := tests[name].metadata.autograder.setdefault("notes", []))
-            ):
-                notes.append(note)
+            if helpers and not is_right:
+                _note(tests[name], NOT_REPLACED.format(bounds.listed(helpers)))
             (right if is_right else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
+
+
+def _note(test: nbformat.NotebookNode, text: str) -> None:
+    """Write a note on an exercise, once: after a limit of time all is tried a second time."""
+    notes = test.metadata.autograder.setdefault("notes", [])
+    if text not in notes:
+        notes.append(text)
 
 
 def _helpers(
