@@ -19,6 +19,7 @@ from autograder.answers import wrong
 from autograder.checking import check
 from autograder.grading import jail
 from autograder.grading.course import Course
+from autograder.grading.nbgrader import scoring
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import LocalKernel
 from autograder.insight import lms, marks
@@ -120,6 +121,18 @@ def test_points_add_up_unless_a_course_says_otherwise_or_a_veto_fails():
     assert properties.earned([("a", 2, True), ("trick", 0.0, False), ("b", 0.5, True)]) == 0.0
     assert properties.earned([("a", 2, False), ("trick", 0.0, True), ("b", 0.5, True)]) == 0.5
     assert properties.earned([]) == 0.0
+
+
+@pytest.mark.parametrize(("failing", "all_or_nothing", "because"), [
+    ({"core"}, True, "Without the core"),
+    ({"core", "trick"}, False, "An answer without the property that has no points"),
+    ({"core"}, False, ""),
+])  # fmt: skip
+def test_it_is_said_why_properties_that_hold_earn_nothing(failing, all_or_nothing, because):
+    tried = {"core": 1.5, "trick": 0.0, "other": 0.5}
+    outcomes = [{"name": n, "points": p, "status": "error" if n in failing else "ok"} for n, p in tried.items()]
+    test = new_code_cell(metadata={"autograder": {"properties": outcomes, "all_or_nothing": all_or_nothing}})
+    assert "".join(scoring.remarks(test)).startswith(because) and bool(scoring.remarks(test)) == bool(because)
 
 
 def test_the_visible_part_costs_a_tenth_where_nothing_else_explains_it():

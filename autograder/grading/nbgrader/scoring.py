@@ -127,11 +127,12 @@ def remarks(test: nbformat.NotebookNode) -> list[str]:
     if others := sorted({name for one in outcomes for name in one.get("own_error_beside", [])}):
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
         said.append(f"It fails with {answers} in place of yours as well: it has an error of its own.")
-    if any(one.points for one in outcomes if holds(one)):
-        if not score(test) and not holds(outcomes[0]):
-            said.append("Without the core of the exercise, the other properties earn no points.")
-        elif not score(test):
-            said.append("An answer without the property that has no points of its own earns none.")
+    if any(one.points for one in outcomes if holds(one)) and not score(test):
+        lacks_core = test.metadata.autograder.get(ALL_OR_NOTHING, False) and not holds(outcomes[0])
+        without = "Without the core of the exercise, the other properties earn no points."
+        said.append(
+            without if lacks_core else "An answer without the property that has no points of its own earns none."
+        )
     if len(outcomes) > 1 and [one.name for one in outcomes if not holds(one)] == [properties.VISIBLE]:
         said.append("Only the visible part of the test fails, which costs a tenth of the points.")
     if any(one.get("tries") for one in outcomes if not holds(one)):
