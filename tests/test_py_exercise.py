@@ -351,6 +351,7 @@ def test_the_text_is_kept_and_reset(chromium, chapter):
     start = py_exercise.material(released(), ADAM).start
     assert exercise.code == start
     exercise.write("x = 1\n")
+    exercise.tab.page.wait_for_function("() => Object.values(localStorage).includes('x = 1\\n')")
     exercise.open(chapter)
     assert exercise.code == "x = 1\n"
     exercise.box.get_by_role("button", name="Reset").click()

@@ -360,7 +360,10 @@ def _in_each_rank(rank: int, world_size: int, todo: list[tuple[Callable, tuple]]
     found = []
     for run, args in todo:
         dist.barrier()
-        found.append(run(rank, world_size, *args))
+        try:
+            found.append(run(rank, world_size, *args))
+        except SystemExit:  # to `ranks`, the end of a program that ends well
+            raise RuntimeError("the process of this rank was ended by sys.exit") from None
     dist.barrier()
     return found
 

@@ -127,15 +127,13 @@ def _crosses(sizes: dict[str, int], names: str | tuple[str, ...], per_node: int)
 @check(GROUPS, points=0.75)
 def groups_of_two_nodes_are_found(crosses_nodes, rank_groups, *, rng):
     """A group crosses nodes if its ranks, in blocks of `per_node`, lie in more than one block."""
-    for sizes in _meshes(rng):
-        questions = {
-            f"names {names!r}, {per_node} ranks per node": (dict(sizes), names, per_node)
-            for names, per_node in itertools.product(_choices(sizes)[:6], (1, 2, 3, 4, 8))
-        }
-        right = {words: _crosses(*question) for words, question in questions.items()}
-        yield Call(
-            _ask, crosses_nodes, rank_groups, questions, sees=_fitting, gives=Crossing(right), name=f"sizes {sizes}"
-        )
+    questions = {
+        f"sizes {sizes}, names {names!r}, {per_node} ranks per node": (dict(sizes), names, per_node)
+        for sizes in _meshes(rng)
+        for names, per_node in itertools.product(_choices(sizes)[:6], (1, 2, 3, 4, 8))
+    }
+    right = {words: _crosses(*question) for words, question in questions.items()}
+    yield Call(_ask, crosses_nodes, rank_groups, questions, sees=_fitting, gives=Crossing(right), name="four meshes")
 
 
 # ---- 2 · make_groups ----
