@@ -84,3 +84,42 @@ def test_the_best_size_is_the_smaller_of_two(b):
     best = min(a / (r - b) if b < r else float("inf"), (a * total / r) ** 0.5)
     tried = min(last_arrival(size, a, b, r, total) for size in np.geomspace(0.1, 30, 3000))
     assert last_arrival(best, a, b, r, total) == pytest.approx(tried, rel=1e-4)
+
+
+class Chain(torch.nn.Module):
+    """An embedding, four layers and a head, which may be tied to the embedding."""
+
+    def __init__(self, tied=False):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(500, 16)
+        self.layers = torch.nn.Sequential(*[torch.nn.Linear(16, 16, bias=False) for _ in range(4)])
+        self.head = torch.nn.Linear(16, 500, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.layers(self.embedding(tokens)))
+
+
+def buckets_of_ddp(rank, world_size, tied, views):
+    """DDP's buckets after three steps, as the places of their parameters, and how many tensors hold the gradients."""
+    model = Chain(tied)
+    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=2000 / 2**20, gradient_as_bucket_view=views)
+    for _ in range(3):
+        ddp.zero_grad()
+        ddp(torch.arange(7)).sum().backward()
+    held = {param.grad.untyped_storage().data_ptr() for param in model.parameters()}
+    return ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"], len(held)
+
+
+@pytest.mark.parametrize(
+    ("tied", "views", "expected"),
+    [
+        (False, False, ("5, 4 3, 2 1, 0", 6)),
+        (False, True, ("5, 4 3, 2 1, 0", 4)),  # the gradients are parts of the buckets, and no second copy
+        (True, True, ("4 3, 2 1, 0", 3)),  # the head's gradient is the embedding's, and comes last
+    ],
+)
+def test_ddp_splits_no_gradient_and_sends_the_embeddings_last(tied, views, expected):
+    [found] = ranks.run(buckets_of_ddp, 1, (tied, views), echo=False)
+    assert tuple(found) == expected
