@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 
 import ranks
 from autograder.checks.launch import diagnosis
@@ -164,3 +165,8 @@ def test_torch_still_does_what_the_chapter_says_of_agents_and_times():
         "likely close to the time the work was 'enqueued'- not necessarily started c10::time_t time_created_" in words
     )
     assert "timing must also be enabled for compute_duration" in words
+    nccl = " ".join(header.with_name("ProcessGroupNCCL.hpp").read_text().replace("//", " ").split())
+    assert "Enable recording start-events for all ProcessGroupNCCL collectives" in nccl  # by TORCH_NCCL_ENABLE_TIMING
+    detail = header.with_name("FlightRecorderDetail.hpp").read_text()
+    assert "if (r.start_ != nullptr)" in detail and "e.time_discovered_started_.has_value()" in detail
+    assert 'mkdtemp(prefix="torchelastic_")' in inspect.getsource(DefaultLogsSpecs)  # of error files, below /tmp

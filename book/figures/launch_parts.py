@@ -53,7 +53,7 @@ def still() -> tuple[str, str]:
     middle = STORE + STORE_WIDE / 2
     marks += _arrow(middle, BUS, middle, AGENT + HIGH, "store-tip")
     marks.append(_line(f"M{ends[0]} {BUS}H{ends[-1]}", "var(--rank-1)"))
-    marks.append(label(ends[-1], BUS - 6, "addresses", anchor="middle"))
+    marks.append(label(ends[-1], BUS - 6, "meet", anchor="middle"))
     marks += [_line(f"M{x} {BUS}V{RANK_ROW}", "var(--rank-1)") for x in ends]
     marks.append(box(0, DISK, WIDE, 26 + 17 * len(FILES), "node-network"))
     marks.append(label(10, DISK + 18, "shared disk", "still-title"))
