@@ -79,19 +79,29 @@ def test_a_page_gets_the_picture_its_alternative_and_its_caption(shown):
 
 def test_only_the_hung_rank_of_a_hang_does_not_wait_in_the_all_reduce():
     hang = live_figure.module("hang")
-    picture, alt = hang.still(minutes="7")
-    assert picture.count("waits, GPU at 100 %") == hang.RANKS - 1 and picture.count("stuck in its data loader") == 1
-    assert ">7:00<" in picture and "For 7 minutes" in alt
+    picture, alt = hang.still(budget="20")
+    assert picture.count("started, not completed") == hang.RANKS - 1 and picture.count("stuck: has not called") == 1
+    assert re.findall(r">([\d:]+) to restart<", picture) == ["10:00", "18:20"] and "leaves 18:20" in alt
+    bars = [
+        float(x)
+        for x in re.findall(r'width="([\d.]+)" height="20"[^>]*/><text[^>]*>[^<]*(?:wait|to restart)<', picture)
+    ]
+    assert bars[0] == bars[1] and bars[2] == pytest.approx(bars[3] / 11, abs=0.01)  # to scale
 
 
 def test_every_rank_of_a_job_has_a_watchdog_and_every_node_an_agent():
     picture, alt = live_figure.module("launch_parts").still()
-    assert re.findall(r">rank (\d)<", picture) == list("01234567") and picture.count(">watch<") == 8
+    assert re.findall(r">rank (\d)<", picture) == list("0123") and picture.count(">watchdog<") == 4
     assert picture.count(">agent (torchrun)<") == 2 and picture.count(">store<") == 1 and "watchdog" in alt
-    level = [tuple(map(float, line)) for line in re.findall(r"M([\d.]+) ([\d.]+)L([\d.]+) \2\"", picture)]
     (store,) = re.findall(r'x="([\d.]+)"[^>]*>store<', picture)
-    left, right = sorted((x, to) for x, _, to in level)  # an arrow from each agent ends at the store
-    assert left[0] < left[1] < float(store) < right[1] < right[0]
+    arrows = re.findall(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"[^>]*#store-tip', picture)
+    left, right, below = sorted(arrows, key=lambda arrow: (arrow[1] != arrow[3], float(arrow[0])))  # two are level
+    assert float(left[0]) < float(left[2]) < float(store) < float(right[2]) < float(right[0])
+    assert below[0] == below[2] == store  # from the line that joins the four ranks
+    (line,) = re.findall(r'd="M([\d.]+) ([\d.]+)H([\d.]+)"', picture)
+    joined = [float(x) for x in re.findall(rf'd="M([\d.]+) {line[1]}V', picture)]
+    assert below[1] == line[1] and len(joined) == 4 and (joined[0], joined[-1]) == (float(line[0]), float(line[2]))
+    assert all(setting in picture for setting in ("--log-dir", "TORCH_FR_DUMP_TEMP_FILE"))
 
 
 @pytest.mark.parametrize("wrong", ["two_nods", "two_nodes grup=3", "two_nodes group=x", "two_nodes machine=H1"])

@@ -43,6 +43,7 @@ SRUN = """
 while [[ $1 == --* ]]; do shift; done
 echo "$CHECKPOINT_DIR ${RESUME_FROM:-}" > started
 echo "$* share=${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-0}" > command
+if [ "${TORCH_FR_DUMP_TEMP_FILE:-}" ]; then echo dump > "${TORCH_FR_DUMP_TEMP_FILE}0"; fi
 if [ "$SAVES" ]; then
     mkdir -p "$CHECKPOINT_DIR/step_$(printf %08d "$SAVES")"
     echo "$SAVES" > "$CHECKPOINT_DIR/step"
@@ -139,6 +140,14 @@ def test_an_agent_that_restarts_its_ranks_gets_a_new_store(submit, script):
     command = (submit.folder / "command").read_text()
     restarts = re.search(r"--max-restarts=(\d+)", command)
     assert not (restarts and int(restarts[1])) or "share=1" in command
+
+
+def test_dumps_and_error_files_of_each_start_stay_beside_the_checkpoint(submit):
+    for restarts in (None, 1):
+        submit("train.sbatch", status=1, restarts=restarts)
+        logs = submit.folder / "runs" / f"logs-1234567-{restarts or 0}"
+        assert [path.name for path in logs.rglob("*") if path.is_file()] == ["rank_0"]  # and the folder was there
+        assert f"--log-dir={logs} " in (submit.folder / "command").read_text()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

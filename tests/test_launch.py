@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -17,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 
 import ranks
 from autograder.checks.launch import diagnosis
@@ -164,3 +166,36 @@ def test_torch_still_does_what_the_chapter_says_of_agents_and_times():
         "likely close to the time the work was 'enqueued'- not necessarily started c10::time_t time_created_" in words
     )
     assert "timing must also be enabled for compute_duration" in words
+    nccl = " ".join(header.with_name("ProcessGroupNCCL.hpp").read_text().replace("//", " ").split())
+    assert "Enable recording start-events for all ProcessGroupNCCL collectives" in nccl  # by TORCH_NCCL_ENABLE_TIMING
+    detail = header.with_name("FlightRecorderDetail.hpp").read_text()
+    assert "if (r.start_ != nullptr)" in detail and "e.time_discovered_started_.has_value()" in detail
+    assert 'mkdtemp(prefix="torchelastic_")' in inspect.getsource(DefaultLogsSpecs)  # of error files, below /tmp
+
+
+def test_torchs_analyzer_still_tells_the_hangs_apart_as_the_chapter_says(tmp_path):
+    """The rows of the table, by their dumps: a rank is missing, differs, or has not started; all have started."""
+    group = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
+    fixed = {"pg_id": 0, "p2p_seq_id": 0, "process_group": ("0", "default_pg"), "is_p2p": False, "time_created_ns": 0}
+    fixed |= {"input_sizes": [[8]], "output_sizes": [[8]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    fixed |= {f"time_discovered_{state}_ns": None for state in ("started", "completed")}
+    fixed |= {"retired": False, "timeout_ms": 600_000, "frames": [], "record_id": 0, "op_id": 1, "collective_seq_id": 1}
+
+    def says(*states, name="nccl:all_reduce"):
+        """What it prints of three ranks: a state, or "" for a rank that has not called, or None for no dump."""
+        for path in tmp_path.iterdir():
+            path.unlink()
+        for rank, state in enumerate(states):
+            entry = {**fixed, "state": state, "profiling_name": name if rank == 2 else "nccl:all_reduce"}
+            dump = {"version": "2.10", "pg_config": group, "entries": [entry] if state else []}
+            if state is not None:
+                (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump))
+        command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", tmp_path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        return done.stdout + done.stderr
+
+    assert "missing ranks: {2}" in says("started", "started", "")
+    assert "COLLECTIVE_TYPE_MISMATCH" in says("started", "started", "started", name="nccl:all_gather")
+    assert "COLLECTIVE_STATE_MISMATCH" in says("started", "started", "scheduled")
+    assert not re.search("missing|MISMATCH", says("started", "started", "started"))
+    assert "Missing dump files from ranks {2}" in says("started", "started", None)

@@ -1,49 +1,68 @@
-"""The time line of a hang under NCCL: from the call that one rank does not make to the next step after the restart."""
+"""A hang under NCCL: what each part does from the missed call to the next step, and what the timeout leaves."""
 
 from __future__ import annotations
 
 from drawing import box, drawing, label
 
-CAPTION = "A hang, from the missed call to the next step. Time is not to scale"
+CAPTION = "A hang, and what two timeouts leave of the minutes that an interruption may cost"
 #: In units of the picture: where the rows begin, a row, a bar, and the moments on the line.
-LEFT, ROW, BAR, TOP = 62, 30, 20, 44
-CALL, TIMEOUT, KILLED, STARTED, LOADED, END = 120, 262, 286, 348, 384, 432
-MINUTES = 10
+LEFT, ROW, BAR, TOP = 52, 28, 20, 22
+CALL, TIMEOUT, KILLED, STARTED, LOADED, END = 86, 226, 254, 302, 332, 364
 RANKS, HUNG = 4, 2
+#: Minutes: the timeouts that are compared, PyTorch's for NCCL and the one that torchtitan sets after the first step.
+TIMEOUTS = (10, 100 / 60)
 
 
-def still(minutes: str = str(MINUTES)) -> tuple[str, str]:
-    """The picture and its text alternative. minutes: the timeout of the group."""
+def still(budget: str) -> tuple[str, str]:
+    """The picture and its text alternative. budget: the minutes that an interruption may cost in all."""
     marks = []
-    bottom = TOP + (RANKS + 1) * ROW
-    for x, text in ((CALL, "0:00"), (TIMEOUT, f"{int(minutes)}:00")):
-        marks.append(f'<path class="still-box" d="M{x} {TOP - 12}V{bottom}"/>')
-        marks.append(label(x, TOP - 18, text, anchor="middle"))
+    rows = TOP + (RANKS + 2) * ROW
+    for x, text in ((CALL, "missed call"), (TIMEOUT, "timeout")):
+        marks.append(f'<path class="still-box" d="M{x} {TOP - 4}V{rows - 6}"/>')
+        marks.append(label(x, TOP - 9, text, anchor="middle"))
     for rank in range(RANKS):
         y = TOP + ROW * rank
-        marks.append(label(LEFT - 8, y + 14, f"rank {rank}", "still-title", "end"))
+        marks.append(label(LEFT - 6, y + 14, f"rank {rank}", "still-title", "end"))
         marks += _bar(LEFT, CALL, y, "node-gpu", "step")
         if rank == HUNG:
-            marks += _bar(CALL, KILLED, y, "still-box", "stuck in its data loader")
+            marks += _bar(CALL, KILLED, y, "still-box", "stuck: has not called", (CALL + TIMEOUT) / 2)
         else:
-            marks += _bar(CALL, TIMEOUT, y, "node-switch", "waits, GPU at 100 %")
-        if rank != HUNG:
+            marks += _bar(CALL, TIMEOUT, y, "node-switch", "started, not completed")
             marks += _bar(TIMEOUT, KILLED, y, "node-port", "end")
         marks += _bar(STARTED, LOADED, y, "node-gpu", "load")
         marks += _bar(LOADED, END, y, "node-gpu", "step")
     y = TOP + ROW * RANKS
-    marks.append(label(LEFT - 8, y + 14, "agent", "still-title", "end"))
-    marks += _bar(LEFT, TIMEOUT, y, "still-box", "all processes live: nothing to do")
+    marks.append(label(LEFT - 6, y + 14, "agent", "still-title", "end"))
+    marks += _bar(LEFT, TIMEOUT, y, "still-box", "all live: nothing to do", (CALL + TIMEOUT) / 2)
     marks += _bar(TIMEOUT, STARTED, y, "node-port", "kill, start")
-    marks.append(label(TIMEOUT + 4, 12, "watchdogs: dump, end"))
+    marks.append(label(LEFT - 6, y + ROW + 14, "you", "still-title", "end"))
+    marks += _bar(CALL, TIMEOUT, y + ROW, "still-box", "ncclras, py-spy")
+    marks += _bar(TIMEOUT, END, y + ROW, "still-box", "dumps, torchfrtrace")
+    whole = float(budget)
+    marks.append(label(0, rows + 18, f"What a timeout leaves of {_clock(whole)}, to scale"))
+    for row, minutes in enumerate(TIMEOUTS):
+        y, noticed = rows + 28 + ROW * row, LEFT + (END - LEFT) * minutes / whole
+        marks.append(label(LEFT - 6, y + 14, _clock(minutes), "still-title", "end"))
+        marks += _bar(LEFT, noticed, y, "node-switch", "wait")
+        marks += _bar(noticed, END, y, "still-box", f"{_clock(whole - minutes)} to restart")
     alt = (
-        f"Four ranks and the agent over time. At 0:00 ranks 0, 1 and 3 call an all-reduce and rank {HUNG} is stuck in "
-        f"its data loader. For {int(minutes)} minutes the GPUs of the others wait, at 100 percent, and the agent sees "
-        "four living processes. Then their watchdogs write a dump and end their processes. The agent kills the rest "
-        "and starts all ranks again, which load the checkpoint and take the next step."
+        f"Four ranks, the agent and you over time. Ranks 0, 1 and 3 call an all-reduce, which starts and does not "
+        f"complete; rank {HUNG} is stuck and has not called it. The agent sees four living processes, and you can ask "
+        "ncclras and py-spy. At the timeout the watchdogs of the others write dumps, which torchfrtrace reads, and end "
+        "their processes. The agent kills the rest and starts all ranks again, which load the checkpoint and take the "
+        f"next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of {_clock(TIMEOUTS[0])} "
+        f"leaves {_clock(whole - TIMEOUTS[0])}, one of {_clock(TIMEOUTS[1])} leaves {_clock(whole - TIMEOUTS[1])}."
     )
-    return drawing(END + 4, bottom + 4, marks), alt
+    return drawing(END + 2, rows + 28 + ROW * len(TIMEOUTS), marks), alt
 
 
-def _bar(start: float, end: float, y: float, kind: str, text: str) -> list[str]:
-    return [box(start, y, end - start, BAR, kind, 2), label((start + end) / 2, y + 14, text, anchor="middle")]
+def _clock(minutes: float) -> str:
+    """Minutes and seconds, such as 1:40."""
+    seconds = round(60 * minutes)
+    return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+def _bar(start: float, end: float, y: float, kind: str, text: str, middle: float = 0) -> list[str]:
+    """A bar with a text in its middle, or around another place."""
+    text = label(middle or (start + end) / 2, y + 14, text, anchor="middle")
+    return [box(start, y, end - start, BAR, kind, 2), text]

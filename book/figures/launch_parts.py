@@ -1,15 +1,25 @@
-"""Who watches whom in a job: the scheduler, an agent per node, the store, the ranks with their watchdogs, the disk."""
+"""Who acts on whom in a job: the scheduler, an agent per node, the store, the ranks with their watchdogs, the disk."""
 
 from __future__ import annotations
 
 from drawing import box, drawing, label
 
-CAPTION = "The parts of a job on two nodes. Arrows point from who acts to what is acted on"
+CAPTION = (
+    "The parts of a job on two nodes. Arrows point from who acts to what is acted on. Without --log-dir and "
+    "TORCH_FR_DUMP_TEMP_FILE, error files and dumps stay on the nodes"
+)
 #: In units of the picture: a node, a rank, and where the rows begin.
-NODE, GAP, RANK, RANKS = 206, 20, 40, 4
+NODE, GAP, EDGE, RANK, RANKS = 172, 16, 8, 74, 2
 WIDE = 2 * NODE + GAP
-SCHEDULER, FRAME, AGENT, RANK_ROW, DISK = 4, 66, 84, 158, 262
-FRAME_HIGH = 166
+SCHEDULER, FRAME, AGENT, BUS, RANK_ROW, DISK = 4, 62, 76, 128, 144, 246
+AGENT_WIDE, STORE, STORE_WIDE = 98, 120, 44
+FRAME_HIGH, HIGH = 154, 26
+#: What is on the disk, and who writes it.
+FILES = (
+    "rank 0: the checkpoint",
+    "each rank: error.json and output, --log-dir",
+    "each watchdog: a dump, TORCH_FR_DUMP_TEMP_FILE",
+)
 #: Behind a label that crosses a line.
 HALO = "paint-order:stroke;stroke:var(--pst-color-background);stroke-width:4px"
 
@@ -17,46 +27,60 @@ HALO = "paint-order:stroke;stroke:var(--pst-color-background);stroke-width:4px"
 def still() -> tuple[str, str]:
     """The picture and its text alternative."""
     marks = [
-        '<marker id="launch-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path d="M0 0L8 4L0 8z" fill="currentcolor"/></marker>',
-        *_titled(0, SCHEDULER, WIDE, 28, "scheduler (Slurm)", "node-switch"),
+        *(_tip(name, color) for name, color in (("launch-tip", "currentcolor"), ("store-tip", "var(--rank-1)"))),
+        *_titled(0, SCHEDULER, WIDE, HIGH, "scheduler (Slurm)", "node-switch"),
+        *_titled(STORE, AGENT, STORE_WIDE, HIGH, "store", "node-port"),
     ]
+    ends = []
     for node in (0, 1):
         left = node * (NODE + GAP)
         marks.append(box(left, FRAME, NODE, FRAME_HIGH, "node-frame", 4))
-        middle = left + NODE / 2
-        marks += _arrow(middle, SCHEDULER + 28, middle, AGENT)
-        marks.append(label(middle + 6, 50, "starts, SIGTERM"))
-        agent = 96 if node == 0 else NODE - 20
-        marks += _titled(left + 10, AGENT, agent, 28, "agent (torchrun)", "node-gpu")
+        marks.append(label(left + EDGE, FRAME + FRAME_HIGH - 8, f"node {node}", "still-title"))
+        marks += _arrow(left + 40, SCHEDULER + HIGH, left + 40, AGENT)
+        marks.append(label(left + 46, 50, "starts, SIGTERM"))
+        marks += _titled(left + EDGE, AGENT, AGENT_WIDE, HIGH, "agent (torchrun)", "node-gpu")
         for place in range(RANKS):
-            x = left + 10 + place * (RANK + 9)
-            marks += _arrow(x + RANK / 2, AGENT + 28, x + RANK / 2, RANK_ROW)
-            marks += _titled(x, RANK_ROW, RANK, 28, f"rank {node * RANKS + place}", "node-gpu")
-            marks += _titled(x, RANK_ROW + 30, RANK, 18, "watch", "node-port")
-        marks.append(label(left + 12, AGENT + 46, "starts, looks every 0.1 s, kills", style=HALO))
-        marks.append(label(left + 12, FRAME + FRAME_HIGH - 8, f"node {node}", "still-title"))
-    store, wide = 128, 68
-    marks += _titled(store, AGENT, wide, 28, "store", "node-port")
-    marks += _arrow(10 + 96, AGENT + 14, store, AGENT + 14)
-    marks += _arrow(NODE + GAP + 10, AGENT + 14, store + wide, AGENT + 14)
-    marks += _titled(0, DISK, WIDE, 28, "shared disk: the checkpoint, logs, error files, dumps", "node-network")
-    for node in (0, 1):
-        middle = node * (NODE + GAP) + NODE / 2
-        marks += _arrow(middle, RANK_ROW + 50, middle, DISK)
+            x = left + EDGE + place * (RANK + 8)
+            marks += _titled(x, RANK_ROW, RANK, HIGH, f"rank {node * RANKS + place}", "node-gpu")
+            marks += _titled(x, RANK_ROW + HIGH + 2, RANK, 18, "watchdog", "node-port")
+            start = x + 22 if place == 0 else left + EDGE + AGENT_WIDE - 4
+            marks += _arrow(start, AGENT + HIGH, start, RANK_ROW)
+            marks += _arrow(x + RANK - 14, RANK_ROW + HIGH + 20, x + RANK - 14, DISK)
+            ends.append(x + RANK - 14)
+        marks.append(label(left + EDGE + 28, AGENT + HIGH + 15, "looks, kills", style=HALO))
+    marks += _arrow(EDGE + AGENT_WIDE, AGENT + HIGH / 2, STORE, AGENT + HIGH / 2, "store-tip")
+    marks += _arrow(NODE + GAP + EDGE, AGENT + HIGH / 2, STORE + STORE_WIDE, AGENT + HIGH / 2, "store-tip")
+    middle = STORE + STORE_WIDE / 2
+    marks += _arrow(middle, BUS, middle, AGENT + HIGH, "store-tip")
+    marks.append(_line(f"M{ends[0]} {BUS}H{ends[-1]}", "var(--rank-1)"))
+    marks.append(label(ends[-1], BUS - 6, "meet", anchor="middle"))
+    marks += [_line(f"M{x} {BUS}V{RANK_ROW}", "var(--rank-1)") for x in ends]
+    marks.append(box(0, DISK, WIDE, 26 + 17 * len(FILES), "node-network"))
+    marks.append(label(10, DISK + 18, "shared disk", "still-title"))
+    marks += [label(10, DISK + 36 + 17 * row, text) for row, text in enumerate(FILES)]
     alt = (
         "The scheduler starts an agent, torchrun, on each of two nodes and sends it SIGTERM. Each agent starts the "
-        "four ranks of its node, looks at them ten times a second and kills them. Inside each rank a watchdog thread "
-        "looks at its operations. Both agents meet at a store, which is on the first node. All ranks write to a shared "
-        "disk: the checkpoint, logs, error files and dumps."
+        "two ranks of its node, looks at them and kills them. Inside each rank a watchdog thread looks at its "
+        "operations. Both agents and all ranks meet at a store, which is on the first node. On a shared disk rank 0 "
+        "writes the checkpoint, each rank its error file and its output, where --log-dir says, and each watchdog a "
+        "dump, where TORCH_FR_DUMP_TEMP_FILE says."
     )
-    return drawing(WIDE, DISK + 32, marks), alt
+    return drawing(WIDE, DISK + 28 + 17 * len(FILES), marks), alt
 
 
 def _titled(x: float, y: float, width: float, height: float, text: str, kind: str) -> list[str]:
     return [box(x, y, width, height, kind), label(x + width / 2, y + height / 2 + 4, text, anchor="middle")]
 
 
-def _arrow(x: float, y: float, to_x: float, to_y: float) -> list[str]:
-    line = f'd="M{x:g} {y:g}L{to_x:g} {to_y:g}" stroke="currentcolor" fill="none"'
-    return [f'<path {line} marker-end="url(#launch-tip)"/>']
+def _tip(name: str, color: str) -> str:
+    size = 'viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+    return f'<marker id="{name}" {size} orient="auto"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
+
+
+def _line(path: str, color: str, tip: str = "") -> str:
+    return f'<path d="{path}" stroke="{color}" fill="none"{tip}/>'
+
+
+def _arrow(x: float, y: float, to_x: float, to_y: float, tip: str = "launch-tip") -> list[str]:
+    color = "var(--rank-1)" if tip == "store-tip" else "currentcolor"
+    return [_line(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", color, f' marker-end="url(#{tip})"')]
