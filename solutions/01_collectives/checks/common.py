@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.checking.cases import Case, close, clue, complaint, fact
-from autograder.checking.expect import count_of_ranks, expect_close, fail
+from autograder.checking.expect import CheckFailed, count_of_ranks, expect_close, fail
 from autograder.checking.replay import Recording, Sent, expect_same_alone, run_recorded
 from autograder.checking.stage import apart
 from ranks.ledger import Ledger
@@ -232,6 +232,24 @@ def run_tries(function: Any, tries: list[Try]) -> None:
     _, messages, after = _run(function, tries)
     for one, of_try, ledger in zip(tries, after, messages, strict=True):
         one.judge(of_try, ledger)
+
+
+def expect_no_padding(function: Any, lengths: Iterable[int], make: Callable[[int], Try]) -> None:
+    """Chunks of unequal lengths travel as they are, and not padded to the longest. make: the try of so many elements.
+
+    Whatever else is wrong with such chunks costs another property.
+    """
+    for numel in lengths:
+        one = make(numel)
+        n = len(one.given)
+        try:
+            _, (ledger,), _ = _run(function, [one])
+        except CheckFailed:
+            continue
+        sizes = chunk_bytes(numel, n)
+        if (got := ledger.bytes_sent()) == [(n - 1) * sizes[0]] * n:
+            text = f"the ranks sent {got} bytes, as if all chunks had the length of the longest: they have {sizes} bytes"
+            fail(text, f"{count_of_ranks(n)}, {one.name}", got)
 
 
 def _run(function: Any, tries: list[Try]) -> tuple[list[list[Sent]], list[Ledger], list[list[Held]]]:
