@@ -145,7 +145,7 @@ def test_the_chapter_counts_the_tokens_of_one_micro_batch_for_llama_3(glued):
     measured = by_the_theorem * (0.564 / 0.4) / 0.97  # the planner's share of the peak, and a port's
     least, most = (float(f"{tokens:.2g}") for tokens in (by_the_theorem, measured))
     assert glued["llama_needs"] == f"{least:,.0f} to {most:,.0f}"
-    assert glued["llama_share"] == f"{100 * by_the_theorem / 8192:.0f} to {100 * measured / 8192:.0f}"
+    assert by_the_theorem < 8192 < measured < 2 * 8192  # N sequences of a chunk hide those of the next for N = 2
 
 
 def test_short_vectors_are_priced_five_times_too_high_by_simple(glued):
