@@ -9,7 +9,7 @@ import pytest
 
 import ranks
 from autograder.answers import wrong
-from autograder.checks.costs import common, diagnosis
+from autograder.checks.costs import common, diagnosis, steps
 from autograder.lessons import notebook
 from tests.helpers import right_answers
 
@@ -136,6 +136,16 @@ def test_the_practice_cluster_is_the_graded_one(lesson):
             messages = [tuple(rng.sample(range(48), 2)) for _ in range(rng.choice((1, 3, 40)))]
             graded = diagnosis._Cluster(6, fault, 2.5, 0, 1).seconds(messages, 1e9)
             assert practice.seconds(messages, 1e9) == pytest.approx(graded, rel=0.06), (fault, messages)
+
+
+def test_the_practice_job_is_the_graded_one(lesson):
+    """Each slow part costs in the notebook's job what it does in the grader's; links hide, as the notebook says."""
+    for slow in (None, *steps.HEALTHY):
+        practice, graded = lesson["Job"](slow, 4.0), steps._Job(slow, 4.0, 0, 1)
+        for tokens, piece in ((1, 1e6), (1, 4e9), (8192, 25e6), (1e6, 4e9), (3000, 1e7)):
+            assert practice.seconds(tokens, piece) == pytest.approx(graded.seconds(tokens, piece) * 1.025, rel=0.026)
+    took = [steps._Job(slow, 4.0, 0, 1).seconds(8192, 25e6) for slow in (None, "links")]
+    assert took[0] == took[1] == pytest.approx(0.124, abs=5e-4)
 
 
 def test_the_chapter_counts_the_tokens_of_one_micro_batch_for_llama_3(glued):
