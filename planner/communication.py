@@ -6,6 +6,7 @@ computation is taken off: a hidden message still costs `OVERLAP_COST` of its tim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from planner.arithmetic import Pair, Step, matmul_share
@@ -21,16 +22,26 @@ def exposed(seconds: float, hidden: float) -> float:
 
 
 def tokens_to_hide(
-    cluster: Cluster, group_size: int, stride: int = 1, precision: str = "bf16", sent: float = 4
+    cluster: Cluster,
+    group_size: int,
+    stride: int = 1,
+    precision: str = "bf16",
+    sent: float = 4,
+    piece: float = math.inf,
 ) -> Pair:
     """Lesson 02: tokens per GPU and micro-batch from which a dense model's gradients can hide, at least and at most.
 
     At least: links at their nominal rate and a GPU at `LEAST_SHARE`. At most: both as fast as they were measured.
-    sent: bytes per parameter; 4 for a reduce-scatter in float32.
+    sent: bytes per parameter; 4 for a reduce-scatter in float32. piece: bytes of gradients in one reduce-scatter, whose
+    start-ups count in full at both ends; by default there is only one, so long that they do not count.
     """
-    peak = cluster.flops[precision]
-    least = LEAST_SHARE * peak / cluster.bandwidth(group_size, stride)
-    most = matmul_share(cluster, precision) * peak / cluster.effective_bandwidth(group_size, stride)
+    peak, reached = cluster.flops[precision], cluster.effective_bandwidth(group_size, stride)
+    besides = 0.0  # seconds per byte sent, besides the link's
+    if piece < math.inf:
+        seconds = cluster.reduce_scatter_seconds(piece, group_size, stride)
+        besides = seconds * group_size / (group_size - 1) / piece - 1 / reached
+    least = LEAST_SHARE * peak * (1 / cluster.bandwidth(group_size, stride) + besides)
+    most = matmul_share(cluster, precision) * peak * (1 / reached + besides)
     return sent / 4 * least, sent / 4 * most
 
 

@@ -268,9 +268,20 @@ def test_the_band_of_tokens_goes_from_nominal_links_to_measured_ones():
 
 def test_lesson_02_leaves_the_diagonal_where_its_tokens_no_longer_hide_gradients():
     cell = chapter("02_costs", "counts, counts / 8")
-    diagonal, overlap, _ = (line.get_ydata() for line in cell["ax"].lines)
-    enough = cell["batch"] / cell["counts"] >= int(cell["glued"]["knee"].replace(",", ""))
-    assert [bool(on) for on in np.isclose(overlap, diagonal)] == enough.tolist()
+    diagonal, *overlap = (line.get_ydata() for line in cell["ax"].lines[:3])
+    for edge, knee in zip(overlap, cell["knees"], strict=True):
+        assert np.isclose(edge, diagonal).tolist() == (cell["counts"] <= knee).tolist()
+    assert cell["glued"]["knee_gpus"] == " to ".join(f"{2**19 / tokens:.0f}" for tokens in (2987, 1978))
+
+
+def test_start_ups_raise_the_tokens_as_the_messages_get_shorter():
+    """A reduce-scatter of one layer of Llama 3 8B, by the prices of `ranks.cluster`; endless pieces have none."""
+    for n in (64, 512, 4096):
+        alone, layer = communication.tokens_to_hide(H100, n), communication.tokens_to_hide(H100, n, piece=872e6)
+        seconds = H100.reduce_scatter_seconds(872e6, n) * n / (n - 1)
+        assert layer[1] == pytest.approx(0.564 * PEAK * seconds / 872e6)
+        assert layer[0] - alone[0] == pytest.approx(0.4 / 0.564 * (layer[1] - alone[1]))
+        assert communication.tokens_to_hide(H100, n, piece=1e15) == pytest.approx(alone, rel=1e-3)
 
 
 # Nobody types a machine's numbers

@@ -112,14 +112,36 @@ def from_the_whole_cluster_down():
 
 @answer_to("02-ex4-step")
 def step_as_the_longer_of_two_paths():
-    """Takes the step as the longer of two paths, and the computation as a sum of three passes."""
-
-    def compute_time(parameters, tokens, flops, share):
-        return sum([2 * parameters * tokens / flops / share] * 3)
+    """Takes the step as the longer of two paths, and finds each price as a difference of two experiments."""
 
     def step_time(compute, communication, micro_batches):
         begins = compute * (1 - 2 / (3 * micro_batches))
         return np.maximum(compute, begins + communication)
+
+    def what_is_slow(seconds):
+        prices = {
+            "gpu": (seconds(4e6, GRADIENTS) - seconds(1e6, GRADIENTS)) / 3e6,
+            "start-ups": (seconds(1, 1e6) - seconds(1, GRADIENTS)) / (GRADIENTS / 1e6 - 1),
+        }
+        prices["links"] = (seconds(1, GRADIENTS) - prices["start-ups"]) / GRADIENTS
+        worst = max(prices, key=lambda part: prices[part] / HEALTHY[part])
+        return worst if prices[worst] > 1.5 * HEALTHY[worst] else None
+
+
+@answer_to("02-ex4-step")
+def one_experiment_after_the_other():
+    """Asks in three ifs, with tokens and pieces of its own, and numbers of a healthy job that it worked out by hand."""
+
+    def step_time(compute, communication, micro_batches):
+        hidden = min(communication, compute * 2 / micro_batches / 3)
+        return compute + communication - hidden
+
+    def what_is_slow(seconds):
+        if seconds(10**5, 4e9) > 2.2:  # 1.52 s
+            return "gpu"
+        if seconds(10, 2e6) > 0.65:  # 0.41 s
+            return "start-ups"
+        return "links" if seconds(10, 2e9) > 0.016 else None  # 0.0104 s
 
 
 @answer_to("02-ex5-tokens")

@@ -29,7 +29,7 @@ def _drawn(rng, sizes):
 
 @check(ALL_REDUCES, points=0.75)
 def ring_takes_as_long_as_its_rounds(ring_time, *, rng):
-    """ring_time is the time of 2(N−1) rounds, for any number of ranks."""
+    """ring_time is the time of the rounds of both halves, for any number of ranks."""
     yield from _times(ring_time, ring_seconds, _drawn(rng, [5, 4, 2, 3, 7, 64, 1000, int(rng.integers(9, 999))]))
 
 

@@ -1,25 +1,91 @@
-"""Exercises 4 to 6: the time of a step, the tokens that hide its gradients, the roofline of a multiplication."""
+"""Exercises 4 to 6: a step's time and its slow part, the tokens that hide gradients, a multiplication's roofline."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
+from random import Random
+from typing import Any
 
-from autograder.checking.cases import Call, close
+from autograder.checking.cases import Call, close, clue, fact
 from autograder.checking.check import check
+from autograder.checking.stage import Oracle
 from autograder.checks.costs.common import near
 
 STEP, TOKENS, ROOFLINE = "02-ex4-step", "02-ex5-tokens", "02-ex6-roofline"
+#: Bytes of the gradients, and seconds of a healthy job: per token, per byte, and per piece besides its bytes.
+GRADIENTS = 4e9
+HEALTHY = {"gpu": 6e9 / (0.4 * 989e12), "links": 1 / 400e9, "start-ups": 200e-6}
+
+
+@dataclass
+class Blamed:
+    """What what_is_slow returned, and which experiments it made: that tells mistakes apart."""
+
+    said: Any = fact("the slow part")
+    bare: bool = clue()  # gradients in one piece took longer than what hid them
+    pieces: bool = clue()  # so did start-ups of short pieces, which took longer than the bytes
+    computing: bool = clue()  # there were so many tokens that nearly all of the step was computation
+
+
+class _Job:
+    """A job with a slow part, or None, and which experiments were made on it."""
+
+    def __init__(self, slow: str | None, factor: float, noise: float, seed: int):
+        self.random, self.noise, self.made = Random(seed), noise, [(0.0, 0.0, 0.0)]
+        self.prices = {part: price * (factor if part == slow else 1) for part, price in HEALTHY.items()}
+
+    def seconds(self, tokens: float, piece: float) -> float:
+        """What what_is_slow may ask: the seconds of a step."""
+        if not (tokens >= 1 and 1e6 <= piece <= GRADIENTS):
+            raise ValueError(f"seconds takes 1 or more tokens and pieces of 10⁶ to 4·10⁹ bytes, got {tokens}, {piece}")
+        works = [tokens, GRADIENTS, GRADIENTS / piece]
+        self.made.append(tuple(work * price for work, price in zip(works, HEALTHY.values(), strict=True)))
+        computing, sending, starting = (work * price for work, price in zip(works, self.prices.values(), strict=True))
+        begin = computing / 3  # the forward pass
+        return max(computing, begin + sending + starting) * self.random.uniform(1, 1 + self.noise)
+
+    def blamed(self, said: Any) -> Blamed:
+        """The facts about an answer."""
+        bare = any(sending > computing and sending > starting for computing, sending, starting in self.made)
+        pieces = any(starting > computing and starting > sending for computing, sending, starting in self.made)
+        computing = any(computing > 10 * (sending + starting) for computing, sending, starting in self.made)
+        return Blamed(said, bare, pieces, computing)
+
+
+def _job(what_is_slow, rng, slow: str | None, factor: float = 1.0, noise: float = 0.0) -> Call:
+    job = _Job(slow, factor, noise, int(rng.integers(2**32)))
+    name = f"a job whose {slow} takes {factor:.3g} times as long" if slow else "a healthy job"
+    how = {"sees": lambda said, *_: job.blamed(said), "name": name.replace("s takes", "s take")}
+    return Call(what_is_slow, Oracle(job.seconds), gives=Blamed(slow), **how)
 
 
 @check(STEP, points=1)
+def each_slow_part_is_found(what_is_slow, *, rng):
+    """The GPU, the links or the start-ups are found to be slow, each where the others do not hide it."""
+    for _ in range(2):
+        for part in HEALTHY:
+            yield _job(what_is_slow, rng, part, float(rng.uniform(3, 10)))
+
+
+@check(STEP, points=0.25)
+def a_healthy_job_has_none_and_twice_is_slow(what_is_slow, *, rng):
+    """If all is well, None is returned, although measurements vary; a part that is just twice as slow is found."""
+    yield _job(what_is_slow, rng, None, noise=0.05)
+    for part in HEALTHY:
+        yield _job(what_is_slow, rng, part, 2.0)
+        yield _job(what_is_slow, rng, None, noise=0.05)
+
+
+@check(STEP, points=0.5)
 def only_the_last_backward_hides(step_time, *, rng):
     """A step takes its computation and what the last micro-batch's backward pass does not hide of the gradients."""
     for micro_batches in (1, 4, 1, 2, 16, int(rng.integers(3, 40))):
         yield from _steps(step_time, rng, micro_batches, ratios=(1.2, 3.0))
 
 
-@check(STEP, points=0.5)
+@check(STEP, points=0.25)
 def hidden_gradients_cost_nothing(step_time, *, rng):
     """If the last backward pass is longer than the gradients' time, a step takes its computation, and no less."""
     for micro_batches in (1, int(rng.integers(2, 40))):
@@ -43,20 +109,6 @@ def _steps(step_time, rng, micro_batches: int, ratios: tuple[float, ...]):
         because = f"{float(backwards[-1]):.6g} s of backward pass come last"
         expected = near(Fraction(compute) + exposed)
         yield Call(step_time, compute, communication, micro_batches, gives=expected, what="it", because=because)
-
-
-@check(STEP, points=0.5)
-def computation_takes_six_flops(compute_time, *, rng):
-    """The computation takes 6 FLOPs per parameter and token, at the share of the peak that is reached."""
-    because = "2 FLOPs per parameter and token forward, 4 backward, at this share of the peak"
-    for parameters, tokens, flops, share in (
-        (1e9, 8192, 989e12, 0.4),
-        (int(rng.integers(2, 99)), int(rng.integers(2, 99)), float(rng.uniform(10, 99)), 0.25),
-        (7e9, int(rng.integers(100, 9999)), 312e12, 1),
-    ):
-        forward = 2 * Fraction(parameters) * Fraction(tokens)
-        expected = near((forward + 2 * forward) / (Fraction(flops) * Fraction(share)))
-        yield Call(compute_time, parameters, tokens, flops, share, gives=expected, what="it", because=because)
 
 
 def _machine(rng) -> tuple[float, float, float, float]:
