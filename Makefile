@@ -3,7 +3,6 @@
 PYTHON ?= python3
 LESSONS ?=
 RECORD ?=
-MOST ?= 20
 # A folder with a Pyodide, for the exercises on the book's pages; without one they use that of _config.yml.
 PYODIDE ?=
 
@@ -41,7 +40,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(PLANNER) $(BOOK) $(CLASS)
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: all book pdf epub setup lab notebooks handout run grade report audit try mutants page figure check dist newest lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
+.PHONY: all book pdf epub setup lab notebooks handout run grade report audit try page figure check dist newest lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 # The book asks for the notebooks, which one core makes while the other runs the solutions.
@@ -103,9 +102,6 @@ audit: $(COMMAND) ## grade every known wrong and right answer; with RECORD=1, re
 
 try: $(COMMAND) ## release, style, audit and jail of one exercise, in seconds: EXERCISE=02-ex7
 	@$(BIN)/python -m autograder try $(EXERCISE) $(if $(RECORD),--record)
-
-mutants: $(COMMAND) ## grade the solutions with small changes: which checks notice; MOST of each exercise
-	@$(BIN)/python -m autograder mutants $(LESSONS) --most $(MOST)
 
 # Where the variable PYODIDE is set, mypy takes the program to be one for Pyodide, without Linux's calls.
 check: $(COMMAND) ## the quick checks: style, types, order of imports, stale notebooks, what was forgotten

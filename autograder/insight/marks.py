@@ -16,7 +16,6 @@ from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.late import Lateness, of_students
 from autograder.grading.running.run_cells import NOT_TRIED, is_test
-from autograder.insight.answers_as_files import answers_in, given
 from autograder.lessons.course_settings import Settings
 from autograder.lessons.notebook import answer_of, natural
 
@@ -66,10 +65,9 @@ class Submission:
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
     why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
-    tried, and whether it holds. answers: file → what was written
-    (`answers_as_files`). ungraded: the autograder failed on it. beside: what is to be said of other notebooks in its
-    folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points that this has cost.
-    handed_in_by: the student, or somebody of the same group. group: for whom the notebook counts.
+    tried, and whether it holds. ungraded: the autograder failed on it. beside: what is to be said of other notebooks in
+    its folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points that this has
+    cost. handed_in_by: the student, or somebody of the same group. group: for whom the notebook counts.
     """
 
     student: str
@@ -82,7 +80,6 @@ class Submission:
     seeds: dict[str, str] = field(default_factory=dict)
     failures: dict[str, list[dict]] = field(default_factory=dict)
     tried: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
-    answers: dict[str, str] = field(default_factory=dict)
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
@@ -106,8 +103,7 @@ class Submission:
 class ClassMarks:
     """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`).
 
-    strays: files that could be somebody's work and lie where nothing is graded. stubs: lesson → file → what
-    students were given for an answer. own: the course's own settings.
+    strays: files that could be somebody's work and lie where nothing is graded. own: the course's own settings.
     """
 
     root: Path
@@ -115,7 +111,6 @@ class ClassMarks:
     submissions: list[Submission]
     waiting: list[tuple[str, str]]
     strays: list[str] = field(default_factory=list)
-    stubs: dict[str, dict[str, str]] = field(default_factory=dict)
     own: Settings = field(default_factory=Settings)
 
     @property
@@ -170,8 +165,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         one.unreadable_time = submission_files.has_unreadable_time(folder)
         one.late, one.penalty = delays[one.student, one.lesson], penalties[one.student, one.lesson]
     waiting = [job for job in jobs if job not in totals or job in unfinished]
-    stubs = {lesson: given(course, lesson) for lesson in sorted({one.lesson for one in submissions})}
-    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), stubs, course.own)
+    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), course.own)
 
 
 def without_names(course: Course, found: ClassMarks) -> ClassMarks:
@@ -237,7 +231,7 @@ def _students(course: Course) -> list[Student]:
 
 
 def _read_autograded(path: Path, submission: Submission) -> None:
-    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures`, `tried` and `answers`.
+    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures` and `tried`.
 
     It is missing where the autograder failed. What somebody has broken afterwards is left out.
     """
@@ -246,7 +240,6 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         read = nb.metadata.get("autograder", {})
         submission.problem = str(read.get("problem", ""))
         submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
-        submission.answers = {name: "".join(source) for name, source in answers_in(nb).items()}  # a file has lines
         cells = {cell.get("id"): cell for cell in nb.cells}
         for test in nb.cells:
             if not is_test(test) and not scoring.is_question(test):
