@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
+from tqdm import tqdm
 
 from autograder.grading import handed_in, limits
-from autograder.grading.bar import Bar
 from autograder.grading.nbgrader import by_hand, groups, lock
 from autograder.grading.nbgrader.gradebook import (
     Row,
@@ -148,7 +148,10 @@ class Course:
         self._check_setup()
         with lock.held(self.root, "autograder grade"), nbgrader_api.one_engine():
             nbgrader_api.write_settings(self.root, os.path.relpath(self.solutions, self.root))
-            with Bar(hidden=not self._gradable(lessons)) as bar:
+            hidden, every = not self._gradable(lessons), 0.1 if sys.stderr.isatty() else 10.0  # a log needs few lines
+            with tqdm(
+                total=1, desc="preparing", unit="notebook", disable=hidden, mininterval=every, leave=False
+            ) as bar:
                 problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
                 problems += self._follow_gradebook(bar)
             for problem in problems:
@@ -156,7 +159,7 @@ class Course:
             write_whole(self.root / "grades.csv", csv_of(self.rows()))
         return problems
 
-    def _follow_gradebook(self, bar: Bar) -> list[str]:
+    def _follow_gradebook(self, bar: tqdm) -> list[str]:
         """Bring penalties and pages up to date with what people have entered; what went wrong, in at most one line."""
         from autograder.grading.nbgrader.grade_submission import follow_gradebook
 
@@ -165,26 +168,26 @@ class Course:
         self._write_dates(bar)
         with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
             if rewritten := follow_gradebook(self._config()):
-                bar.note(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)")
+                bar.write(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)", file=sys.stderr)
         return [f"feedback pages may be older than the gradebook: {log.problem}"] if log.problem else []
 
-    def _write_dates(self, bar: Bar) -> None:
+    def _write_dates(self, bar: tqdm) -> None:
         """Write the dates of `course.toml` into the gradebook, and say where a person had entered others."""
         from nbgrader.coursedir import CourseDirectory
 
         from autograder.grading.nbgrader import dates
 
         for line in dates.write(CourseDirectory(config=self._config())):
-            bar.note(line)
+            bar.write(limits.printable(line), file=sys.stderr)
 
     def _grade_what_changed(
-        self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: Bar
+        self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: tqdm
     ) -> list[str]:
         """What `grade` does while the bar moves."""
         from autograder.grading.running import workers
 
         for lesson in sorted({lesson for _, lesson in self._gradable(lessons)}):
-            bar.say(f"preparing {lesson}")
+            bar.set_description_str(f"preparing {lesson}")
             self.prepare(lesson)
         torn = self.share()
         self.forget(job for job, whose in self.handed_in_by().items() if job[0] != whose)
@@ -196,9 +199,10 @@ class Course:
             if force or job not in final or done.get("/".join(job)) != self._fingerprint(*job, self._take(*job))
         ]  # fmt: skip
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
-        bar.expect(len(todo) + len(needed))
+        bar.reset(len(todo) + len(needed))
+        bar.leave = bool(todo)
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
-            tasks = pool.prepared(bar.watched(self.task(*job)) for job in todo)
+            tasks = pool.prepared(self.task(*job) for job in todo)
             self.try_solutions(needed, pool, bar)
             return torn + self._grade(todo, tasks, pool, bar)
 
@@ -258,17 +262,17 @@ class Course:
                     return True
         return False
 
-    def _grade(self, todo: list[tuple[str, str]], tasks: Iterable[Task], pool: Workers, bar: Bar) -> list[str]:
+    def _grade(self, todo: list[tuple[str, str]], tasks: Iterable[Task], pool: Workers, bar: tqdm) -> list[str]:
         """Let workers run these submissions, (student, lesson), and write each one's grade as soon as it is known.
 
         tasks: one for each.
         """
         done, problems = self._read_graded(), []
         if todo:
-            bar.say("grading")
+            bar.set_description_str("grading")
         for task, executed, error in pool.run(tasks):
             student, lesson = task.name
-            bar.say(f"graded {student} {lesson}")
+            bar.set_description_str(f"graded {student} {lesson}")
             # Until it is written, it is not graded, whatever was remembered of it.
             if (before := done.pop("/".join(task.name), None)) is not None:
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
@@ -280,11 +284,12 @@ class Course:
                 state = fingerprint
                 if _decided_by_others(executed):
                     again = before is not None and before.removeprefix(ONCE) == fingerprint
-                    bar.note(f"{student} {lesson}: {STARVED_AGAIN.format(student, lesson) if again else STARVED}")
+                    why = STARVED_AGAIN.format(student, lesson) if again else STARVED
+                    bar.write(limits.printable(f"{student} {lesson}: {why}"), file=sys.stderr)
                     state = fingerprint if again else ONCE + fingerprint
                 done["/".join(task.name)] = state
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
-            bar.done(task.name)
+            bar.update()
         return problems
 
     def forget(self, jobs: Iterable[tuple[str, str]]) -> None:
@@ -361,7 +366,7 @@ class Course:
         states = {lesson: self._fingerprint("", lesson) for lesson in lessons}
         return {lesson: state for lesson, state in states.items() if done.get(f"/{lesson}") != state}
 
-    def try_solutions(self, states: dict[str, str], pool: Workers, bar: Bar) -> None:
+    def try_solutions(self, states: dict[str, str], pool: Workers, bar: tqdm) -> None:
         """Grade the solutions of these lessons themselves. states: lesson → fingerprint.
 
         ValueError if one loses a mark: then the tests or the installation are broken, and students must not pay for it.
@@ -371,8 +376,8 @@ class Course:
 
         done = self._read_graded()
         if states:
-            bar.say(f"the lesson's own solution of {', '.join(states)}")
-        for task, executed, error in pool.run([bar.watched(self.task("", lesson)) for lesson in states]):
+            bar.set_description_str(f"the lesson's own solution of {', '.join(states)}")
+        for task, executed, error in pool.run([self.task("", lesson) for lesson in states]):
             lesson = task.name[1]
             if error is not None:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
@@ -383,7 +388,7 @@ class Course:
                     raise ValueError(text)
             done[f"/{lesson}"] = states[lesson]
             write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
-            bar.done(task.name)
+            bar.update()
 
     def grade_one(self, student: str, lesson: str) -> str:
         """Grade one submission in this process; '' or, in one line, why that was not possible."""
