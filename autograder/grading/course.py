@@ -26,7 +26,7 @@ import nbformat
 from tqdm import tqdm
 
 from autograder.grading import handed_in, limits
-from autograder.grading.nbgrader import by_hand, groups, lock
+from autograder.grading.nbgrader import by_hand, lock
 from autograder.grading.nbgrader.gradebook import (
     Row,
     cells_known,
@@ -82,7 +82,7 @@ class Course:
         self.solutions = course_settings.solutions_of(self.root)
         self.timeout, self.jail, self.only = timeout, jail, only
         for student in only:
-            if not (self.root / "submitted" / student).is_dir() and student not in self.own.in_groups():
+            if not (self.root / "submitted" / student).is_dir():
                 near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
                 raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
         self.graded = self.root / "autograded" / ".graded.json"
@@ -107,21 +107,14 @@ class Course:
         return self.own.pick(lessons) if lessons else []
 
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
-        """(student, lesson) of everything handed in, by the student or by somebody of the same group."""
-        return sorted(self.handed_in_by(lessons))
-
-    def handed_in_by(self, lessons: list[str] | None = None) -> dict[tuple[str, str], str]:
-        """(student, lesson) → whose folder holds the hand-in that counts: the student's own, unless in a group."""
+        """(student, lesson) of everything handed in."""
         wanted = lessons or self.lessons()
-        found = handed_in.folders(self.root)
-        there = [(student, name) for student, name in found if name in wanted and not student.startswith(".")]
-        return groups.counting(self.root, self.own, there)
+        return sorted(job for job in handed_in.folders(self.root) if job[1] in wanted and not job[0].startswith("."))
 
     def _gradable(self, lessons: list[str] | None) -> list[tuple[str, str]]:
-        """The submissions that are graded: those that count, and that nbgrader can take for what they are."""
-        counting = self.handed_in_by(lessons).items()
-        wanted = {(whose, job[1]) for job, whose in counting if not self.only or job[0] in self.only}
-        return sorted((student, lesson) for student, lesson in wanted if limits.is_students_name(student))
+        """The submissions that are graded: those that nbgrader can take for what they are."""
+        wanted = (job for job in self.jobs(lessons) if not self.only or job[0] in self.only)
+        return [job for job in wanted if limits.is_students_name(job[0])]
 
     def strays(self) -> list[str]:
         """Files below `submitted/` that could be somebody's work and are graded nowhere."""
@@ -189,8 +182,6 @@ class Course:
         for lesson in sorted({lesson for _, lesson in self._gradable(lessons)}):
             bar.set_description_str(f"preparing {lesson}")
             self.prepare(lesson)
-        torn = self.share()
-        self.forget(job for job, whose in self.handed_in_by().items() if job[0] != whose)
         if self.has_gradebook():
             self._write_dates(bar)
         done, final = self._read_graded(), self.final()
@@ -204,18 +195,7 @@ class Course:
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
             tasks = pool.prepared(self.task(*job) for job in todo)
             self.try_solutions(needed, pool, bar)
-            return torn + self._grade(todo, tasks, pool, bar)
-
-    def share(self) -> list[str]:
-        """Let what was entered for one member of a group count for all; a line for each group of which it cannot.
-
-        Nothing is done while another process grades, which does it at its end.
-        """
-        if self.has_gradebook() and groups.has_any(self.root):
-            free = contextlib.suppress(lock.CourseInUseError)
-            with free, lock.held(self.root, "autograder"), self.gradebook() as gradebook:
-                return groups.share(gradebook, self.root)
-        return []
+            return self._grade(todo, tasks, pool, bar)
 
     def _check_setup(self) -> None:
         """Warn of what is not graded and of a missing jail. ValueError if the jail is wanted and cannot be used."""
@@ -223,7 +203,7 @@ class Course:
         from autograder.grading.jail import shown_files
 
         handed_in.use_usual_accents(self.root)
-        lines = (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students(), *self._of_groups())
+        lines = (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students())
         for line in (*lines, *handed_in.gone(self.root, self.lessons(), self.jobs())):
             print(limits.printable(line), file=sys.stderr)
         if not self.jail:
@@ -243,15 +223,6 @@ class Course:
         for student in sorted(others - known):
             near = course_settings.did_you_mean(student, known)
             yield limits.printable(f"{course_settings.FILE}: extensions: no work of a student {student!r} yet{near}")
-
-    def _of_groups(self) -> Iterator[str]:
-        """A line for each hand-in of a group that does not count, and for each login in a group that nobody knows."""
-        if self.own.in_groups():
-            known = set(self.students())
-            if self.has_gradebook():
-                with self.gradebook() as gradebook:
-                    known |= {one.id for one in gradebook.students if one.first_name or one.last_name or one.email}
-            yield from handed_in.of_groups(self.root, self.own, self.handed_in_by(), known)
 
     def _has_newer(self, lessons: list[str] | None) -> bool:
         """Has a notebook been put there since the last grading? A quick guess by the time that no copy keeps."""

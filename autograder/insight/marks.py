@@ -67,7 +67,7 @@ class Submission:
     why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
     tried, and whether it holds. ungraded: the autograder failed on it. beside: what is to be said of other notebooks in
     its folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points that this has
-    cost. handed_in_by: the student, or somebody of the same group. group: for whom the notebook counts.
+    cost.
     """
 
     student: str
@@ -85,13 +85,6 @@ class Submission:
     unreadable_time: bool = False
     late: Lateness = Lateness()  # noqa: RUF009
     penalty: float = 0.0
-    handed_in_by: str = ""
-    group: tuple[str, ...] = ()
-
-    @property
-    def is_copy(self) -> bool:
-        """Did another student of the group hand in this notebook?"""
-        return self.handed_in_by not in ("", self.student)
 
     @property
     def waiting(self) -> float:
@@ -118,15 +111,9 @@ class ClassMarks:
         """The lessons that have graded submissions, in order."""
         return sorted({one.lesson for one in self.submissions})
 
-    @property
-    def notebooks(self) -> list[Submission]:
-        """The graded submissions, one for each group."""
-        return [one for one in self.submissions if not one.is_copy]
-
     def of_lesson(self, lesson: str) -> list[Submission]:
-        """The graded submissions of one lesson, in the order of their students, one for each group with all names."""
-        found = [one for one in self.notebooks if one.lesson == lesson]
-        return [replace(one, student=" & ".join(one.group) or one.student) for one in found]
+        """The graded submissions of one lesson, in the order of their students."""
+        return [one for one in self.submissions if one.lesson == lesson]
 
     def most(self, lesson: str) -> float:
         """The points of a lesson."""
@@ -145,7 +132,6 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     if not course.has_gradebook():
         students = [Student(name) for name in sorted({student for student, _ in jobs})]
         return ClassMarks(course.root, students, [], jobs, course.strays())
-    handed_in_by = course.handed_in_by(lessons)
     marks, rows, totals = by_submission(course), course.rows(), course.totals()
     unfinished = {row[:2] for row in rows if row.waits and not row.question}
     penalties = {row[:2]: row.penalty or 0.0 for row in rows}
@@ -157,12 +143,8 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         if job in totals
     ]
     for one in submissions:
-        one.handed_in_by = handed_in_by[one.student, one.lesson]
-        if len(group := course.own.group(one.student, one.lesson)) > 1:
-            one.group = group
-        _read_autograded(course.root / "autograded" / one.handed_in_by / one.lesson / f"{one.lesson}.ipynb", one)
-        folder = course.root / "submitted" / one.handed_in_by / one.lesson
-        one.unreadable_time = submission_files.has_unreadable_time(folder)
+        _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
+        one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
         one.late, one.penalty = delays[one.student, one.lesson], penalties[one.student, one.lesson]
     waiting = [job for job in jobs if job not in totals or job in unfinished]
     return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), course.own)
@@ -180,10 +162,10 @@ def without_names(course: Course, found: ClassMarks) -> ClassMarks:
             graded = course.root / "autograded"
             listed = [one for one in students if (graded / one / lesson / f"{lesson}.ipynb").is_file()]
             numbers |= {(student, lesson): number for number, student in enumerate(listed, start=1)}
-    nobody: dict[str, Any] = {"handed_in_by": "", "group": (), "beside": [], "late": Lateness(), "penalty": 0.0}
+    nobody: dict[str, Any] = {"beside": [], "late": Lateness(), "penalty": 0.0}
     submissions = [
         replace(one, student=f"#{numbers[one.student, one.lesson]}", **nobody)
-        for one in found.notebooks
+        for one in found.submissions
         if (one.student, one.lesson) in numbers
     ]
     # By number: the order of their logins would tell who is who.
@@ -200,7 +182,6 @@ def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
     """(student, lesson) → marks in the order of the exercises, for the submissions that are in `submitted/` now."""
     if not course.has_gradebook():
         return {}
-    course.share()
     comments = course.comments()
     found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):

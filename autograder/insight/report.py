@@ -64,7 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     target = _file(arguments.output or folder / ("report-anonymous.html" if arguments.anonymous else "report.html"))
     write_whole(target, page(marks.without_names(course, found) if arguments.anonymous else found, target))
-    print(f"The report on {_count(len(found.notebooks), 'submission')} is in {target}.")
+    print(f"The report on {_count(len(found.submissions), 'submission')} is in {target}.")
     if arguments.canvas:
         _export(found, lms.canvas(found), _file(arguments.canvas), "Canvas")
     if arguments.moodle:
@@ -110,7 +110,7 @@ def page(found: ClassMarks, target: Path) -> str:
         lessons=[_lesson(found, lesson) for lesson in found.lessons],
         students=[_student(found, student, target) for student in found.students],
         most=sum(map(found.most, found.lessons)),
-        submissions=len(found.notebooks),
+        submissions=len(found.submissions),
         look=look(found, target),
         questions=_questions(found),
         late=_late(found, target),
@@ -242,7 +242,7 @@ def _who(marks: list[tuple[str, str]]) -> list[str]:
 
 def look(found: ClassMarks, target: Path) -> list[dict]:
     """The submissions that a person should look at, each with the reasons and a link to its feedback page."""
-    rows = [(one.lesson, one.student, _reasons(one)) for one in found.notebooks]
+    rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
     rows += [("", stray, [f"Not graded: {EXPECTED}."]) for stray in found.strays]
     rows += [(lesson, student, [_why_waiting(student)]) for student, lesson in found.waiting]
     return [
