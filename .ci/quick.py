@@ -19,7 +19,7 @@ from autograder.lessons import notebook  # noqa: E402
 
 #: Patterns of a lesson's own files; the group is its name.
 LESSON_FILES = (
-    r"(?:solutions|notebooks|examples/class/submitted/[^/]+)/(\d\d_\w+)/",
+    r"(?:solutions|notebooks)/(\d\d_\w+)/",
     r"book/(\d\d_\w+)\.md",
 )
 
