@@ -249,7 +249,7 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
 
 
 def make(folder: Path) -> list[list[str]]:
-    """Write what the class hands in into `folder/submitted`; [student, lesson, exercise, expected points] of each test."""
+    """Write what the class hands in into `folder/submitted`; the row of `expected.csv` for each test."""
     shutil.rmtree(folder / "submitted", ignore_errors=True)
     rows = []
     for student, papers in CLASS.items():
