@@ -3,7 +3,6 @@
 PYTHON ?= python3
 LESSONS ?=
 RECORD ?=
-MOST ?= 20
 # A folder with a Pyodide, for the exercises on the book's pages; without one they use that of _config.yml.
 PYODIDE ?=
 
@@ -41,7 +40,7 @@ INPUTS := $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(PLANNER) $(BOOK) $(CLASS)
 ifndef AT_ONCE
 .NOTPARALLEL:
 endif
-.PHONY: all book pdf epub setup lab notebooks handout run grade report audit try mutants page figure check dist newest lock quick test thorough clean help browser firefox epubcheck jail npm FORCE
+.PHONY: all book pdf setup lab notebooks handout run grade report audit try page figure check dist newest lock quick test thorough clean help browser firefox jail npm FORCE
 
 # The chapters have the machine to themselves, since their cells measure times. What follows mostly waits for messages.
 # The book asks for the notebooks, which one core makes while the other runs the solutions.
@@ -73,10 +72,6 @@ pdf: $(STAMPS)/book browser ## print the book: _build/book.pdf
 	@$(STEP) "printing the book" _build/pdf.log -- $(BIN)/python .ci/pdf.py _build/html _build/book.pdf
 	@echo "The book: $(CURDIR)/_build/book.pdf"
 
-epub: $(STAMPS)/book ## write the book as an EPUB: _build/book.epub
-	@$(BIN)/python .ci/epub.py _build/html _build/book.epub
-	@echo "The book: $(CURDIR)/_build/book.epub"
-
 lab: $(COMMAND) ## open JupyterLab, with nbgrader's extensions, on notebooks/
 	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -104,9 +99,6 @@ audit: $(COMMAND) ## grade every known wrong and right answer; with RECORD=1, re
 try: $(COMMAND) ## release, style, audit and jail of one exercise, in seconds: EXERCISE=02-ex7
 	@$(BIN)/python -m autograder try $(EXERCISE) $(if $(RECORD),--record)
 
-mutants: $(COMMAND) ## grade the solutions with small changes: which checks notice; MOST of each exercise
-	@$(BIN)/python -m autograder mutants $(LESSONS) --most $(MOST)
-
 # Where the variable PYODIDE is set, mypy takes the program to be one for Pyodide, without Linux's calls.
 check: $(COMMAND) ## the quick checks: style, types, order of imports, stale notebooks, what was forgotten
 	@$(BIN)/ruff check --quiet --extend-exclude examples .
@@ -120,10 +112,10 @@ check: $(COMMAND) ## the quick checks: style, types, order of imports, stale not
 	$(BIN)/python -m autograder drafts; rest=$$?; \
 	wait $$types || rest=1; cat _build/mypy.log; exit $$rest
 
-dist: handout book pdf epub ## build what a release holds: the wheel of ranks, the zip for students, the book in three forms
+dist: handout book pdf ## build what a release holds: the wheel of ranks, the zip for students, the book in two forms
 	@rm -rf _build/dist && mkdir -p _build/dist
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir _build/dist .
-	@cp _build/handout.zip _build/book.pdf _build/book.epub _build/dist
+	@cp _build/handout.zip _build/book.pdf _build/dist
 	@$(BIN)/python -c 'import shutil; shutil.make_archive("_build/dist/book", "zip", "_build/html")'
 	@ls -l _build/dist
 
@@ -147,7 +139,7 @@ test: $(COMMAND) browser jail ## run the tests of the code, all solutions, a sam
 quick: $(COMMAND) ## run the tests of files that have changed since BASE (default: HEAD)
 	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD) $(if $(filter no,$(FIGURES)),--no-figures)
 
-thorough: $(COMMAND) browser firefox epubcheck jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
+thorough: $(COMMAND) browser firefox jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
 	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 
@@ -170,9 +162,6 @@ browser: .venv/.ready
 
 firefox: .venv/.ready
 	@command -v firefox-esr >/dev/null || command -v firefox >/dev/null || $(call apt,firefox-esr)
-
-epubcheck: .venv/.ready
-	@command -v epubcheck >/dev/null || $(call apt,epubcheck)
 
 # Submissions are graded in a jail that bubblewrap makes; without it, grading works only with --no-jail.
 jail: .venv/.ready

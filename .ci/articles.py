@@ -1,4 +1,4 @@
-"""The articles of the built book, as `pdf.py` and `epub.py` need them: without what only a screen or a script can use.
+"""The articles of the built book, as `pdf.py` prints them: without what only a screen or a script can use.
 
 All pages but the home page and the assignments, which are notebooks, are taken, in the order of `_toc.yml`.
 """

@@ -23,7 +23,6 @@ COMMANDS = (
     "properties",
     "lessons.chapters",
     "soundness.audit",
-    "soundness.mutants",
     "grading.command",
     "grading.retry",
     "grading.importing",

@@ -14,7 +14,7 @@ from autograder.checking import check
 from autograder.grading.jail import missing
 from autograder.grading.running import workers
 from autograder.lessons import course_settings, notebook
-from tests.helpers import browser, epubcheck, firefox, hub, website
+from tests.helpers import browser, firefox, hub, website
 from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
 
 #: The seed of the inputs of all checks here, also in the processes that tests start. With it a change fails by its own
@@ -26,7 +26,6 @@ SKIPPED = pytest.StashKey[dict]()
 NEEDS = {
     "browser": ("Chromium", browser.INSTALL),
     "firefox": ("Firefox", firefox.INSTALL),
-    "epubcheck": ("epubcheck", epubcheck.INSTALL),
     "hub": ("npm", hub.INSTALL),
     "jail": ("bubblewrap", "install bubblewrap (Debian: apt-get install bubblewrap)"),
 }
@@ -81,11 +80,11 @@ def pytest_collection_finish(session):
 
 
 def _skip_what_cannot_run(config, items):
-    """Tests that need a browser, epubcheck, bubblewrap or npm are skipped without it, except in CI, where they fail."""
+    """Tests that need a browser, bubblewrap or npm are skipped without it, except in CI, where they fail."""
     if os.environ.get("CI"):
         return
     skipped = config.stash.setdefault(SKIPPED, {})
-    found = {"browser": browser.find(), "firefox": firefox.find(), "epubcheck": epubcheck.find()}
+    found = {"browser": browser.find(), "firefox": firefox.find()}
     found |= {"jail": not missing(), "hub": hub.can_have_proxy()}
     for marker, there in found.items():
         for item in items:

@@ -98,13 +98,6 @@ def released(root: Path, name: str = LESSON) -> nbformat.NotebookNode:
         ("[lessons.03]\npoints.ex3 = 2\ndrop = ['ex3']", "03-ex3 is in more than one of points, drop and given"),
         ("lessons = ['03']", "lessons: it is ['03']: write a table, such as [lessons]"),
         ("[lessons.03", "course.toml: Expected ']' at the end of a table declaration"),
-        ('groups = "ada"', "groups: 'ada' is alone: write two in each line (three where somebody is left over), and"),
-        ('groups = "ada,"', "groups: 'ada' is alone: write two in each line"),
-        ('groups = "ada, ben, cyd, dan"', "groups: 'ada, ben, cyd, dan' are 4 logins: write two in each line"),
-        ('groups = "ada ben\\ncyd ada"', "groups: 'ada' is in 'ada ben' and 'cyd ada': leave one of them"),
-        ('groups = "ada ada"', "groups: 'ada' is in 'ada ada' twice: leave one of them"),
-        ('groups = [["ada", "ben"]]', "groups: it is [['ada', 'ben']]: write a text with two logins in each line"),
-        ('[lessons.03]\ngroups = "ada"', "lessons.03.groups: 'ada' is alone"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_nearest_right_name(tmp_path, text, says, capsys):

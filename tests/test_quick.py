@@ -19,7 +19,6 @@ QUICK = runpy.run_path(str(ROOT / ".ci" / "quick.py"), run_name="quick")
         ("solutions/08_zero1/wrong.md", ["08_zero1"]),
         ("solutions/08_zero1/checks/state.py", ["08_zero1"]),
         ("solutions/03_step/03_step.ipynb", ["03_step"]),
-        ("examples/class/submitted/student-01/03_step/03_step.ipynb", ["03_step"]),
         ("book/05_ddp.md", ["05_ddp"]),
         ("autograder/checking/expect.py", []),
         ("book/index.md", []),

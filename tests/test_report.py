@@ -27,6 +27,19 @@ from tests.helpers.graded_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, 
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 
+def test_each_check_has_the_share_that_passes(tmp_path):
+    graded = [
+        marks.Submission(f"s{i}", LESSON, 4.0, 4.0, [marks.Mark("07-ex1-double", 4.0, 4.0, 4.0, "")]) for i in range(4)
+    ]
+    for i, one in enumerate(graded):
+        one.tried = {"07-ex1-double": [("It doubles.", i > 0), ("It takes 0.", True)][: 1 + i % 2]}
+    graded[3].problem = "No notebook."
+    rows = [("07-ex1-double", "It doubles.", 2, 3), ("07-ex1-double", "It takes 0.", 1, 1)]
+    assert mistakes.properties(graded) == rows
+    page = report.page(marks.ClassMarks(tmp_path, [], graded, []), tmp_path / "report.html")
+    assert "2 of 3" in page and "67 %" in page
+
+
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     return build(tmp_path_factory.mktemp("class"))

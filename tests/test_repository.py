@@ -19,7 +19,6 @@ from autograder.lessons import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml"))
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "book" / "start").glob("*.md"))]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -111,24 +110,6 @@ def test_ranks_is_tried_on_what_pyproject_allows():
     assert f'requires-python = ">={matrix["python"][0]}"' in project
     assert {re.match(r"[a-z]+", name)[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
     assert {more.get("start") for more in matrix["include"]} >= {"spawn"}
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_is_one_that_github_shows(path):
-    """After GitHub's syntax for issue forms: these keys, and fields whose ids and labels differ."""
-    form = yaml.safe_load(path.read_text())
-    assert {"name", "description", "body"} <= form.keys() <= {"name", "description", "title", "labels", "body"}
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    assert fields and {field["type"] for field in form["body"]} <= {"markdown", "input", "textarea"}
-    assert all(field.keys() <= {"type", "id", "attributes", "validations"} for field in fields)
-    for values in ([field["id"] for field in fields], [field["attributes"]["label"] for field in fields]):
-        assert len(set(values)) == len(values) and all(values)
-    assert all(field["attributes"].keys() <= {"label", "description", "placeholder", "render"} for field in fields)
-    assert any(field.get("validations", {}).get("required") for field in fields)
-
-
-def test_there_is_a_form_for_each_natural_contribution():
-    assert [path.stem[2:] for path in FORMS] == ["text", "right-answer-lost-marks", "bad-hint", "exercise"]
 
 
 @pytest.mark.parametrize("name", ["PULL_REQUEST_TEMPLATE.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
+from tqdm import tqdm
 
 from autograder.grading import handed_in, limits
-from autograder.grading.bar import Bar
-from autograder.grading.nbgrader import by_hand, groups, lock
+from autograder.grading.nbgrader import by_hand, lock
 from autograder.grading.nbgrader.gradebook import (
     Row,
     cells_known,
@@ -82,7 +82,7 @@ class Course:
         self.solutions = course_settings.solutions_of(self.root)
         self.timeout, self.jail, self.only = timeout, jail, only
         for student in only:
-            if not (self.root / "submitted" / student).is_dir() and student not in self.own.in_groups():
+            if not (self.root / "submitted" / student).is_dir():
                 near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
                 raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
         self.graded = self.root / "autograded" / ".graded.json"
@@ -107,21 +107,14 @@ class Course:
         return self.own.pick(lessons) if lessons else []
 
     def jobs(self, lessons: list[str] | None = None) -> list[tuple[str, str]]:
-        """(student, lesson) of everything handed in, by the student or by somebody of the same group."""
-        return sorted(self.handed_in_by(lessons))
-
-    def handed_in_by(self, lessons: list[str] | None = None) -> dict[tuple[str, str], str]:
-        """(student, lesson) → whose folder holds the hand-in that counts: the student's own, unless in a group."""
+        """(student, lesson) of everything handed in."""
         wanted = lessons or self.lessons()
-        found = handed_in.folders(self.root)
-        there = [(student, name) for student, name in found if name in wanted and not student.startswith(".")]
-        return groups.counting(self.root, self.own, there)
+        return sorted(job for job in handed_in.folders(self.root) if job[1] in wanted and not job[0].startswith("."))
 
     def _gradable(self, lessons: list[str] | None) -> list[tuple[str, str]]:
-        """The submissions that are graded: those that count, and that nbgrader can take for what they are."""
-        counting = self.handed_in_by(lessons).items()
-        wanted = {(whose, job[1]) for job, whose in counting if not self.only or job[0] in self.only}
-        return sorted((student, lesson) for student, lesson in wanted if limits.is_students_name(student))
+        """The submissions that are graded: those that nbgrader can take for what they are."""
+        wanted = (job for job in self.jobs(lessons) if not self.only or job[0] in self.only)
+        return [job for job in wanted if limits.is_students_name(job[0])]
 
     def strays(self) -> list[str]:
         """Files below `submitted/` that could be somebody's work and are graded nowhere."""
@@ -148,7 +141,10 @@ class Course:
         self._check_setup()
         with lock.held(self.root, "autograder grade"), nbgrader_api.one_engine():
             nbgrader_api.write_settings(self.root, os.path.relpath(self.solutions, self.root))
-            with Bar(hidden=not self._gradable(lessons)) as bar:
+            hidden, every = not self._gradable(lessons), 0.1 if sys.stderr.isatty() else 10.0  # a log needs few lines
+            with tqdm(
+                total=1, desc="preparing", unit="notebook", disable=hidden, mininterval=every, leave=False
+            ) as bar:
                 problems = self._grade_what_changed(lessons, force, jobs or workers.cores(), scheduler, solutions, bar)
                 problems += self._follow_gradebook(bar)
             for problem in problems:
@@ -156,7 +152,7 @@ class Course:
             write_whole(self.root / "grades.csv", csv_of(self.rows()))
         return problems
 
-    def _follow_gradebook(self, bar: Bar) -> list[str]:
+    def _follow_gradebook(self, bar: tqdm) -> list[str]:
         """Bring penalties and pages up to date with what people have entered; what went wrong, in at most one line."""
         from autograder.grading.nbgrader.grade_submission import follow_gradebook
 
@@ -165,29 +161,27 @@ class Course:
         self._write_dates(bar)
         with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
             if rewritten := follow_gradebook(self._config()):
-                bar.note(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)")
+                bar.write(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)", file=sys.stderr)
         return [f"feedback pages may be older than the gradebook: {log.problem}"] if log.problem else []
 
-    def _write_dates(self, bar: Bar) -> None:
+    def _write_dates(self, bar: tqdm) -> None:
         """Write the dates of `course.toml` into the gradebook, and say where a person had entered others."""
         from nbgrader.coursedir import CourseDirectory
 
         from autograder.grading.nbgrader import dates
 
         for line in dates.write(CourseDirectory(config=self._config())):
-            bar.note(line)
+            bar.write(limits.printable(line), file=sys.stderr)
 
     def _grade_what_changed(
-        self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: Bar
+        self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: tqdm
     ) -> list[str]:
         """What `grade` does while the bar moves."""
         from autograder.grading.running import workers
 
         for lesson in sorted({lesson for _, lesson in self._gradable(lessons)}):
-            bar.say(f"preparing {lesson}")
+            bar.set_description_str(f"preparing {lesson}")
             self.prepare(lesson)
-        torn = self.share()
-        self.forget(job for job, whose in self.handed_in_by().items() if job[0] != whose)
         if self.has_gradebook():
             self._write_dates(bar)
         done, final = self._read_graded(), self.final()
@@ -196,22 +190,12 @@ class Course:
             if force or job not in final or done.get("/".join(job)) != self._fingerprint(*job, self._take(*job))
         ]  # fmt: skip
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
-        bar.expect(len(todo) + len(needed))
+        bar.reset(len(todo) + len(needed))
+        bar.leave = bool(todo)
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
-            tasks = pool.prepared(bar.watched(self.task(*job)) for job in todo)
+            tasks = pool.prepared(self.task(*job) for job in todo)
             self.try_solutions(needed, pool, bar)
-            return torn + self._grade(todo, tasks, pool, bar)
-
-    def share(self) -> list[str]:
-        """Let what was entered for one member of a group count for all; a line for each group of which it cannot.
-
-        Nothing is done while another process grades, which does it at its end.
-        """
-        if self.has_gradebook() and groups.has_any(self.root):
-            free = contextlib.suppress(lock.CourseInUseError)
-            with free, lock.held(self.root, "autograder"), self.gradebook() as gradebook:
-                return groups.share(gradebook, self.root)
-        return []
+            return self._grade(todo, tasks, pool, bar)
 
     def _check_setup(self) -> None:
         """Warn of what is not graded and of a missing jail. ValueError if the jail is wanted and cannot be used."""
@@ -219,7 +203,7 @@ class Course:
         from autograder.grading.jail import shown_files
 
         handed_in.use_usual_accents(self.root)
-        lines = (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students(), *self._of_groups())
+        lines = (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students())
         for line in (*lines, *handed_in.gone(self.root, self.lessons(), self.jobs())):
             print(limits.printable(line), file=sys.stderr)
         if not self.jail:
@@ -240,15 +224,6 @@ class Course:
             near = course_settings.did_you_mean(student, known)
             yield limits.printable(f"{course_settings.FILE}: extensions: no work of a student {student!r} yet{near}")
 
-    def _of_groups(self) -> Iterator[str]:
-        """A line for each hand-in of a group that does not count, and for each login in a group that nobody knows."""
-        if self.own.in_groups():
-            known = set(self.students())
-            if self.has_gradebook():
-                with self.gradebook() as gradebook:
-                    known |= {one.id for one in gradebook.students if one.first_name or one.last_name or one.email}
-            yield from handed_in.of_groups(self.root, self.own, self.handed_in_by(), known)
-
     def _has_newer(self, lessons: list[str] | None) -> bool:
         """Has a notebook been put there since the last grading? A quick guess by the time that no copy keeps."""
         last = self.graded.stat().st_mtime if self.graded.is_file() else 0.0
@@ -258,17 +233,17 @@ class Course:
                     return True
         return False
 
-    def _grade(self, todo: list[tuple[str, str]], tasks: Iterable[Task], pool: Workers, bar: Bar) -> list[str]:
+    def _grade(self, todo: list[tuple[str, str]], tasks: Iterable[Task], pool: Workers, bar: tqdm) -> list[str]:
         """Let workers run these submissions, (student, lesson), and write each one's grade as soon as it is known.
 
         tasks: one for each.
         """
         done, problems = self._read_graded(), []
         if todo:
-            bar.say("grading")
+            bar.set_description_str("grading")
         for task, executed, error in pool.run(tasks):
             student, lesson = task.name
-            bar.say(f"graded {student} {lesson}")
+            bar.set_description_str(f"graded {student} {lesson}")
             # Until it is written, it is not graded, whatever was remembered of it.
             if (before := done.pop("/".join(task.name), None)) is not None:
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
@@ -280,11 +255,12 @@ class Course:
                 state = fingerprint
                 if _decided_by_others(executed):
                     again = before is not None and before.removeprefix(ONCE) == fingerprint
-                    bar.note(f"{student} {lesson}: {STARVED_AGAIN.format(student, lesson) if again else STARVED}")
+                    why = STARVED_AGAIN.format(student, lesson) if again else STARVED
+                    bar.write(limits.printable(f"{student} {lesson}: {why}"), file=sys.stderr)
                     state = fingerprint if again else ONCE + fingerprint
                 done["/".join(task.name)] = state
                 write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
-            bar.done(task.name)
+            bar.update()
         return problems
 
     def forget(self, jobs: Iterable[tuple[str, str]]) -> None:
@@ -361,7 +337,7 @@ class Course:
         states = {lesson: self._fingerprint("", lesson) for lesson in lessons}
         return {lesson: state for lesson, state in states.items() if done.get(f"/{lesson}") != state}
 
-    def try_solutions(self, states: dict[str, str], pool: Workers, bar: Bar) -> None:
+    def try_solutions(self, states: dict[str, str], pool: Workers, bar: tqdm) -> None:
         """Grade the solutions of these lessons themselves. states: lesson → fingerprint.
 
         ValueError if one loses a mark: then the tests or the installation are broken, and students must not pay for it.
@@ -371,8 +347,8 @@ class Course:
 
         done = self._read_graded()
         if states:
-            bar.say(f"the lesson's own solution of {', '.join(states)}")
-        for task, executed, error in pool.run([bar.watched(self.task("", lesson)) for lesson in states]):
+            bar.set_description_str(f"the lesson's own solution of {', '.join(states)}")
+        for task, executed, error in pool.run([self.task("", lesson) for lesson in states]):
             lesson = task.name[1]
             if error is not None:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
@@ -383,7 +359,7 @@ class Course:
                     raise ValueError(text)
             done[f"/{lesson}"] = states[lesson]
             write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
-            bar.done(task.name)
+            bar.update()
 
     def grade_one(self, student: str, lesson: str) -> str:
         """Grade one submission in this process; '' or, in one line, why that was not possible."""

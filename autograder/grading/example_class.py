@@ -1,8 +1,9 @@
-"""The example class: a small made-up class whose grades are known, graded in a scratch folder."""
+"""The example class: a small made-up class whose grades are known, made and graded in a scratch folder."""
 
 from __future__ import annotations
 
 import csv
+import runpy
 import shutil
 from pathlib import Path
 
@@ -14,11 +15,11 @@ EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"
 
 
 def example_course(timeout: int | None = None, jail: bool = True) -> Course:
-    """The example class, copied into a scratch folder of its own."""
+    """The example class, in a scratch folder of its own."""
     EXAMPLE_COURSE.mkdir(parents=True, exist_ok=True)
-    for name, source in (("submitted", EXAMPLE / "submitted"), ("solutions", notebook.SOLUTIONS)):
-        shutil.rmtree(EXAMPLE_COURSE / name, ignore_errors=True)
-        shutil.copytree(source, EXAMPLE_COURSE / name, ignore=shutil.ignore_patterns(".*"))
+    runpy.run_path(str(EXAMPLE / "make.py"))["make"](EXAMPLE_COURSE)
+    shutil.rmtree(EXAMPLE_COURSE / "solutions", ignore_errors=True)
+    shutil.copytree(notebook.SOLUTIONS, EXAMPLE_COURSE / "solutions", ignore=shutil.ignore_patterns(".*"))
     shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, EXAMPLE_COURSE / nbgrader_api.CONFIG)
     return Course(EXAMPLE_COURSE, timeout, jail)
 

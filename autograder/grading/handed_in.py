@@ -11,8 +11,6 @@ from pathlib import Path
 
 from autograder.grading import limits
 from autograder.grading.limits import printable
-from autograder.lessons import course_settings
-from autograder.lessons.course_settings import Settings
 
 #: What is said of one in the wrong place, of so many of them at most.
 EXPECTED = "put it at submitted/STUDENT/LESSON/LESSON.ipynb"
@@ -106,26 +104,3 @@ def gone(root: Path, lessons: Collection[str], jobs: Collection[tuple[str, str]]
         names = printable(", ".join(found[:MOST_NAMED])) + more
         how = "if they have left the course, remove their folders in autograded/ and feedback/ as well"
         yield f"graded before, not in submitted/ any more, and so in no table: {names}; {how}"
-
-
-def of_groups(root: Path, own: Settings, who: dict[tuple[str, str], str], known: set[str]) -> Iterator[str]:
-    """A line for each hand-in that does not count, and for each login in a group that nobody knows.
-
-    known: students with a folder or with a name in the gradebook.
-    """
-    from autograder.grading.nbgrader import groups
-
-    for student, lesson, newest in groups.others(root, who):
-        yield (
-            f"submitted/{student}/{lesson} does not count: {newest} has handed in a newer notebook for the same group; "
-            f"remove submitted/{newest}/{lesson} to grade this one instead"
-        )
-    unknown = sorted(own.in_groups() - known)
-    for login in unknown[:MOST_NAMED]:
-        near = course_settings.did_you_mean(login, known) or "."
-        yield (
-            f"{course_settings.FILE}: groups: no work of a student {login!r} yet, and no such name in the gradebook"
-            f"{near} If it is right: nbgrader db student add {login} --last-name NAME"
-        )
-    if rest := len(unknown[MOST_NAMED:]):
-        yield f"… and {rest} more logins in groups of which nothing is known"

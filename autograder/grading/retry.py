@@ -32,10 +32,6 @@ def command(arguments: argparse.Namespace) -> int:
     arguments.lessons = [arguments.lesson]
     course = grade.course_of(arguments)
     arguments.lesson = arguments.lessons[0]  # the whole name
-    # Of a group, the one who handed in.
-    arguments.student = course.handed_in_by(arguments.lessons).get(
-        (arguments.student, arguments.lesson), arguments.student
-    )
     test = failed_test(course, arguments.student, arguments.lesson, arguments.exercise)
     seed = next((one.seed for one in scoring.outcomes_of(test) if one.get("seed")), None)
     if seed is None:

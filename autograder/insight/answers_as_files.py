@@ -44,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     for lesson in lessons:
         for part in ("base", "submissions"):
             shutil.rmtree(target / lesson / part, ignore_errors=True)
-        students = sorted(set(course.handed_in_by([lesson]).values()))  # a group's answers once
+        students = sorted({student for student, _ in course.jobs([lesson])})
         found = {student: answers for student in students if (answers := answers_of(course, student, lesson))}
         if found:
             write(target / lesson / "base", given(course, lesson))

@@ -16,7 +16,6 @@ from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.late import Lateness, of_students
 from autograder.grading.running.run_cells import NOT_TRIED, is_test
-from autograder.insight.answers_as_files import answers_in, given
 from autograder.lessons.course_settings import Settings
 from autograder.lessons.notebook import answer_of, natural
 
@@ -66,10 +65,9 @@ class Submission:
     problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
     seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
     why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
-    tried, and whether it holds. answers: file → what was written
-    (`answers_as_files`). ungraded: the autograder failed on it. beside: what is to be said of other notebooks in its
-    folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points that this has cost.
-    handed_in_by: the student, or somebody of the same group. group: for whom the notebook counts.
+    tried, and whether it holds. ungraded: the autograder failed on it. beside: what is to be said of other notebooks in
+    its folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points that this has
+    cost.
     """
 
     student: str
@@ -82,19 +80,11 @@ class Submission:
     seeds: dict[str, str] = field(default_factory=dict)
     failures: dict[str, list[dict]] = field(default_factory=dict)
     tried: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
-    answers: dict[str, str] = field(default_factory=dict)
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
     late: Lateness = Lateness()  # noqa: RUF009
     penalty: float = 0.0
-    handed_in_by: str = ""
-    group: tuple[str, ...] = ()
-
-    @property
-    def is_copy(self) -> bool:
-        """Did another student of the group hand in this notebook?"""
-        return self.handed_in_by not in ("", self.student)
 
     @property
     def waiting(self) -> float:
@@ -106,8 +96,7 @@ class Submission:
 class ClassMarks:
     """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`).
 
-    strays: files that could be somebody's work and lie where nothing is graded. stubs: lesson → file → what
-    students were given for an answer. own: the course's own settings.
+    strays: files that could be somebody's work and lie where nothing is graded. own: the course's own settings.
     """
 
     root: Path
@@ -115,7 +104,6 @@ class ClassMarks:
     submissions: list[Submission]
     waiting: list[tuple[str, str]]
     strays: list[str] = field(default_factory=list)
-    stubs: dict[str, dict[str, str]] = field(default_factory=dict)
     own: Settings = field(default_factory=Settings)
 
     @property
@@ -123,15 +111,9 @@ class ClassMarks:
         """The lessons that have graded submissions, in order."""
         return sorted({one.lesson for one in self.submissions})
 
-    @property
-    def notebooks(self) -> list[Submission]:
-        """The graded submissions, one for each group."""
-        return [one for one in self.submissions if not one.is_copy]
-
     def of_lesson(self, lesson: str) -> list[Submission]:
-        """The graded submissions of one lesson, in the order of their students, one for each group with all names."""
-        found = [one for one in self.notebooks if one.lesson == lesson]
-        return [replace(one, student=" & ".join(one.group) or one.student) for one in found]
+        """The graded submissions of one lesson, in the order of their students."""
+        return [one for one in self.submissions if one.lesson == lesson]
 
     def most(self, lesson: str) -> float:
         """The points of a lesson."""
@@ -150,7 +132,6 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     if not course.has_gradebook():
         students = [Student(name) for name in sorted({student for student, _ in jobs})]
         return ClassMarks(course.root, students, [], jobs, course.strays())
-    handed_in_by = course.handed_in_by(lessons)
     marks, rows, totals = by_submission(course), course.rows(), course.totals()
     unfinished = {row[:2] for row in rows if row.waits and not row.question}
     penalties = {row[:2]: row.penalty or 0.0 for row in rows}
@@ -162,16 +143,11 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         if job in totals
     ]
     for one in submissions:
-        one.handed_in_by = handed_in_by[one.student, one.lesson]
-        if len(group := course.own.group(one.student, one.lesson)) > 1:
-            one.group = group
-        _read_autograded(course.root / "autograded" / one.handed_in_by / one.lesson / f"{one.lesson}.ipynb", one)
-        folder = course.root / "submitted" / one.handed_in_by / one.lesson
-        one.unreadable_time = submission_files.has_unreadable_time(folder)
+        _read_autograded(course.root / "autograded" / one.student / one.lesson / f"{one.lesson}.ipynb", one)
+        one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
         one.late, one.penalty = delays[one.student, one.lesson], penalties[one.student, one.lesson]
     waiting = [job for job in jobs if job not in totals or job in unfinished]
-    stubs = {lesson: given(course, lesson) for lesson in sorted({one.lesson for one in submissions})}
-    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), stubs, course.own)
+    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), course.own)
 
 
 def without_names(course: Course, found: ClassMarks) -> ClassMarks:
@@ -186,10 +162,10 @@ def without_names(course: Course, found: ClassMarks) -> ClassMarks:
             graded = course.root / "autograded"
             listed = [one for one in students if (graded / one / lesson / f"{lesson}.ipynb").is_file()]
             numbers |= {(student, lesson): number for number, student in enumerate(listed, start=1)}
-    nobody: dict[str, Any] = {"handed_in_by": "", "group": (), "beside": [], "late": Lateness(), "penalty": 0.0}
+    nobody: dict[str, Any] = {"beside": [], "late": Lateness(), "penalty": 0.0}
     submissions = [
         replace(one, student=f"#{numbers[one.student, one.lesson]}", **nobody)
-        for one in found.notebooks
+        for one in found.submissions
         if (one.student, one.lesson) in numbers
     ]
     # By number: the order of their logins would tell who is who.
@@ -206,7 +182,6 @@ def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
     """(student, lesson) → marks in the order of the exercises, for the submissions that are in `submitted/` now."""
     if not course.has_gradebook():
         return {}
-    course.share()
     comments = course.comments()
     found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
@@ -237,7 +212,7 @@ def _students(course: Course) -> list[Student]:
 
 
 def _read_autograded(path: Path, submission: Submission) -> None:
-    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures`, `tried` and `answers`.
+    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures` and `tried`.
 
     It is missing where the autograder failed. What somebody has broken afterwards is left out.
     """
@@ -246,7 +221,6 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         read = nb.metadata.get("autograder", {})
         submission.problem = str(read.get("problem", ""))
         submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
-        submission.answers = {name: "".join(source) for name, source in answers_in(nb).items()}  # a file has lines
         cells = {cell.get("id"): cell for cell in nb.cells}
         for test in nb.cells:
             if not is_test(test) and not scoring.is_question(test):

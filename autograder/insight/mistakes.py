@@ -112,3 +112,14 @@ def kind(mark: Mark, submission: Submission) -> str:
 
 def _place(kind: str) -> int:
     return ORDER.index(kind) if kind in ORDER else ORDER.index(RAISED)
+
+
+def properties(graded: Iterable[Submission]) -> list[tuple[str, str, int, int]]:
+    """(exercise, its property, in how many submissions it holds, of how many in which it was tried), in order."""
+    found: dict[tuple[str, str], list[bool]] = {}
+    for one in graded:
+        if not one.problem and not one.ungraded:
+            for exercise, tried in one.tried.items():
+                for says, holds in tried:
+                    found.setdefault((exercise, says or "All of its test."), []).append(holds)
+    return [(*key, sum(held), len(held)) for key, held in found.items()]

@@ -64,7 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     target = _file(arguments.output or folder / ("report-anonymous.html" if arguments.anonymous else "report.html"))
     write_whole(target, page(marks.without_names(course, found) if arguments.anonymous else found, target))
-    print(f"The report on {_count(len(found.notebooks), 'submission')} is in {target}.")
+    print(f"The report on {_count(len(found.submissions), 'submission')} is in {target}.")
     if arguments.canvas:
         _export(found, lms.canvas(found), _file(arguments.canvas), "Canvas")
     if arguments.moodle:
@@ -110,7 +110,7 @@ def page(found: ClassMarks, target: Path) -> str:
         lessons=[_lesson(found, lesson) for lesson in found.lessons],
         students=[_student(found, student, target) for student in found.students],
         most=sum(map(found.most, found.lessons)),
-        submissions=len(found.notebooks),
+        submissions=len(found.submissions),
         look=look(found, target),
         questions=_questions(found),
         late=_late(found, target),
@@ -138,14 +138,11 @@ def _student(found: ClassMarks, student: Student, target: Path) -> dict:
 
 def _lesson(found: ClassMarks, lesson: str) -> dict:
     """What the page says about one lesson."""
-    from autograder.insight import charts, copies, items, mistakes
+    from autograder.insight import charts, mistakes
 
     graded, most = found.of_lesson(lesson), found.most(lesson)
     scores = [one.score for one in graded]
-    exercises, numbers = _exercises(graded), items.of_submissions(graded)
-    for name, row in exercises.items():
-        row["item"] = numbers.get(name)
-        row["words"] = items.in_words(numbers[name], row["counted"]) if name in numbers else ""
+    exercises = _exercises(graded)
     known, other = mistakes.of_submissions(lesson, graded)
     return {
         "name": lesson,
@@ -157,17 +154,10 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
         "full": sum(score >= most for score in scores),
         "scores": charts.scores(lesson, scores, most),
         "exercises": list(exercises.values()),
-        "has_numbers": bool(numbers),
-        "margin": items.margin(max(row["counted"] for row in exercises.values())) if numbers else 0.0,
-        "least": items.LEAST,
-        "properties": [(_short(one.exercise), one.says, one.passed, one.tried) for one in items.properties(graded)],
+        "properties": [(_short(exercise), *row) for exercise, *row in mistakes.properties(graded)],
         "solved": charts.solved(
             lesson, [(row["title"], row["solved"], row["count"]) for row in exercises.values() if row["count"]]
         ),
-        "pairs": [
-            (" and ".join(pair.students), round(100 * pair.share), ", ".join(map(_short, pair.exercises)))
-            for pair in copies.pairs(graded, found.stubs.get(lesson, {}))
-        ],
         "lost": sum(mark.lost for one in graded for mark in one.marks),
         "known": [(_title(row.exercise), row.hint, row.students) for row in known],
         "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
@@ -176,17 +166,13 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
 
 
 def _exercises(graded: list[Submission]) -> dict[str, dict]:
-    """The exercises of a lesson: title, points, and how many of the submissions graded so far have full points.
-
-    counted: how many of them could be read (`items.counted`).
-    """
+    """The exercises of a lesson: title, points, and how many of the submissions graded so far have full points."""
     rows: dict[str, dict] = {}
     for one in graded:
         for mark in one.marks:
-            empty = {"title": _title(mark.exercise), "most": mark.most, "solved": 0, "count": 0, "counted": 0}
+            empty = {"title": _title(mark.exercise), "most": mark.most, "solved": 0, "count": 0}
             row = rows.setdefault(mark.exercise, empty)
             row["count"] += not mark.waits
-            row["counted"] += not mark.waits and not one.problem and not one.ungraded
             row["solved"] += not mark.waits and not mark.lost
     return rows
 
@@ -256,7 +242,7 @@ def _who(marks: list[tuple[str, str]]) -> list[str]:
 
 def look(found: ClassMarks, target: Path) -> list[dict]:
     """The submissions that a person should look at, each with the reasons and a link to its feedback page."""
-    rows = [(one.lesson, one.student, _reasons(one)) for one in found.notebooks]
+    rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
     rows += [("", stray, [f"Not graded: {EXPECTED}."]) for stray in found.strays]
     rows += [(lesson, student, [_why_waiting(student)]) for student, lesson in found.waiting]
     return [

@@ -12,7 +12,6 @@ import functools
 import math
 import re
 import tomllib
-import unicodedata
 import zoneinfo
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,8 +27,6 @@ FILE = "course.toml"
 RELEASE = "release"
 
 CORES = ("adds up", "all or nothing")
-#: The members of each group, by the names of their folders.
-Groups = tuple[tuple[str, ...], ...]
 DAY = datetime.timedelta(days=1)
 
 
@@ -55,7 +52,7 @@ class Lesson:
     """The settings of one lesson. Times are in UTC.
 
     points: test cell → its points. drop, given: exercises, such as `03-ex4`. drop also has cells of no exercise.
-    all_or_nothing: does nothing count without the core? hints: do students see them? groups: who hand in together.
+    all_or_nothing: does nothing count without the core? hints: do students see them?
     """
 
     release: datetime.datetime | None = None
@@ -66,7 +63,6 @@ class Lesson:
     given: tuple[str, ...] = ()
     all_or_nothing: bool = False
     hints: bool = True
-    groups: Groups = ()
 
 
 @dataclass(frozen=True)
@@ -109,15 +105,6 @@ class Settings:
         """The settings of a lesson."""
         return self.lessons.get(lesson, self.others)
 
-    def group(self, student: str, lesson: str) -> tuple[str, ...]:
-        """The students with whom this one hands in a lesson, and the student."""
-        return next((members for members in self.of(lesson).groups if student in members), (student,))
-
-    def in_groups(self) -> set[str]:
-        """Everybody who is in a group, in any lesson."""
-        everywhere = (self.others, *self.lessons.values())
-        return {student for lesson in everywhere for members in lesson.groups for student in members}
-
     def local(self, when: datetime.datetime) -> datetime.datetime:
         """A time in the course's time zone."""
         return when.astimezone(self.zone)
@@ -135,8 +122,7 @@ class Settings:
 
     def has_dates(self) -> bool:
         """Does the file say anything about when work is late, or what that costs?"""
-        said = self.late is not None or bool(self.extensions) or any(one.due for one in self.lessons.values())
-        return said or bool(self.in_groups())  # an extension of one is one of the whole group
+        return self.late is not None or bool(self.extensions) or any(one.due for one in self.lessons.values())
 
     def marks(self, lesson: str) -> str:
         """What the marks of a lesson depend on; '' if all is as the repository has it."""
@@ -182,7 +168,7 @@ class _Reader:
         self.zone: datetime.tzinfo | None = None
 
     def settings(self, found: dict[str, Any]) -> Settings:
-        known = ("timezone", "core", "hints", "anonymous", "groups", "late", "lessons", "extensions")
+        known = ("timezone", "core", "hints", "anonymous", "late", "lessons", "extensions")
         self._only(found, "", known)
         if "timezone" in found:
             self.zone = self._zone(found["timezone"])
@@ -205,14 +191,13 @@ class _Reader:
         )
 
     def _how_it_counts(self, table: dict[str, Any], place: str, default: Lesson) -> dict[str, Any]:
-        """What this table says of the core, of hints and of groups. default: what holds where it says nothing."""
+        """What this table says of the core and of hints. default: what holds where it says nothing."""
         core, hints = (f"{place}.{key}".lstrip(".") for key in ("core", "hints"))
         found = table.get("core", CORES[default.all_or_nothing])
         if found not in CORES:
             self._refuse(core, f"it is {found!r}: write {CORES[0]!r} or {CORES[1]!r}")
         shown = self._is(table.get("hints", default.hints), bool, hints, "true or false")
-        groups = self._groups(table["groups"], f"{place}.groups".lstrip(".")) if "groups" in table else default.groups
-        return {"all_or_nothing": found == CORES[1], "hints": shown, "groups": groups}
+        return {"all_or_nothing": found == CORES[1], "hints": shown}
 
     def _late(self, table: dict[str, Any]) -> Late:
         self._only(table, "late", ("penalty_per_day", "late_days", "grace_minutes"))
@@ -226,7 +211,7 @@ class _Reader:
         return Late(part, days, datetime.timedelta(minutes=minutes))
 
     def _lesson(self, lesson: str, table: dict[str, Any], place: str, default: Lesson) -> Lesson:
-        self._only(table, place, ("release", "due", "text", "points", "drop", "given", "core", "hints", "groups"))
+        self._only(table, place, ("release", "due", "text", "points", "drop", "given", "core", "hints"))
         exercises, others = _parts(self.solutions / lesson / f"{lesson}.ipynb")
         points: dict[str, float] = {}
         for name, worth in self._table(table, "points", place).items():
@@ -253,25 +238,6 @@ class _Reader:
             given,
             **self._how_it_counts(table, place, default),
         )
-
-    def _groups(self, value: object, place: str) -> Groups:
-        """One group per line, its logins separated by commas, semicolons, tabs or spaces."""
-        lines = self._is(value, str, place, 'a text with two logins in each line, between """ and """').splitlines()
-        found, line_of = list[tuple[str, ...]](), dict[str, str]()
-        for line in filter(None, map(str.strip, lines)):
-            parts = re.split(r"[,;\t]", line) if re.search(r"[,;\t]", line) else line.split()
-            members = tuple(filter(None, (unicodedata.normalize("NFC", part.strip()) for part in parts)))
-            if len(members) not in (2, 3):
-                number, two = len(members), "write two in each line (three where somebody is left over)"
-                alone = f"{members[0]!r} is alone: {two}, and leave out who works alone"
-                self._refuse(place, alone if number < 2 else f"{line!r} are {number} logins: {two}")
-            for login in members:
-                if login in line_of or members.count(login) > 1:
-                    both = f"{line_of.get(login, line)!r} and {line!r}" if login in line_of else f"{line!r} twice"
-                    self._refuse(place, f"{login!r} is in {both}: leave one of them")
-                line_of[login] = line
-            found.append(members)
-        return tuple(found)
 
     def _extensions(
         self, table: dict[str, Any], lessons: Collection[str]

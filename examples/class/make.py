@@ -1,6 +1,6 @@
-"""Writes `submitted/` and `expected.csv`: a class of eleven who hand in what classes hand in.
+"""A class of eleven who hand in what classes hand in. `autograder grade --example` makes it, and grades it.
 
-Run it when a lesson, a known answer changes (after `make notebooks`):
+Where a lesson or a known answer has changed, write the points that they should have anew (after `make notebooks`):
 
     .venv/bin/python examples/class/make.py
 
@@ -12,11 +12,11 @@ on these.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import copy
 import csv
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from autograder import properties
 from autograder.answers import right, wrong
 from autograder.lessons import notebook
 
-HERE = Path(__file__).resolve().parent
+EXPECTED = Path(__file__).resolve().with_name("expected.csv")
 
 
 @dataclass
@@ -248,8 +248,8 @@ CLASS: dict[str, dict[str, Callable[[Paper], None]]] = {
 }
 
 
-def make(folder: Path) -> None:
-    """Write the whole class into `folder`."""
+def make(folder: Path) -> list[list[str]]:
+    """Write what the class hands in into `folder/submitted`; the row of `expected.csv` for each test."""
     shutil.rmtree(folder / "submitted", ignore_errors=True)
     rows = []
     for student, papers in CLASS.items():
@@ -263,13 +263,13 @@ def make(folder: Path) -> None:
             target.write_text(text[: len(text) // 2] if paper.broken else text, encoding="utf-8")
             for test in paper.tests:
                 rows.append([student, lesson, test.id.removesuffix("-test"), f"{paper.points(test):g}"])
-    with open(folder / "expected.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["student_id", "assignment", "exercise", "score"])
-        writer.writerows(rows)
+    return rows
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="write the example class")
-    parser.add_argument("folder", nargs="?", type=Path, default=HERE)
-    make(parser.parse_args().folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = make(Path(scratch))
+    with open(EXPECTED, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["student_id", "assignment", "exercise", "score"])
+        writer.writerows(rows)

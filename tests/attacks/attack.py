@@ -46,11 +46,6 @@ class Attack:
     beside: Callable[[Path, dict[str, str]], None] | None = None
     after: Callable[[Any], None] | None = None
 
-    @property
-    def on_nbgrader(self) -> bool:
-        """Does it aim at something that nbgrader has, too?"""
-        return self.aims in ("marks", "harm")
-
     def content(self, places: dict[str, str]) -> bytes:
         """The file that is handed in."""
         nb = lessons.right(self.lesson)

@@ -71,10 +71,10 @@ class Machine:
         """The lessons that somebody handed in."""
         return sorted({path.name for path in (self.course / "submitted").glob("*/*")})
 
-    def build(self, attacks: Iterable[Attack], stock: bool = False, timeout: int = 5) -> Machine:
+    def build(self, attacks: Iterable[Attack], timeout: int = 5) -> Machine:
         """Make it: the honest and the attackers hand in, nothing is graded yet."""
         attacks = list(attacks)
-        toy = self.toy(stock, timeout)
+        toy = self.toy(timeout)
         for name in {attack.lesson for attack in attacks} - {toy_course.LESSON}:
             (self.course / "solutions" / name / "files").mkdir(parents=True)
             nbformat.write(lessons.solution(name), self.course / "solutions" / name / f"{name}.ipynb")
@@ -103,15 +103,14 @@ class Machine:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{lesson}.ipynb").write_text(content, encoding="utf-8")
 
-    def toy(self, stock: bool = False, timeout: int = 5) -> toy_course.Toy:
+    def toy(self, timeout: int = 5) -> toy_course.Toy:
         """The class as a course."""
         if self.course.is_dir():
             toy = toy_course.Toy.__new__(toy_course.Toy)
             toy.root = self.course
-            kind = toy_course._Stock if stock else toy_course.Course
-            toy.course = kind(self.course, timeout)
+            toy.course = toy_course.Course(self.course, timeout)
             return toy
-        return toy_course.Toy(self.course, stock, timeout)
+        return toy_course.Toy(self.course, timeout)
 
     def _furnish(self) -> None:
         """What somebody might read, change or fill."""
@@ -126,14 +125,10 @@ class Machine:
         shutil.copy(self.course / "gradebook.db", self.other / "gradebook.db")
         (self.root / "ports.json").write_text(json.dumps({"PORT": str(_free_port()), "LISTEN": str(_free_port())}))
 
-    def digest(self, ours: bool = True) -> dict[str, str]:
-        """What must not change: place → what is there. Neither follows links nor opens pipes.
-
-        ours: with this repository's solutions and programs.
-        """
+    def digest(self) -> dict[str, str]:
+        """What must not change: place → what is there. Neither follows links nor opens pipes."""
         course = [self.course / name for name in ("solutions", "submitted", "nbgrader_config.py")]
-        names = ("solutions", "autograder", "ranks", "nbgrader_config.py") if ours else ()
-        repository = [notebook.ROOT / name for name in names]
+        repository = [notebook.ROOT / name for name in ("solutions", "autograder", "ranks", "nbgrader_config.py")]
         found = {}
         for place in (*course, self.home, self.other, *repository):
             base = notebook.ROOT if place in repository else self.root
@@ -233,7 +228,7 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
-def descendants(pid: int | None = None) -> set[int]:
+def descendants() -> set[int]:
     """The processes below this one that still run."""
     parents = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -241,7 +236,7 @@ def descendants(pid: int | None = None) -> set[int]:
             fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
             if fields[0] != "Z":
                 parents[int(entry)] = int(fields[1])
-    found, new = set(), {pid or os.getpid()}
+    found, new = set(), {os.getpid()}
     while new:
         new = {child for child, parent in parents.items() if parent in new} - found
         found |= new

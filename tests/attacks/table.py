@@ -1,24 +1,16 @@
-"""Prints what each attack tried and what it got: `python -m tests.attacks.table [--stock] [--ours] [NAME…]`.
-
---stock measures stock nbgrader anew, which takes minutes, and writes stock.json; --ours grades with this repository's
-grader, here and now. Without either it prints what is in stock.json.
-"""
+"""What each attack tries and gets: `python -m tests.attacks.table` grades them, `--page` writes the book's page."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
-import sys
 import tempfile
 from pathlib import Path
 
-from tests.attacks import catalog, lessons, stock
+from tests.attacks import catalog, lessons
 from tests.attacks.course import Machine, Run
 from tests.attacks.lessons import ON_RANKS
 
-STOCK = Path(__file__).resolve().parent / "stock.json"
-PAGE = STOCK.parent.parent.parent / "book" / "start" / "attacks.md"
+PAGE = Path(__file__).resolve().parents[2] / "book" / "start" / "attacks.md"
 
 HEAD = """# What attacks get
 
@@ -26,17 +18,16 @@ The grader makes three promises. Every submission ends with a grade and its reas
 another. No submission gains points that its answers are not worth.
 
 The table measures them: {attacks} hostile submissions, each of which answers all exercises but one honestly and tries
-something for that one, or against somebody else. *Here* is what it gets from this repository's grader, which is what
-its honest part is worth. `make test`, and `make thorough` for attacks on ranks, grade them as one class with honest
-students and check it. *nbgrader* is what stock `nbgrader autograde` does with the same submission, measured in a jail
-of its own for each ({measured} of them; a dash where the attack aims at the jail itself, which nbgrader does not have,
-or at what one check of lesson 17 knows). Attacks on the messages of ranks meet the tests of lesson 01 in both graders,
-and most of them fail there.
-`tests/attacks/table.py` makes this page and repeats both measurements. `tests/test_fuzz.py` sends long, deep, odd and
-broken input to each place outside the jail that takes a submission's text or data. What one submission can do to
-another in the same jail or at the same moment, with what lies in its folder, in nbgrader's exchange, and by what the
-jail shows of the system, is tried by `test_neighbours.py`, `test_folders.py`, `test_exchange.py` and
-`test_shown_files.py` in `tests/attacks/`.
+something for that one, or against somebody else. *Here* is what it gets, which is what its honest part is worth.
+`make test`, and `make thorough` for attacks on ranks, grade them as one class with honest students and check it.
+`nbgrader autograde` of nbgrader 0.9.6, which runs submissions with the instructor's rights, fell to 91 of the 134
+that aim at what it has, too, when each was measured in November 2026 in a jail of its own: it gave points for nothing
+or no grade at all, changed files, or sent the hidden tests out.
+
+`tests/test_fuzz.py` sends long, deep, odd and broken input to each place outside the jail that takes a submission's
+text or data. What one submission can do to another in the same jail or at the same moment, with what lies in its
+folder, in nbgrader's exchange, and by what the jail shows of the system, is tried by `test_neighbours.py`,
+`test_folders.py`, `test_exchange.py` and `test_shown_files.py` in `tests/attacks/`.
 
 Some of it cannot be promised:
 
@@ -85,8 +76,8 @@ Some of it cannot be promised:
 
 [For the instructor](instructor.md) says what else the jail does not promise.
 
-| attack | what it tries | nbgrader | here |
-|---|---|---|---|
+| attack | what it tries | here |
+|---|---|---|
 """
 
 
@@ -94,61 +85,26 @@ def main() -> None:
     """Measure what is asked for, print the table."""
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--stock", action="store_true", help="measure stock nbgrader and write stock.json")
-    parser.add_argument("--ours", action="store_true", help="grade the attacks with this repository's grader")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="attacks (default: all)")
-    parser.add_argument("--page", action="store_true", help="write the table into the book")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="attacks to grade (default: all)")
+    parser.add_argument("--page", action="store_true", help="write the table into the book instead")
     arguments = parser.parse_args()
     if arguments.page:
         PAGE.write_text(page(), encoding="utf-8")
         return
-    chosen = [attack for attack in catalog.ATTACKS if not arguments.names or attack.name in arguments.names]
-    if arguments.stock:
-        if not stock.available():
-            sys.exit("measuring stock nbgrader needs Linux, bubblewrap and a /dev/null that everyone can open")
-        stock.measure_all(chosen, lambda name, record: write({name: record}))
-    ours = grade(chosen) if arguments.ours else {}
-    records = read()
-    print("| attack | what it tries | stock nbgrader | ours | worth |\n|---|---|---|---|---|")
-    for attack in chosen:
-        record = records.get(attack.name)
-        said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "withstands"
-        row = (attack.name, attack.tries, said, ours.get(attack.name, ""), f"{sum(attack.worth.values()):g}")
-        print("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+    for name, points in grade(
+        [one for one in catalog.ATTACKS if not arguments.names or one.name in arguments.names]
+    ).items():
+        print(f"{name}: {points} for work worth {sum(catalog.find(name).worth.values()):g}")
 
 
 def page() -> str:
-    """The page of the book: every attack, what nbgrader does, what happens here."""
-
-    records, rows = read(), []
+    """The page of the book: every attack, and what its honest part is worth."""
+    rows = []
     for attack in catalog.ATTACKS:
-        record, worth = records.get(attack.name), sum(attack.worth.values())
-        said = "not measured" if record is None else "; ".join(stock.harms(attack, record)) or "nothing gained"
-        here = f"{worth:g} of {sum(lessons.full(attack.lesson).values()):g}"
-        row = (f"`{attack.name}`", attack.tries, _short(said) if attack.on_nbgrader else "–", here)
+        here = f"{sum(attack.worth.values()):g} of {sum(lessons.full(attack.lesson).values()):g}"
+        row = (f"`{attack.name}`", attack.tries, here)
         rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |\n")
-    measured = sum(attack.name in records for attack in catalog.ATTACKS if attack.on_nbgrader)
-    return HEAD.format(attacks=len(rows), measured=measured) + "".join(rows)
-
-
-def _short(said: str) -> str:
-    """What went wrong, without addresses and names of Python's."""
-    said = re.sub(r"no grade: [^;]*", "no grade at all", said)
-    return re.sub(r"(changes) (\S+)( and (\d+) more)?", r"\1 files of others", said)
-
-
-def read() -> dict[str, dict]:
-    """What was measured of stock nbgrader, by the attack's name."""
-    return json.loads(STOCK.read_text(encoding="utf-8")) if STOCK.exists() else {}
-
-
-def write(records: dict[str, dict]) -> None:
-    """Put new measurements into stock.json; what was not measured anew stays, what is no attack any more goes."""
-
-    records = read() | records
-    kept = {attack.name: records[attack.name] for attack in catalog.ATTACKS if attack.name in records}
-    lines = [f"{json.dumps(name)}: {json.dumps(record)}" for name, record in kept.items()]
-    STOCK.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return HEAD.format(attacks=len(rows)) + "".join(rows)
 
 
 def grade(chosen: list) -> dict[str, str]:

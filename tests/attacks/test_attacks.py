@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.attacks import catalog, course, lessons, stock, table
+from tests.attacks import catalog, course, lessons, table
 from tests.attacks.attack import FULL, fill
 from tests.helpers import toy_course
 
@@ -18,53 +15,6 @@ pytestmark = pytest.mark.jail
 
 each = pytest.mark.parametrize("attack", catalog.QUICK, ids=lambda attack: attack.name)
 each_of_some = pytest.mark.parametrize("attack", catalog.SAMPLE, ids=lambda attack: attack.name)
-
-#: What stock nbgrader, too, gives nothing for: see stock.json. Of those on ranks because lesson 01's tests are used.
-WITHSTOOD = {
-    "raises-system-exit",
-    "raises-keyboard-interrupt",
-    "raises-generator-exit",
-    "raises-base-exception",
-    "error-text-is-huge",
-    "error-without-frames",
-    "excepthook",
-    "exit-at-exit",
-    "loop-in-the-answer-cell",
-    "limits-itself",
-    "leaves-the-room",
-    "reads-the-graders-memory",
-    "gradebook-by-sqlite",
-    "memory-bomb",
-    "many-threads",
-    "types-into-the-terminal",
-    "deleted-test",
-    "empty-test",
-    "test-as-text",
-    "test-first",
-    "hundred-points",
-    "swapped-tests",
-    "passed-before",
-    "bash-kernel",
-    "many-cells",
-    "script-in-outputs",
-    "script-in-errors",
-    "script-in-text",
-    "collective-by-wrapped",
-    "collective-by-group",
-    "collective-while-nested",
-    "recorder-silenced",
-    "record-edited",
-    "moves-by-file",
-    "moves-by-store",
-    "inputs-of-the-driver",
-    "bytes-that-lie",
-    "forged-messages",
-    "forged-contents",
-    "forged-order",
-    "forged-file",
-    "patched-ledger",
-    "solution-of-the-grader",
-}
 
 each_of_runs = pytest.mark.parametrize("attack", catalog.RUNS, ids=lambda attack: attack.name)
 each_on_ranks = pytest.mark.parametrize("attack", catalog.RANKS, ids=lambda attack: attack.name)
@@ -198,26 +148,6 @@ def test_each_attack_has_a_name_and_says_what_it_tries():
 
 def test_the_page_of_the_book_says_what_is_known():
     assert table.PAGE.read_text(encoding="utf-8") == table.page(), "run python -m tests.attacks.table --page"
-
-
-def test_stock_nbgrader_falls_to_most_that_were_tried_on_it():
-    measured = table.read()
-    aimed = [attack for attack in catalog.ATTACKS if attack.on_nbgrader and attack.name in measured]
-    assert len(aimed) >= 40
-    assert measured.keys() <= {attack.name for attack in catalog.ATTACKS}
-    assert {attack.name for attack in aimed if not stock.harms(attack, measured[attack.name])} == WITHSTOOD
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not stock.available(), reason="needs bubblewrap, and /dev/null open to all")
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["equal-int", "imports-the-grader"])
-def test_what_was_measured_of_stock_nbgrader_still_holds(name):
-    attack, before = catalog.find(name), table.read()[name]
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where somebody without rights can look
-        os.chmod(folder, 0o755)
-        stock.prepare(Path(folder, "machine"), attack.lesson)
-        assert stock.harms(attack, stock.measure(attack, Path(folder, "machine"))) == stock.harms(attack, before)
 
 
 @pytest.mark.parametrize("name", ["pickle-bomb", "pickle-bomb-inside", "object-arrays"])

@@ -1,7 +1,6 @@
 """A lesson of three tiny exercises in a course of its own: fast, and every submission is written in a line.
 
 `submission(...)` is the released notebook with answers filled in; a test then does to it what students do.
-`Toy(folder, stock=True)` grades with nbgrader as it comes, to show what it would have given.
 """
 
 from __future__ import annotations
@@ -112,16 +111,15 @@ def _prepared() -> dict[str, bytes]:
 
 
 class Toy:
-    """A course in `folder`; stock: with nbgrader's own preprocessors instead of ours."""
+    """A course in `folder`."""
 
-    def __init__(self, folder: Path, stock: bool = False, timeout: int = 5):
+    def __init__(self, folder: Path, timeout: int = 5):
         self.root = Path(folder).resolve()
         source = self.root / "solutions" / LESSON
         source.mkdir(parents=True)
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
-        if not stock:
-            shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, self.root / nbgrader_api.CONFIG)
-        self.course = (_Stock if stock else Course)(self.root, timeout, not jail.missing())
+        shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, self.root / nbgrader_api.CONFIG)
+        self.course = Course(self.root, timeout, not jail.missing())
         for name, content in _prepared().items():
             (self.root / name).parent.mkdir(exist_ok=True)
             (self.root / name).write_bytes(content)
@@ -163,22 +161,3 @@ class Toy:
     def page(self, student: str = "ada") -> str:
         """The feedback page."""
         return (self.root / "feedback" / student / LESSON / f"{LESSON}.html").read_text(encoding="utf-8")
-
-
-class _Stock(Course):
-    """nbgrader with our folders and nothing else of ours."""
-
-    def grade_one(self, student: str, lesson: str) -> str:
-        from nbgrader.converters import Autograde
-
-        return self._convert(Autograde, self._config(assignment_id=lesson, student_id=student))
-
-    def _config(self, **coursedir: str):
-        from traitlets.config import Config
-
-        folders = {"source_directory": "solutions", "release_directory": "notebooks"}
-        config = Config(CourseDirectory={"course_id": self.settings.CourseDirectory.course_id, **folders})
-        config.CourseDirectory.update(root=str(self.root), db_url=self._db_url())
-        config.CourseDirectory.update(coursedir)
-        config.Execute.timeout = self.timeout
-        return config

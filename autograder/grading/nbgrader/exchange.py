@@ -24,8 +24,7 @@ from nbgrader.utils import parse_utc
 
 from autograder.grading import limits
 from autograder.grading.limits import printable
-from autograder.grading.nbgrader import dates, groups, lock, submission_files
-from autograder.lessons import course_settings
+from autograder.grading.nbgrader import dates, lock, submission_files
 
 #: By how much the times of a submission may differ: it takes a while to copy one.
 SLACK = timedelta(minutes=10)
@@ -193,15 +192,9 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
         """As nbgrader's. A student whose submission did not come through the exchange is named."""
         feedback = Path(self.coursedir.root, self.coursedir.feedback_directory)
         names = [path.name for path in sorted(feedback.glob("*"))]
-        lesson, root = self.coursedir.assignment_id, Path(self.coursedir.root)
+        lesson = self.coursedir.assignment_id
         for student in fnmatch.filter(names, self.coursedir.student_id or "*"):
             self.src_path = str(feedback / student / lesson)
-            if not (root / "submitted" / student / lesson).is_dir():
-                whose = groups.graded_as(root, course_settings.of(root), student, lesson)
-                if whose != student:
-                    told = "%s has handed in nothing, so the exchange has no place for the page of the group: %s has it"
-                    self.log.warning(told, printable(student), printable(whose))
-                    continue
             with _no_other_stopped(self, "released", student):
                 super().copy_files()
 

@@ -20,7 +20,7 @@ from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.nbgrader import gradebook as grades
-from autograder.grading.nbgrader import groups, late, reading, restore, scoring, submission_files
+from autograder.grading.nbgrader import late, reading, restore, scoring, submission_files
 from autograder.grading.nbgrader.preprocessors import RunCells
 from autograder.lessons import course_settings
 
@@ -49,7 +49,7 @@ def grade_submission(
     steps = config.Autograde.autograde_preprocessors
     nb, _ = _taken(steps[steps.index(RunCells) + 1 :], config, nb, where)
     _replace(Autograde(coursedir=course, config=config), where, {f"{lesson}.ipynb": nbformat.writes(nb), **files})
-    _write_pages(course, config, student, lesson, nb)
+    write_page(course, config, student, lesson, nb)
 
 
 def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
@@ -64,18 +64,7 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
         for cell in nb.cells:
             cell.metadata["autograder"] = nbformat.from_dict({"comment": why})
         scoring.save(gradebook, lesson, lesson, student, {cell.id: cell for cell in nb.cells}, changed=())
-    _write_pages(course, config, student, lesson, nb)
-
-
-def _write_pages(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
-    """Write the feedback on a notebook that was just graded, for everybody for whom it counts."""
-    root = Path(course.root)
-    if groups.has_any(root):
-        with Gradebook(course.db_url, course.course_id) as gradebook:
-            groups.share(gradebook, root, (student, lesson))
     write_page(course, config, student, lesson, nb)
-    for other in groups.others_of(root, student, lesson):
-        _follow(course, config, other, lesson, nb)
 
 
 def _follow(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
@@ -91,8 +80,6 @@ def write_page(course: CourseDirectory, config: Config, student: str, lesson: st
     nb, where = _taken(config.GenerateFeedback.preprocessors, config, nb, where)
     page, _ = config.GenerateFeedback.exporter_class(config=config).from_notebook_node(nb, {"nbgrader": where})
     folder = Path(course.format_path(course.autograded_directory, student, lesson))
-    if not folder.is_dir():  # of a student in a group who has handed in an older one
-        folder = Path(course.format_path(course.submitted_directory, student, lesson))
     files = submission_files.exchange_files(folder)
     _replace(GenerateFeedback(coursedir=course, config=config), where, {f"{lesson}.html": page, **files})
 
@@ -103,13 +90,9 @@ def follow_gradebook(config: Config, course: CourseDirectory | None = None) -> l
     No notebook is run. Points, comments and extra credit by hand, due dates and extensions need nothing else to count.
     """
     course, rewritten = course or CourseDirectory(config=config), []
-    own = course_settings.of(course.root)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
-        groups.share(gradebook, Path(course.root))
     for (student, lesson), state in sorted(_state(course, config).items()):
         page = Path(course.format_path(course.feedback_directory, student, lesson), f"{lesson}.html")
-        of_group = groups.graded_as(Path(course.root), own, student, lesson) != student
-        is_old = _based_on(page) != state if page.is_file() else of_group
+        is_old = page.is_file() and _based_on(page) != state
         nb = _autograded(course, student, lesson) if is_old else None
         if nb is not None:
             _follow(course, config, student, lesson, nb)
@@ -126,7 +109,6 @@ def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None 
     said = {True: "", False: "without hints"}
     texts = {
         one: f"{policy} {state}{said[own.of(one[1]).hints]}{delays.get(one, '')}{own.late or ''}"
-        f"{groups.words(Path(course.root), own, *one)}"
         for one, state in found.items()
     }
     return {one: hashlib.sha256(text.encode()).hexdigest() for one, text in texts.items()}
@@ -139,9 +121,8 @@ def _based_on(page: Path) -> str:
 
 
 def _autograded(course: CourseDirectory, student: str, lesson: str) -> nbformat.NotebookNode | None:
-    """The notebook as it was graded, of a student or of the group; None if there is none, or somebody has broken it."""
-    whose = groups.graded_as(Path(course.root), course_settings.of(course.root), student, lesson)
-    path = Path(course.format_path(course.autograded_directory, whose, lesson), f"{lesson}.ipynb")
+    """The notebook as it was graded; None if there is none, or somebody has broken it."""
+    path = Path(course.format_path(course.autograded_directory, student, lesson), f"{lesson}.ipynb")
     with contextlib.suppress(OSError, ValueError, nbformat.reader.NotJSONError):
         return nbformat.read(path, as_version=4)
     return None

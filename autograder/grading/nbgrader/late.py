@@ -52,31 +52,29 @@ class Lateness(NamedTuple):
 
 
 def of_students(gradebook: Gradebook, own: Settings, student: str = "") -> dict[tuple[str, str], Lateness]:
-    """(student, lesson) → how late each submission is. student: those of this one, and perhaps of others.
+    """(student, lesson) → how late each submission is. student: those of this one alone.
 
-    Late days are used up in the order of the due dates. In a group, the extension counts that ends last.
+    Late days are used up in the order of the due dates.
     """
     from nbgrader import api
 
-    everybody = bool(own.in_groups())  # an extension of one is one of the whole group
     columns = api.SubmittedAssignment.timestamp, api.SubmittedAssignment.extension, api.Assignment.duedate
     query = (
         gradebook.db.query(api.SubmittedAssignment.student_id, api.Assignment.name, *columns)
         .select_from(api.SubmittedAssignment)
         .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
     )
-    if student and not everybody:
+    if student:
         query = query.filter(api.SubmittedAssignment.student_id == student)
     far, late = datetime.datetime.max.replace(tzinfo=datetime.UTC), list[tuple[datetime.datetime, str, str, Lateness]]()
     rows = query.all()
     extensions = {(who, lesson): extension for who, lesson, _, extension, _ in rows} | dict(own.extensions)
     for who, lesson, timestamp, _, entered in rows:
         due, handed_in = own.of(lesson).due or _utc(entered), _utc(timestamp)
-        given = [extensions.get((member, lesson)) for member in own.group(who, lesson)]
-        ends = [one if isinstance(one, datetime.datetime) else due and own.later(due, one or NO_TIME) for one in given]
-        until = max(filter(None, ends), default=None)
+        given = extensions.get((who, lesson))
+        until = given if isinstance(given, datetime.datetime) else due and own.later(due, given or NO_TIME)
         seconds = max(0.0, (handed_in - until).total_seconds()) if handed_in and until else 0.0
-        late.append((due or until or far, lesson, who, Lateness(seconds, 0, 0, until, any(given), handed_in)))
+        late.append((due or until or far, lesson, who, Lateness(seconds, 0, 0, until, bool(given), handed_in)))
     found, left = {}, dict[str, int]()
     policy = own.late or course_settings.Late()
     for _, lesson, who, one in sorted(late, key=lambda found: found[:3]):

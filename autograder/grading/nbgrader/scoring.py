@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection
-from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
@@ -22,7 +21,7 @@ from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
 from autograder.grading import limits
-from autograder.grading.nbgrader import groups, late
+from autograder.grading.nbgrader import late
 from autograder.grading.running.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
 from autograder.lessons import course_settings
 from autograder.lessons.adapted import ALL_OR_NOTHING
@@ -286,9 +285,7 @@ class ReadGrades(GetGrades):
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Put scores, comments and what `course.toml` says into the notebook and the resources."""
         course = CourseDirectory(config=self.config)
-        where, own, root = resources["nbgrader"], course_settings.of(course.root), Path(course.root)
-        where["group"] = groups.words(root, own, where["student"], where["assignment"])
-        self.graded_as = groups.graded_as(root, own, where["student"], where["assignment"])
+        where, own = resources["nbgrader"], course_settings.of(course.root)
         nb, resources = super().preprocess(nb, resources)
         if own.has_dates():
             with Gradebook(where["db_url"]) as gradebook:
@@ -302,7 +299,7 @@ class ReadGrades(GetGrades):
     def _get_score(self, cell: nbformat.NotebookNode, resources: dict) -> None:
         super()._get_score(cell, resources)
         name = cell.metadata["nbgrader"]["grade_id"]
-        grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.graded_as)
+        grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
         cell.metadata.nbgrader["outdated"] = grade.manual_score is not None and bool(grade.needs_manual_grade)
         cell.metadata.nbgrader["entered"] = grade.manual_score is not None
         cell.metadata.nbgrader["waits"] = is_question(cell) and grade.manual_score is None and grade.auto_score is None

@@ -87,7 +87,6 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
         .render(
             lesson=info["notebook"],
             student=info["student"],
-            group=info.get("group", ""),
             score=info["score"],
             max_score=info["max_score"],
             late_penalty=info.get("late_penalty") or 0,

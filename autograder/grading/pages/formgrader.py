@@ -1,7 +1,6 @@
 """nbgrader's page on a submission, where an instructor gives points and comments: no script from elsewhere runs there.
 
-If `course.toml` says `anonymous = true`, neither that page nor the list that leads to it has a student's name. The
-notebook of a group is listed once.
+If `course.toml` says `anonymous = true`, neither that page nor the list that leads to it has a student's name.
 
 nbgrader's template fetches MathJax from another machine, without saying what it expects to get: whoever serves that
 acts as the instructor. And MathJax draws what a student's formula asks for, boxes that cover the page among it.
@@ -12,7 +11,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -22,7 +20,6 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
 from autograder.grading import limits
-from autograder.grading.nbgrader import groups
 from autograder.grading.pages import formulas
 from autograder.grading.pages.safe_html import SIGNS
 from autograder.lessons import course_settings, mathml
@@ -98,10 +95,9 @@ def use_own_page() -> None:
     from nbgrader.server_extensions.formgrader import formgrader
 
     formgrader.HTMLExporter = FormgraderPage
-    for name, changed in (("get_notebook_submissions", _without_names), ("_filter_existing_notebooks", _once)):
-        method = getattr(NbGraderAPI, name)
-        if not hasattr(method, "__wrapped__"):  # the settings are read more than once
-            setattr(NbGraderAPI, name, changed(method))
+    method = NbGraderAPI.get_notebook_submissions
+    if not hasattr(method, "__wrapped__"):  # the settings are read more than once
+        NbGraderAPI.get_notebook_submissions = _without_names(method)
 
 
 def _without_names(get_notebook_submissions: Callable) -> Callable:
@@ -116,15 +112,3 @@ def _without_names(get_notebook_submissions: Callable) -> Callable:
         return found
 
     return rows
-
-
-def _once(filter_existing_notebooks: Callable) -> Callable:
-    """nbgrader's method, which leaves out the students for whom somebody else of their group has handed in."""
-
-    @functools.wraps(filter_existing_notebooks)
-    def listed(self: Any, assignment_id: str, notebooks: list) -> list:
-        root, own = Path(self.coursedir.root), course_settings.of(self.coursedir.root)
-        found = filter_existing_notebooks(self, assignment_id, notebooks)
-        return [one for one in found if groups.graded_as(root, own, one.student.id, assignment_id) == one.student.id]
-
-    return listed

@@ -69,7 +69,6 @@ def run_cells(
     new_kernel: Callable[[], Kernel],
     limits: Limits,
     skip: Collection[str] = (),
-    passed: Callable[[], None] = lambda: None,
     again: bool = False,
     brief: bool = False,
     whole: Collection[str] | None = None,
@@ -77,7 +76,7 @@ def run_cells(
     """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
 
     skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
-    passed: called after each code cell. again: the cells have run before; tests that hold do not run once more.
+    again: the cells have run before; tests that hold do not run once more.
     brief: no picture is drawn. whole: the tests of which all properties are tried, if not of all; in the others, none
     is tried after a core that does not hold.
     A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
@@ -95,7 +94,6 @@ def run_cells(
     try:
         for cell in code:
             _run_cell(run, cell, skip)
-            passed()
     finally:
         run.kernel.stop()
     for cell in code:

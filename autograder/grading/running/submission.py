@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,23 +24,14 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
     Exercises that fail are tried again without the errors of those on which they build (`carried_forward`). Hints are
     searched for after that, for what has failed for good.
 
-    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `progress` (`bar`) and
-    `again` (`run_cells`).
+    how: has `limits`, `jail` and `demonstrations`; a RunCells or a worker's task, which may have `again`
+    (`run_cells`).
     """
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
-    with kernels_for(lesson, files, how.jail) as new_kernel:
-        passed = functools.partial(tick, getattr(how, "progress", ""))
-        with hints.later():
-            failures = run_cells(cells, new_kernel, how.limits, skip, passed, getattr(how, "again", False))
-            carried_forward.try_again(cells, lesson, new_kernel, how.limits)
+    with kernels_for(lesson, files, how.jail) as new_kernel, hints.later():
+        failures = run_cells(cells, new_kernel, how.limits, skip, getattr(how, "again", False))
+        carried_forward.try_again(cells, lesson, new_kernel, how.limits)
     add_hints(failures, how.limits.notebook)
-
-
-def tick(path: str) -> None:
-    """Note in this file that one more cell is done; nothing without a file, or on a machine that does not have it."""
-    if path:
-        with contextlib.suppress(OSError), open(path, "ab") as file:
-            file.write(b".")
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ AHEAD, PREPARED = 2, 100
 class Task:
     """One notebook to run. cells, lesson: notebooks as text. files: the other files in its folder, by name.
 
-    limits, jail, demonstrations: as `steps.RunCells` has them. progress: the file in which its cells are counted.
+    limits, jail, demonstrations: as `steps.RunCells` has them.
     again: the cells have been run, and only tests that fail are tried once more.
     """
 
@@ -52,7 +52,6 @@ class Task:
     limits: Limits = field(default_factory=Limits)
     jail: bool = True
     demonstrations: bool = False
-    progress: str = ""
     again: bool = False
 
     def with_cells(self, cells: str) -> Task:
