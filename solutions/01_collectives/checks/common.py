@@ -248,7 +248,7 @@ def expect_no_padding(function: Any, lengths: Iterable[int], make: Callable[[int
             continue
         sizes = chunk_bytes(numel, n)
         if (got := ledger.bytes_sent()) == [(n - 1) * sizes[0]] * n:
-            text = f"the ranks sent {got} bytes, as if all chunks had the length of the longest: they have {sizes} bytes"
+            text = f"the ranks sent {got} bytes, as if all chunks were as long as the longest: they have {sizes} bytes"
             fail(text, f"{count_of_ranks(n)}, {one.name}", got)
 
 
