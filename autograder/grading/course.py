@@ -190,8 +190,9 @@ class Course:
             if force or job not in final or done.get("/".join(job)) != self._fingerprint(*job, self._take(*job))
         ]  # fmt: skip
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
-        bar.reset(len(todo) + len(needed))
-        bar.leave = bool(todo)
+        if todo:
+            bar.reset(len(todo) + len(needed))
+            bar.leave = True
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
             tasks = pool.prepared(self.task(*job) for job in todo)
             self.try_solutions(needed, pool, bar)
