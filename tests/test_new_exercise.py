@@ -126,8 +126,8 @@ def test_a_module_of_checks_gets_the_imports_that_it_lacks_and_no_other(root, mo
     head, _, code = text.partition('@check("NN-ex0-new-function"')
     assert code and head.count("import check\n") == 1 and head.count("import numpy as np\n") == 1
     assert "from fractions import Fraction\n" in head
-    assert "from autograder.checking.cases import Call, close\n" in head
-    assert text.startswith(path.read_text().partition("from dataclasses")[0])
+    assert "from autograder.checking.cases import ANYTHING, Call, Case, close, complaint, fact\n" in head
+    assert text.startswith(path.read_text().partition("from collections")[0])
 
 
 # Outputs
