@@ -7,7 +7,7 @@ from drawing import box, drawing, label
 CAPTION = "A hang, and what two timeouts, with the minute for dumps, leave of what an interruption may cost"
 #: In units of the picture: where the rows begin, a row, a bar, and the moments on the line.
 LEFT, ROW, BAR, TOP = 52, 28, 20, 22
-CALL, TIMEOUT, DUMPED, STARTED, LOADED, END = 86, 206, 240, 302, 332, 364
+CALL, TIMEOUT, DUMPED, STARTED, LOADED, END = 86, 212, 246, 304, 333, 364
 RANKS, HUNG = 4, 2
 #: Minutes: the timeouts that are compared, PyTorch's for NCCL and the one that torchtitan sets after the first step.
 TIMEOUTS = (10, 100 / 60)
@@ -19,9 +19,9 @@ def still(budget: str) -> tuple[str, str]:
     """The picture and its text alternative. budget: the minutes that an interruption may cost in all."""
     marks = []
     rows = TOP + (RANKS + 2) * ROW
-    for x, text in ((CALL, "missed call"), (TIMEOUT, "timeout"), (DUMPED, "+ 1 min")):
-        marks.append(f'<path class="still-box" d="M{x} {TOP - 4}V{rows - 6}"/>')
-        marks.append(label(x, TOP - 9, text, anchor="middle"))
+    for x, text, anchor in ((CALL, "missed call", "middle"), (TIMEOUT, "timeout", "end"), (DUMPED, "+ 1 minute", "start")):
+        marks.append(f'<path class="still-box" d="M{x} {TOP - 4}V{rows - 6 - ROW * (x == DUMPED)}"/>')
+        marks.append(label(x, TOP - 9, text, anchor=anchor))
     for rank in range(RANKS):
         y = TOP + ROW * rank
         marks.append(label(LEFT - 6, y + 14, f"rank {rank}", "still-title", "end"))
@@ -43,18 +43,19 @@ def still(budget: str) -> tuple[str, str]:
     whole = float(budget)
     marks.append(label(0, rows + 18, f"What a timeout leaves of {_clock(whole)}, to scale"))
     for row, minutes in enumerate(TIMEOUTS):
-        y, noticed, dumped = rows + 28 + ROW * row, *(LEFT + (END - LEFT) * x / whole for x in (minutes, minutes + DUMP))
+        y = rows + 28 + ROW * row
+        noticed, dumped = (LEFT + (END - LEFT) * moment / whole for moment in (minutes, minutes + DUMP))
         marks.append(label(LEFT - 6, y + 14, _clock(minutes), "still-title", "end"))
         marks += _bar(LEFT, noticed, y, "node-switch", "wait")
         marks += _bar(noticed, dumped, y, "node-port", "")
         marks += _bar(dumped, END, y, "still-box", f"{_clock(whole - minutes - DUMP)} to restart")
     alt = (
-        f"Four ranks, the agent and you over time. Ranks 0, 1 and 3 call an all-reduce, which does not "
-        f"complete; rank {HUNG} is stuck and has not called it. The agent sees four living processes, and you can ask "
-        "ncclras and py-spy. At the timeout the watchdogs of the others ask for dumps, which torchfrtrace reads, and "
-        "a minute later end their processes. The agent kills the rest and starts all ranks again, which load the checkpoint and take the "
-        f"next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of {_clock(TIMEOUTS[0])} "
-        f"leaves {_clock(whole - TIMEOUTS[0] - DUMP)}, one of {_clock(TIMEOUTS[1])} leaves "
+        f"Four ranks, the agent and you over time. Ranks 0, 1 and 3 call an all-reduce, which does not complete; rank "
+        f"{HUNG} is stuck and has not called it. The agent sees four living processes, and you can ask ncclras and "
+        "py-spy. At the timeout the watchdogs of the others ask for dumps, which torchfrtrace reads, and a minute later "
+        "they end their processes. The agent kills the rest and starts all ranks again, which load the checkpoint and "
+        f"take the next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of "
+        f"{_clock(TIMEOUTS[0])} leaves {_clock(whole - TIMEOUTS[0] - DUMP)}, one of {_clock(TIMEOUTS[1])} leaves "
         f"{_clock(whole - TIMEOUTS[1] - DUMP)}."
     )
     return drawing(END + 2, rows + 28 + ROW * len(TIMEOUTS), marks), alt

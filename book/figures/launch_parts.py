@@ -11,9 +11,9 @@ CAPTION = (
 #: In units of the picture: a node, a rank, and where the rows begin.
 NODE, GAP, EDGE, RANK, RANKS = 172, 16, 8, 74, 2
 WIDE = 2 * NODE + GAP
-SCHEDULER, FRAME, AGENT, BUS, RANK_ROW, DISK = 4, 62, 76, 128, 144, 268
+SCHEDULER, FRAME, AGENT, BUS, RANK_ROW, DISK = 4, 62, 76, 128, 144, 246
 AGENT_WIDE, STORE, STORE_WIDE = 98, 120, 44
-FRAME_HIGH, HIGH = 176, 26
+FRAME_HIGH, HIGH = 154, 26
 #: From a rank to its watchdog, and how wide that is: the rank's own arrow to the disk passes beside it.
 ENDS, WATCHDOG = 20, 56
 #: What is on the disk, and who writes it.
@@ -37,9 +37,9 @@ def still() -> tuple[str, str]:
     for node in (0, 1):
         left = node * (NODE + GAP)
         marks.append(box(left, FRAME, NODE, FRAME_HIGH, "node-frame", 4))
-        marks.append(label(left + EDGE, FRAME + FRAME_HIGH - 8, f"node {node}", "still-title"))
-        marks += _arrow(left + 40, SCHEDULER + HIGH, left + 40, AGENT)
-        marks.append(label(left + 46, 50, "starts, SIGTERM"))
+        marks.append(label(left, FRAME - 6, f"node {node}", "still-title"))
+        marks += _arrow(left + 57, SCHEDULER + HIGH, left + 57, AGENT)
+        marks.append(label(left + 63, 50, "starts, SIGTERM"))
         marks += _titled(left + EDGE, AGENT, AGENT_WIDE, HIGH, "agent (torchrun)", "node-gpu")
         for place in range(RANKS):
             x = left + EDGE + place * (RANK + 8)
@@ -66,8 +66,8 @@ def still() -> tuple[str, str]:
     marks += [label(10, DISK + 36 + 17 * row, text) for row, text in enumerate(FILES)]
     alt = (
         "The scheduler starts an agent, torchrun, on each of two nodes and sends it SIGTERM. Each agent starts the "
-        "two ranks of its node, looks at them and kills them. Inside each rank a watchdog thread can end "
-        "it. Both agents and all ranks meet at a store, which is on the first node. On a shared disk rank 0 "
+        "two ranks of its node, looks at them and kills them. Inside each rank a watchdog thread can end it. "
+        "Both agents and all ranks meet at a store, which is on the first node. On a shared disk rank 0 "
         "writes the checkpoint, each rank its error file and its output, where --log-dir says, and each watchdog a "
         "dump, where TORCH_FR_DUMP_TEMP_FILE says."
     )
