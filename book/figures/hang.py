@@ -19,7 +19,8 @@ def still(budget: str) -> tuple[str, str]:
     """The picture and its text alternative. budget: the minutes that an interruption may cost in all."""
     marks = []
     rows = TOP + (RANKS + 2) * ROW
-    for x, text, anchor in ((CALL, "missed call", "middle"), (TIMEOUT, "timeout", "end"), (DUMPED, "+ 1 minute", "start")):
+    moments = (CALL, "missed call", "middle"), (TIMEOUT, "timeout", "end"), (DUMPED, "+ 1 minute", "start")
+    for x, text, anchor in moments:
         marks.append(f'<path class="still-box" d="M{x} {TOP - 4}V{rows - 6 - ROW * (x == DUMPED)}"/>')
         marks.append(label(x, TOP - 9, text, anchor=anchor))
     for rank in range(RANKS):
@@ -52,9 +53,9 @@ def still(budget: str) -> tuple[str, str]:
     alt = (
         f"Four ranks, the agent and you over time. Ranks 0, 1 and 3 call an all-reduce, which does not complete; rank "
         f"{HUNG} is stuck and has not called it. The agent sees four living processes, and you can ask ncclras and "
-        "py-spy. At the timeout the watchdogs of the others ask for dumps, which torchfrtrace reads, and a minute later "
-        "they end their processes. The agent kills the rest and starts all ranks again, which load the checkpoint and "
-        f"take the next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of "
+        "py-spy. At the timeout the watchdogs of the others ask for dumps, which torchfrtrace reads, and a minute "
+        "later they end their processes. The agent kills the rest and starts all ranks again, which load the checkpoint "
+        f"and take the next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of "
         f"{_clock(TIMEOUTS[0])} leaves {_clock(whole - TIMEOUTS[0] - DUMP)}, one of {_clock(TIMEOUTS[1])} leaves "
         f"{_clock(whole - TIMEOUTS[1] - DUMP)}."
     )
