@@ -54,8 +54,8 @@ def still(budget: str) -> tuple[str, str]:
         f"Four ranks, the agent and you over time. Ranks 0, 1 and 3 call an all-reduce, which does not complete; rank "
         f"{HUNG} is stuck and has not called it. The agent sees four living processes, and you can ask ncclras and "
         "py-spy. At the timeout the watchdogs of the others ask for dumps, which torchfrtrace reads, and a minute "
-        "later they end their processes. The agent kills the rest and starts all ranks again, which load the checkpoint "
-        f"and take the next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of "
+        "later they end their processes. The agent kills the rest and starts all ranks again, which load their "
+        f"checkpoint and take the next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of "
         f"{_clock(TIMEOUTS[0])} leaves {_clock(whole - TIMEOUTS[0] - DUMP)}, one of {_clock(TIMEOUTS[1])} leaves "
         f"{_clock(whole - TIMEOUTS[1] - DUMP)}."
     )
