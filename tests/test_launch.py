@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -130,6 +131,28 @@ def test_the_chapters_script_leaves_when_it_is_told_to_and_goes_on(tmp_path):
         assert (result["done"], len(result["losses"])) == (steps == 12, steps)
 
 
+def runs_the_end_of_a_train_py(rank, world_size, folder, told_in_step):
+    """The chapter's loop, three steps a call, with exercise 5's function and one more argument of it."""
+    text = (notebook.ROOT / "book" / "06_launch.md").read_text()
+    [end] = re.findall(r"^```python\n(told = .*?)^```$", text, re.MULTILINE | re.DOTALL)
+    space = notebook.functions("06_launch")
+    source = inspect.getsource(space["train_until_told"])
+    assert source.count("*, global_batch") == source.count("    told = []\n") == 1
+    exec(source.replace("*, global_batch", "*, told, global_batch").replace("    told = []\n", ""), space)
+    points = torch.randn(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    space |= {"rank": rank, "n": world_size, "Model": ToldInStep, "data": (points, (points[:, 0] > 0).long())}
+    space |= {"EVERY": 3, "LAST": 9, "Path": Path, "options": SimpleNamespace(checkpoint=f"{folder}/checkpoint")}
+    os.environ["TOLD_IN_STEP"] = str(told_in_step)
+    exec(end, space)
+
+
+@pytest.mark.parametrize(("told_in_step", "taken"), [(2, 2), (3, 4), (9, 9)])
+def test_the_end_of_a_train_py_leaves_also_when_told_in_the_last_step_of_a_call(tmp_path, told_in_step, taken):
+    ranks.run(runs_the_end_of_a_train_py, 2, (str(tmp_path), told_in_step), echo=False, timeout=120)
+    assert (tmp_path / "step").read_text() == str(taken)
+    assert (tmp_path / "done").exists() == (taken == 9)
+
+
 # What the chapter says
 
 
@@ -142,16 +165,19 @@ def code_of_the_chapter(start):
 
 
 def test_of_errors_in_one_second_the_one_that_is_not_about_communication_is_first(tmp_path):
-    messages = {0: "RuntimeError: Connection closed by peer", 2: "FileNotFoundError: batch 412 is gone", 3: "timed out"}
+    gloo = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+    nccl = "DistBackendError: NCCL error in: NCCLUtils.cpp: remote process exited or there was a network error"
+    messages = {0: gloo, 2: "TimeoutError: the connection to the storage timed out", 3: nccl}
     for rank, message in messages.items():
-        path = tmp_path / "attempt_0" / str(rank) / "error.json"
+        path = tmp_path / f"node_{rank // 2}" / "attempt_0" / str(rank % 2) / "error.json"  # a folder per local rank
         path.parent.mkdir(parents=True)
+        path.with_name("who").write_text(f"rank {rank} on node {rank // 2}")
         about = {"message": message, "extraInfo": {"timestamp": "1700000001" if rank else "1700000002"}}
         path.write_text(json.dumps({"message": about}))
     space = {"Path": Path, "json": json, "re": re}
     exec(code_of_the_chapter("def errors(folder)"), space)
-    assert [(rank, message) for *_, rank, message in space["errors"](tmp_path)] == [
-        (str(rank), messages[rank]) for rank in (2, 3, 0)
+    assert [(who, message) for *_, who, message in space["errors"](tmp_path)] == [
+        (f"rank {rank} on node {rank // 2}", messages[rank]) for rank in (2, 3, 0)
     ]
 
 
@@ -168,6 +194,7 @@ def test_torch_still_does_what_the_chapter_says_of_agents_and_times():
     assert "timing must also be enabled for compute_duration" in words
     nccl = " ".join(header.with_name("ProcessGroupNCCL.hpp").read_text().replace("//", " ").split())
     assert "Enable recording start-events for all ProcessGroupNCCL collectives" in nccl  # by TORCH_NCCL_ENABLE_TIMING
+    assert "can increase chances of a watchdog hang" in nccl and "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC" in nccl
     detail = header.with_name("FlightRecorderDetail.hpp").read_text()
     assert "if (r.start_ != nullptr)" in detail and "e.time_discovered_started_.has_value()" in detail
     assert 'mkdtemp(prefix="torchelastic_")' in inspect.getsource(DefaultLogsSpecs)  # of error files, below /tmp

@@ -14,6 +14,8 @@ WIDE = 2 * NODE + GAP
 SCHEDULER, FRAME, AGENT, BUS, RANK_ROW, DISK = 4, 62, 76, 128, 144, 246
 AGENT_WIDE, STORE, STORE_WIDE = 98, 120, 44
 FRAME_HIGH, HIGH = 154, 26
+#: From a rank to its watchdog, and how wide that is: the rank's own arrow to the disk passes beside it.
+ENDS, WATCHDOG = 20, 56
 #: What is on the disk, and who writes it.
 FILES = (
     "rank 0: the checkpoint",
@@ -35,17 +37,21 @@ def still() -> tuple[str, str]:
     for node in (0, 1):
         left = node * (NODE + GAP)
         marks.append(box(left, FRAME, NODE, FRAME_HIGH, "node-frame", 4))
-        marks.append(label(left + EDGE, FRAME + FRAME_HIGH - 8, f"node {node}", "still-title"))
-        marks += _arrow(left + 40, SCHEDULER + HIGH, left + 40, AGENT)
-        marks.append(label(left + 46, 50, "starts, SIGTERM"))
+        marks.append(label(left, FRAME - 6, f"node {node}", "still-title"))
+        marks += _arrow(left + 57, SCHEDULER + HIGH, left + 57, AGENT)
+        marks.append(label(left + 63, 50, "starts, SIGTERM"))
         marks += _titled(left + EDGE, AGENT, AGENT_WIDE, HIGH, "agent (torchrun)", "node-gpu")
         for place in range(RANKS):
             x = left + EDGE + place * (RANK + 8)
             marks += _titled(x, RANK_ROW, RANK, HIGH, f"rank {node * RANKS + place}", "node-gpu")
-            marks += _titled(x, RANK_ROW + HIGH + 2, RANK, 18, "watchdog", "node-port")
+            top = RANK_ROW + HIGH + ENDS
+            marks += _titled(x, top, WATCHDOG, 18, "watchdog", "node-port")
+            marks += _arrow(x + 10, top, x + 10, RANK_ROW + HIGH)
+            marks.append(label(x + 16, top - 6, "ends"))
             start = x + 22 if place == 0 else left + EDGE + AGENT_WIDE - 4
             marks += _arrow(start, AGENT + HIGH, start, RANK_ROW)
-            marks += _arrow(x + RANK - 14, RANK_ROW + HIGH + 20, x + RANK - 14, DISK)
+            marks += _arrow(x + WATCHDOG / 2, top + 18, x + WATCHDOG / 2, DISK)
+            marks += _arrow(x + RANK - 8, RANK_ROW + HIGH, x + RANK - 8, DISK)
             ends.append(x + RANK - 14)
         marks.append(label(left + EDGE + 28, AGENT + HIGH + 15, "looks, kills", style=HALO))
     marks += _arrow(EDGE + AGENT_WIDE, AGENT + HIGH / 2, STORE, AGENT + HIGH / 2, "store-tip")
@@ -60,8 +66,8 @@ def still() -> tuple[str, str]:
     marks += [label(10, DISK + 36 + 17 * row, text) for row, text in enumerate(FILES)]
     alt = (
         "The scheduler starts an agent, torchrun, on each of two nodes and sends it SIGTERM. Each agent starts the "
-        "two ranks of its node, looks at them and kills them. Inside each rank a watchdog thread looks at its "
-        "operations. Both agents and all ranks meet at a store, which is on the first node. On a shared disk rank 0 "
+        "two ranks of its node, looks at them and kills them. Inside each rank a watchdog thread can end it. "
+        "Both agents and all ranks meet at a store, which is on the first node. On a shared disk rank 0 "
         "writes the checkpoint, each rank its error file and its output, where --log-dir says, and each watchdog a "
         "dump, where TORCH_FR_DUMP_TEMP_FILE says."
     )
