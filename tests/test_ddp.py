@@ -55,7 +55,8 @@ def built(kind, order, optimize=True):
         for layer in model:
             layer.compile(backend=backend)
         return DistributedDataParallel(model, bucket_cap_mb=1)
-    return torch.compile(model if order == "alone" else DistributedDataParallel(model, bucket_cap_mb=1), backend=backend)
+    model = model if order == "alone" else DistributedDataParallel(model, bucket_cap_mb=1)
+    return torch.compile(model, backend=backend)
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 graphs, events, backend = [], [], aot_autograd(fw_compiler=forward_graph, bw_compiler=backward_graph)
