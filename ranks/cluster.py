@@ -233,9 +233,9 @@ CLUSTERS = {
             ll=282 * GB,
         ),
         Cluster(
-            "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 288 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB,
+            "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 277.5 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB,
             450 * GB, 0.74,
-            f"One of 72 GPUs of a rack. {ACCELERATORS} (memory: its row for B300); {LINKS}; 800 Gb/s: not reopened",
+            f"One of 72 GPUs of a rack. {ACCELERATORS} (nvidia-smi: 284,208 MiB); {LINKS}; 800 Gb/s: not reopened",
             ll=282 * GB,
         ),
         Cluster(

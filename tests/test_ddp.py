@@ -13,44 +13,72 @@ import torch
 import ranks
 
 COMPILE = """
-import sys, torch, torch.distributed as dist
+import torch, torch.distributed as dist
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.nn.parallel import DistributedDataParallel
 
-class Layers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(6))
-
+class Block(nn.Linear):
     def forward(self, x):
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
+        return nn.functional.linear(x, self.weight, self.bias)
+
+class Layers(nn.Sequential):
+    def forward(self, x):
+        for layer in self:
+            x = layer(x)
         return x
 
 def forward_graph(graph, inputs):
     graphs.append(graph)
     return graph
 
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-for order in ("inside", "outside", "alone"):
+def backward_graph(graph, inputs):
+    def run(*inputs):
+        events.append("backward")
+        return graph(*inputs)
+    return run
+
+def send(state, bucket):
+    events.append("send")
+    sent = torch.futures.Future()
+    sent.set_result(bucket.buffer())
+    return sent
+
+def built(kind, order, optimize=True):
     torch._dynamo.reset()
-    graphs, model = [], Layers()
-    backend = aot_autograd(fw_compiler=forward_graph, bw_compiler=lambda graph, inputs: graph)
+    torch._dynamo.config.optimize_ddp = optimize
+    graphs.clear()
+    model = kind(*[(Block if order == "blocks" else nn.Linear)(512, 512) for _ in range(6)])
     if order == "inside":
-        model = DistributedDataParallel(torch.compile(model, backend=backend), bucket_cap_mb=1)
-    else:
-        model = model if order == "alone" else DistributedDataParallel(model, bucket_cap_mb=1)
-        model = torch.compile(model, backend=backend)
-    model(torch.randn(8, 512)).sum().backward()
-    print(len(graphs))
+        return DistributedDataParallel(torch.compile(model, backend=backend), bucket_cap_mb=1)
+    if order == "blocks":
+        for layer in model:
+            layer.compile(backend=backend)
+        return DistributedDataParallel(model, bucket_cap_mb=1)
+    model = model if order == "alone" else DistributedDataParallel(model, bucket_cap_mb=1)
+    return torch.compile(model, backend=backend)
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+graphs, events, backend = [], [], aot_autograd(fw_compiler=forward_graph, bw_compiler=backward_graph)
+for kind in (Layers, nn.Sequential):
+    for order in ("inside", "outside", "alone"):
+        built(kind, order)(torch.randn(8, 512)).sum().backward()
+        print(len(graphs))
+for order in ("inside", "blocks"):
+    model = built(Layers, order, optimize=False)
+    model.register_comm_hook(None, send)
+    for _ in range(2):
+        events.clear()
+        model(torch.randn(8, 512)).sum().backward()
+    print(len(events) - 1 - events[::-1].index("backward") > events.index("send"))
 """
 
 
-def test_compile_cuts_the_graph_at_buckets_whether_it_wraps_ddp_or_is_wrapped():
+def test_where_the_compiler_cuts_graphs_at_buckets_and_where_sends_overlap_without_cuts():
     environment = os.environ | {"TORCH_LOGS": "-all"}
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, env=environment)
-    assert done.stdout.split() == ["6", "6", "1"], done.stderr[-2000:]
+    own, bare, overlaps = ["6", "6", "1"], ["6", "0", "1"], ["False", "True"]
+    assert done.stdout.split() == own + bare + overlaps, done.stderr[-2000:]
 
 
 def divided(rank, world_size, factor):
@@ -110,6 +138,27 @@ def buckets_of_ddp(rank, world_size, tied, views):
         ddp(torch.arange(7)).sum().backward()
     held = {param.grad.untyped_storage().data_ptr() for param in model.parameters()}
     return ddp._get_ddp_logging_data()["rebuilt_per_bucket_param_indices"], len(held)
+
+
+def gradient_of_ddp(rank, world_size, kept, autocast, asked):
+    model = torch.nn.Linear(8, 8).to(kept)
+    if asked:
+        model.weight.grad_dtype = asked
+    ddp = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out = ddp(torch.ones(2, 8, dtype=kept))
+    out.sum().backward()
+    return model.weight.grad.dtype
+
+
+@pytest.mark.parametrize(("kept", "autocast"), [(torch.bfloat16, False), (torch.float32, True)])
+def test_ddps_gradients_have_the_dtype_of_their_parameters(kept, autocast):
+    assert list(ranks.run(gradient_of_ddp, 1, (kept, autocast, None), echo=False)) == [kept]
+
+
+def test_ddp_keeps_no_float32_gradient_of_a_bf16_parameter():
+    with pytest.raises(Exception, match="Expected BFloat16, got Float"):
+        ranks.run(gradient_of_ddp, 1, (torch.bfloat16, False, torch.float32), echo=False)
 
 
 @pytest.mark.parametrize(
