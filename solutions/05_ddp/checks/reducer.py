@@ -105,10 +105,7 @@ def _average(rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, 
     handles = []
     for params in made:
         with mock.patch.object(dist, "barrier"):  # that start_bucket waits is judged by a_start_waits_for_nobody
-            pair = start_bucket(params)
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise TypeError(f"start_bucket should return the tuple (flat, work), got a {type(pair).__name__}")
-        handles.append(pair)
+            handles.append(_started(start_bucket, params))
     found = []
     for number, (params, (flat, work)) in enumerate(zip(made, handles, strict=True)):
         kind = f"{flat.dtype} of shape {tuple(flat.shape)}" if isinstance(flat, torch.Tensor) else type(flat).__name__
@@ -119,6 +116,14 @@ def _average(rank: int, world_size: int, start_bucket: Any, finish_bucket: Any, 
         dtypes = [str(g.dtype) for g in grads]
         found.append(Averaged(f"bucket {number}", kind, missing, dtypes, grads, _shares([g.numpy() for g in grads])))
     return found
+
+
+def _started(start_bucket: Any, params: list) -> tuple:
+    """The pair that start_bucket returns. A list of two parameters, which came back as it was, is none."""
+    pair = start_bucket(params)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TypeError(f"start_bucket should return the tuple (flat, work), got a {type(pair).__name__}")
+    return pair
 
 
 def _shares(arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -207,7 +212,7 @@ def _start_alone(rank: int, world_size: int, start_bucket: Any, finish_bucket: A
     params = bucket.parameters(rank)
     if rank == 1:
         dist.recv(torch.zeros(1), 0)
-    flat, work = start_bucket(params)
+    flat, work = _started(start_bucket, params)
     if rank == 0:
         dist.send(torch.zeros(1), 1)
     finish_bucket(params, flat, work)
