@@ -192,11 +192,12 @@ class Course:
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
         if todo:
             bar.reset(len(todo) + len(needed))
-            bar.leave = True
         with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
             tasks = pool.prepared(self.task(*job) for job in todo)
             self.try_solutions(needed, pool, bar)
-            return self._grade(todo, tasks, pool, bar)
+            problems = self._grade(todo, tasks, pool, bar)
+        bar.leave = bool(todo)  # neither where nothing had changed nor where an error is the last line
+        return problems
 
     def _check_setup(self) -> None:
         """Warn of what is not graded and of a missing jail. ValueError if the jail is wanted and cannot be used."""
