@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from drawing import box, drawing, label
 
-CAPTION = (
-    "The parts of a job on two nodes. Arrows point from who acts to what is acted on. Without --log-dir and "
-    "TORCH_FR_DUMP_TEMP_FILE, error files and dumps stay on the nodes"
-)
+CAPTION = "The parts of a job on two nodes; arrows point from who acts to what is acted on"
 #: In units of the picture: a node, a rank, and where the rows begin.
 NODE, GAP, EDGE, RANK, RANKS = 172, 16, 8, 74, 2
 WIDE = 2 * NODE + GAP
