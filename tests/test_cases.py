@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +189,11 @@ def test_a_driver_cuts_its_case_into_parts():
     assert told(*right) == ""
     wrong = Case("c", 2, in_parts, (twice,), expect, parts=2, judge=judge)
     assert told(*right, wrong) == "rank 0 sent [[4, 4], [8, 8]] (case: 2 ranks, c)"
+
+
+def test_an_answer_that_ends_its_process_has_failed_and_not_the_check():
+    said = told(case(lambda rank: sys.exit(0), Seen(number=1)))
+    assert "RuntimeError: the process of this rank was ended by sys.exit" in said
 
 
 def test_an_answers_own_barrier_is_told():

@@ -360,10 +360,7 @@ def _in_each_rank(rank: int, world_size: int, todo: list[tuple[Callable, tuple]]
     found = []
     for run, args in todo:
         dist.barrier()
-        try:
-            found.append(run(rank, world_size, *args))
-        except SystemExit:  # to `ranks`, the end of a program that ends well
-            raise RuntimeError("the process of this rank was ended by sys.exit") from None
+        found.append(run(rank, world_size, *args))
     dist.barrier()
     return found
 

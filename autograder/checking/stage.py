@@ -193,7 +193,7 @@ def run_ranks(
     case = count_of_ranks(world_size)
     picture(None)
     try:
-        results = ranks.run(worker, world_size=world_size, args=args, timeout=timeout, echo=False)
+        results = ranks.run(_to_its_end, world_size=world_size, args=(worker, args), timeout=timeout, echo=False)
         picture(results.ledger)
         if recorded:
             _expect_recorded(case, results)
@@ -211,6 +211,14 @@ def run_ranks(
     except ranks.HangError as error:
         text, compared = f"With {case}, {without_our_lines(str(error))}", (case, error.evidence)
         raise CheckFailed(text, "", error.evidence, kind=HANG, compared=compared) from error
+
+
+def _to_its_end(rank: int, world_size: int, worker: Callable, args: tuple) -> Any:
+    """Inside a rank: the worker's result. `ranks` takes sys.exit for the end of a program; here nobody may call it."""
+    try:
+        return worker(rank, world_size, *args)
+    except SystemExit:
+        raise RuntimeError("the process of this rank was ended by sys.exit") from None
 
 
 #: What stands for a line of the grader's own code, which the student does not have.

@@ -105,10 +105,7 @@ def _run(rank: int, world_size: int, train: Callable, data_seed: int, folder: st
         _slow_down()
     _Saves.made = 0
     Signalled.within = True
-    try:
-        result = train(rank, world_size, *arguments, **options)
-    except SystemExit:
-        raise RuntimeError("train_until_told ended the process of this rank") from None
+    result = train(rank, world_size, *arguments, **options)
     Signalled.within = False
     seen = {"there": os.path.exists(path) and os.stat(path).st_mtime_ns > before, "saves": _Saves.made}
     Signalled.at = None
