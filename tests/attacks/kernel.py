@@ -288,7 +288,7 @@ ENDS = [
     ),
     _cell(
         "exit-at-exit",
-        "Has the kernel, when it ends, wait for ever, with `atexit`, and every signal ignored.",
+        "Has the kernel, when it ends, wait forever, with `atexit`, and every signal ignored.",
         """
         import atexit, signal, time
 

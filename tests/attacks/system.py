@@ -168,7 +168,7 @@ for place in places():
 TAKES = [
     _answer(
         "fork-bomb",
-        "Forks for ever.",
+        "Forks forever.",
         """
         import os
 
@@ -223,7 +223,7 @@ TAKES = [
     ),
     _answer(
         "endless-output",
-        "Prints for ever, to all the streams there are.",
+        "Prints forever, to all the streams there are.",
         """
         import os, sys
 

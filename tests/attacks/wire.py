@@ -113,7 +113,7 @@ ATTACKS = [
     ),
     _wire(
         "printing-cell",
-        "A cell that prints for ever: as long as output comes, no time-out expires.",
+        "A cell that prints forever: as long as output comes, no time-out expires.",
         square(WRONG + "\nwhile True:\n    print('x' * 10_000)"),
     ),
     _talks(
