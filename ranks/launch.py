@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 import operator
 import os
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 0.15
 #: Seconds to wait for other ranks' errors after the first one, so that the cause is reported and not its consequence.
 _GRACE = 0.25
+#: Seconds of their own that ranks whose collectives differ get before they count as stuck: gloo may be ending one.
+_DEATH = 1.0
 #: Seconds that a new fork server may take, on a very busy machine, until it has imported torch and forked the ranks.
 _START = 900.0
 #: The longest timeout in seconds: 11 days.
@@ -275,6 +278,8 @@ class _Run:
             self._examined = progress
             stuck = hang.stuck(self._records(), set(self.answers))
             if stuck and progress == self._progress():  # nothing has moved while the records were read
+                if any(waits.mismatch for waits in stuck.values()):
+                    self._raise_for_deaths()
                 self._raise_hang(hang.headline(sorted(stuck), self.world_size), kind="stuck")
         left = [rank for rank in range(self.world_size) if rank not in self.answers]
         if progress != self._progress_before:
@@ -285,6 +290,15 @@ class _Run:
             self._raise_if_stuck_in_torch(left)
             self._asleep, self._patience = 0, 2 * self._patience  # asking for stacks interrupts the ranks
         self._progress_before = progress
+
+    def _raise_for_deaths(self) -> None:
+        """Raise if a rank fails within `_DEATH` seconds: a thread of gloo that ends the process records nothing."""
+        __tracebackhide__ = True
+        had = Stopwatch(lambda: self.ranks.pids)
+        while had.seconds() < _DEATH and not self._failures():
+            self._next_look = time.monotonic() + 0.05
+            self._wait_for_news()
+        self._raise_for_failures()
 
     def _raise_if_stuck_in_torch(self, left: list[int]) -> None:
         """Raise if each of the ranks `left`, which have not returned, is in a call of torch's that waits for others.
@@ -335,7 +349,8 @@ class _Run:
         before = {rank: _size(self.folder / f"stack.{rank}") for rank in ranks}
         for rank in ranks:
             if rank not in self.ranks.exits:
-                os.kill(self.ranks.pids[rank], signal.SIGUSR1)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.kill(self.ranks.pids[rank], signal.SIGUSR1)
         had = Stopwatch(lambda: self.ranks.pids)
         while had.seconds() < 0.5 and not all(_size(self.folder / f"stack.{r}") > before[r] for r in ranks):
             time.sleep(0.01)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from ranks import processes
+from ranks import launch, processes
 
 # Imported before the ranks are forked: no rank is still at that while the others already wait for each other.
 processes.PRELOAD.add(__name__)
@@ -359,8 +359,9 @@ def buckets_in_another_order(rank, world_size):
         work.wait()
 
 
-def test_a_rank_that_a_mismatch_kills_says_what_did_not_match(no_leftovers):
+def test_a_rank_that_a_mismatch_kills_says_what_did_not_match(no_leftovers, monkeypatch):
     """gloo ends a process into which more comes than it expects, and says nothing that names a line."""
+    monkeypatch.setattr(launch, "_LOOK_EVERY", 0.001)  # the mismatch is seen long before the process has ended
     with pytest.raises(ranks.RankError, match="was killed by SIGABRT: at collective number 1, rank 0 called") as caught:
         ranks.run(buckets_in_another_order, world_size=2, timeout=600)
     assert "4000 bytes" in str(caught.value) and "400000 bytes" in str(caught.value)
