@@ -326,7 +326,7 @@ def _try_runs(reducer_class: Any, rng: np.random.Generator, runs: list[tuple], *
 
 
 @check("05-ex4-reducer", points=1.25)
-def the_reducer_keeps_the_order_of_buckets(Reducer, *, rng):  # noqa: N803  the notebook's name
+def the_reducer_keeps_the_order_of_buckets(Reducer, *, rng):
     """Buckets start in their order, in mark_ready if all are complete in that order; finish leaves the means."""
     _try_runs(Reducer, rng, [(0,)], _expect_silence, _expect_each_mark, _expect_means, sizes=(1, 2, 4))
     for step in (1, 2):
@@ -334,25 +334,25 @@ def the_reducer_keeps_the_order_of_buckets(Reducer, *, rng):  # noqa: N803  the 
 
 
 @check("05-ex4-reducer", points=0.75)
-def a_bucket_starts_when_its_turn_comes(Reducer, *, rng):  # noqa: N803
+def a_bucket_starts_when_its_turn_comes(Reducer, *, rng):
     """If buckets are complete out of order, each mark starts all whose turn has come."""
     _try_runs(Reducer, rng, [(1,), (2,)], _expect_each_mark)
 
 
 @check("05-ex4-reducer", points=0.75)
-def the_reducer_serves_every_step(Reducer, *, rng):  # noqa: N803
+def the_reducer_serves_every_step(Reducer, *, rng):
     """After finish the next step begins: its marks start what they started before, and finish leaves its means."""
     _try_runs(Reducer, rng, [(0, 0)], _expect_sequence, _expect_as_before, _expect_means)
 
 
 @check("05-ex4-reducer", points=0.5)
-def finish_starts_what_is_left(Reducer, *, rng):  # noqa: N803
+def finish_starts_what_is_left(Reducer, *, rng):
     """Buckets that are not complete are sent after all, in their order, with the gradients that there are."""
     _try_runs(Reducer, rng, [(3,), (4,)], _expect_sequence, _expect_means)
 
 
 @check("05-ex4-reducer", points=0.5)
-def nothing_is_waited_for_before_all_have_started(Reducer, *, rng):  # noqa: N803
+def nothing_is_waited_for_before_all_have_started(Reducer, *, rng):
     """mark_ready waits for nothing, and finish waits only after it has started all buckets."""
     _try_runs(Reducer, rng, [(0,), (5,)], _expect_no_wait)
 
@@ -450,7 +450,7 @@ def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
 
 
 @check("05-ex4-reducer", points=0.25, fixed=EVENTS)
-def the_reducer_refuses_a_second_mark(Reducer, *, rng):  # noqa: N803
+def the_reducer_refuses_a_second_mark(Reducer, *, rng):
     """A parameter that is marked twice in one step raises a RuntimeError that names finish_gradient_sync."""
     [(after, before)] = run_ranks(_drive_second_mark, 1, (Reducer,))
     for text, when in ((after, "after its bucket was complete"), (before, "before its bucket was complete")):

@@ -102,7 +102,7 @@ def _stack_specs(dtypes: list[str]) -> list[tuple]:
 
 
 @check("05-ex5-ddp", points=1.25)
-def buckets_are_sent_while_backward_runs(DistributedDataParallel, *, rng):  # noqa: N803
+def buckets_are_sent_while_backward_runs(DistributedDataParallel, *, rng):
     """The all-reduce of a bucket starts before backward goes on to the layers after it."""
     for world_size in (2, 3):
         results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, inputs.seed(rng)))
@@ -128,7 +128,7 @@ def _buckets_of(calls: list[Message], specs: list[tuple]) -> list[list[int]]:
 
 
 @check("05-ex5-ddp", points=0.25)
-def a_step_sends_each_bucket_once(DistributedDataParallel, *, rng):  # noqa: N803
+def a_step_sends_each_bucket_once(DistributedDataParallel, *, rng):
     """A step sends one all-reduce for each bucket of `bucket_bytes`, in their order, and nothing else."""
     for world_size in (1, 2):
         results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, inputs.seed(rng)))
@@ -157,7 +157,7 @@ def _drive_late_peer(rank: int, world_size: int, ddp_class: Any, seed: int) -> b
 
 
 @check("05-ex5-ddp", points=0.25)
-def backward_waits_for_nobody(DistributedDataParallel, *, rng):  # noqa: N803
+def backward_waits_for_nobody(DistributedDataParallel, *, rng):
     """A rank's backward ends although another rank has not begun its own."""
     must = "backward must not wait for an all-reduce. Here rank 1 begins its backward only after rank 0's has ended."
     try:
@@ -251,7 +251,7 @@ def _tower_case(ddp_class: Any, world_size: int, seed: int, clear: bool, second:
 
 
 @check("05-ex5-ddp", points=0.5)
-def what_was_in_grad_is_averaged(DistributedDataParallel, *, rng):  # noqa: N803
+def what_was_in_grad_is_averaged(DistributedDataParallel, *, rng):
     """Each rank has the mean of what .grad was on the ranks, where None counts as zeros, in whatever order it came."""
     yield _tower_case(DistributedDataParallel, 2, inputs.seed(rng), clear=True, second=False)
     for world_size, clear in ((2, False), (3, True)):
@@ -270,7 +270,7 @@ def _drive_arguments(rank: int, world_size: int, ddp_class: Any, seed: int) -> S
 
 
 @check("05-ex5-ddp", points=0.25)
-def forward_is_the_modules(DistributedDataParallel, *, rng):  # noqa: N803
+def forward_is_the_modules(DistributedDataParallel, *, rng):
     """forward hands on all its arguments, named ones too, and returns what the module returns."""
     case = (DistributedDataParallel, inputs.seed(rng))
     yield Case("a module that returns a tuple", 1, _drive_arguments, case, [Synced("", arguments="")])
@@ -297,6 +297,6 @@ def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synce
 
 
 @check("05-ex5-ddp", points=0.25)
-def hooks_call_on_gradient(DistributedDataParallel, *, rng):  # noqa: N803
+def hooks_call_on_gradient(DistributedDataParallel, *, rng):
     """The hooks call self.on_gradient, so that a subclass can override it."""
     yield Case("a subclass", 2, _drive_hooks, (DistributedDataParallel, inputs.seed(rng)), [Synced("", hooked="")] * 2)

@@ -113,7 +113,7 @@ def _drive_training(rank: int, world_size: int, ddp_class: Any, seed: int) -> di
 
 
 @check("05-ex5-ddp", points=1.25)
-def ddp_trains_like_one_process_and_like_torch(DistributedDataParallel, *, rng):  # noqa: N803  the notebook's name
+def ddp_trains_like_one_process_and_like_torch(DistributedDataParallel, *, rng):
     """At each step losses, gradients, parameters and optimizer state are those of one process and of torch's DDP."""
     for world_size in WORLD_SIZES:
         seed = inputs.seed(rng)

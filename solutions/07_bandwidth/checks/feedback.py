@@ -17,7 +17,7 @@ from autograder.checks.bandwidth.common import count_kept, expect_largest, laid_
 class _Fed:
     """An ErrorFeedback, and the gradients that it was given."""
 
-    def __init__(self, ErrorFeedback: Any, ratio: float):  # noqa: N803
+    def __init__(self, ErrorFeedback: Any, ratio: float):
         self.feedback, self.given = ErrorFeedback(ratio), []
 
     def compress(self, key: Any, array: np.ndarray, layout: str) -> tuple[Any, Any]:
@@ -54,7 +54,7 @@ def _residual_of(case: str, residual: Any, key: Any, grad: torch.Tensor) -> np.n
 
 
 @check("07-ex2-error-feedback", points=2)
-def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
+def feedback_loses_nothing(ErrorFeedback, *, rng):
     """In each step the largest of gradient plus residual; sent + residual = sum of all gradients."""
     for shape, layout, ratio, whole in [
         ((16,), "", 0.25, True),
@@ -96,7 +96,7 @@ def feedback_loses_nothing(ErrorFeedback, *, rng):  # noqa: N803
 
 
 @check("07-ex2-error-feedback", points=1)
-def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):  # noqa: N803
+def feedback_keeps_keys_and_objects_apart(ErrorFeedback, *, rng):
     """Each key and each object has a residual of its own; a key can be anything hashable."""
     ratios = (0.25, 0.5)
     objects = [call_inside(_Fed, ErrorFeedback, ratio) for ratio in ratios]

@@ -55,7 +55,7 @@ def _runs(rng: np.random.Generator, power_sgd: Any, world_size: int, shape: tupl
 
 
 @check("07-ex3-power-sgd", points=2.5)
-def low_rank_follows_one_process(PowerSGD, *, rng):  # noqa: N803
+def low_rank_follows_one_process(PowerSGD, *, rng):
     """In each step all ranks get what one process gets if it compresses the mean and keeps the rest for later."""
     for world_size, shape, rank, dtype in [
         (2, (6, 4), 2, "float64"),
@@ -78,7 +78,7 @@ def _expect_means(case: str, results: list, expected: list[np.ndarray], dtype: s
 
 
 @check("07-ex3-power-sgd", points=1)
-def low_rank_sends_thin_matrices(PowerSGD, *, rng):  # noqa: N803
+def low_rank_sends_thin_matrices(PowerSGD, *, rng):
     """A rank puts r(n + m) numbers into its all-reduces in each step, and calls nothing else."""
     for world_size, shape, rank, dtype in [(2, (24, 16), 2, "float32"), (3, (5, 32), 1, "float64")]:
         case = f"{count_of_ranks(world_size)}, a {shape[0]} × {shape[1]} gradient in {dtype}, rank {rank}"
@@ -94,7 +94,7 @@ def low_rank_sends_thin_matrices(PowerSGD, *, rng):  # noqa: N803
 
 
 @check("07-ex3-power-sgd", points=0.5)
-def low_rank_leaves_inputs_alone(PowerSGD, *, rng):  # noqa: N803
+def low_rank_leaves_inputs_alone(PowerSGD, *, rng):
     """The caller's gradient and q stay as they were."""
     for world_size in (1, 2):
         case = f"{count_of_ranks(world_size)}, a 4 × 3 gradient, rank 2"

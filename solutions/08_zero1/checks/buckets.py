@@ -103,7 +103,7 @@ def _case(reducer: Any, name: str, layout: list, steps: list, which="directions"
 
 
 @check(BUCKETS, points=1.25)
-def shards_are_parts_of_each_buckets_sum(GradientBuckets, *, rng):  # noqa: N803
+def shards_are_parts_of_each_buckets_sum(GradientBuckets, *, rng):
     """After every backward, finish() returns each bucket's shard of the sum over the ranks, up to a common factor."""
     tried = [(1, "3 buckets"), (2, "3 buckets"), (3, "3 buckets"), (4, "1 bucket"), (5, "a bucket for each parameter")]
     for n, name in tried:
@@ -111,14 +111,14 @@ def shards_are_parts_of_each_buckets_sum(GradientBuckets, *, rng):  # noqa: N803
 
 
 @check(BUCKETS, points=0.25)
-def the_buckets_are_means(GradientBuckets, *, rng):  # noqa: N803
+def the_buckets_are_means(GradientBuckets, *, rng):
     """The shards are those of the mean over the ranks."""
     for n, name in ((2, "3 buckets"), (3, "1 bucket")):
         yield _case(GradientBuckets, name, LAYOUTS[name], _steps(rng, n, LAYOUTS[name]), "shards")
 
 
 @check(BUCKETS, points=0.25)
-def bf16_is_reduced_in_float32(GradientBuckets, *, rng):  # noqa: N803
+def bf16_is_reduced_in_float32(GradientBuckets, *, rng):
     """Gradients in bf16 are summed in float32 buffers."""
     for n in (2, 3):
         steps = _steps(rng, n, LAYOUTS["3 buckets"])
@@ -144,7 +144,7 @@ def _one_per_bucket(n: int, layout: list) -> Callable[[int, list[Ledger]], str]:
 
 
 @check(BUCKETS, points=0.25)
-def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
+def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):
     """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
     for n, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
         layout = LAYOUTS[name]
@@ -152,7 +152,7 @@ def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):  # noqa: N803
 
 
 @check(BUCKETS, points=0.5)
-def missing_gradients_keep_the_order(GradientBuckets, *, rng):  # noqa: N803
+def missing_gradients_keep_the_order(GradientBuckets, *, rng):
     """A gradient that is missing on some ranks counts as zeros, and a complete bucket waits for those before it."""
     layout = LAYOUTS["3 buckets"]
     for n in (2, 3):
@@ -231,7 +231,7 @@ def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int
 
 
 @check(BUCKETS, points=1)
-def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):  # noqa: N803
+def buckets_hold_no_more_than_predicted(GradientBuckets, *, rng):
     """In backward, at most the shards so far, a buffer and a gradient or new shard are alive; outside it, nothing."""
     for n, numels in (
         (2, [[3000, 1000], [2000], [2500, 500]]),

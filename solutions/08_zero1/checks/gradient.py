@@ -120,25 +120,25 @@ def _plain_cases(sharded_class: Any, rng: np.random.Generator, counts: tuple[int
 
 
 @check("08-ex2-gradient", points=0.75)
-def shards_are_parts_of_the_gradients_sum(ShardedGradient, *, rng):  # noqa: N803
+def shards_are_parts_of_the_gradients_sum(ShardedGradient, *, rng):
     """A shard is the rank's part of the gradient of all ranks, up to a common factor, for any N and sizes."""
     yield from _plain_cases(ShardedGradient, rng, (1, 2, 3, 4, 5), "direction")
 
 
 @check("08-ex2-gradient", points=0.25)
-def the_sum_is_divided_by_the_ranks(ShardedGradient, *, rng):  # noqa: N803
+def the_sum_is_divided_by_the_ranks(ShardedGradient, *, rng):
     """The gradient is the mean over the ranks."""
     yield from _plain_cases(ShardedGradient, rng, (2, 3, 5), "shard")
 
 
 @check("08-ex2-gradient", points=0.25)
-def only_a_reduce_scatter_is_sent(ShardedGradient, *, rng):  # noqa: N803
+def only_a_reduce_scatter_is_sent(ShardedGradient, *, rng):
     """On several ranks, one reduce-scatter of the padded float32 vector is all that is sent."""
     yield from _plain_cases(ShardedGradient, rng, (2, 3), "sends")
 
 
 @check("08-ex2-gradient", points=0.25)
-def trainable_parameters_count_once(ShardedGradient, *, rng):  # noqa: N803
+def trainable_parameters_count_once(ShardedGradient, *, rng):
     """Frozen parameters and second mentions are left out, a missing gradient is zeros, and no .grad is changed."""
     for n in (2, 3):
         trained = [i for i, (_, _, trained) in enumerate(MIXED) if trained]
@@ -186,7 +186,7 @@ def _not_once(rank: int, parts: list) -> str:
 
 
 @check("08-ex2-gradient", points=0.25)
-def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
+def gradient_is_reduced_once(ShardedGradient, *, rng):
     """A second call gives the first one's tensor and sends nothing; zero_grad forgets it."""
     for n in (2, 3):
         gradients = [eighths(rng, (7 * n,)) + OFFSET for _ in range(n)]
@@ -195,7 +195,7 @@ def gradient_is_reduced_once(ShardedGradient, *, rng):  # noqa: N803
 
 
 @check("08-ex2-gradient", points=0.25)
-def bf16_is_summed_in_float32(ShardedGradient, *, rng):  # noqa: N803
+def bf16_is_summed_in_float32(ShardedGradient, *, rng):
     """Gradients in bf16 are summed in float32, and the shard is float32."""
     for n in (2, 3):
         # Each fits into the 8 bits of bf16, and no sum of an odd and even ones above 256 does.

@@ -111,19 +111,19 @@ def _saved(optimizer_class: Any, rng: np.random.Generator, *names: str) -> Itera
 
 
 @check(STATE, points=0.5)
-def state_is_the_unpadded_shard(ZeroOptimizer, *, rng):  # noqa: N803
+def state_is_the_unpadded_shard(ZeroOptimizer, *, rng):
     """The state holds this rank's master and moments under their names, cut to its real numbers."""
     yield from _saved(ZeroOptimizer, rng, "keys", "lengths", "master")
 
 
 @check(STATE, points=0.25)
-def state_is_copied(ZeroOptimizer, *, rng):  # noqa: N803
+def state_is_copied(ZeroOptimizer, *, rng):
     """What is in the state does not change with later steps, and holds no larger memory."""
     yield from _saved(ZeroOptimizer, rng, "keys", "shared")
 
 
 @check(STATE, points=0.25)
-def state_has_plain_numbers(ZeroOptimizer, *, rng):  # noqa: N803
+def state_has_plain_numbers(ZeroOptimizer, *, rng):
     """The current rate and Adam's count of steps are plain numbers, everything else is a 1-D float32 tensor."""
     yield from _saved(ZeroOptimizer, rng, "odd", "lr", "step")
 
@@ -214,19 +214,19 @@ def _restored(optimizer_class: Any, rng: np.random.Generator, whole: bool) -> It
 
 
 @check(STATE, points=0.5)
-def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):  # noqa: N803
+def restored_goes_on_bit_for_bit(ZeroOptimizer, *, rng):
     """Loading sets the parameters and replaces all that was there; then training goes on bit for bit."""
     yield from _restored(ZeroOptimizer, rng, whole=True)
 
 
 @check(STATE, points=0.25)
-def the_loaded_dict_stays(ZeroOptimizer, *, rng):  # noqa: N803
+def the_loaded_dict_stays(ZeroOptimizer, *, rng):
     """Steps after loading do not change the dict that was given."""
     yield from _restored(ZeroOptimizer, rng, whole=False)
 
 
 @check(STATE, points=0.25)
-def a_master_of_another_length_is_refused(ZeroOptimizer, *, rng):  # noqa: N803
+def a_master_of_another_length_is_refused(ZeroOptimizer, *, rng):
     """A master that is too long or too short is a ValueError that names master; the right one is loaded."""
     for n, more in ((1, 1), (3, 1), (3, -1)):
         run = make_run(rng, n, "Adam", [(3, 2), (4,)], steps=1)

@@ -30,7 +30,7 @@ KEPT = {"SGD": 1, "SGD with momentum": 2, "Adam": 3, "AdamW": 3}
 
 
 @check(STEP, points=1.5)
-def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N803
+def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):
     """After each step the parameters on every rank are the unsharded optimizer's."""
     for n in WORLD_SIZES:
         for run in usual_runs(rng, n):
@@ -38,7 +38,7 @@ def steps_follow_the_unsharded_optimizer(ShardedOptimizer, *, rng):  # noqa: N80
 
 
 @check(STEP, points=0.25)
-def a_step_is_two_collectives(ShardedOptimizer, *, rng):  # noqa: N803
+def a_step_is_two_collectives(ShardedOptimizer, *, rng):
     """A step sends one reduce-scatter of the padded float32 vector and one all-gather of the masters, nothing else."""
     for n in (2, 3):
         for name in ("SGD", "AdamW"):
@@ -46,14 +46,14 @@ def a_step_is_two_collectives(ShardedOptimizer, *, rng):  # noqa: N803
 
 
 @check(STEP, points=0.25)
-def only_trained_parameters_are_stepped(ShardedOptimizer, *, rng):  # noqa: N803
+def only_trained_parameters_are_stepped(ShardedOptimizer, *, rng):
     """A frozen parameter stays, one given twice is stepped once, one without a gradient gets the step of zeros."""
     for n in (2, 3):
         yield steps_of(ShardedOptimizer, mixed_run(rng, n))
 
 
 @check(STEP, points=0.5)
-def a_changed_rate_holds_from_the_next_step(ShardedOptimizer, *, rng):  # noqa: N803
+def a_changed_rate_holds_from_the_next_step(ShardedOptimizer, *, rng):
     """A learning rate that was changed through param_groups[0]["lr"] holds from the next step on."""
     also = ", the learning rate changed before steps 2 and 4"
     for n in (1, 3):
@@ -63,7 +63,7 @@ def a_changed_rate_holds_from_the_next_step(ShardedOptimizer, *, rng):  # noqa: 
 
 
 @check(STEP, points=0.25)
-def state_bytes_are_counted(ShardedOptimizer, *, rng):  # noqa: N803
+def state_bytes_are_counted(ShardedOptimizer, *, rng):
     """state_bytes() is the bytes of the master and of the optimizer's tensors with a dimension for it."""
     for n in (3, 4):
         for name in OPTIMIZERS:
@@ -72,7 +72,7 @@ def state_bytes_are_counted(ShardedOptimizer, *, rng):  # noqa: N803
 
 
 @check(STEP, points=0.5)
-def state_is_a_shard(ShardedOptimizer, *, rng):  # noqa: N803
+def state_is_a_shard(ShardedOptimizer, *, rng):
     """self.master starts as the shard, then zeros; after a step, only it and the optimizer's state for it are held."""
     for n in (3, 4, 1):
         for name in OPTIMIZERS:
@@ -107,7 +107,7 @@ def _resident_bytes(rank: int, world_size: int, optimizer_class: Any, seed: int)
 
 
 @check(STEP, points=0.5)
-def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
+def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):
     """After every step bf16 parameters are the float32 masters, rounded, so that small updates add up."""
     for n in (1, 3):
         dtypes = ("bfloat16", "float32", "bfloat16")
@@ -122,7 +122,7 @@ def masters_keep_what_bf16_loses(ShardedOptimizer, *, rng):  # noqa: N803
 
 
 @check(STEP, points=0.25)
-def gradients_stay_as_they_were(ShardedOptimizer, *, rng):  # noqa: N803
+def gradients_stay_as_they_were(ShardedOptimizer, *, rng):
     """After step() each p.grad is as it was before: the same numbers, or None."""
     for n in (1, 3):
         for run in (make_run(rng, n, "Adam", [(3,)]), mixed_run(rng, n)):
@@ -143,7 +143,7 @@ def _norms(run: Run) -> list[close]:
 
 
 @check("08-ex4-clip", points=1)
-def the_norm_is_the_whole_gradients(ClippingOptimizer, *, rng):  # noqa: N803
+def the_norm_is_the_whole_gradients(ClippingOptimizer, *, rng):
     """Without a bound, every rank gets the norm of the whole mean gradient."""
     for n in WORLD_SIZES:
         for run in _clipped(rng, n, [math.inf] * 4):
@@ -189,19 +189,19 @@ def _scaled(optimizer_class: Any, rng: np.random.Generator, factors: tuple[float
 
 
 @check("08-ex4-clip", points=0.5)
-def longer_gradients_are_scaled(ClippingOptimizer, *, rng):  # noqa: N803
+def longer_gradients_are_scaled(ClippingOptimizer, *, rng):
     """Only a gradient that is longer than the bound is scaled, to it; the norm returned is the one before."""
     yield from _scaled(ClippingOptimizer, rng, (0.3, 1.7), 1 / 8)
 
 
 @check("08-ex4-clip", points=0.25)
-def the_scale_has_torchs_small_number(ClippingOptimizer, *, rng):  # noqa: N803
+def the_scale_has_torchs_small_number(ClippingOptimizer, *, rng):
     """The factor is max_norm / (norm + 1e-6), which matters for a tiny gradient."""
     yield from _scaled(ClippingOptimizer, rng, (0.4,), 2.0**-25)
 
 
 @check("08-ex4-clip", points=0.25)
-def clipping_sends_one_number(ClippingOptimizer, *, rng):  # noqa: N803
+def clipping_sends_one_number(ClippingOptimizer, *, rng):
     """Clipping sends only one number more than the step."""
     for n in (2, 3):
         for run in _clipped(rng, n, [1.0, math.inf, 0.25, 1e4]):

@@ -18,7 +18,7 @@ from autograder.checks.fsdp.steps import PLAN, Training, steps_of
 
 
 @check("09-ex3-backward", points=1)
-def one_forward_is_seen(TrainableUnit, *, rng):  # noqa: N803
+def one_forward_is_seen(TrainableUnit, *, rng):
     """Dropout and BatchNorm see one forward and its own backward, and inputs get their own rank's gradient."""
     world_size, seed = 2, inputs.seed(rng)
     results = run_ranks(_drive_noisy, world_size, (TrainableUnit, seed))
@@ -78,7 +78,7 @@ def _drive_memory(rank: int, world_size: int, unit_class: Any, stacks: list[str]
 
 
 @check("09-ex3-backward", points=1, fixed=MEMORY)
-def backward_frees_what_it_gathers(TrainableUnit, *, rng):  # noqa: N803
+def backward_frees_what_it_gathers(TrainableUnit, *, rng):
     """No whole parameter is alive between forward and backward, nor afterwards; during it at most 5 S more are."""
     expect_freed(TrainableUnit, list(STACKS), room=5)
     expect_nothing_kept(TrainableUnit, units=True)
@@ -157,7 +157,7 @@ def _drive_noisy(rank: int, world_size: int, unit_class: Any, seed: int) -> dict
 
 
 @check("09-ex3-backward", points=3)
-def shards_get_the_mean_gradient(TrainableUnit, *, rng):  # noqa: N803
+def shards_get_the_mean_gradient(TrainableUnit, *, rng):
     """After backward() each shard has its piece of the mean gradient, and no rank sent more than allowed."""
     for n, models in PLAN.items():
         trainings = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), steps=2) for k in models]

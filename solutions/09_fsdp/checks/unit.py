@@ -166,7 +166,7 @@ def _odd(module: nn.Module, unit: Any, buffers: list[torch.Tensor], when: str) -
 
 
 @check("09-ex2-unit", points=2)
-def unit_computes_what_it_did(ShardedUnit, *, rng):  # noqa: N803
+def unit_computes_what_it_did(ShardedUnit, *, rng):
     """A unit keeps its shards, computes what it did, sends its shards once, and holds nothing whole afterwards."""
     for n in (3, 1, 5):
         for case in _unit_cases(rng)[: 3 if n == 5 else None]:
@@ -223,7 +223,7 @@ def _drive_forward_memory(
 
 
 @check("09-ex2-unit", points=1)
-def unit_is_freed_after_its_forward(ShardedUnit, *, rng):  # noqa: N803
+def unit_is_freed_after_its_forward(ShardedUnit, *, rng):
     """No whole parameter is alive after the construction of a unit, nor after its forward."""
     world_size = 2
     x = torch.from_numpy(rng.standard_normal((1, WIDTH)).astype(np.float32))

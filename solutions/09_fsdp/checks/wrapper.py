@@ -79,7 +79,7 @@ def _drive_refusals(rank: int, world_size: int, wrapper: Any) -> dict[str, Any]:
 
 
 @check("09-ex5-fsdp", points=0.5, fixed=REFUSALS)
-def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # noqa: N803
+def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):
     """Units that do not divide the module are a ValueError on every rank; nothing was changed or sent before it."""
     results = run_ranks(_drive_refusals, 2, (FullyShardedDataParallel,))
     for rank, observed in enumerate(results):
@@ -99,7 +99,7 @@ def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):  # n
 
 
 @check("09-ex5-fsdp", points=0.75)
-def memory_stays_within_a_unit(FullyShardedDataParallel, *, rng):  # noqa: N803
+def memory_stays_within_a_unit(FullyShardedDataParallel, *, rng):
     """Between steps only shards are alive; during a step at most the gradient shards and 5 S more are."""
     world_size = 2
     x = torch.from_numpy(rng.standard_normal((1, WIDTH)).astype(np.float32)) * SCALE
@@ -135,7 +135,7 @@ def _drive_listed(rank: int, world_size: int, wrapper: Any, seed: int) -> dict[s
 
 
 @check("09-ex5-fsdp", points=0.25)
-def only_what_trains_has_a_trainable_shard(FullyShardedDataParallel, *, rng):  # noqa: N803
+def only_what_trains_has_a_trainable_shard(FullyShardedDataParallel, *, rng):
     """A unit with nothing to train, such as a frozen layer, has no trainable shard among the parameters."""
     world_size, seed = 2, inputs.seed(rng)
     for observed in run_ranks(_drive_listed, world_size, (FullyShardedDataParallel, seed)):
@@ -174,7 +174,7 @@ def _drive_root(rank: int, world_size: int, wrapper: Any) -> list:
 
 
 @check("09-ex5-fsdp", points=0.5)
-def full_state_is_the_plain_modules(FullyShardedDataParallel, *, rng):  # noqa: N803
+def full_state_is_the_plain_modules(FullyShardedDataParallel, *, rng):
     """Rank 0 gets copies of the plain module's whole state, the others {}; nothing stays whole; buffers start equal."""
     for world_size in (3, 1):
         cases = [Training(model, "SGD with momentum", inputs.seed(rng), 2) for model in (*MODELS[:4], WITH_A_ROOT[0])]
@@ -220,7 +220,7 @@ def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[tuple[list[s
 
 
 @check("09-ex5-fsdp", points=0.5, fixed=EVENTS)
-def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):  # noqa: N803
+def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):
     """Floating inputs reach the module in the compute dtype, other inputs in their own; the output keeps its dtype."""
     got = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0]
     for (gives, compute), (seen, output) in zip(GIVEN.items(), got, strict=True):
@@ -280,7 +280,7 @@ def _held(trained: int, world_size: int) -> float:
 
 
 @check("09-ex5-fsdp", points=0.5)
-def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):  # noqa: N803
+def compute_dtype_halves_the_bytes(FullyShardedDataParallel, *, rng):
     """With a compute dtype of bf16, layers and all-gathers use it; shards, gradients, sums and buffers do not."""
     seen, trained = run_ranks(_drive_root, 1, (FullyShardedDataParallel,))[0]
     if seen != "bfloat16":
@@ -362,7 +362,7 @@ def _drive_what_is_left(rank: int, world_size: int, wrapper: Any) -> list[float]
 
 
 @check("09-ex5-fsdp", points=3)
-def steps_follow_one_process(FullyShardedDataParallel, *, rng):  # noqa: N803
+def steps_follow_one_process(FullyShardedDataParallel, *, rng):
     """After every step the shards are one process's parameters, cut, and no rank sent more than allowed."""
     for n, models in PLAN.items():
         trainings = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng)) for k in models]

@@ -214,7 +214,7 @@ def _ones(main_grads: Any, count: int) -> list[Any]:
 
 
 @check(FORMATS, points=0.5, fixed="it is one sum that stops at 256 in bfloat16; others are drawn in the core")
-def gradients_add_up_in_float32(MainGrads, *, rng):  # noqa: N803 - a check's parameters carry the notebook's names
+def gradients_add_up_in_float32(MainGrads, *, rng):
     """1,000 gradients of 1 add up to 1,000, where bfloat16 stops at 256."""
     _, sums = call_inside(_ones, MainGrads, 1000)
     if sums != [1000.0]:
@@ -222,7 +222,7 @@ def gradients_add_up_in_float32(MainGrads, *, rng):  # noqa: N803 - a check's pa
 
 
 @check(FORMATS, points=0.5)
-def ranks_get_the_mean_gradient(MainGrads, *, rng):  # noqa: N803
+def ranks_get_the_mean_gradient(MainGrads, *, rng):
     """`.grads` are those of the trainable parameters; `reduce` averages them; later gradients add to the means."""
     for world_size in (1, 2, 3, 4):
         case, steps = count_of_ranks(world_size), STEPS
@@ -271,7 +271,7 @@ def _gradients(values: list[np.ndarray], steps: int) -> tuple[list, list]:
 
 
 @check(FORMATS, points=0.25)
-def one_all_reduce_carries_all(MainGrads, *, rng):  # noqa: N803
+def one_all_reduce_carries_all(MainGrads, *, rng):
     """`reduce` makes one all-reduce, of four bytes a number, and no other communication."""
     for world_size in (2, 3):
         # A run as those whose numbers are compared: an answer cannot save messages here and send them there.

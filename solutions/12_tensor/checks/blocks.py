@@ -116,26 +116,26 @@ def _made_of(block_class: Any, rng: np.random.Generator, block: nn.Module, **nam
 
 
 @check("12-ex5-mlp", points=1.5)
-def mlp_equals_the_unsplit_block(ParallelMLP, *, rng):  # noqa: N803
+def mlp_equals_the_unsplit_block(ParallelMLP, *, rng):
     """Output, loss and every gradient are the unsplit MLP's, with one all-reduce in forward and one in backward."""
     try_layers(ParallelMLP, lambda world_size: _mlp_cases(rng, world_size))
 
 
 @check("12-ex5-mlp", points=0.5)
-def mlp_is_made_of_the_two_layers(ParallelMLP, *, rng):  # noqa: N803
+def mlp_is_made_of_the_two_layers(ParallelMLP, *, rng):
     """`.fc` is a `ColumnParallelLinear`, `.out` a `RowParallelLinear`."""
     width = int(rng.integers(1, 5))
     yield _made_of(ParallelMLP, rng, MLP(width), fc="ColumnParallelLinear", out="RowParallelLinear")
 
 
 @check("12-ex6-attention", points=0.5)
-def attention_ends_in_a_row_parallel_layer(ParallelAttention, *, rng):  # noqa: N803
+def attention_ends_in_a_row_parallel_layer(ParallelAttention, *, rng):
     """`.proj` is a `RowParallelLinear`."""
     width = 4 * int(rng.integers(1, 5))
     yield _made_of(ParallelAttention, rng, Attention(width, 4), proj="RowParallelLinear")
 
 
 @check("12-ex6-attention", points=3.5)
-def attention_equals_the_unsplit_block(ParallelAttention, *, rng):  # noqa: N803
+def attention_equals_the_unsplit_block(ParallelAttention, *, rng):
     """Output, loss and every gradient are the unsplit block's, with one all-reduce in forward and one in backward."""
     try_layers(ParallelAttention, lambda world_size: _attention_cases(rng, world_size))

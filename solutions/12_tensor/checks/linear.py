@@ -63,14 +63,14 @@ def _row_cases(rng: np.random.Generator, world_size: int) -> tuple[list[Case], l
 
 
 @check("12-ex3-column", points=3)
-def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):  # noqa: N803
+def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):
     """Rows are copies, outputs and gradients right in any layout, with no more messages than a column layer needs."""
     try_layers(ColumnParallelLinear, lambda world_size: _column_cases(rng, world_size))
     _expect_a_piece(ColumnParallelLinear, inputs.seed(rng))
 
 
 @check("12-ex4-row", points=3)
-def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):  # noqa: N803
+def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):
     """Columns are copies, outputs and gradients right in any layout, with no more messages than a row layer needs."""
     try_layers(RowParallelLinear, lambda world_size: _row_cases(rng, world_size))
     _expect_a_piece(RowParallelLinear, inputs.seed(rng))

@@ -167,12 +167,12 @@ def _try_operators(rng: np.random.Generator, operators: dict[str, Any]) -> None:
 
 
 @check("12-ex1-operators", points=3)
-def operators_are_conjugate(Copy, Reduce, *, rng):  # noqa: N803
+def operators_are_conjugate(Copy, Reduce, *, rng):
     """Copy passes x on and adds up gradients, Reduce the other way round, in any layout and never in place."""
     _try_operators(rng, {"Copy": Copy, "Reduce": Reduce})
 
 
 @check("12-ex2-enter-leave", points=2)
-def positions_are_joined_and_summed(Enter, Leave, *, rng):  # noqa: N803
+def positions_are_joined_and_summed(Enter, Leave, *, rng):
     """Enter joins rows and sums gradients, Leave the other way round, in any layout, with one collective each way."""
     _try_operators(rng, {"Enter": Enter, "Leave": Leave})

@@ -92,7 +92,7 @@ def _backs(rng: np.random.Generator, cases: list[Case]) -> list[list[np.ndarray]
 
 
 @check(EXCHANGE, points=1.5)
-def parts_go_to_their_ranks_and_back(Exchange, *, rng):  # noqa: N803
+def parts_go_to_their_ranks_and_back(Exchange, *, rng):
     """Rank d gets part d of every rank, in the order of the ranks; backward gives gradients to their owners."""
     for world_size in (1, 2, 3, 4):
         cases = _cases(rng, world_size)
@@ -160,7 +160,7 @@ def heads_are_exchanged_for_positions(ulysses_attention, *, rng):
 
 
 @check(EXCHANGE, points=0.25)
-def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):  # noqa: N803
+def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):
     """Exchange makes one all-to-all of x's numbers each way; attention exchanges q, k, v and out, and nothing else."""
     for world_size in (2, 4):
         cases = _cases(rng, world_size)
@@ -219,7 +219,7 @@ def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) ->
 
 
 @check(EXCHANGE, points=0.25, fixed=REFUSALS)
-def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):  # noqa: N803
+def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):
     """A size that N does not divide raises a ValueError that names scatter_dim, or heads; nothing is sent before."""
     results = run_ranks(_drive_refused, 2, (Exchange, ulysses_attention))
     for c, (name, word) in enumerate(REFUSED.items()):

@@ -146,7 +146,7 @@ def _expect_arrived(case: Case, outcomes: list[dict]) -> None:
 
 
 @check(EXCHANGE, points=1)
-def gradients_go_back_where_rows_came_from(AllToAll, *, rng):  # noqa: N803
+def gradients_go_back_where_rows_came_from(AllToAll, *, rng):
     """AllToAll.apply is the same exchange, and its backward, one exchange, gives each row's gradient to its owner."""
     for world_size in WORLD_SIZES:
         cases = _cases(rng, world_size, floating=True)

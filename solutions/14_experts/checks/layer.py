@@ -241,7 +241,7 @@ def try_cases(layer_class: Any, cases: list[Case]) -> Any:
 
 
 @check(LAYER, points=2.5)
-def the_layer_equals_one_process(ExpertParallel, *, rng):  # noqa: N803
+def the_layer_equals_one_process(ExpertParallel, *, rng):
     """Outputs and all gradients are those of one process that holds all experts, for any number of ranks and tokens."""
     for world_size in (1, 2, 3, 4):
         sizes = (5, 3, 7, 4)[:world_size]
@@ -253,7 +253,7 @@ def the_layer_equals_one_process(ExpertParallel, *, rng):  # noqa: N803
 
 
 @check(LAYER, points=0.5)
-def full_experts_drop_the_rest(ExpertParallel, *, rng):  # noqa: N803
+def full_experts_drop_the_rest(ExpertParallel, *, rng):
     """With a capacity factor, each rank drops by its own number of tokens; a dropped place adds 0, other gates stay."""
     for world_size in (2, 3):
         sizes = (9, 4, 6)[:world_size]
@@ -265,7 +265,7 @@ def full_experts_drop_the_rest(ExpertParallel, *, rng):  # noqa: N803
 
 
 @check(LAYER, points=0.75)
-def experts_without_rows_take_part(ExpertParallel, *, rng):  # noqa: N803
+def experts_without_rows_take_part(ExpertParallel, *, rng):
     """Ranks without tokens and experts without rows make the calls that all others make; their gradients are 0."""
     cases = [
         make(rng, "some ranks without tokens", 2, 2, (5, 0, 9, 1), "float64", all_used=False),
@@ -276,7 +276,7 @@ def experts_without_rows_take_part(ExpertParallel, *, rng):  # noqa: N803
 
 
 @check(LAYER, points=0.5)
-def rows_travel_four_times(ExpertParallel, *, rng):  # noqa: N803
+def rows_travel_four_times(ExpertParallel, *, rng):
     """Only the counts and the kept rows travel, by send and receive; each expert is called once."""
     for world_size in (1, 2, 4):
         sizes = (6, 5, 8, 3)[:world_size]
@@ -334,7 +334,7 @@ def _drive_refused(
 
 
 @check(LAYER, points=0.25, fixed=REFUSALS)
-def experts_must_fit_the_ranks(ExpertParallel, *, rng):  # noqa: N803
+def experts_must_fit_the_ranks(ExpertParallel, *, rng):
     """A router for more or fewer experts than the ranks hold together is a ValueError that names `experts`."""
     for world_size, counts in ((1, [(4, 3), (4, 4), (4, 5)]), (3, [(4, 1), (4, 2), (3, 1), (6, 1), (3, 0)])):
         results = run_ranks(_drive_refused, world_size, (ExpertParallel, counts))
@@ -356,7 +356,7 @@ def _drive_buffers(rank: int, world_size: int, layer_class: Any, num_experts: in
 
 
 @check(LAYER, points=0.5)
-def the_bias_is_a_registered_buffer(ExpertParallel, *, rng):  # noqa: N803
+def the_bias_is_a_registered_buffer(ExpertParallel, *, rng):
     """`bias` is among the layer's named_buffers(), with a 0 for each of the E experts."""
     world_size = 2
     num_experts = world_size * int(rng.integers(1, 5))

@@ -100,7 +100,7 @@ def _spoil(state: dict) -> None:
 
 
 @check("16-ex6-async", points=2)
-def saving_goes_on_in_the_background(AsyncSaver, *, rng):  # noqa: N803
+def saving_goes_on_in_the_background(AsyncSaver, *, rng):
     """`save` copies the state and returns before it is saved; one save runs at a time, over a group of its own."""
     for world_size in (2, 3):
         case, saves = count_of_ranks(world_size), [draw(rng, world_size, step) for step in (10, 20, 30)]
@@ -178,7 +178,7 @@ def _error_driver(rank, world_size, saver_class, root, saved):
 
 
 @check("16-ex6-async", points=1)
-def background_errors_are_told_once(AsyncSaver, *, rng):  # noqa: N803
+def background_errors_are_told_once(AsyncSaver, *, rng):
     """An error in the background is raised by the next call, as what it was, and only once; later saves succeed."""
     case = "saves of a step that is there"
     with scratch_folder() as folder:

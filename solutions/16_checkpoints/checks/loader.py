@@ -113,7 +113,7 @@ def _expect_batches(run: Run, legs: list[Leg]) -> None:
 
 
 @check(LOADER, points=1.5)
-def other_ranks_go_on_with_the_next_batch(Loader, *, rng):  # noqa: N803
+def other_ranks_go_on_with_the_next_batch(Loader, *, rng):
     """Each step deals the next global batch, on one number of ranks and after a change to another, in every epoch."""
     _expect_dealt(
         Loader,
@@ -128,7 +128,7 @@ def other_ranks_go_on_with_the_next_batch(Loader, *, rng):  # noqa: N803
 
 
 @check(LOADER, points=0.75)
-def the_last_batch_is_what_is_left(Loader, *, rng):  # noqa: N803
+def the_last_batch_is_what_is_left(Loader, *, rng):
     """Where batches do not fill an epoch, its last one has the samples that are left, and some ranks may have none."""
     _expect_dealt(
         Loader,
@@ -142,7 +142,7 @@ def the_last_batch_is_what_is_left(Loader, *, rng):  # noqa: N803
 
 
 @check(LOADER, points=0.75)
-def states_are_small_and_alike(Loader, *, rng):  # noqa: N803
+def states_are_small_and_alike(Loader, *, rng):
     """A state is equal on all ranks, fits JSON in 200 characters, and stays as it is when a loader goes on."""
     runs = [
         Run(60, 6, inputs.seed(rng), [(3, 2), (2, 3)]),

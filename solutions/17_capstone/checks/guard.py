@@ -93,7 +93,7 @@ def _with_a_jump(rng: np.random.Generator) -> list[float]:
 
 
 @check("17-ex6-watch", points=2.5)
-def guard_judges_by_the_median(Guard, *, rng):  # noqa: N803
+def guard_judges_by_the_median(Guard, *, rng):
     """A loss is refused if it is not finite or above 1.5 × the median of the last five; the step before is restored."""
     sequences = {
         "a slow fall, then 1.6 times the median": [4.0, 3.9, 3.8, 3.7, 3.6, 6.0, 3.6, math.nan, 3.6, math.inf],
@@ -156,7 +156,7 @@ def _drive_rollbacks(rank: int, world_size: int, guard_class: Any) -> dict:
 
 
 @check("17-ex6-watch", points=0.5, fixed=EVENTS)
-def rollbacks_restore_the_last_snapshot(Guard, *, rng):  # noqa: N803
+def rollbacks_restore_the_last_snapshot(Guard, *, rng):
     """Rollbacks in a row restore the same snapshot; a guard makes three, and none before a loss was accepted."""
     calls = {
         "before any loss was accepted": False,

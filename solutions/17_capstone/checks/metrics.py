@@ -52,7 +52,7 @@ def _due_at(times: list[float], seconds: float) -> list[bool]:
 
 
 @check("17-ex6-watch", points=1)
-def one_clock_decides_for_all(Cadence, *, rng):  # noqa: N803
+def one_clock_decides_for_all(Cadence, *, rng):
     """due() follows rank 0's clock on all ranks, from the construction or the last True."""
     # Quarters of whole seconds, so that no sum is rounded.
     cases = [4.0, float(rng.integers(1, 4)), 0.0]

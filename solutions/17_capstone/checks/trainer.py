@@ -59,7 +59,7 @@ def _drive_trainer(rank: int, world_size: int, trainer_class: Any, seed: int, ca
 
 
 @check("17-ex2-trainer", points=3.5)
-def steps_follow_one_process(Trainer, make_corpus, *, rng):  # noqa: N803
+def steps_follow_one_process(Trainer, make_corpus, *, rng):
     """Loss, gradient norm and parameters after each step are those of one process on all batches."""
     seed, usual = int(rng.integers(100)), {1: 1.0, 2: 3.0, 3: 1.0}
     corpus = corpus_of(make_corpus, seed)
@@ -116,7 +116,7 @@ def _expect_numbers(case: str, rows: list[dict], loss: float, norm: float) -> No
 
 
 @check("17-ex2-trainer", points=1)
-def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
+def steps_send_the_gradient_once(Trainer, *, rng):
     """A step sends one reduce-scatter and one all-gather; everything else is small."""
     # A run as those whose numbers are compared: a trainer cannot save messages here and send them there.
     seed, factors = int(rng.integers(100)), {1: 1.0, 2: 3.0, 3: 1.0}
@@ -134,7 +134,7 @@ def steps_send_the_gradient_once(Trainer, *, rng):  # noqa: N803
 
 
 @check("17-ex2-trainer", points=0.5, fixed=REFUSALS)
-def trainer_refuses_odd_micro_batches(Trainer, *, rng):  # noqa: N803
+def trainer_refuses_odd_micro_batches(Trainer, *, rng):
     """A number that does not divide the batch is a ValueError that names it, on every rank, before any message."""
     values = [("micro_batches", value) for value in (3, 0, 4, -2, 8)]
     expect_refused(run_ranks(try_values, 2, (Trainer, values, "trainer")), ("micro_batches = 4",))
