@@ -444,9 +444,12 @@ def test_a_check_without_rng_is_refused_where_it_stands(body):
     with pytest.raises(ValueError, match=r"rng") as caught:
         check.check("00-double", points=1)(body)
     assert str(caught.value) == (
-        f"tests/test_check.py:{body.__code__.co_firstlineno}: {body.__name__} does not take rng by keyword, from which "
-        "all inputs come: write `*, rng` at the end"
+        f"tests/test_check.py:{body.__code__.co_firstlineno}: {body.__name__} draws nothing: write `*, rng` at the end "
+        "and draw from it, or say why not (fixed=…)"
     )
+    check.check("00-double", points=1, fixed="a reason")(takes_no_rng)
+    with pytest.raises(ValueError, match=r"takes rng, and says why it draws nothing \(fixed=…\)"):
+        check.check("00-double", points=1, fixed="a reason")(takes_rng_by_position)
 
 
 CHECK = """from autograder.checking.check import check
@@ -488,8 +491,8 @@ def planted(tmp_path, monkeypatch):
         ("97-ex1-twice", "89-ex1-twice", "4: is_twice is a check of 89-ex1-twice, no exercise of 97_planted: did you "
          "mean 97-ex1-twice?"),
         ("*, rng):", "*, rng:", "5: no Python: '(' was never closed: 'def is_twice(twice, *, rng:': correct it"),
-        (", *, rng", "", "4: is_twice does not take rng by keyword, from which all inputs come: write `*, rng` at the "
-         "end"),
+        (", *, rng", "", "4: is_twice draws nothing: write `*, rng` at the end and draw from it, or say why not "
+         "(fixed=…)"),
         ("points=3", "points=three", "4: NameError: name 'three' is not defined: correct it"),
         ("import check\n", "import chekc\n", "1: ImportError: cannot import name 'chekc'"),
     ],

@@ -66,7 +66,7 @@ class Check:
 
     exercise: the grade_id of the solution cell. points: its share of the exercise's points, 0 for a veto. veto: does an
     answer that fails it earn nothing (`autograder.properties`)? run: tries it on a student's objects. fixed: why it
-    draws nothing from `rng`, "" for one that does.
+    draws nothing, "" for one that does.
     """
 
     exercise: str
@@ -125,14 +125,14 @@ REGISTERED: dict[tuple[str, str], Check] = {}
 def check(exercise: str, points: float = 0.0, *, veto: bool = False, fixed: str = "") -> Callable[[Callable], Callable]:
     """Make a function a check of `exercise`, the grade_id of its solution cell.
 
-    The function takes the student's objects by position and draws its inputs from `rng`. It yields cases, or compares
+    The function takes the student's objects by position, and draws its inputs from `rng`. It yields cases, or compares
     by itself. Whatever it raises reaches the caller as one `CheckFailed` whose text is meant for the student; but a
     check that is wrong itself raises CaseError.
 
     points: its share of the exercise's points. veto: it has none, and an answer that fails it earns nothing, because
-    only a trick fails it. fixed: why it draws nothing, such as REFUSALS; what a check tries each time the same, a
-    student who hands in again and again can read from the feedback and write into a table. ValueError, in one line, for
-    a check with neither points nor veto, or both.
+    only a trick fails it. fixed: why it draws nothing and takes no rng, such as REFUSALS; what a check tries each time
+    the same, a student who hands in again and again can read from the feedback and write into a table. ValueError, in
+    one line, for a check with neither points nor veto, or both.
     """
 
     def decorate(body: Callable) -> Callable:
@@ -167,11 +167,13 @@ def check(exercise: str, points: float = 0.0, *, veto: bool = False, fixed: str 
 
 
 def _refuse(one: Check) -> None:
-    """ValueError for a check whose points make no sense, or that does not take `rng`."""
+    """ValueError for a check whose points make no sense, or that neither takes `rng` nor says why."""
     start = f"{one.place}: {one.name}"
     rng = inspect.signature(one.run).parameters.get("rng")
-    if rng is None or rng.kind is not rng.KEYWORD_ONLY:
-        raise ValueError(f"{start} does not take rng by keyword, from which all inputs come: write `*, rng` at the end")
+    if not one.fixed and (rng is None or rng.kind is not rng.KEYWORD_ONLY):
+        raise ValueError(f"{start} draws nothing: write `*, rng` at the end and draw from it, or say why not (fixed=…)")
+    if one.fixed and rng is not None:
+        raise ValueError(f"{start} takes rng, and says why it draws nothing (fixed=…): leave one of them out")
     if not isinstance(one.points, (int, float)) or one.points < 0:
         raise ValueError(f"{start} has points={one.points!r}: write a number above 0, in quarters of a point")
     if one.veto and one.points:
@@ -220,9 +222,9 @@ def attempt(body: Callable, subjects: tuple, seed: int, launches: Launches | Non
     quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
     try:
         with counted(launches), quiet[0], quiet[1]:
-            cases = body(*subjects, rng=np.random.default_rng(seed))
+            names = inspect.signature(body).parameters
+            cases = body(*subjects, **({"rng": np.random.default_rng(seed)} if "rng" in names else {}))
             if inspect.isgenerator(cases):
-                names = inspect.signature(body).parameters
                 play(cases, {id(one): name for one, name in zip(subjects, names, strict=False)})
             elif isinstance(cases, (Case, Call, list)):
                 raise CaseError(f"{body.__module__}.{body.__name__} returns its cases: yield them")

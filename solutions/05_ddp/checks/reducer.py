@@ -450,7 +450,7 @@ def _drive_second_mark(rank: int, world_size: int, reducer_class: Any) -> list:
 
 
 @check("05-ex4-reducer", points=0.25, fixed=EVENTS)
-def the_reducer_refuses_a_second_mark(Reducer, *, rng):
+def the_reducer_refuses_a_second_mark(Reducer):
     """A parameter that is marked twice in one step raises a RuntimeError that names finish_gradient_sync."""
     [(after, before)] = run_ranks(_drive_second_mark, 1, (Reducer,))
     for text, when in ((after, "after its bucket was complete"), (before, "before its bucket was complete")):

@@ -285,7 +285,7 @@ def _plant(rank: int, world_size: int, save: Callable, load: Callable) -> str:
 
 
 @check("06-ex4-save-load", points=0.25, fixed="one program stands for all: none may run")
-def programs_in_a_file_do_not_run(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
+def programs_in_a_file_do_not_run(save: Callable, load: Callable) -> None:
     """A program that somebody has put into the checkpoint does not run when it is loaded."""
     bomb = run_ranks(_plant, 1, (save, load))[0]
     if bomb:

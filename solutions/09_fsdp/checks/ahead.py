@@ -74,7 +74,7 @@ def _drive_ahead(rank: int, world_size: int, unit_class: Any, link: Any) -> None
 
 
 @check(PREFETCH, points=1.5, fixed=EVENTS)
-def neighbors_are_gathered_ahead(PrefetchingUnit, chain, *, rng):
+def neighbors_are_gathered_ahead(PrefetchingUnit, chain):
     """While a unit computes, only its neighbor's all-gather is under way; in backward, the neighbor is its `before`."""
     for world_size in (2, 3):
         results = run_ranks(_drive_ahead, world_size, (PrefetchingUnit, chain))
@@ -183,6 +183,6 @@ def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):
 
 
 @check(PREFETCH, points=0.5, fixed=MEMORY)
-def one_more_unit_is_whole(PrefetchingUnit, chain, *, rng):
+def one_more_unit_is_whole(PrefetchingUnit, chain):
     """At the peak of a step at most 6 S more than the gradient shards are alive; after it nothing whole is left."""
     expect_freed(PrefetchingUnit, ["units", "units of two layers,"], room=6, link=chain)

@@ -78,7 +78,7 @@ def _drive_memory(rank: int, world_size: int, unit_class: Any, stacks: list[str]
 
 
 @check("09-ex3-backward", points=1, fixed=MEMORY)
-def backward_frees_what_it_gathers(TrainableUnit, *, rng):
+def backward_frees_what_it_gathers(TrainableUnit):
     """No whole parameter is alive between forward and backward, nor afterwards; during it at most 5 S more are."""
     expect_freed(TrainableUnit, list(STACKS), room=5)
     expect_nothing_kept(TrainableUnit, units=True)

@@ -151,7 +151,7 @@ def _refusal(kind: str, text: str, too_late: bool) -> str:
 
 
 @check(HYBRID, points=0.5, fixed=REFUSALS)
-def sizes_that_do_not_divide_are_refused(hybrid_groups, *, rng):
+def sizes_that_do_not_divide_are_refused(hybrid_groups):
     """A `size` below 1, or that does not divide the ranks, is a ValueError that names it, before any group is made."""
     sizes = [3, 0, 4, -2, 8]
     results = run_ranks(_drive_sizes, 4, (hybrid_groups, sizes))

@@ -79,7 +79,7 @@ def _drive_refusals(rank: int, world_size: int, wrapper: Any) -> dict[str, Any]:
 
 
 @check("09-ex5-fsdp", points=0.5, fixed=REFUSALS)
-def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel, *, rng):
+def wrapper_refuses_what_is_no_partition(FullyShardedDataParallel):
     """Units that do not divide the module are a ValueError on every rank; nothing was changed or sent before it."""
     results = run_ranks(_drive_refusals, 2, (FullyShardedDataParallel,))
     for rank, observed in enumerate(results):
@@ -220,7 +220,7 @@ def _drive_inputs(rank: int, world_size: int, wrapper: Any) -> list[tuple[list[s
 
 
 @check("09-ex5-fsdp", points=0.5, fixed=EVENTS)
-def floating_inputs_are_cast(FullyShardedDataParallel, *, rng):
+def floating_inputs_are_cast(FullyShardedDataParallel):
     """Floating inputs reach the module in the compute dtype, other inputs in their own; the output keeps its dtype."""
     got = run_ranks(_drive_inputs, 1, (FullyShardedDataParallel,))[0]
     for (gives, compute), (seen, output) in zip(GIVEN.items(), got, strict=True):

@@ -214,7 +214,7 @@ def _ones(main_grads: Any, count: int) -> list[Any]:
 
 
 @check(FORMATS, points=0.5, fixed="it is one sum that stops at 256 in bfloat16; others are drawn in the core")
-def gradients_add_up_in_float32(MainGrads, *, rng):
+def gradients_add_up_in_float32(MainGrads):
     """1,000 gradients of 1 add up to 1,000, where bfloat16 stops at 256."""
     _, sums = call_inside(_ones, MainGrads, 1000)
     if sums != [1000.0]:

@@ -35,7 +35,7 @@ def one_f_one_b_keeps_few_alive(one_f_one_b_schedule, *, rng):
 
 
 @check("11-ex1-schedules", points=0.25, fixed=REFUSALS)
-def schedules_refuse_counts_below_one(gpipe_schedule, one_f_one_b_schedule, *, rng):
+def schedules_refuse_counts_below_one(gpipe_schedule, one_f_one_b_schedule):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
     for name, function in (("gpipe_schedule", gpipe_schedule), ("one_f_one_b_schedule", one_f_one_b_schedule)):
         for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), ((1, 1), ""), *NEGATIVE):
@@ -61,7 +61,7 @@ def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
 
 
 @check("11-ex4-interleaved", points=0.5, fixed=REFUSALS)
-def interleaved_refuses_what_does_not_fit(interleaved_schedule, *, rng):
+def interleaved_refuses_what_does_not_fit(interleaved_schedule):
     """A count below 1, and micro-batches that are not a multiple of the stages, are a ValueError that names it."""
     wrong = [((4, 6, 2), "micro_batches"), ((4, 2, 2), "micro_batches"), ((0, 4, 2), "stages")]
     wrong += [((4, 0, 2), "micro_batches"), ((4, 4, 0), "chunks"), ((2, 2, 1), ""), ((2, 3, 1), "micro_batches")]

@@ -46,7 +46,7 @@ def few_micro_batches_are_enough(zero_bubble_schedule, *, rng):
 
 
 @check("11-ex5-zero-bubble", points=0.25, fixed=REFUSALS)
-def zero_bubble_refuses_counts_below_one(zero_bubble_schedule, *, rng):
+def zero_bubble_refuses_counts_below_one(zero_bubble_schedule):
     """A count of stages or micro-batches below 1 is a ValueError that names it."""
     for arguments, word in (((0, 4), "stages"), ((4, 0), "micro_batches"), ((1, 1), ""), *NEGATIVE):
         case = f"zero_bubble_schedule{arguments}"

@@ -84,7 +84,7 @@ def bubble_is_the_idle_share(bubble_fraction, *, rng):
 
 
 @check("11-ex2-simulate", points=0.5, fixed=REFUSALS)
-def what_cannot_run_is_refused(simulate, bubble_fraction, *, rng):
+def what_cannot_run_is_refused(simulate, bubble_fraction):
     """An empty schedule, one that cannot run, and times that are not positive or not one per stage are a ValueError."""
     good = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)]] * 2
     schedules = {

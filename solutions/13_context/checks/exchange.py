@@ -219,7 +219,7 @@ def _drive_refused(rank: int, world_size: int, exchange: Any, attention: Any) ->
 
 
 @check(EXCHANGE, points=0.25, fixed=REFUSALS)
-def what_cannot_be_shared_is_refused(Exchange, ulysses_attention, *, rng):
+def what_cannot_be_shared_is_refused(Exchange, ulysses_attention):
     """A size that N does not divide raises a ValueError that names scatter_dim, or heads; nothing is sent before."""
     results = run_ranks(_drive_refused, 2, (Exchange, ulysses_attention))
     for c, (name, word) in enumerate(REFUSED.items()):

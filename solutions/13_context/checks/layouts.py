@@ -82,7 +82,7 @@ def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
 
 
 @check(LAYOUTS, points=0.25, fixed=REFUSALS)
-def other_ranks_and_layouts_are_refused(shard_positions, *, rng):
+def other_ranks_and_layouts_are_refused(shard_positions):
     """A rank outside 0 … N − 1, or another layout, is a ValueError that names it."""
     for length, rank, world_size, layout, named in (
         (8, 2, 2, "contiguous", "rank"), (8, -1, 2, "striped", "rank"), (8, 5, 2, "zigzag", "rank"),

@@ -334,7 +334,7 @@ def _drive_refused(
 
 
 @check(LAYER, points=0.25, fixed=REFUSALS)
-def experts_must_fit_the_ranks(ExpertParallel, *, rng):
+def experts_must_fit_the_ranks(ExpertParallel):
     """A router for more or fewer experts than the ranks hold together is a ValueError that names `experts`."""
     for world_size, counts in ((1, [(4, 3), (4, 4), (4, 5)]), (3, [(4, 1), (4, 2), (3, 1), (6, 1), (3, 0)])):
         results = run_ranks(_drive_refused, world_size, (ExpertParallel, counts))

@@ -224,7 +224,7 @@ def capacity_is_rounded_up(capacity, *, rng):
 
 
 @check(PLAN, points=0.25, fixed=REFUSALS)
-def a_factor_must_be_positive(capacity, *, rng):
+def a_factor_must_be_positive(capacity):
     """A capacity factor of 0 or below is a ValueError that names `factor`."""
     for factor in (0.0, -1.0, 0.25, -0.25, 0):
         if factor <= 0:

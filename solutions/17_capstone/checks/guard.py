@@ -156,7 +156,7 @@ def _drive_rollbacks(rank: int, world_size: int, guard_class: Any) -> dict:
 
 
 @check("17-ex6-watch", points=0.5, fixed=EVENTS)
-def rollbacks_restore_the_last_snapshot(Guard, *, rng):
+def rollbacks_restore_the_last_snapshot(Guard):
     """Rollbacks in a row restore the same snapshot; a guard makes three, and none before a loss was accepted."""
     calls = {
         "before any loss was accepted": False,

@@ -153,7 +153,7 @@ def _drive_save(rank: int, world_size: int, save_verified: Any, root: str, cases
 
 
 @check("17-ex3-invariants", points=1.5, fixed=EVENTS)
-def checkpoints_are_read_back(save_verified, *, rng):
+def checkpoints_are_read_back(save_verified):
     """What was saved is loaded and compared; a difference on one rank stops all; CheckpointError passes through."""
     cases = [
         ("well", "", 0), ("one bit", "load", 2), ("a value", "load", 1), ("one bit", "save", 1),

@@ -117,7 +117,7 @@ def _drive_scripted(
 
 
 @check("17-ex7-watched", points=1, fixed=EVENTS)
-def training_is_watched_and_saved_by_the_clock(train_watched, *, rng):
+def training_is_watched_and_saved_by_the_clock(train_watched):
     """Rank 0 writes one line per step; with checkpoint_seconds all ranks ask once per step, and save what is due."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         for rank, (calls, saved) in each_rank(

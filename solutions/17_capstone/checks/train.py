@@ -228,7 +228,7 @@ def _drive_faults(
 
 
 @check("17-ex4-train", points=1.5, fixed=EVENTS)
-def broken_invariants_stop_every_rank(train, *, rng):
+def broken_invariants_stop_every_rank(train):
     """A fault in a step ends the run, on all ranks, with the invariant that it breaks, before anything is saved."""
     faults = [
         ("loss", 4, 0, {}, "loss", 0, 5),
@@ -241,7 +241,7 @@ def broken_invariants_stop_every_rank(train, *, rng):
 
 
 @check("17-ex7-watched", points=0.5, fixed=EVENTS)
-def a_watched_run_is_stopped_as_well(train_watched, *, rng):
+def a_watched_run_is_stopped_as_well(train_watched):
     """With the options, too, what does not hold ends the run on all ranks; with a spike_step the loss may rise."""
     faults = [
         ("loss", 3, 0, {"spike_step": 99}, "", None, 0),
@@ -269,7 +269,7 @@ def _drive_hopeless(rank: int, world_size: int, train: Any) -> tuple[tuple[str, 
 
 
 @check("17-ex7-watched", points=0.5, fixed=EVENTS)
-def a_hopeless_run_is_given_up(train_watched, *, rng):
+def a_hopeless_run_is_given_up(train_watched):
     """A loss that stays nan is rolled back three times and then ends the run, on every rank."""
     results = run_ranks(_drive_hopeless, 2, (train_watched,))
     for rank, (kind, text) in each_rank("nothing is wrong with the loss", [mine[0] for mine in results]):
@@ -307,7 +307,7 @@ def _expect_stopped(train: Any, faults: list[tuple], watched: bool = False) -> N
 
 
 @check("17-ex4-train", points=0.5, fixed=REFUSALS)
-def train_refuses_what_makes_no_sense(train, *, rng):
+def train_refuses_what_makes_no_sense(train):
     """Steps below 1 and micro-batches that do not divide the batch are a ValueError on every rank."""
     values = [("steps", 0), ("steps", 1), ("steps", -1)]
     values += [("micro_batches", 3), ("micro_batches", 4), ("micro_batches", 0)]

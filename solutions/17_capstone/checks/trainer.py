@@ -134,7 +134,7 @@ def steps_send_the_gradient_once(Trainer, *, rng):
 
 
 @check("17-ex2-trainer", points=0.5, fixed=REFUSALS)
-def trainer_refuses_odd_micro_batches(Trainer, *, rng):
+def trainer_refuses_odd_micro_batches(Trainer):
     """A number that does not divide the batch is a ValueError that names it, on every rank, before any message."""
     values = [("micro_batches", value) for value in (3, 0, 4, -2, 8)]
     expect_refused(run_ranks(try_values, 2, (Trainer, values, "trainer")), ("micro_batches = 4",))
