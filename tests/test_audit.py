@@ -276,12 +276,12 @@ class Tiny:
         monkeypatch.setitem(sys.modules, "autograder.checks.tiny", types.ModuleType("tiny"))
         self.tried = lambda: [3]
 
-        def doubles(twice, *, rng):
+        def doubles(twice):
             """It gives twice x."""
             for x in self.tried():
                 expect_equal(f"x = {x}", twice(x), 2 * x, what="twice x")
 
-        def takes_zero(twice, *, rng):
+        def takes_zero(twice):
             """It gives 0 for 0."""
             expect_equal("x = 0", twice(0), 0, what="twice 0")
 
@@ -339,12 +339,12 @@ def test_a_change_of_a_check_shows_as_a_changed_line(tiny, capsys):
     assert tiny.recorded == ["  zero_is_one: doubles takes_zero", "  adds_three: core"]
 
 
-def misnamed(twice, *, rng):
+def misnamed(twice):
     """It gives 0 for 0."""
     expect_equal("x = 0", twice(0), zero, what="twice 0")  # noqa: F821
 
 
-def without_expectation(twice, *, rng):
+def without_expectation(twice):
     """It gives 0 for 0."""
     yield cases.Call(twice, 0)
 
