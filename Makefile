@@ -130,17 +130,19 @@ lock: .venv/.ready ## write down the exact versions of everything that is instal
 
 # The tests of one file run one after another in one process; those marked `apart` run in any process that is free
 # (tests/conftest.py). The attacks load the machine as much as they can, so no other test runs next to them.
+# A test needs half a core on average, since many wait for messages: four at once keep two cores busy.
 PYTEST := $(BIN)/python -m pytest --durations=25
+TOGETHER := -n 4 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks
 
 test: $(COMMAND) browser jail ## run the tests of the code, all solutions, a sample of the known answers
-	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m "not thorough"
+	@$(PYTEST) $(TOGETHER) -m "not thorough"
 	@$(PYTEST) tests/attacks -m "not thorough"
 
-quick: $(COMMAND) ## run the tests of files that have changed since BASE (default: HEAD)
-	@$(BIN)/python .ci/quick.py $(or $(BASE),HEAD) $(if $(filter no,$(FIGURES)),--no-figures)
+quick: $(COMMAND) ## run the tests of the code that take seconds each, without lessons, attacks and the built book
+	@$(PYTEST) $(TOGETHER) -m "not slow and not thorough"
 
 thorough: $(COMMAND) browser firefox jail npm ## run the other tests: the built book, all known answers, the whole example class, all attacks
-	@$(PYTEST) -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/attacks -m thorough
+	@$(PYTEST) $(TOGETHER) -m thorough
 	@$(PYTEST) tests/attacks -m thorough
 
 clean: ## remove everything that is generated

@@ -45,15 +45,15 @@ def without_the_course_of_whoever_runs_this():
     course_settings.of = of
 
 
-#: The files whose tests take longest. They begin first, so that both processes end at about the same time.
+#: The files whose tests take longest. They begin first, so that all processes end at about the same time.
 LONGEST = ("test_book", "test_new_lesson", "test_grading", "test_solutions", "test_audit", "test_jail", "test_workers")
 
 
 def pytest_itemcollected(item):
-    """With `-n 2 --dist loadgroup`, a file's tests run in one process, except those that are marked `apart`.
+    """With `-n 4 --dist loadgroup`, a file's tests run in one process, except those that are marked `apart`.
 
     So do all tests that look at the book, which is built once: the others would only wait for it. They are part of
-    `make thorough`. `-k chapter_05` takes those that open this chapter (`make quick` asks for them).
+    `make thorough`. `-k chapter_05` takes those that open this chapter.
     """
     looks_at_the_book = "book" in getattr(item, "fixturenames", ())
     if looks_at_the_book:  # which takes minutes to build

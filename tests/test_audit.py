@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 import sys
 import types
@@ -84,6 +85,32 @@ def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
     verdicts = verdicts_of(lesson, batch)
     assert not complaints(verdicts)
     assert len(verdicts) == len(audit.batches(lesson)[batch])
+
+
+@pytest.mark.slow
+@pytest.mark.apart
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_each_check_fails_for_a_wrong_answer(lesson):
+    """For one that is recorded to fail it, or to fail the core, behind which no others were tried.
+
+    The check runs alone in this process, a third of a second on average; what a page says of the answer, and what else
+    the answer fails, `make thorough` tries. A veto that no wrong answer fails is for tricks: see tests/attacks.
+    """
+    known, holding = wrong.of_lesson(lesson), []
+    for cell in notebook.read(lesson).cells:
+        for one in checks.of_exercise(cell.id) if notebook.nbgrader_role(cell) == "solution" else ():
+            mine = [answer for answer in known if answer.cell == cell.id and one.name in answer.fails]
+            if not mine and not one.veto:
+                mine = [answer for answer in known if answer.cell == cell.id and not answer.fails]
+            body = one.run.__wrapped__
+            with hints.under(later=True):
+                failures = (
+                    hints.twin(cell.id, body, one.parameters, answer, check.fresh_seed(), math.inf, check.attempt)
+                    for answer in mine
+                )
+                if mine and not any(failures):
+                    holding.append(one.place)
+    assert not holding
 
 
 @pytest.mark.parametrize(("failures", "holds"), [(0, True), (1, True), (2, False)])
