@@ -261,6 +261,7 @@ def test_the_lock_says_who_holds_it_and_a_kill_frees_it(tmp_path, other, capsys)
         pass
 
 
+@pytest.mark.thorough
 def test_every_command_that_writes_grades_waits_its_turn(toy, capsys, monkeypatch):
     holder = subprocess.Popen([sys.executable, "-c", HOLD, toy.root], stdout=subprocess.PIPE, text=True)
     try:
@@ -330,6 +331,7 @@ def test_trouble_with_the_database_is_one_line_and_nothing_is_forgotten(toy, mon
     assert row(toy, "cyd")["score"] == "6"
 
 
+@pytest.mark.thorough
 def test_a_gradebook_that_cannot_grow_is_one_line_and_the_next_run_goes_on(toy):
     for number in range(6):
         toy.hand_in(f"s{number}", submission())
@@ -352,6 +354,7 @@ def test_a_gradebook_of_another_version_is_told(toy, capsys):
     assert "nbgrader db upgrade" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_ctrl_c_is_one_line_and_the_next_run_goes_on(toy):
     for number in range(3):
         toy.hand_in(f"s{number}", submission(ex1="import time\ndef double(x):\n    time.sleep(3600)\n"))

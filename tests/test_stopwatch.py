@@ -115,6 +115,7 @@ def test_a_handler_may_ask_while_its_thread_is_being_answered():
 
 
 @linux
+@pytest.mark.thorough
 def test_a_run_has_its_limit_for_itself_and_says_so():
     """One second of computing, next to nine others on the same core, takes ten; the limit is three."""
     core = min(os.sched_getaffinity(0))
