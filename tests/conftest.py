@@ -46,7 +46,7 @@ def without_the_course_of_whoever_runs_this():
 
 
 #: The files whose tests take longest. They begin first, so that all processes end at about the same time.
-LONGEST = ("test_book", "test_new_lesson", "test_grading", "test_solutions", "test_audit", "test_jail", "test_workers")
+LONGEST = ("test_book", "test_generator", "test_grading", "test_solutions", "test_audit", "test_jail", "test_workers")
 
 
 def pytest_itemcollected(item):

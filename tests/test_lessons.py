@@ -11,14 +11,14 @@ import pytest
 
 from autograder.answers import right, wrong
 from autograder.answers.answer import Answer
-from autograder.authoring import new_lesson, rules
+from autograder.authoring import rules
 from autograder.checking.check import REGISTERED, Check
 from autograder.lessons import notebook
 from tests.helpers.modules import import_checks
 
 LESSONS = notebook.lessons()
 #: The pages that list the lessons.
-LISTS = (new_lesson.TOC, *new_lesson.TABLES)
+LISTS = (rules.TOC, *rules.TABLES)
 
 each_lesson = pytest.mark.parametrize("lesson", LESSONS)
 
@@ -173,11 +173,6 @@ def test_what_no_lesson_may_have_is_named_with_its_place(rule, cell, change, say
 def test_hints_and_formulas_are_no_words_of_a_statement():
     text = "## The idea\n\nWords.\n\n### Exercise 1 · `f` (1 point)\n\nReturn $a + b$.\n\n<details>A hint</details>"
     assert rules.words_of(text) == len(["1", "·", "`f`", "(1", "point)", "Return", "$x$."])
-
-
-def test_a_new_lesson_has_a_statement_of_usual_length():
-    cells = nbformat.read(new_lesson.TEMPLATES / "notebook.ipynb", as_version=4).cells
-    assert 20 < rules.words_of(next(cell.source for cell in cells if cell.id == "NN-ex1")) <= 120
 
 
 def test_a_chapter_that_counts_other_exercises_or_points_is_named():

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from autograder import checks
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
-from autograder.authoring import drafts, new_lesson
+from autograder.authoring import drafts
 from autograder.checking.check import Check
 from autograder.lessons import notebook
 from autograder.lessons.names import UNPARSABLE, of_cell
@@ -25,6 +25,18 @@ from autograder.lessons.names import UNPARSABLE, of_cell
 LATER = {"13-ex4-backward", "17-ex3-invariants"}
 #: The cell of an exercise that gives a name of another cell a new value on purpose, for cells behind the exercise.
 REBOUND = {("06-ex5-try", "whole")}
+#: The files of a lesson, below the repository.
+FILES = (
+    "solutions/{lesson}/{lesson}.ipynb",
+    "solutions/{lesson}/checks.py",
+    "solutions/{lesson}/wrong.md",
+    "solutions/{lesson}/verdicts.txt",
+    "solutions/{lesson}/right.py",
+    "book/{lesson}.md",
+)
+#: The pages with a table of the lessons → where their links to chapters begin.
+TABLES = {"README.md": "book/", "book/index.md": ""}
+TOC = "_toc.yml"
 #: What stands in all parts of an exercise that `new-exercise` has made, until its author has written them.
 TO_REPLACE = "Replace this"
 #: Words in a statement, without hints and formulas; about 120 are usual.
@@ -37,8 +49,8 @@ _TOTALS = (
     r"(?P<points>[\d.]+)\s+points?\s+in\s+(?P<exercises>\w+)\s+exercises?",
     r"(?P<exercises>\w+)\s+exercises?,\s+(?P<points>[\d.]+)\s+points?",
 )
-_ANSWER = {"grade": False, "locked": False, "schema_version": 3, "solution": True, "task": False}
-_TEST = {"grade": True, "locked": True, "schema_version": 3, "solution": False, "task": False}
+ANSWER_ROLE = {"grade": False, "locked": False, "schema_version": 3, "solution": True, "task": False}
+TEST_ROLE = {"grade": True, "locked": True, "schema_version": 3, "solution": False, "task": False}
 
 
 def of_lesson(lesson: str) -> list[str]:
@@ -134,7 +146,7 @@ def strange_cells(lesson: str, cells: Iterable[NotebookNode]) -> list[str]:
     for at, cell in enumerate(graded):
         answer, exercise = graded[at - at % 2].id, at // 2 + 1
         wanted = f"{answer}-test" if at % 2 else answer
-        keys = {**(_TEST if at % 2 else _ANSWER), "grade_id": wanted}
+        keys = {**(TEST_ROLE if at % 2 else ANSWER_ROLE), "grade_id": wanted}
         keys |= {"points": cell.metadata.nbgrader.get("points")} if at % 2 else {}
         if cell.id != wanted:
             found.append(
@@ -372,7 +384,7 @@ def not_replaced(folder: Path) -> list[str]:
 
 def missing_files(lesson: str, root: Path) -> list[str]:
     """The files of a lesson that are not in the repository in `root`."""
-    places = [place.format(lesson=lesson) for place in new_lesson.FILES.values()]
+    places = [place.format(lesson=lesson) for place in FILES]
     packages = {name: name.removesuffix(".py") for name in places}
     there = [(root / name).is_file() or (root / packages[name] / "__init__.py").is_file() for name in places]
     return [f"{lesson} has no {name}: add it" for name, found in zip(places, there, strict=True) if not found]
@@ -382,7 +394,7 @@ def missing_in_lists(lesson: str, pages: dict[str, str]) -> list[str]:
     """The pages that should list the lesson and do not. pages: each name in LISTS → its text."""
     found = []
     for name, text in pages.items():
-        wanted = f"]({new_lesson.TABLES[name]}{lesson}.md)" if name in new_lesson.TABLES else f"file: book/{lesson}\n"
+        wanted = f"]({TABLES[name]}{lesson}.md)" if name in TABLES else f"file: book/{lesson}\n"
         if wanted not in text:
             found.append(
                 f"{name} does not list {lesson}: add its chapter to {'the table' if '(' in wanted else 'a part'}"

@@ -1,4 +1,4 @@
-"""Lesson NN, exercise 0: Replace this with what the oracle is. Here it is a quotient of fractions."""
+"""Lesson NN, exercise 0: Replace this. The oracle is a quotient of fractions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autograder.checking.check import check
 
 @check("NN-ex0-new-function", points=1)
 def new_function_is_bytes_over_seconds(new_function, *, rng):
-    """Replace this sentence, which students read: the bytes divided by the seconds, a float."""
+    """Replace this. The bytes divided by the seconds, a float."""
     for nbytes in (0, 1, int(rng.integers(2, 10**6))):
         seconds = int(rng.integers(9, 64)) / 8
         expected = float(Fraction(nbytes) / Fraction(seconds))

@@ -1,4 +1,4 @@
-"""Lesson NN: the mean of a tensor over the ranks, and what it may cost.
+"""Lesson NN, exercise 0: Replace this. The mean of a tensor over the ranks, and what it may cost.
 
 The oracle is numpy's mean of the ranks' inputs, in float64. Inputs are multiples of 1/8, so that their sums are exact,
 and what differs by more than a rounding for each rank is a mistake.
@@ -27,10 +27,10 @@ class Outcome:
     changed: str = complaint()
 
 
-def _drive(rank: int, world_size: int, mean_over_ranks: Any, inputs: list[np.ndarray]) -> Outcome:
+def _drive(rank: int, world_size: int, function: Any, inputs: list[np.ndarray]) -> Outcome:
     """Inside a rank: one call."""
     x = torch.from_numpy(inputs[rank].copy())
-    mean = mean_over_ranks(x)
+    mean = function(x)
     same = np.array_equal(x.numpy(), inputs[rank])
     return Outcome(mean, "" if same else "the input was changed in place: work on a copy")
 
@@ -54,19 +54,19 @@ def _says_nothing(rank: int, messages: list[Ledger]) -> str:
     return "" if any(messages) else f"rank {rank} made no call, so it cannot have the mean"
 
 
-@check("NN-ex1-mean-over-ranks", points=1.75)
-def every_rank_gets_the_mean(mean_over_ranks, *, rng):
-    """Every rank returns the mean of all ranks' tensors, in their shape and dtype."""
+@check("NN-ex0-mean-over-ranks", points=1)
+def mean_over_ranks_is_the_mean(mean_over_ranks, *, rng):
+    """Replace this. Every rank returns the mean of all ranks' tensors, in their shape and dtype."""
     yield from _cases(rng, mean_over_ranks, "mean")
 
 
-@check("NN-ex1-mean-over-ranks", points=1)
-def one_all_reduce_carries_the_mean(mean_over_ranks, *, rng):
-    """With two ranks or more: one all-reduce of as many bytes as the tensor has, and no other communication."""
+@check("NN-ex0-mean-over-ranks", points=0.5)
+def mean_over_ranks_sends_it_once(mean_over_ranks, *, rng):
+    """Replace this. Two ranks or more make one all-reduce of the tensor's bytes, and no other communication."""
     yield from _cases(rng, mean_over_ranks, "calls")
 
 
-@check("NN-ex1-mean-over-ranks", points=0.25)
-def the_input_stays_as_it_was(mean_over_ranks, *, rng):
-    """A rank's own tensor stays as it was, though all ranks' tensors are averaged."""
+@check("NN-ex0-mean-over-ranks", points=0.25)
+def mean_over_ranks_keeps_its_input(mean_over_ranks, *, rng):
+    """Replace this. A rank's own tensor stays as it was, though all ranks' tensors are averaged."""
     yield from _cases(rng, mean_over_ranks, "input")
