@@ -81,18 +81,19 @@ def test_only_the_hung_rank_of_a_hang_does_not_wait_in_the_all_reduce():
     hang = live_figure.module("hang")
     picture, alt = hang.still(budget="20")
     assert picture.count("called, not completed") == hang.RANKS - 1 and picture.count("stuck: has not called") == 1
-    assert re.findall(r">([\d:]+) to restart<", picture) == ["9:00", "17:20"] and "leaves 17:20" in alt
+    assert re.findall(r">([\d:]+) to restart<", picture) == ["8:30", "16:50"] and "leaves 16:50" in alt
+    assert picture.count(">dump<") == hang.RANKS  # of all that live
     bars = [
         float(x)
         for x in re.findall(r'width="([\d.]+)" height="20"[^>]*/><text[^>]*>[^<]*(?:wait|to restart)<', picture)
     ]
-    assert bars[0] * 9 == pytest.approx(bars[1] * 10, abs=0.1)  # to scale
-    assert bars[2] * (17 + 1 / 3) == pytest.approx(bars[3] * (1 + 2 / 3), abs=0.1)
+    assert bars[0] * 8.5 == pytest.approx(bars[1] * 10, abs=0.1)  # to scale
+    assert bars[2] * (16 + 5 / 6) == pytest.approx(bars[3] * (1 + 2 / 3), abs=0.1)
 
 
 def test_every_rank_of_a_job_has_a_watchdog_and_every_node_an_agent():
     picture, alt = live_figure.module("launch_parts").still()
-    assert re.findall(r">rank (\d)<", picture) == list("0123") and picture.count(">watchdog<") == 4
+    assert re.findall(r">rank (\d)<", picture) == list("0123") and picture.count(">watchdog<") == picture.count(">monitor<") == 4
     assert picture.count(">ends<") == 4  # each its own rank
     assert picture.count(">agent (torchrun)<") == 2 and picture.count(">store<") == 1 and "watchdog" in alt
     (store,) = re.findall(r'x="([\d.]+)"[^>]*>store<', picture)

@@ -4,60 +4,64 @@ from __future__ import annotations
 
 from drawing import box, drawing, label
 
-CAPTION = "A hang, and what two timeouts, with the minute for dumps, leave of what an interruption may cost"
+CAPTION = "A hang, and what two timeouts leave of what an interruption may cost on average"
 #: In units of the picture: where the rows begin, a row, a bar, and the moments on the line.
 LEFT, ROW, BAR, TOP = 52, 28, 20, 22
-CALL, TIMEOUT, DUMPED, STARTED, LOADED, END = 86, 212, 246, 304, 333, 364
+CALL, TIMEOUT, DUMPED, KILLED, STARTED, LOADED, END = 86, 206, 244, 286, 318, 347, 378
 RANKS, HUNG = 4, 2
 #: Minutes: the timeouts that are compared, PyTorch's for NCCL and the one that torchtitan sets after the first step.
 TIMEOUTS = (10, 100 / 60)
-#: Minutes that a watchdog sleeps before it ends its process, so that all ranks can write their dumps.
-DUMP = 1
+#: Minutes that a watchdog sleeps before it ends its process, so that all ranks can write their dumps, and minutes from
+#: the agent's SIGTERM to its SIGKILL.
+DUMP, KILL = 1, 0.5
 
 
 def still(budget: str) -> tuple[str, str]:
     """The picture and its text alternative. budget: the minutes that an interruption may cost in all."""
     marks = []
     rows = TOP + (RANKS + 2) * ROW
-    moments = (CALL, "missed call", "middle"), (TIMEOUT, "timeout", "end"), (DUMPED, "+ 1 minute", "start")
-    for x, text, anchor in moments:
-        marks.append(f'<path class="still-box" d="M{x} {TOP - 4}V{rows - 6 - ROW * (x == DUMPED)}"/>')
-        marks.append(label(x, TOP - 9, text, anchor=anchor))
+    moments = (CALL, "missed call"), (TIMEOUT, "timeout"), (DUMPED, f"+ {_clock(DUMP)}"), (KILLED, f"+ {_clock(KILL)}")
+    for x, text in moments:
+        marks.append(f'<path class="still-box" d="M{x} {TOP - 4}V{rows - 6 - ROW * (x in (DUMPED, KILLED))}"/>')
+        marks.append(label(x, TOP - 9, text, anchor="middle"))
     for rank in range(RANKS):
         y = TOP + ROW * rank
         marks.append(label(LEFT - 6, y + 14, f"rank {rank}", "still-title", "end"))
         marks += _bar(LEFT, CALL, y, "node-gpu", "step")
         if rank == HUNG:
-            marks += _bar(CALL, DUMPED, y, "still-box", "stuck: has not called", (CALL + TIMEOUT) / 2)
+            marks += _bar(CALL, TIMEOUT, y, "still-box", "stuck: has not called")
+            marks += _bar(DUMPED, KILLED, y, "still-box", "stuck")
         else:
             marks += _bar(CALL, TIMEOUT, y, "node-switch", "called, not completed")
-            marks += _bar(TIMEOUT, DUMPED, y, "node-port", "dump")
+        marks += _bar(TIMEOUT, DUMPED, y, "node-port", "dump")
         marks += _bar(STARTED, LOADED, y, "node-gpu", "load")
         marks += _bar(LOADED, END, y, "node-gpu", "step")
     y = TOP + ROW * RANKS
     marks.append(label(LEFT - 6, y + 14, "agent", "still-title", "end"))
     marks += _bar(LEFT, DUMPED, y, "still-box", "all live: nothing to do", (CALL + TIMEOUT) / 2)
-    marks += _bar(DUMPED, STARTED, y, "node-port", "kill, start")
+    marks += _bar(DUMPED, KILLED, y, "node-port", "kill")
+    marks += _bar(KILLED, STARTED, y, "node-gpu", "start")
     marks.append(label(LEFT - 6, y + ROW + 14, "you", "still-title", "end"))
     marks += _bar(CALL, TIMEOUT, y + ROW, "still-box", "ncclras, py-spy")
     marks += _bar(TIMEOUT, END, y + ROW, "still-box", "dumps, torchfrtrace")
     whole = float(budget)
     marks.append(label(0, rows + 18, f"What a timeout leaves of {_clock(whole)}, to scale"))
     for row, minutes in enumerate(TIMEOUTS):
-        y = rows + 28 + ROW * row
-        noticed, dumped = (LEFT + (END - LEFT) * moment / whole for moment in (minutes, minutes + DUMP))
+        y, left = rows + 28 + ROW * row, whole - minutes - DUMP - KILL
+        noticed, ended = (LEFT + (END - LEFT) * moment / whole for moment in (minutes, minutes + DUMP + KILL))
         marks.append(label(LEFT - 6, y + 14, _clock(minutes), "still-title", "end"))
         marks += _bar(LEFT, noticed, y, "node-switch", "wait")
-        marks += _bar(noticed, dumped, y, "node-port", "")
-        marks += _bar(dumped, END, y, "still-box", f"{_clock(whole - minutes - DUMP)} to restart")
+        marks += _bar(noticed, ended, y, "node-port", "")
+        marks += _bar(ended, END, y, "still-box", f"{_clock(left)} to restart")
     alt = (
         f"Four ranks, the agent and you over time. Ranks 0, 1 and 3 call an all-reduce, which does not complete; rank "
         f"{HUNG} is stuck and has not called it. The agent sees four living processes, and you can ask ncclras and "
-        "py-spy. At the timeout the watchdogs of the others ask for dumps, which torchfrtrace reads, and a minute "
-        "later they end their processes. The agent kills the rest and starts all ranks again, which load their "
-        f"checkpoint and take the next step. Of {_clock(whole)} minutes that an interruption may cost, a timeout of "
-        f"{_clock(TIMEOUTS[0])} leaves {_clock(whole - TIMEOUTS[0] - DUMP)}, one of {_clock(TIMEOUTS[1])} leaves "
-        f"{_clock(whole - TIMEOUTS[1] - DUMP)}."
+        "py-spy. At the timeout a watchdog asks for dumps, which all four ranks write, the stuck one too, and "
+        "torchfrtrace reads. A minute later the watchdogs of ranks 0, 1 and 3 end their processes. The agent sends "
+        f"SIGTERM to rank {HUNG}, kills it {60 * KILL:.0f} seconds later, and starts all ranks again, which load their "
+        f"checkpoint and take the next step. Of {_clock(whole)} minutes that an interruption may cost on average, a "
+        f"timeout of {_clock(TIMEOUTS[0])} leaves {_clock(whole - TIMEOUTS[0] - DUMP - KILL)}, one of "
+        f"{_clock(TIMEOUTS[1])} leaves {_clock(whole - TIMEOUTS[1] - DUMP - KILL)}."
     )
     return drawing(END + 2, rows + 28 + ROW * len(TIMEOUTS), marks), alt
 

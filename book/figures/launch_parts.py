@@ -1,4 +1,4 @@
-"""Who acts on whom in a job: the scheduler, an agent per node, the store, the ranks with their watchdogs, the disk."""
+"""Who acts on whom in a job: the scheduler, an agent per node, the store, the ranks with two of their threads, the disk."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ CAPTION = "The parts of a job on two nodes; arrows point from who acts to what i
 #: In units of the picture: a node, a rank, and where the rows begin.
 NODE, GAP, EDGE, RANK, RANKS = 172, 16, 8, 74, 2
 WIDE = 2 * NODE + GAP
-SCHEDULER, FRAME, AGENT, BUS, RANK_ROW, DISK = 4, 62, 76, 128, 144, 246
+SCHEDULER, FRAME, AGENT, BUS, RANK_ROW, DISK = 4, 62, 76, 128, 144, 270
 AGENT_WIDE, STORE, STORE_WIDE = 98, 120, 44
-FRAME_HIGH, HIGH = 154, 26
-#: From a rank to its watchdog, and how wide that is: the rank's own arrow to the disk passes beside it.
-ENDS, WATCHDOG = 20, 56
+FRAME_HIGH, HIGH = 178, 26
+#: From a rank to its watchdog, how wide and how high a thread is: the rank's own arrow to the disk passes beside it.
+ENDS, THREAD, LOW = 20, 56, 18
 #: What is on the disk, and who writes it.
 FILES = (
     "rank 0: the checkpoint",
     "each rank: error.json and output, --log-dir",
-    "each watchdog: a dump, TORCH_FR_DUMP_TEMP_FILE",
+    "each monitor: a dump, TORCH_FR_DUMP_TEMP_FILE",
 )
 #: Behind a label that crosses a line.
 HALO = "paint-order:stroke;stroke:var(--pst-color-background);stroke-width:4px"
@@ -36,18 +36,19 @@ def still() -> tuple[str, str]:
         marks.append(box(left, FRAME, NODE, FRAME_HIGH, "node-frame", 4))
         marks.append(label(left, FRAME - 6, f"node {node}", "still-title"))
         marks += _arrow(left + 57, SCHEDULER + HIGH, left + 57, AGENT)
-        marks.append(label(left + 63, 50, "starts, SIGTERM"))
+        marks.append(label(left + 63, 50, "starts; SIGTERM"))
         marks += _titled(left + EDGE, AGENT, AGENT_WIDE, HIGH, "agent (torchrun)", "node-gpu")
         for place in range(RANKS):
             x = left + EDGE + place * (RANK + 8)
             marks += _titled(x, RANK_ROW, RANK, HIGH, f"rank {node * RANKS + place}", "node-gpu")
             top = RANK_ROW + HIGH + ENDS
-            marks += _titled(x, top, WATCHDOG, 18, "watchdog", "node-port")
+            marks += _titled(x, top, THREAD, LOW, "watchdog", "node-port")
+            marks += _titled(x, top + LOW + 6, THREAD, LOW, "monitor", "node-port")
             marks += _arrow(x + 10, top, x + 10, RANK_ROW + HIGH)
             marks.append(label(x + 16, top - 6, "ends"))
             start = x + 22 if place == 0 else left + EDGE + AGENT_WIDE - 4
             marks += _arrow(start, AGENT + HIGH, start, RANK_ROW)
-            marks += _arrow(x + WATCHDOG / 2, top + 18, x + WATCHDOG / 2, DISK)
+            marks += _arrow(x + THREAD / 2, top + 2 * LOW + 6, x + THREAD / 2, DISK)
             marks += _arrow(x + RANK - 8, RANK_ROW + HIGH, x + RANK - 8, DISK)
             ends.append(x + RANK - 14)
         marks.append(label(left + EDGE + 28, AGENT + HIGH + 15, "looks, kills", style=HALO))
@@ -62,11 +63,12 @@ def still() -> tuple[str, str]:
     marks.append(label(10, DISK + 18, "shared disk", "still-title"))
     marks += [label(10, DISK + 36 + 17 * row, text) for row, text in enumerate(FILES)]
     alt = (
-        "The scheduler starts an agent, torchrun, on each of two nodes and sends it SIGTERM. Each agent starts the "
-        "two ranks of its node, looks at them and kills them. Inside each rank a watchdog thread can end it. "
+        "The scheduler starts an agent, torchrun, on each of two nodes, and sends SIGTERM to it and to its ranks, "
+        "unless told otherwise. Each agent starts the two ranks of its node, looks at them and kills them. Inside "
+        "each rank a watchdog thread can end it. "
         "Both agents and all ranks meet at a store, which is on the first node. On a shared disk rank 0 "
-        "writes the checkpoint, each rank its error file and its output, where --log-dir says, and each watchdog a "
-        "dump, where TORCH_FR_DUMP_TEMP_FILE says."
+        "writes the checkpoint, each rank its error file and its output, where --log-dir says, and each rank's "
+        "heartbeat monitor, a second thread, a dump, where TORCH_FR_DUMP_TEMP_FILE says."
     )
     return drawing(WIDE, DISK + 28 + 17 * len(FILES), marks), alt
 
