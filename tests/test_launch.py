@@ -196,6 +196,8 @@ def test_torch_still_does_what_the_chapter_says_of_agents_and_times():
     assert "Enable recording start-events for all ProcessGroupNCCL collectives" in nccl  # by TORCH_NCCL_ENABLE_TIMING
     assert "can increase chances of a watchdog hang" in nccl and "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC" in nccl
     detail = header.with_name("FlightRecorderDetail.hpp").read_text()
+    assert '{"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}, 2000)' in header.read_text()
+    assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" in nccl and 'c10::str(fileStem, rank, ".pipe")' in nccl
     assert "if (r.start_ != nullptr)" in detail and "e.time_discovered_started_.has_value()" in detail
     assert 'mkdtemp(prefix="torchelastic_")' in inspect.getsource(DefaultLogsSpecs)  # of error files, below /tmp
 
