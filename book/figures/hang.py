@@ -7,7 +7,7 @@ from drawing import box, drawing, label
 CAPTION = "A hang, and what two timeouts leave of what an interruption may cost on average"
 #: In units of the picture: where the rows begin, a row, a bar, and the moments on the line.
 LEFT, ROW, BAR, TOP = 52, 28, 20, 22
-CALL, TIMEOUT, DUMPED, KILLED, STARTED, LOADED, END = 86, 206, 244, 286, 318, 347, 378
+CALL, TIMEOUT, DUMPED, KILLED, STARTED, LOADED, END = 86, 214, 252, 294, 326, 355, 386
 RANKS, HUNG = 4, 2
 #: Minutes: the timeouts that are compared, PyTorch's for NCCL and the one that torchtitan sets after the first step.
 TIMEOUTS = (10, 100 / 60)
@@ -22,8 +22,9 @@ def still(budget: str) -> tuple[str, str]:
     rows = TOP + (RANKS + 2) * ROW
     moments = (CALL, "missed call"), (TIMEOUT, "timeout"), (DUMPED, f"+ {_clock(DUMP)}"), (KILLED, f"+ {_clock(KILL)}")
     for x, text in moments:
+        anchor = "end" if x == TIMEOUT else "middle"
         marks.append(f'<path class="still-box" d="M{x} {TOP - 4}V{rows - 6 - ROW * (x in (DUMPED, KILLED))}"/>')
-        marks.append(label(x, TOP - 9, text, anchor="middle"))
+        marks.append(label(x, TOP - 9, text, anchor=anchor))
     for rank in range(RANKS):
         y = TOP + ROW * rank
         marks.append(label(LEFT - 6, y + 14, f"rank {rank}", "still-title", "end"))

@@ -36,7 +36,8 @@ def still() -> tuple[str, str]:
         marks.append(box(left, FRAME, NODE, FRAME_HIGH, "node-frame", 4))
         marks.append(label(left, FRAME - 6, f"node {node}", "still-title"))
         marks += _arrow(left + 57, SCHEDULER + HIGH, left + 57, AGENT)
-        marks.append(label(left + 63, 50, "starts; SIGTERM"))
+        marks.append(label(left + 63, 44, "starts;"))
+        marks.append(label(left + 63, 57, "SIGTERM to all"))
         marks += _titled(left + EDGE, AGENT, AGENT_WIDE, HIGH, "agent (torchrun)", "node-gpu")
         for place in range(RANKS):
             x = left + EDGE + place * (RANK + 8)
