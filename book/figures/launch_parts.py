@@ -1,4 +1,4 @@
-"""Who acts on whom in a job: the scheduler, an agent per node, the store, the ranks with two of their threads, the disk."""
+"""Who acts on whom in a job: the scheduler, an agent per node, a store, ranks and two of their threads, a disk."""
 
 from __future__ import annotations
 
