@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -18,7 +19,7 @@ FIGURES = sorted(path.stem for path in (ROOT / "book" / "figures").glob("*.py") 
 @pytest.mark.parametrize("name", FIGURES)
 def test_each_figure_has_a_chapter_and_tests_that_drive_it(name):
     lesson, directive = PAGE["shown"](name)
-    assert directive.startswith(f":::{{live-figure}} {name}\n") and directive.endswith("\n:::")
+    assert re.fullmatch(rf"(:::+){{live-figure}} {name}\n.*\n\1", directive, re.DOTALL)
     assert PAGE["tests_of"](name, f"chapter_{lesson[:2]}")
 
 
