@@ -347,14 +347,19 @@ def test_what_jupyterlab_leaves_is_named_and_removed(root, capsys):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A copy of the repository with a new lesson and a new exercise of another, and what the commands said."""
+    """A copy of the repository with a new lesson, and what the command said."""
     root = tmp_path_factory.mktemp("course") / "repository"
     left_out = shutil.ignore_patterns(".*", "_build", "__pycache__", "*.egg-info", "submitted", "*.mine*.ipynb")
     shutil.copytree(notebook.ROOT, root, ignore=left_out)
-    said = run(root, "-m", "autograder", "new-lesson", NAME)
-    status, said_of_exercise = command(root, "new-exercise", "02", FUNCTION, "--points", "2")
-    assert status == 0, said_of_exercise
-    return root, said, said_of_exercise
+    return root, run(root, "-m", "autograder", "new-lesson", NAME)
+
+
+@pytest.fixture(scope="module")
+def with_exercise(made):
+    """The same copy with a new exercise of another lesson, for tests behind the lesson's; what the command said."""
+    status, said = command(made[0], "new-exercise", "02", FUNCTION, "--points", "2")
+    assert status == 0, said
+    return made[0], said
 
 
 def run(root: Path, *arguments: str) -> str:
@@ -378,7 +383,7 @@ def command(root: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_the_command_says_what_it_wrote_and_what_is_lacking(made):
-    root, said, _ = made
+    root, said = made
     for name in [*NEW, *LISTS, f"notebooks/{NAME}/{NAME}.ipynb"]:
         assert f"{name} written\n" in said
         assert (root / name).is_file()
@@ -425,8 +430,8 @@ def test_the_chapter_of_a_new_lesson_is_built_without_a_warning(made):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_the_command_names_each_place_that_is_to_be_replaced(made):
-    root, _, said = made
+def test_the_command_names_each_place_that_is_to_be_replaced(with_exercise):
+    root, said = with_exercise
     assert "02-ex7 passes its tests. Replace what it holds:" in said
     for what in ("statement 02-ex7", f"check {FUNCTION}_is_bytes_over_seconds", f"wrong answer {FUNCTION}_multiplies"):
         assert re.search(rf"^\S+:\d+ +{what}$", said, re.MULTILINE), said
@@ -445,8 +450,8 @@ def replace(root: Path, name: str, old: str, new: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.jail
-def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
-    root = made[0]
+def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(with_exercise):
+    root = with_exercise[0]
     for name in (f"{LESSON}.ipynb", f"checks/{FUNCTION}.py", "right.py", "wrong.md"):
         replace(root, name, "Replace this", "Here is")
     status, said = command(root, "try", "02-ex7")
@@ -483,9 +488,9 @@ def test_what_is_wrong_with_an_exercise_is_said_and_a_good_one_passes(made):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.jail
-def test_the_worked_exercise_of_the_guide_is_good(made):
+def test_the_worked_exercise_of_the_guide_is_good(with_exercise):
     """Its parts in the place of those that `new-exercise` has made; nothing else is written."""
-    root, solution = made[0], made[0] / "solutions" / LESSON
+    root, solution = with_exercise[0], with_exercise[0] / "solutions" / LESSON
     guide = (notebook.ROOT / "CONTRIBUTING.md").read_text()
     worked = guide.partition("## An exercise, from nothing to green")[2].partition("\n## ")[0]
     answer, visible, checks, right = re.findall(r"^```python\n(.*?)^```$", worked, re.MULTILINE | re.DOTALL)
@@ -521,8 +526,8 @@ def test_the_worked_exercise_of_the_guide_is_good(made):
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.jail
-def test_an_exercise_on_ranks_is_good_as_it_is(made):
-    root = made[0]
+def test_an_exercise_on_ranks_is_good_as_it_is(with_exercise):
+    root = with_exercise[0]
     assert command(root, "new-exercise", "04", "shared_mean", "--points", "2", "--ranks")[0] == 0
     for path in (root / "solutions" / "04_accumulation").rglob("*"):
         if path.suffix in (".ipynb", ".py", ".md"):
