@@ -173,8 +173,8 @@ def lesson_texts(root: Path, lesson: str) -> dict[str, str]:
     number, topic = lesson.split("_", 1)
     title = planned_title(root, number) or topic.replace("_", " ").capitalize()
     begun = _filled("lesson", {"NN": number, "TOPIC": topic, "TITLE": title})
-    notebook_, chapter = begun.pop("notebook.ipynb"), begun.pop("chapter.md")
-    begun |= {f"{lesson}.ipynb": notebook_, "wrong.md": f"# Wrong answers to lesson {number}\n", "verdicts.txt": ""}
+    begun |= {"wrong.md": f"# Wrong answers to lesson {number}\n", "verdicts.txt": ""}
+    begun[f"{lesson}.ipynb"], chapter = begun.pop("notebook.ipynb"), begun.pop("chapter.md")
     made = with_exercise(begun, lesson, EXERCISES[True][1], POINTS, on_ranks=True)
     # The whole lesson is a draft, and says so in its title cell.
     texts = {f"solutions/{lesson}/{name}": re.sub(f"{rules.TO_REPLACE}[.] ", "", text) for name, text in made.items()}
@@ -193,10 +193,10 @@ def exercise_texts(root: Path, lesson: str, function: str, points: float, on_ran
     new = with_exercise(before, lesson, function, points, on_ranks)
     texts = {f"solutions/{lesson}/{name}": text for name, text in new.items()}
     chapter = root / "book" / f"{lesson}.md"
-    before_it = chapter.read_text(encoding="utf-8") if chapter.is_file() else ""
-    cells = nbformat.reads(new[f"{lesson}.ipynb"], as_version=4).cells
-    if (after := rules.with_totals(before_it, cells)) != before_it:
-        texts[f"book/{lesson}.md"] = after
+    if chapter.is_file():
+        text = chapter.read_text(encoding="utf-8")
+        with_new = rules.with_totals(text, nbformat.reads(new[f"{lesson}.ipynb"], as_version=4).cells)
+        texts |= {f"book/{lesson}.md": with_new} if with_new != text else {}
     return texts
 
 
